@@ -1,0 +1,38 @@
+# Everything runs in a virtual environment of its own, made on first use; nothing is installed elsewhere.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# What a torch wheel without CUDA needs differs by machine; TORCH=... replaces the pinned version.
+TORCH ?= $(shell grep -m1 '^torch==' constraints.txt)
+
+.PHONY: setup demo test slow bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'statewise needs Python 3.11 or newer')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,report]'
+	touch $@
+
+# Trains GPT and NextLat on small path-star graphs and shows what the difference is.
+demo: setup
+	$(BIN)/statewise train path-star-small --out runs/demo/next-token --overwrite
+	$(BIN)/statewise train path-star-small --objective next_latent --objective.horizon 2 --out runs/demo/next-latent --overwrite
+	$(BIN)/statewise compare runs/demo/next-token runs/demo/next-latent --out runs/demo/report
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+slow: setup
+	$(BIN)/python -m pytest -m slow
+
+bench: setup
+	$(BIN)/python benchmarks/run_all.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,306 @@
+"""The composition root: from a recipe or a run directory to task, model, training and answers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from statewise.backbones import BACKBONES
+from statewise.backbones.base import Backbone
+from statewise.config import Recipe, parse, unknown
+from statewise.data import Stream, collate
+from statewise.decoding import DECODERS
+from statewise.decoding.base import Decoder, Predictor
+from statewise.evaluation import evaluate
+from statewise.objectives import OBJECTIVES
+from statewise.objectives.base import Objective
+from statewise.run import Checkpoint, Record, Run
+from statewise.tasks import TASKS
+from statewise.tasks.base import Kept, Task
+from statewise.training import machine
+from statewise.training.checkpoint import load_weights
+from statewise.training.trainer import Outcome, Trainer, Watch
+from statewise.types import Batch, Completion, Evaluation, Examples, Hidden
+
+TABLES: dict[str, Mapping[str, type]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
+
+
+def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:
+    """The recipe's task; `kept` holds the files that it left in a run."""
+    task: Task = TASKS[recipe.task.name](recipe.task.config, kept)
+    return task
+
+
+def make_objective(recipe: Recipe, task: Task) -> Objective:
+    """The recipe's objective around its backbone, with weights drawn by the recipe's seed."""
+
+    def make_backbone(**overrides: Any) -> Backbone:
+        config = dataclasses.replace(recipe.backbone.config, **overrides)
+        backbone: Backbone = BACKBONES[recipe.backbone.name](
+            config, vocabulary=len(task.vocab), context=task.context
+        )
+        return backbone
+
+    torch.manual_seed(recipe.seed)
+    objective: Objective = OBJECTIVES[recipe.objective.name](recipe.objective.config, make_backbone)
+    return objective
+
+
+def make_decoder(name: str, **fields: Any) -> Decoder:
+    """A decoder by name. Raises `ValueError` for unknown names, fields and values."""
+    kind = DECODERS[name]
+    config: type = kind.Config  # type: ignore[attr-defined]
+    known = [field.name for field in dataclasses.fields(config)]
+    for field in fields:
+        if field not in known:
+            raise ValueError(unknown(f"field of decoder {name}", field, known) if known else
+                             f"decoder {name} has no field {field!r}: it has none")  # fmt: skip
+    decoder: Decoder = kind(config(**fields))
+    return decoder
+
+
+class Experiment:
+    """A task and a model for it: new from a recipe, or loaded from a run."""
+
+    def __init__(self, recipe: Recipe, task: Task, objective: Objective, run: Run | None = None) -> None:
+        self.recipe, self.task, self.objective, self.run = recipe, task, objective, run
+        self.checkpoint: Checkpoint | None = None
+
+    @classmethod
+    def build(cls, recipe: Recipe) -> Experiment:
+        """An untrained model. Raises `ValueError` if the task's data are not as they must be."""
+        task = make_task(recipe)
+        return cls(recipe, task, make_objective(recipe, task))
+
+    @classmethod
+    def load(cls, folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Experiment:
+        """The model of a run, at the checkpoint `best`, `last` or that of a step.
+
+        Raises `FileNotFoundError` or `ValueError` if there is no such run or its files are damaged.
+        """
+        run = Run.open(Path(folder))
+        found = run.find_checkpoint(checkpoint)
+        experiment = cls._of_run(run)
+        load_weights(found, experiment.objective)
+        experiment.objective.to(machine.choose_device(device)).eval()
+        experiment.checkpoint = found
+        return experiment
+
+    @classmethod
+    def _of_run(cls, run: Run) -> Experiment:
+        recipe = parse(run.recipe(), [], TABLES, source=str(run.folder / "config.json"))
+        task = make_task(recipe, run.task_files())
+        return cls(recipe, task, make_objective(recipe, task), run)
+
+    # Asking
+
+    def predictor(self) -> Predictor:
+        """The model's inference face."""
+        self.objective.eval()
+        return self.objective.predictor()
+
+    def batch(self, sequences: Sequence[str]) -> Batch:
+        """A batch of sequences as a person writes them, tokens (B, T)."""
+        rows = [self.task.encode(text) for text in sequences]
+        lengths = np.array([len(row) for row in rows], np.int64)
+        tokens = np.zeros((len(rows), lengths.max()), np.int64)
+        for place, row in enumerate(rows):
+            tokens[place, : len(row)] = row
+        return collate(Examples(tokens, lengths, np.zeros_like(lengths)))
+
+    def states(self, batch: Batch | Sequence[str]) -> Hidden:
+        """Belief states after every position, `state` and `readout` (B, T, D)."""
+        return self.predictor().states(batch if isinstance(batch, Batch) else self.batch(batch))
+
+    def generate(
+        self, prompts: Sequence[str], decoder: str = "greedy", limit: int | None = None, **fields: Any
+    ) -> list[Completion]:
+        """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
+
+        Raises `ValueError` for prompts that are empty, too long, or hold unknown symbols.
+        """
+        made = make_decoder(decoder, **fields)
+        completions = []
+        for prompt in prompts:
+            tokens = self.task.encode(prompt)[None]
+            room = self.task.context - tokens.shape[1]
+            completions += made.decode(
+                self.predictor(), tokens, limit=min(limit or room, room), end=self.task.end
+            )  # fmt: skip
+        return completions
+
+    def evaluate(self, num: int | None = None, data: str | Path | None = None, decoder: str = "greedy") -> Evaluation:
+        """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format."""
+        if num is not None and num < 1:
+            raise ValueError(f"--num must be at least 1, not {num}")
+        examples = self.task.held_out(num) if data is None else self.task.read(Path(data))[:num]
+        with self._precision():
+            return evaluate(self.task, self.predictor(), make_decoder(decoder), examples)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """The precision that the model was trained in."""
+        precision = self.run.environment().get("precision", "fp32") if self.run else "fp32"
+        device = next(self.objective.parameters()).device.type
+        return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+
+    def report(self, evaluation: Evaluation, name: str = "evaluation") -> dict[str, Any]:
+        """Writes an evaluation into the run's reports, for `compare`; returns what was written."""
+        assert self.run is not None and self.checkpoint is not None
+        content = {"checkpoint": self.checkpoint.step, **dataclasses.asdict(evaluation)}
+        self.run.write_report(name, content)
+        return content
+
+
+@dataclasses.dataclass(frozen=True)
+class Listener:
+    """What the outside wants to hear of while a run trains; called on the first process alone."""
+
+    begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
+    """Once, before the first step, with the step training starts from."""
+    record: Callable[[Record], None] = lambda record: None
+    step: Callable[[int], None] = lambda step: None
+
+
+def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
+    """Trains a new run in `folder`. Raises `FileExistsError` if something is there already."""
+    fabric = _launch(recipe, machine.describe(recipe.trainer))
+    experiment = Experiment.build(recipe)
+    experiment.task.held_out(1)  # whatever is wrong with the data should show before a directory is made
+    if fabric.global_rank == 0:
+        experiment.run = Run.create(
+            Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite
+        )
+        experiment.run.write_environment(machine.describe(recipe.trainer))
+    fabric.barrier()
+    experiment.run = Run.open(Path(folder))
+    return _train(experiment, fabric, None, listener or Listener())
+
+
+def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
+    """Goes on with a run from a checkpoint, exactly. None if the run is complete already."""
+    run = Run.open(Path(folder))
+    end = run.end()
+    if end is not None and end["reason"] in ("steps", "solved"):
+        return None
+    experiment = Experiment._of_run(run)
+    fabric = _launch(experiment.recipe, run.environment() or machine.describe(experiment.recipe.trainer))
+    # A run that was killed before its first checkpoint begins again from its seed.
+    found = run.find_checkpoint(checkpoint) if run.checkpoints() else None
+    return _train(experiment, fabric, found, listener or Listener())
+
+
+def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
+    import warnings
+
+    from lightning_fabric import Fabric
+
+    machine.keep_freed_memory()
+    warnings.filterwarnings("ignore", module="lightning_fabric")
+    devices = recipe.trainer.devices
+    fabric = Fabric(
+        accelerator=machine.choose_device(environment["device"]),
+        devices=devices,
+        strategy="ddp" if devices > 1 else "auto",
+        precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
+    )
+    fabric.launch()
+    torch.set_num_threads(environment["threads"])
+    return fabric
+
+
+def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listener: Listener) -> Outcome:
+    recipe, run, task = experiment.recipe, experiment.run, experiment.task
+    assert run is not None
+    trainer_config = recipe.trainer
+    stream = Stream(
+        task, seed=recipe.seed, batch_size=trainer_config.batch_size, rank=fabric.global_rank, world=fabric.world_size
+    )
+    with contextlib.ExitStack() as stack:
+        if fabric.global_rank == 0:
+            stack.enter_context(run.lock())
+        record = listener.record
+        if trainer_config.tensorboard and fabric.global_rank == 0:
+            record = stack.enter_context(_tensorboard(run, record))
+        watch = Watch(
+            evaluate=lambda: experiment.evaluate(trainer_config.evaluate_num).metrics, record=record, step=listener.step
+        )
+        trainer = Trainer(
+            experiment.objective, stream, run, trainer_config, recipe.seed, task.headline, fabric, watch
+        )
+        if found is not None:
+            trainer.resume(found)
+        elif fabric.global_rank == 0:
+            run.forget_after(0)
+        if fabric.global_rank == 0:
+            listener.begin(run, recipe, trainer.progress.step)
+        outcome = trainer.train()
+        if outcome.reason != "signal" and fabric.global_rank == 0:
+            final = Experiment.load(run.folder, device=experiment_device(experiment))
+            final.report(final.evaluate(trainer_config.evaluate_num))
+    fabric.barrier()
+    return outcome
+
+
+def experiment_device(experiment: Experiment) -> str:
+    """`cpu` or `cuda`: where the model is."""
+    return next(experiment.objective.parameters()).device.type
+
+
+@contextlib.contextmanager
+def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callable[[Record], None]]:
+    """Sends every record to TensorBoard as well."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("trainer.tensorboard needs the extra `track`: pip install 'statewise[track]'") from None
+    writer = SummaryWriter(str(run.folder / "tensorboard"))
+
+    def both(found: Record) -> None:
+        for name, value in found.items():
+            if isinstance(value, (int, float)) and name != "step":
+                writer.add_scalar(f"{found['kind']}/{name}", value, found["step"])
+        record(found)
+
+    try:
+        yield both
+    finally:
+        writer.close()
+
+
+# Recipes
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the package."""
+    folder = resources.files("statewise") / "recipes"
+    return sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
+
+
+def recipe_text(name: str) -> str:
+    """The YAML of a recipe. Raises `ValueError` with the choices if there is none of that name."""
+    if name not in recipe_names():
+        raise ValueError(unknown("recipe", name, recipe_names()))
+    return (resources.files("statewise") / "recipes" / f"{name}.yaml").read_text()
+
+
+def read_recipe(text: str, flags: Sequence[str] = (), source: str = "recipe") -> Recipe:
+    """The recipe of YAML `text` with dotted `flags` over it. Raises `ValueError` if it does not parse."""
+    import yaml
+
+    try:
+        base = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise ValueError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
+    if not isinstance(base, dict):
+        raise ValueError(f"{source}: a recipe must hold keys, not {type(base).__name__}")
+    return parse(base, flags, TABLES, source)

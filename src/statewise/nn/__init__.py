@@ -1,0 +1,1 @@
+"""Pieces of networks: masks, attention, blocks, caches."""

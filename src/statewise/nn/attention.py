@@ -1,0 +1,58 @@
+"""Attention behind one function, which picks its implementation from what was measured.
+
+On a CPU the fused kernel's backward is slow on short sequences; the products written out win there.
+`benchmarks/attention.py` measures where the lines below lie.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from statewise.nn.masks import as_bias, causal, causal_bias
+
+WRITTEN_OUT_UP_TO = 128
+"""Longest key sequence for which the written-out way is chosen on a CPU when gradients are wanted."""
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """Scaled dot-product attention.
+
+    `query` (B, H, Q, W); `key`, `value` (B, H, T, W) with T >= Q; `mask` boolean, broadcastable to
+    (B, H, Q, T), True where attention is allowed, or None for causal attention whose last query sees
+    all keys. Returns (B, H, Q, W).
+    """
+    if query.device.type == "cpu" and key.shape[-2] <= WRITTEN_OUT_UP_TO and torch.is_grad_enabled():
+        return attend_written_out(query, key, value, mask=mask, dropout=dropout)
+    return attend_fused(query, key, value, mask=mask, dropout=dropout)
+
+
+def attend_written_out(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """Product, softmax, product; shapes as in `attend`."""
+    *rows, queries, width = query.shape
+    keys = key.shape[-2]
+    if mask is None:
+        bias = causal_bias(queries, keys, query.device, query.dtype)
+    else:
+        bias = as_bias(mask, query.dtype).expand(*rows, queries, keys).reshape(-1, queries, keys)
+    flat_query, flat_key, flat_value = (t.reshape(-1, t.shape[-2], width) for t in (query, key, value))
+    # baddbmm scales and masks while it multiplies: one pass over the scores less.
+    scores = torch.baddbmm(bias, flat_query, flat_key.transpose(1, 2), alpha=width**-0.5)
+    weights = scores.softmax(dim=-1)
+    if dropout:
+        weights = F.dropout(weights, dropout)
+    return torch.bmm(weights, flat_value).view(*rows, queries, width)
+
+
+def attend_fused(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """PyTorch's fused kernel; shapes as in `attend`."""
+    queries, keys = query.shape[-2], key.shape[-2]
+    whole = mask is None and queries == keys
+    if mask is None and not whole and queries > 1:  # the kernel's own causal flag aligns the first query instead
+        mask = causal(queries, keys, query.device)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=whole)

@@ -1,0 +1,149 @@
+"""One family of transformer blocks, with the choices that the papers make differently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from statewise.nn.attention import attend
+from statewise.nn.cache import KeyValueCache
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """The shape of a block; every field is a field of the recipes' `backbone`."""
+
+    width: int = 128
+    """Width D of the residual stream."""
+    heads: int = 4
+    """Attention heads; they share the width evenly."""
+    layers: int = 4
+    """Number of blocks L."""
+    norm: Literal["rms", "layer"] = "rms"
+    """Normalisation: RMSNorm, or LayerNorm."""
+    positions: Literal["rope", "learned"] = "rope"
+    """Rotary positions in every attention, or a learned vector added to each input."""
+    mlp: Literal["swiglu", "gelu", "relu"] = "swiglu"
+    """Feed-forward part: gated SiLU (three matrices), or two matrices around GELU or ReLU."""
+    expansion: float = 8 / 3
+    """Hidden width of the feed-forward part, as a multiple of the width (rounded up to a multiple of 8)."""
+    bias: bool = False
+    """Whether linear maps and LayerNorms have biases."""
+    dropout: float = 0.0
+    """Dropout on attention weights and on both residual branches."""
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads: choose a multiple")
+        if self.positions == "rope" and self.width // self.heads % 2:
+            raise ValueError(f"rotary positions need an even head width, not {self.width // self.heads}")
+
+    @property
+    def hidden_width(self) -> int:
+        """Width inside the feed-forward part."""
+        return -(-int(round(self.width * self.expansion)) // 8) * 8
+
+
+def make_norm(kind: Literal["rms", "layer"], width: int, bias: bool) -> nn.Module:
+    """RMSNorm, or LayerNorm with or without bias, over the last `width` values."""
+    return nn.RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width, bias=bias)
+
+
+class Surroundings(NamedTuple):
+    """What every block of one forward pass shares."""
+
+    rotation: tuple[Tensor, Tensor] | None
+    """Cosine and sine of the rotary angles, each broadcastable to (B, T, 2, H, W/2); None: positions were added."""
+    mask: Tensor | None
+    """As in `attend`."""
+    cache: KeyValueCache | None
+
+
+def rotary_angles(positions: Tensor, head_width: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
+    """Cosine and sine, each (..., T, 1, 1, W/2), of the angles of `positions` (..., T) (Su et al. 2021)."""
+    rates = base ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
+    angles = positions[..., None, None, None].float() * rates
+    return angles.cos(), angles.sin()
+
+
+def rotate(pairs: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotates queries and keys together: `pairs` (B, T, 2, H, W)."""
+    cosine, sine = (part.to(pairs.dtype) for part in rotation)
+    first, second = pairs.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with one matrix for queries, keys and values."""
+
+    def __init__(self, config: BlockConfig, layer: int) -> None:
+        super().__init__()
+        self.heads, self.layer, self.dropout = config.heads, layer, config.dropout
+        self.inward = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.outward = nn.Linear(config.width, config.width, bias=config.bias)
+
+    def forward(self, x: Tensor, around: Surroundings) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        B, T, D = x.shape
+        mixed = self.inward(x).view(B, T, 3, self.heads, D // self.heads)
+        if around.rotation is not None:
+            query, key = rotate(mixed[:, :, :2], around.rotation).permute(2, 0, 3, 1, 4)
+        else:
+            query, key = mixed[:, :, :2].permute(2, 0, 3, 1, 4)
+        value = mixed[:, :, 2].transpose(1, 2)
+        if around.cache is not None:
+            key, value = around.cache.append(self.layer, key, value)
+        dropout = self.dropout if self.training else 0.0
+        seen = attend(query, key, value, mask=around.mask, dropout=dropout)
+        return self.outward(seen.transpose(1, 2).reshape(B, T, D))
+
+
+class FeedForward(nn.Module):
+    """The position-wise part of a block."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.kind = config.mlp
+        inner = 2 * config.hidden_width if config.mlp == "swiglu" else config.hidden_width
+        self.inward = nn.Linear(config.width, inner, bias=config.bias)
+        self.outward = nn.Linear(config.hidden_width, config.width, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = self.inward(x)
+        if self.kind == "swiglu":
+            gate, x = x.chunk(2, dim=-1)
+            return self.outward(F.silu(gate) * x)
+        return self.outward(F.gelu(x) if self.kind == "gelu" else F.relu(x))
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block."""
+
+    def __init__(self, config: BlockConfig, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = make_norm(config.norm, config.width, config.bias)
+        self.attention = SelfAttention(config, layer)
+        self.mlp_norm = make_norm(config.norm, config.width, config.bias)
+        self.mlp = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, around: Surroundings) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), around))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+
+def init_weights(module: nn.Module, layers: int, std: float = 0.02) -> None:
+    """Normal weights and zero biases; maps back into the residual stream start smaller by sqrt(2L) (GPT-2)."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=std / (2 * layers) ** 0.5 if name.endswith("outward") else std)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Embedding):
+            nn.init.normal_(part.weight, std=std)

@@ -1,0 +1,38 @@
+"""Who may attend to whom, as boolean masks (True: may)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+def causal(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(queries, keys): the last query sees every key, the one before all but one, and so on."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+@lru_cache(maxsize=64)
+def causal_bias(queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """(queries, keys) of 0 where the causal mask allows and -inf where not, kept between calls."""
+    return as_bias(causal(queries, keys, device), dtype)
+
+
+def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where allowed, -inf where not: the form that is added to attention scores."""
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, float("-inf"))
+
+
+def causal_within_documents(documents: Tensor) -> Tensor:
+    """(B, 1, T, T) from (B, T) document numbers: earlier positions of the same document, and itself."""
+    same = documents[:, :, None] == documents[:, None, :]
+    return (same & causal(documents.shape[1], documents.shape[1], documents.device))[:, None]
+
+
+def positions_within_documents(documents: Tensor) -> Tensor:
+    """(B, T): how far each position is from the start of its document."""
+    column = torch.arange(documents.shape[1], device=documents.device)
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return column - torch.where(starts, column, 0).cummax(dim=1).values

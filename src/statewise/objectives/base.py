@@ -1,0 +1,115 @@
+"""What an objective is: a batch in, a loss of named parts out, and a predictor for afterwards."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from statewise.backbones.base import Backbone
+from statewise.decoding.base import Predictor
+from statewise.nn.cache import KeyValueCache
+from statewise.types import Batch, Hidden, Loss
+
+
+class Objective(nn.Module, ABC):
+    """A backbone, the heads that its training needs, and the loss. Built as `cls(config, make_backbone)`.
+
+    Knows nothing of optimisers, files, tasks or decoders. `forward` is the only thing that gets wrapped
+    for several processes or for compilation.
+    """
+
+    Config: ClassVar[type]
+    """Dataclass of its recipe fields."""
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Loss:
+        """The loss of a batch, in named parts."""
+
+    @abstractmethod
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """The parts' counts, from the masks alone: the trainer adds them up over accumulated batches and
+        processes before the first backward pass, so that every mean is taken over the whole."""
+
+    @abstractmethod
+    def predictor(self) -> Predictor:
+        """The inference face, which shares this module's weights."""
+
+
+def token_loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Scalar: summed cross-entropy in nats of the scored tokens, from `logits` (B, end - first, V)."""
+    tokens, scored = batch.targets
+    return F.cross_entropy(
+        logits.float().flatten(0, 1), torch.where(scored, tokens, -100).flatten(), ignore_index=-100, reduction="sum"
+    )
+
+
+@dataclass
+class CausalCursor:
+    """Where a `CausalPredictor` stands."""
+
+    cache: KeyValueCache
+    recent: Tensor
+    """(B, m, D) states of the m tokens read last."""
+
+    def state(self) -> Tensor:
+        """(B, D) state after the last token read. Raises `ValueError` after going back beyond the last reading."""
+        if self.recent.shape[1] == 0:
+            raise ValueError("the state went with the tokens that were taken back: read one token again")
+        return self.recent[:, -1]
+
+
+class CausalPredictor(Predictor):
+    """Inference of every model that is a backbone and a vocabulary head."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self.vocabulary, self.context = backbone.vocabulary, backbone.context
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are; inputs are moved there."""
+        return next(self.backbone.parameters()).device
+
+    @torch.no_grad()
+    def start(self, prompts: Tensor) -> tuple[CausalCursor, Tensor]:
+        """See `Predictor.start`."""
+        cursor = CausalCursor(self.backbone.make_cache(), prompts.new_empty(0, 0))
+        return cursor, self._read(cursor, prompts, last_only=True)[:, -1]
+
+    @torch.no_grad()
+    def extend(self, cursor: CausalCursor, tokens: Tensor) -> Tensor:
+        """See `Predictor.extend`."""
+        return self._read(cursor, tokens)
+
+    def _read(self, cursor: CausalCursor, tokens: Tensor, last_only: bool = False) -> Tensor:
+        hidden = self.backbone(tokens.to(self.device), cache=cursor.cache)
+        cursor.recent = hidden.state[:, -1:] if last_only else hidden.state
+        return self.backbone.logits(hidden.readout[:, -1:] if last_only else hidden.readout).float()
+
+    def rewind(self, cursor: CausalCursor, positions: int) -> None:
+        """See `Predictor.rewind`."""
+        cursor.cache.rewind(positions)
+        cursor.recent = cursor.recent[:, : max(0, cursor.recent.shape[1] - positions)]
+
+    def reorder(self, cursor: CausalCursor, rows: Tensor) -> None:
+        """See `Predictor.reorder`."""
+        rows = rows.to(self.device)
+        cursor.cache.reorder(rows)
+        cursor.recent = cursor.recent.index_select(0, rows)
+
+    @torch.no_grad()
+    def states(self, batch: Batch) -> Hidden:
+        """See `Predictor.states`."""
+        documents = None if batch.documents is None else batch.documents.to(self.device)
+        hidden: Hidden = self.backbone(batch.tokens.to(self.device), documents=documents)
+        return hidden
+
+    @torch.no_grad()
+    def logits(self, batch: Batch) -> Tensor:
+        """See `Predictor.logits`."""
+        return self.backbone.logits(self.states(batch).readout).float()

@@ -1,0 +1,185 @@
+"""Next-latent prediction (Teoh et al. 2026): the state must also predict the states that follow it.
+
+A small dynamics network p_psi takes a state and the token that came next to the next state. It is rolled
+out K steps along the true tokens; each predicted state is pulled towards the true one (equation 3) and
+towards the true one's next-token distribution (equation 4). At inference the network is a plain decoder,
+and the dynamics can draft.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from statewise.backbones.base import Backbone, BackboneFactory
+from statewise.decoding.base import Drafter
+from statewise.nn.block import make_norm
+from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, token_loss
+from statewise.types import Batch, Loss, Part
+
+
+@dataclass(frozen=True)
+class NextLatentConfig:
+    """Fields of `objective: next_latent`."""
+
+    horizon: int = 1
+    """Rollout steps K (the paper's d)."""
+    latent_weight: float = 1.0
+    """Factor of the regression onto later states (equation 3). 0 leaves it out."""
+    kl_weight: float = 1.0
+    """Factor of the divergence between next-token distributions (equation 4). 0 leaves it out."""
+    stop_gradient: bool = True
+    """Whether the later states are fixed targets. False, an ablation, lets gradient into them."""
+    dynamics_width: int | None = None
+    """Width inside the dynamics network; null: the backbone's."""
+    dynamics_norm: Literal["rms", "layer"] = "rms"
+    """Normalisation of the dynamics network's input: RMSNorm (the authors' code), LayerNorm (their text)."""
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
+        if self.latent_weight < 0 or self.kl_weight < 0:
+            raise ValueError("latent_weight and kl_weight must not be negative")
+        if self.latent_weight == 0 and self.kl_weight == 0:
+            raise ValueError("latent_weight and kl_weight are both 0: that is the objective next_token")
+
+
+class LatentDynamics(nn.Module):
+    """p_psi: the next state from a state and the token after it (equation 9), a residual three-layer MLP."""
+
+    def __init__(self, width: int, hidden: int, norm: Literal["rms", "layer"]) -> None:
+        super().__init__()
+        self.norm = make_norm(norm, 2 * width, bias=False)
+        self.first = nn.Linear(2 * width, hidden, bias=False)
+        self.second = nn.Linear(hidden, hidden, bias=False)
+        self.third = nn.Linear(hidden, width, bias=False)
+        for linear in (self.first, self.second, self.third):
+            nn.init.normal_(linear.weight, std=0.02)
+
+    def forward(self, state: Tensor, embedded: Tensor) -> Tensor:
+        """State (..., D) and embedding (..., D) of the token that follows it -> the next state (..., D)."""
+        x = self.norm(torch.cat((embedded, state), dim=-1))
+        x = F.gelu(self.second(F.gelu(self.first(x))))
+        return state + self.third(x)
+
+
+class NextLatent(Objective):
+    """Next-token prediction with teacher-forced rollouts of the latent dynamics (equation 5)."""
+
+    Config = NextLatentConfig
+
+    def __init__(self, config: NextLatentConfig, make_backbone: BackboneFactory) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = make_backbone()
+        width = self.backbone.width
+        self.dynamics = LatentDynamics(width, config.dynamics_width or width, config.dynamics_norm)
+
+    def forward(self, batch: Batch) -> Loss:
+        """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
+        config, (first, end) = self.config, batch.span
+        hidden = self.backbone(batch.tokens, documents=batch.documents)
+        logits = self.backbone.logits(hidden.readout[:, first - 1 : end - 1])
+        counts = self.counts(batch)
+        parts = {"next_token": Part(token_loss(logits, batch), counts["next_token"], 1.0)}
+
+        goal = hidden.state.detach() if config.stop_gradient else hidden.state
+        goal_log_probs = self._goal_log_probs(goal, hidden.readout, logits, batch) if config.kl_weight else None
+        embedded = self.backbone.embed(batch.tokens)
+        rolled, latent, kl = hidden.state, [], []
+        for step in range(1, min(config.horizon, batch.tokens.shape[1] - 1) + 1):
+            # `rolled` holds, at column t, the state predicted for position t + step from the state at t.
+            rolled = self.dynamics(rolled[:, :-1], embedded[:, step:])
+            if config.latent_weight:
+                distance = F.smooth_l1_loss(rolled, goal[:, step:], reduction="none").mean(-1)
+                latent.append((distance * follows(batch, step)).sum())
+            if goal_log_probs is not None:
+                start, stop = rolled_columns(batch, step)
+                log_probs = self.backbone.logits(rolled[:, start - step : stop - step], frozen=True)
+                divergence = F.kl_div(
+                    log_probs.float().log_softmax(-1),
+                    goal_log_probs[:, start - first + 1 :],
+                    reduction="none",
+                    log_target=True,
+                ).sum(-1)
+                kl.append((divergence * predicts(batch, step)).sum())
+        if config.latent_weight:
+            parts["latent"] = Part(self._per_step(latent, rolled), counts["latent"], config.latent_weight)
+        if config.kl_weight:
+            parts["kl"] = Part(self._per_step(kl, rolled), counts["kl"], config.kl_weight)
+        return Loss(parts)
+
+    def _goal_log_probs(self, goal: Tensor, readout: Tensor, logits: Tensor, batch: Batch) -> Tensor:
+        """(B, end - first, V): the distributions that rolled-out states should give. The head is frozen here."""
+        first, end = batch.span
+        if self.config.stop_gradient and readout.data_ptr() == goal.data_ptr():
+            logits = logits.detach()  # state and readout are one tensor: nothing to compute again
+        else:
+            logits = self.backbone.logits(goal[:, first - 1 : end - 1], frozen=True)
+        return logits.float().log_softmax(-1)
+
+    def _per_step(self, sums: list[Tensor], like: Tensor) -> Tensor:
+        """(K,): a sum a step; steps beyond the sequence's length add nothing."""
+        missing = self.config.horizon - len(sums)
+        return torch.cat((torch.stack(sums) if sums else like.new_zeros(0), like.new_zeros(missing)))
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Scored tokens; per step, transitions within a document, and those whose next token is scored."""
+        steps = range(1, self.config.horizon + 1)
+        counts = {"next_token": batch.scored.sum()}
+        if self.config.latent_weight:
+            counts["latent"] = torch.stack([follows(batch, step).sum() for step in steps])
+        if self.config.kl_weight:
+            counts["kl"] = torch.stack([predicts(batch, step).sum() for step in steps])
+        return counts
+
+    def predictor(self) -> LatentDrafter:
+        """A plain decoder that can also draft."""
+        return LatentDrafter(self.backbone, self.dynamics)
+
+
+def follows(batch: Batch, step: int) -> Tensor:
+    """(B, T - step) bool: column t says whether position t + step exists, in the same document as t."""
+    real = batch.real[:, step:]
+    if batch.documents is None:
+        return real
+    return real & (batch.documents[:, step:] == batch.documents[:, :-step])
+
+
+def rolled_columns(batch: Batch, step: int) -> tuple[int, int]:
+    """Positions [start, stop) that `step` steps reach and whose next token may be scored."""
+    first, end = batch.span
+    start = max(first - 1, step)
+    return start, max(start, end - 1)
+
+
+def predicts(batch: Batch, step: int) -> Tensor:
+    """(B, stop - start) bool over `rolled_columns`: the rollout stayed in one document, the next token is scored."""
+    start, stop = rolled_columns(batch, step)
+    scored = batch.scored[:, start + 1 : stop + 1]
+    if batch.documents is None:
+        return scored
+    return scored & (batch.documents[:, start:stop] == batch.documents[:, start - step : stop - step])
+
+
+class LatentDrafter(CausalPredictor, Drafter):
+    """Guesses ahead by head, token, dynamics, head, ... from the last state."""
+
+    def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:
+        super().__init__(backbone)
+        self.dynamics = dynamics
+
+    @torch.no_grad()
+    def draft(self, cursor: CausalCursor, token: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """See `Drafter.draft`."""
+        state, tokens, logits = cursor.state(), [], []
+        for _ in range(steps):
+            state = self.dynamics(state, self.backbone.embed(token))
+            logits.append(self.backbone.logits(state).float())
+            token = logits[-1].argmax(-1)
+            tokens.append(token)
+        return torch.stack(tokens, 1), torch.stack(logits, 1)

@@ -1,0 +1,41 @@
+"""Next-token prediction: the objective of every GPT, and the baseline of all the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from statewise.backbones.base import BackboneFactory
+from statewise.objectives.base import CausalPredictor, Objective, token_loss
+from statewise.types import Batch, Loss, Part
+
+
+@dataclass(frozen=True)
+class NextTokenConfig:
+    """Next-token prediction has nothing to choose."""
+
+
+class NextToken(Objective):
+    """Mean cross-entropy of the scored tokens."""
+
+    Config = NextTokenConfig
+
+    def __init__(self, config: NextTokenConfig, make_backbone: BackboneFactory) -> None:
+        super().__init__()
+        self.backbone = make_backbone()
+
+    def forward(self, batch: Batch) -> Loss:
+        """One part, `next_token`, in nats per token."""
+        first, end = batch.span
+        readout = self.backbone(batch.tokens, documents=batch.documents).readout
+        total = token_loss(self.backbone.logits(readout[:, first - 1 : end - 1]), batch)
+        return Loss({"next_token": Part(total, self.counts(batch)["next_token"], 1.0)})
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Scored tokens."""
+        return {"next_token": batch.scored.sum()}
+
+    def predictor(self) -> CausalPredictor:
+        """The backbone and its head."""
+        return CausalPredictor(self.backbone)

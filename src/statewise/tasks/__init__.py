@@ -1,0 +1,11 @@
+"""Tasks: where sequences come from, and what a right answer is."""
+
+from statewise.config import Table
+
+TASKS = Table(
+    "task",
+    {
+        "path_star": ("statewise.tasks.path_star:PathStar", "find the arm of a star graph that ends at the goal"),
+        "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences, from a text file or JSON lines"),
+    },
+)

@@ -1,0 +1,89 @@
+"""What a task is: it makes or reads sequences and says how good an answer is. No torch in here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from statewise.tasks.vocab import Vocab
+from statewise.types import Completion, Examples, Headline
+
+
+class Task(ABC):
+    """Built as `cls(config, kept)`; `kept` holds the files that `files()` gave when the run was made."""
+
+    Config: ClassVar[type]
+    """Dataclass of its recipe fields."""
+
+    headline: Headline
+    vocab: Vocab
+    context: int
+    """Tokens of its longest sequence."""
+    end: int | None = None
+    """Token that ends an answer, if answers differ in length."""
+
+    def files(self) -> dict[str, bytes]:
+        """What must stay with a run so that the task can be built again without its data, by file name."""
+        return {}
+
+    @abstractmethod
+    def training(self) -> Examples | None:
+        """All training examples, or None if they are drawn afresh without end by `sample`."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
+        """n training examples drawn with `rng`."""
+        examples = self.training()
+        assert examples is not None, "a task without a training set must define sample"
+        return examples[rng.integers(len(examples), size=n)]
+
+    @abstractmethod
+    def held_out(self, n: int | None = None) -> Examples:
+        """The same held-out examples at every call, at most n; disjoint from all training examples."""
+
+    @abstractmethod
+    def read(self, path: Path) -> Examples:
+        """Examples of a file in the task's own format. Raises `ValueError` as `FILE:LINE: what is wrong`."""
+
+    @abstractmethod
+    def encode(self, text: str) -> np.ndarray:
+        """(m,) token ids of a prompt as a person writes it. Raises `ValueError` naming what is not understood."""
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Text of token ids; `encode` takes it back."""
+
+    @abstractmethod
+    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
+        """Metrics of one completion for each example, in [0, 1] where 1 is perfect."""
+
+    def score_positions(self, examples: Examples, correct: np.ndarray) -> dict[str, float]:
+        """Metrics of teacher-forced predictions; `correct` (n, T) bool: the token was the model's first choice."""
+        return {}
+
+    def sample_of(self, examples: Examples, row: int, completion: Completion) -> dict[str, Any]:
+        """One example and its completion as plain data, for reports. A task may add what a drawing needs."""
+        return {
+            "prompt": self.decode(examples.prompt(row)),
+            "truth": self.decode(examples.answer(row)),
+            "predicted": self.decode(completion.tokens),
+        }
+
+
+Kept = Mapping[str, bytes]
+"""Files of a task that stay with its run."""
+
+
+class World(ABC):
+    """A task whose true state is known."""
+
+    @abstractmethod
+    def labels(self, examples: Examples) -> np.ndarray:
+        """(n, T) int64: the true state after each position, -1 where it is not defined."""
+
+    @abstractmethod
+    def legal(self, prefix: np.ndarray) -> np.ndarray:
+        """(m,) token ids that may follow `prefix` (t,)."""

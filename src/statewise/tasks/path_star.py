@@ -1,0 +1,270 @@
+"""Path-star graphs (Bachmann & Nagarajan 2024): find the one arm of a star that ends at the goal.
+
+A graph has a centre and `degree` arms; a path of `length` nodes runs from the centre to an arm's end. The
+prompt lists the edges in random order, then start and goal; the answer is the path. The published line
+format is read and written as it is, and token ids are the published ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from statewise.tasks.base import Kept, Task, World
+from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.vocab import Vocab
+from statewise.types import Completion, Examples, Headline
+
+HELD_OUT_SHARE = 16
+"""One graph in so many is held out: which, its hash decides, so that no stream of fresh graphs meets it."""
+
+
+@dataclass(frozen=True)
+class PathStarConfig:
+    """Fields of `task: path_star`."""
+
+    degree: int = 2
+    """Arms d of the star."""
+    length: int = 5
+    """Nodes l of a path, centre and goal included."""
+    nodes: int = 50
+    """Node numbers are drawn from 0 .. nodes-1."""
+    training_graphs: int | None = None
+    """Size of a fixed training set; null: fresh graphs without end."""
+    held_out_graphs: int = 10000
+    """Size of the fixed test set."""
+    encoding: Literal["plain", "reverse"] = "plain"
+    """Order of the answer: from start to goal, or from goal to start."""
+    data_seed: int = 0
+    """Seed of the fixed sets."""
+    training_file: str | None = None
+    """Training graphs from a file in the published line format, in place of drawn ones."""
+    held_out_file: str | None = None
+    """Test graphs from a file in the published line format, in place of drawn ones."""
+
+    def __post_init__(self) -> None:
+        if self.degree < 1 or self.length < 2:
+            raise ValueError(f"a path-star graph needs degree >= 1 and length >= 2, not G({self.degree},{self.length})")
+        needed = 1 + self.degree * (self.length - 1)
+        if needed > self.nodes:
+            raise ValueError(
+                f"G({self.degree},{self.length}) has {needed} different nodes, but nodes is {self.nodes}: "
+                f"set task.nodes to {needed} or more"
+            )
+        if self.training_graphs is not None and self.training_graphs < 1 or self.held_out_graphs < 1:
+            raise ValueError("training_graphs and held_out_graphs must be at least 1")
+
+    @property
+    def edges(self) -> int:
+        """Number E of edges."""
+        return self.degree * (self.length - 1)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens up to and including `=`."""
+        return 3 * self.edges + 3
+
+
+class PathStar(Task, World):
+    """G(degree, length), as text `a,b|b,c|.../start,goal=start,...,goal`."""
+
+    Config = PathStarConfig
+
+    def __init__(self, config: PathStarConfig, kept: Kept | None = None) -> None:
+        self.config = config
+        N = config.nodes
+        self.vocab = Vocab([*map(str, range(N)), "|", "=", "/", "$"])
+        self.bar, self.equals, self.slash, self.filler = N, N + 1, N + 2, N + 3
+        self.context = config.prompt_length + config.length
+        self.headline = Headline("path_accuracy", higher_is_better=True, solved_at=0.99)
+        self._training: Examples | None = None
+        self._held_out: Examples | None = None
+
+    # Drawing graphs
+
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
+        """n fresh training graphs, none of which is ever held out."""
+        if self.training() is not None:
+            return super().sample(rng, n)
+        return self._draw(rng, n, held_out=False)
+
+    def _draw(self, rng: np.random.Generator, n: int, *, held_out: bool) -> Examples:
+        share = 1 / HELD_OUT_SHARE if held_out else 1 - 1 / HELD_OUT_SHARE
+        rows = np.empty((0, self.context), np.int64)
+        while len(rows) < n:
+            drawn = self._draw_any(rng, int((n - len(rows)) / share * 1.05) + 8)
+            rows = np.concatenate([rows, drawn[self._is_held_out(drawn) == held_out]])
+        return self._columns(rows[:n])
+
+    def _draw_any(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        config = self.config
+        d, steps, E = config.degree, config.length - 1, config.edges
+        order = rng.random((n, config.nodes), dtype=np.float32)
+        chosen = np.argpartition(order, E, axis=1)[:, : E + 1] if E + 1 < config.nodes else order.argsort(axis=1)
+        if E + 1 < config.nodes:  # a partition leaves traces of the numbers' order: shuffle what it chose
+            chosen = np.take_along_axis(chosen, rng.random((n, E + 1), dtype=np.float32).argsort(axis=1), axis=1)
+        centre, arms = chosen[:, :1], chosen[:, 1:].reshape(n, d, steps)
+        sources = np.concatenate([np.broadcast_to(centre[:, None], (n, d, 1)), arms[:, :, :-1]], axis=2)
+        shuffle = rng.random((n, E), dtype=np.float32).argsort(axis=1)
+        rows = np.empty((n, self.context), np.int64)
+        rows[:, 0 : 3 * E : 3] = np.take_along_axis(sources.reshape(n, E), shuffle, axis=1)
+        rows[:, 1 : 3 * E : 3] = np.take_along_axis(arms.reshape(n, E), shuffle, axis=1)
+        rows[:, 2 : 3 * E : 3] = self.bar
+        rows[:, 3 * E - 1] = self.slash
+        # Arms are alike until one is chosen, so the goal may always be the end of the first.
+        path = np.concatenate([centre, arms[:, 0]], axis=1)
+        rows[:, 3 * E] = path[:, 0]
+        rows[:, 3 * E + 1] = path[:, -1]
+        rows[:, 3 * E + 2] = self.equals
+        rows[:, config.prompt_length :] = path if config.encoding == "plain" else path[:, ::-1]
+        return rows
+
+    def _is_held_out(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) bool from a hash of the prompt (Fowler-Noll-Vo, 64 bits, then mixed)."""
+        value = np.full(len(rows), 0xCBF29CE484222325, np.uint64)
+        for column in rows[:, : self.config.prompt_length].T.astype(np.uint64):
+            value = (value ^ column) * np.uint64(0x100000001B3)
+        value ^= value >> np.uint64(29)
+        value *= np.uint64(0xBF58476D1CE4E5B9)
+        return (value >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
+
+    def _columns(self, rows: np.ndarray) -> Examples:
+        n = len(rows)
+        return Examples(rows, np.full(n, self.context), np.full(n, self.config.prompt_length))
+
+    def training(self) -> Examples | None:
+        """The fixed training set, if the recipe has one."""
+        config = self.config
+        if self._training is None and config.training_file is not None:
+            self._training = self.read(Path(config.training_file))
+        elif self._training is None and config.training_graphs is not None:
+            rng = np.random.default_rng([config.data_seed, 1])
+            self._training = self._draw(rng, config.training_graphs, held_out=False)
+        return self._training
+
+    def held_out(self, n: int | None = None) -> Examples:
+        """The fixed test set, or its first n graphs."""
+        config = self.config
+        if self._held_out is None and config.held_out_file is not None:
+            self._held_out = self.read(Path(config.held_out_file))
+        elif self._held_out is None:
+            rng = np.random.default_rng([config.data_seed, 2])
+            self._held_out = self._draw(rng, config.held_out_graphs, held_out=True)
+        return self._held_out[: n if n is not None else len(self._held_out)]
+
+    # Text
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of a line, or of its part up to `=`, in the published format."""
+        compact = "".join(text.split())
+        symbols = re.findall(r"\d+|[|=/$]|[^\d|=/$,]", compact)
+        if compact and re.search(r"(^|[^\d]),|,([^\d]|$)", compact):
+            raise ValueError("a comma must stand between two numbers")
+        return self.vocab.encode([str(int(s)) if s.isdigit() else s for s in symbols])
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """The published format: numbers side by side are joined by a comma."""
+        text = " ".join(self.vocab.decode(tokens))
+        return re.sub(r" ?([|=/$]) ?", r"\1", text).replace(" ", ",")
+
+    def lines(self, examples: Examples) -> Iterator[str]:
+        """The examples as published lines, in `plain` order whatever the encoding."""
+        for row in range(len(examples)):
+            path = examples.answer(row)
+            path = path if self.config.encoding == "plain" else path[::-1]
+            yield self.decode(examples.prompt(row)) + self.decode(path)
+
+    def read(self, path: Path) -> Examples:
+        """Graphs of a file in the published format; each line must be a whole G(degree, length)."""
+        rows: list[np.ndarray] = []
+        problems = Problems(path)
+        for number, line in read_lines(path):
+            try:
+                rows.append(self._parse(line))
+            except ValueError as error:
+                problems.add(number, str(error))
+        problems.raise_if_any()
+        return self._columns(np.stack(rows))
+
+    def _parse(self, line: str) -> np.ndarray:
+        config = self.config
+        if not re.fullmatch(r"\d+,\d+(\|\d+,\d+)*/\d+,\d+=\d+(,\d+)*", line):
+            raise ValueError(f"not of the form a,b|b,c/start,goal=start,...,goal: {line[:60]!r}")
+        row = self.encode(line)
+        if len(row) != self.context:
+            raise ValueError(
+                f"{len(row)} tokens, but G({config.degree},{config.length}) has {self.context}: "
+                "set task.degree and task.length to those of the file"
+            )
+        prompt, path = row[: config.prompt_length], row[config.prompt_length :]
+        if prompt[-1] != self.equals:
+            raise ValueError(f"the number of edges is not {config.edges}, that of G({config.degree},{config.length})")
+        edges = set(zip(prompt[0 : 3 * config.edges : 3].tolist(), prompt[1 : 3 * config.edges : 3].tolist()))
+        if path[0] != prompt[-3] or path[-1] != prompt[-2]:
+            raise ValueError("the path does not lead from the start to the goal")
+        if any(step not in edges for step in zip(path[:-1].tolist(), path[1:].tolist())):
+            raise ValueError("the path takes an edge that the graph does not have")
+        return row if config.encoding == "plain" else np.concatenate([prompt, path[::-1]])
+
+    # Scores
+
+    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
+        """`path_accuracy`: every node right. `branch_accuracy`: the second node of the path right."""
+        length = self.config.length
+        truth = np.stack([examples.answer(row) for row in range(len(examples))])
+        given = np.full_like(truth, -1)
+        for row, completion in enumerate(completions):
+            given[row, : len(completion.tokens)] = completion.tokens[:length]
+        right = truth == given
+        return {
+            "path_accuracy": float(right.all(axis=1).mean()),
+            "branch_accuracy": float(right[:, self._branch_place()].mean()),
+        }
+
+    def _branch_place(self) -> int:
+        return 1 if self.config.encoding == "plain" else self.config.length - 2
+
+    def score_positions(self, examples: Examples, correct: np.ndarray) -> dict[str, float]:
+        """`position_1`, ...: accuracy at each node of the answer when the nodes before it are given."""
+        answers = correct[:, self.config.prompt_length :]
+        return {f"position_{place + 1}": float(answers[:, place].mean()) for place in range(self.config.length)}
+
+    def sample_of(self, examples: Examples, row: int, completion: Completion) -> dict[str, Any]:
+        """Adds `graph`: edges, start, goal, and both paths from the start on, as node numbers."""
+        config, tokens = self.config, examples.tokens[row].tolist()
+        forward = slice(None) if config.encoding == "plain" else slice(None, None, -1)
+        graph = {
+            "edges": [tokens[place : place + 2] for place in range(0, 3 * config.edges, 3)],
+            "start": tokens[3 * config.edges],
+            "goal": tokens[3 * config.edges + 1],
+            "truth": examples.answer(row).tolist()[forward],
+            "predicted": completion.tokens.tolist()[forward],
+        }
+        return {**super().sample_of(examples, row, completion), "graph": graph}
+
+    # World
+
+    def labels(self, examples: Examples) -> np.ndarray:
+        """(n, T): the node reached, at each position of the answer; -1 in the prompt."""
+        labels = np.full_like(examples.tokens, -1)
+        labels[:, self.config.prompt_length :] = examples.tokens[:, self.config.prompt_length :]
+        return labels
+
+    def legal(self, prefix: np.ndarray) -> np.ndarray:
+        """Tokens that may follow: in the answer, the start (or goal), then neighbours along edges; else any."""
+        config = self.config
+        done = len(prefix) - config.prompt_length
+        if done < 0:
+            return np.arange(len(self.vocab))
+        if done >= config.length:
+            return np.empty(0, np.int64)
+        sources, targets = prefix[0 : 3 * config.edges : 3], prefix[1 : 3 * config.edges : 3]
+        start, goal = prefix[3 * config.edges], prefix[3 * config.edges + 1]
+        if config.encoding == "plain":
+            return np.array([start]) if done == 0 else np.sort(targets[sources == prefix[-1]])
+        return np.array([goal]) if done == 0 else np.sort(sources[targets == prefix[-1]])

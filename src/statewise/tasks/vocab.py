@@ -1,0 +1,31 @@
+"""Which symbol has which number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+class Vocab:
+    """A fixed list of symbols; a symbol's token id is its place in the list."""
+
+    def __init__(self, symbols: Iterable[str]) -> None:
+        self.symbols = list(symbols)
+        self.ids = {symbol: place for place, symbol in enumerate(self.symbols)}
+        if len(self.ids) != len(self.symbols):
+            raise ValueError("a vocabulary must not name a symbol twice")
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    def encode(self, symbols: Sequence[str]) -> np.ndarray:
+        """(m,) int64 ids. Raises `ValueError` naming the first unknown symbol."""
+        try:
+            return np.fromiter((self.ids[symbol] for symbol in symbols), np.int64, len(symbols))
+        except KeyError as error:
+            raise ValueError(f"unknown symbol {error.args[0]!r}: it is not in the vocabulary of {len(self)}") from None
+
+    def decode(self, tokens: Iterable[int]) -> list[str]:
+        """Symbols of token ids."""
+        return [self.symbols[token] for token in tokens]

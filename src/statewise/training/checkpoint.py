@@ -1,0 +1,48 @@
+"""What a checkpoint holds: weights as safetensors, and everything else that exact continuation needs."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from statewise.run import Checkpoint, DamagedCheckpoint, Run
+
+
+def save(run: Run, step: int, module: nn.Module, training: dict[str, Any]) -> Checkpoint:
+    """Writes the checkpoint of `step`. `training` holds tensors, numbers, strings and containers of them."""
+    weights = {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
+
+    def write_weights(path: Path) -> None:
+        save_file(weights, path)
+
+    def write_training(path: Path) -> None:
+        torch.save(training, path)
+
+    return run.write_checkpoint(step, {"weights.safetensors": write_weights, "training.pt": write_training})
+
+
+def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
+    """Fills `module`. Raises `DamagedCheckpoint` if the file is no safetensors file or does not fit."""
+    try:
+        module.load_state_dict(load_file(checkpoint.weights))
+    except (SafetensorError, OSError) as error:
+        raise DamagedCheckpoint(f"{checkpoint.weights} is no readable safetensors file: {error}") from None
+    except RuntimeError as error:
+        raise DamagedCheckpoint(f"{checkpoint.weights} does not fit the run's recipe: {error}") from None
+
+
+def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The training state. Raises `DamagedCheckpoint` for a file that holds anything but plain data."""
+    try:
+        state: dict[str, Any] = torch.load(checkpoint.training, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise DamagedCheckpoint(f"{checkpoint.training} holds more than plain data: it was not loaded") from None
+    except (OSError, RuntimeError, EOFError) as error:
+        raise DamagedCheckpoint(f"{checkpoint.training} cannot be read: {error}") from None
+    return state

@@ -1,0 +1,76 @@
+"""What this machine is good at: device, precision, threads, and memory that stays at hand."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statewise.config import TrainerConfig
+
+
+def choose_device(wanted: str) -> str:
+    """`cpu` or `cuda`. Raises `ValueError` if a GPU is wanted and there is none."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ValueError("trainer.device is cuda, but PyTorch sees no GPU here")
+    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def choose_precision(wanted: str, device: str) -> str:
+    """`fp32` or `bf16`. On processors with bf16 products these run 4 to 8 times as fast as fp32 ones."""
+    if wanted != "auto":
+        return wanted
+    if device == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    abilities = torch.cpu.get_capabilities()
+    return "bf16" if abilities.get("amx_bf16") or abilities.get("avx512_bf16") else "fp32"
+
+
+def choose_threads(config: TrainerConfig) -> int:
+    """Threads of one process: as configured, or the processor's share of one of `devices` processes."""
+    if config.threads is not None:
+        return config.threads
+    return max(1, torch.get_num_threads() // config.devices)
+
+
+def describe(config: TrainerConfig) -> dict[str, Any]:
+    """What decides a run's numbers besides its recipe."""
+    device = choose_device(config.device)
+    return {
+        "device": device,
+        "device_name": torch.cuda.get_device_name() if device == "cuda" else processor_name(),
+        "precision": choose_precision(config.precision, device),
+        "threads": choose_threads(config),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+def processor_name() -> str:
+    """The processor's model and its number of cores in use."""
+    name = platform.processor() or platform.machine()
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return f"{name}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep what was freed, where it is glibc.
+
+    By default it hands large blocks back to the system and gets them again, zeroed page by page, at every
+    step: about a tenth of a small model's step.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    library = ctypes.CDLL(None)
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+    library.mallopt(mmap_threshold, 1 << 30)
+    library.mallopt(trim_threshold, (1 << 31) - 1)

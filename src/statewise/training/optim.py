@@ -1,0 +1,35 @@
+"""The optimiser's parameter groups and the learning rate's course."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from statewise.config import TrainerConfig
+
+
+def make_optimizer(module: nn.Module, config: TrainerConfig) -> torch.optim.AdamW:
+    """AdamW whose decay touches matrices alone: norms, biases and other vectors keep their scale."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [parameter for parameter in trained if parameter.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [parameter for parameter in trained if parameter.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=config.learning_rate, betas=config.betas, fused=True
+    )
+
+
+def learning_rate(step: int, config: TrainerConfig) -> float:
+    """The rate of step `step`, counted from 0."""
+    peak, final = config.learning_rate, config.learning_rate * config.final_rate
+    if step < config.warmup_steps:
+        return peak * (step + 1) / config.warmup_steps
+    if config.schedule == "cosine":
+        share = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+        return final + (peak - final) * 0.5 * (1 + math.cos(math.pi * share))
+    decay_steps = round(config.steps * config.decay_share)
+    left = config.steps - step
+    return peak if left > decay_steps else final + (peak - final) * left / decay_steps

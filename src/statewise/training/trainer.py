@@ -1,0 +1,295 @@
+"""The only training loop. It is handed a loss and a stream of batches and never asks what they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from statewise.config import TrainerConfig
+from statewise.data import Stream
+from statewise.objectives.base import Objective
+from statewise.run import Checkpoint, Record, Run
+from statewise.training import checkpoint as checkpoints
+from statewise.training.optim import learning_rate, make_optimizer
+from statewise.types import Batch, Headline
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end training with a checkpoint."""
+
+
+class NotFinite(ArithmeticError):
+    """A loss part or the gradient became infinite or undefined."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What the trainer calls while it works; all of them on the first process alone."""
+
+    evaluate: Callable[[], dict[str, float]]
+    """Metrics of the current model on held-out data."""
+    record: Callable[[Record], None] = lambda record: None
+    """Called with every record that was written to the run."""
+    step: Callable[[int], None] = lambda step: None
+    """Called after every step."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended."""
+
+    step: int
+    reason: str
+    """`steps` (all done), `solved`, or `signal`."""
+    signal: int | None = None
+
+
+@dataclass
+class Progress:
+    """What changes from step to step besides weights and optimiser; kept in every checkpoint."""
+
+    step: int = 0
+    seconds: float = 0.0
+    """Time spent training, over all sessions."""
+    best: float | None = None
+    window: dict[str, float] = field(default_factory=dict)
+    """Sums over the steps since the last line of training metrics."""
+
+
+class Trainer:
+    """Trains one objective into one run."""
+
+    def __init__(
+        self, objective: Objective, stream: Stream, run: Run, config: TrainerConfig, seed: int, headline: Headline,
+        fabric: Fabric, watch: Watch,
+    ) -> None:  # fmt: skip
+        self.objective, self.stream, self.run, self.config = objective, stream, run, config
+        self.seed, self.headline, self.fabric, self.watch = seed, headline, fabric, watch
+        self.progress = Progress()
+        self.optimizer = make_optimizer(objective, config)
+        self.recent: list[tuple[int, list[str], torch.Tensor]] = []
+        self.signal: int | None = None
+        self.first = fabric.global_rank == 0
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Takes up where `checkpoint` left off; what came after it is dropped from the run."""
+        checkpoints.load_weights(checkpoint, self.objective)
+        state = checkpoints.load_training(checkpoint)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.progress = Progress(**state["progress"])
+        if self.first:
+            self.run.forget_after(checkpoint.step)
+
+    def train(self) -> Outcome:
+        """Runs to the end. Raises `NotFinite`, naming step and part, before anything bad is saved."""
+        config, progress = self.config, self.progress
+        # A compiled or distributed module is made here and nowhere else; self.objective stays the plain one.
+        wrapped: Any = self.fabric.setup_module(self.objective, _reapply_compile=False)
+        optimizer = self.fabric.setup_optimizers(self.optimizer)
+        if config.compile:
+            wrapped = torch.compile(wrapped)
+        self.objective.train()
+        started = time.monotonic() - progress.seconds
+        with self._signals():
+            while progress.step < config.steps:
+                stop = self._step(wrapped, optimizer)
+                progress.step += 1
+                progress.seconds = time.monotonic() - started
+                if self.first:
+                    self.watch.step(progress.step)
+                if stop is not None:
+                    self._flush()
+                    self._save()
+                    return Outcome(progress.step, "signal", stop)
+                if progress.step % config.log_every == 0 or progress.step == config.steps:
+                    self._log()
+                if (config.evaluate_every and progress.step % config.evaluate_every == 0) or progress.step == config.steps:
+                    solved = self._evaluate()
+                    progress.seconds = time.monotonic() - started
+                    if solved and config.stop_when_solved:
+                        return self._end("solved")
+                if progress.step % config.checkpoint_every == 0:
+                    self._save()
+        return self._end("steps")
+
+    def _step(self, wrapped: Any, optimizer: Any) -> int | None:
+        """One optimiser step. Returns the signal to stop for, once every process knows of it."""
+        config, step = self.config, self.progress.step
+        # Every step's randomness follows from its number, so resuming needs no generator state.
+        torch.manual_seed(_step_seed(self.seed, step, self.fabric.global_rank))
+        micro = [self._to_device(batch) for batch in self.stream.batches(step, config.accumulate)]
+        counts, stop = self._global_counts(micro)
+        rate = learning_rate(step, config)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        sums: dict[str, torch.Tensor] = {}
+        for place, batch in enumerate(micro):
+            last = place == len(micro) - 1
+            with nullcontext() if last else self.fabric.no_backward_sync(wrapped):
+                loss = wrapped(batch)
+                # DDP averages gradients over processes; the counts are already those of the whole batch.
+                self.fabric.backward(loss.value(counts) * self.fabric.world_size)
+            for name, part in loss.parts.items():
+                sums[name] = sums.get(name, torch.zeros((), device=part.total.device)) + part.mean(counts[name]).detach()
+                weighted = part.weight * part.mean(counts[name]).detach()
+                sums["loss"] = sums.get("loss", torch.zeros_like(weighted)) + weighted
+        limit = config.clip or float("inf")
+        sums["gradient_norm"] = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        names = sorted(sums)
+        self.recent.append((step + 1, names, torch.stack([sums[name].float() for name in names])))
+        if self.fabric.device.type == "cpu":
+            self._flush()
+        window = self.progress.window
+        window["steps"] = window.get("steps", 0.0) + 1
+        window["tokens"] = window.get("tokens", 0.0) + self.tokens
+        return stop
+
+    def _to_device(self, batch: Batch) -> Batch:
+        move = self.fabric.to_device
+        documents = None if batch.documents is None else move(batch.documents)
+        return batch._replace(
+            tokens=move(batch.tokens), scored=move(batch.scored), real=move(batch.real), documents=documents
+        )
+
+    def _global_counts(self, micro: list[Batch]) -> tuple[dict[str, torch.Tensor], int | None]:
+        """The parts' counts over the whole step, and the signal that any process got."""
+        counts: dict[str, torch.Tensor] = {}
+        for batch in micro:
+            for name, count in self.objective.counts(batch).items():
+                counts[name] = counts[name] + count if name in counts else count
+        self.tokens = sum(batch.real.numel() for batch in micro) * self.fabric.world_size
+        if self.fabric.world_size == 1:
+            return counts, self.signal
+        sizes = [count.numel() for count in counts.values()]
+        signals = torch.tensor([self.signal == number for number in HANDLED], dtype=torch.float64)
+        flat = torch.cat([*(count.reshape(-1).double() for count in counts.values()), self.fabric.to_device(signals)])
+        flat = self.fabric.all_reduce(flat, reduce_op="sum")
+        shared = flat[: -len(HANDLED)].split(sizes)
+        received = [number for number, count in zip(HANDLED, flat[-len(HANDLED) :].tolist()) if count]
+        counts = {name: new.view(old.shape) for (name, old), new in zip(counts.items(), shared)}
+        return counts, received[0] if received else None
+
+    def _flush(self) -> None:
+        """Brings the recent steps' losses to the host, checks them, and adds them to the window."""
+        for step, names, values in self.recent:
+            numbers = dict(zip(names, self._across(values).tolist()))
+            for name, value in numbers.items():
+                if not np.isfinite(value):
+                    self._fail(step, name, value)
+                self.progress.window[name] = self.progress.window.get(name, 0.0) + value
+        self.recent.clear()
+
+    def _across(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums loss parts over processes; the gradient norm is the same on all."""
+        if self.fabric.world_size == 1:
+            return values
+        summed: torch.Tensor = self.fabric.all_reduce(values, reduce_op="sum")
+        names = self.recent[0][1]
+        place = names.index("gradient_norm")
+        summed[place] = values[place]
+        return summed
+
+    def _fail(self, step: int, name: str, value: float) -> None:
+        what = "the gradient's norm" if name == "gradient_norm" else f"the loss part {name!r}"
+        last = self.run.checkpoints()
+        kept = f"the last checkpoint is that of step {last[-1].step}" if last else "there is no checkpoint yet"
+        if self.first:
+            self._write({"kind": "end", "step": step, "reason": "not finite", "part": name})
+        raise NotFinite(f"step {step}: {what} is {value}; training stopped, {kept}. Try a lower learning rate.")
+
+    def _log(self) -> None:
+        self._flush()
+        window, progress = self.progress.window, self.progress
+        steps = window.pop("steps")
+        tokens = window.pop("tokens")
+        elapsed = progress.seconds - window.pop("since", 0.0)
+        record: Record = {"kind": "train", "step": progress.step, "loss": window["loss"] / steps}
+        record |= {name: value / steps for name, value in window.items() if name != "loss"}
+        record |= {
+            "learning_rate": learning_rate(progress.step - 1, self.config),
+            "epoch": self.stream.epoch(progress.step),
+            "tokens_per_second": tokens / max(elapsed, 1e-9),
+            "seconds": progress.seconds,
+        }
+        window.clear()
+        window["since"] = progress.seconds
+        self._write(record)
+
+    def _evaluate(self) -> bool:
+        """Evaluates, keeps the best, and says on every process whether the task is solved."""
+        self._flush()
+        metrics: dict[str, float] = {}
+        improved = False
+        if self.first:
+            self.objective.eval()
+            metrics = self.watch.evaluate()
+            self.objective.train()
+            self._write({"kind": "evaluation", "step": self.progress.step, **metrics, "seconds": self.progress.seconds})
+            value = metrics[self.headline.metric]
+            # Of equals the later one is kept: it has been trained for longer.
+            improved = self.progress.best is None or not self.headline.better(self.progress.best, value)
+        metrics, improved = self.fabric.broadcast((metrics, improved))
+        value = metrics[self.headline.metric]
+        if improved:
+            self.progress.best = value
+            self._save()
+            if self.first:
+                self.run.mark_best(self.progress.step, self.headline.metric, value)
+        return self.headline.solved(value)
+
+    def _save(self) -> None:
+        """Writes a checkpoint, unless this step's is on disk already."""
+        if self.first and self.progress.step not in [found.step for found in self.run.checkpoints()]:
+            training = {"optimizer": self.optimizer.state_dict(), "progress": vars(self.progress)}
+            checkpoints.save(self.run, self.progress.step, self.objective, training)
+            self.run.drop_checkpoints(newest=2, every=self.config.keep_every)
+        self.fabric.barrier()
+
+    def _end(self, reason: str) -> Outcome:
+        self._save()
+        if self.first:
+            self._write({"kind": "end", "step": self.progress.step, "reason": reason, "seconds": self.progress.seconds})
+        return Outcome(self.progress.step, reason)
+
+    def _write(self, record: Record) -> None:
+        if self.first:
+            self.run.log(record)
+            self.watch.record(record)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Within, SIGINT and SIGTERM ask the loop to stop after the step; a second one interrupts at once."""
+
+        def handle(number: int, frame: object) -> None:
+            if self.signal is not None:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            self.signal = number
+
+        try:
+            before = {number: signal.signal(number, handle) for number in HANDLED}
+        except ValueError:  # not in the main thread: signals are then the caller's business
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)
+
+
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])

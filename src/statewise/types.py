@@ -1,0 +1,145 @@
+"""The types that travel between the rooms of the library.
+
+Shape letters, used everywhere: `B` batch, `T` positions, `D` width, `V` vocabulary, `L` layers,
+`H` heads, `K` rollout horizon, `n` examples.
+
+This module imports neither torch nor anything of ours, so that tasks and the command line stay light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Sequences in columns: what a task hands out, before anything knows about torch."""
+
+    tokens: np.ndarray
+    """(n, T) int64, right-padded with 0."""
+    lengths: np.ndarray
+    """(n,) int64: tokens of each sequence, prompt included."""
+    prompt_lengths: np.ndarray
+    """(n,) int64: tokens given, never asked for. 0 where a sequence has no prompt."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Examples:
+        """The chosen rows, cut to the longest of them."""
+        lengths = self.lengths[rows]
+        longest = int(lengths.max()) if len(lengths) else 0
+        return Examples(self.tokens[rows, :longest], lengths, self.prompt_lengths[rows])
+
+    def prompt(self, row: int) -> np.ndarray:
+        """(prompt length,) tokens given in one row."""
+        return self.tokens[row, : self.prompt_lengths[row]]
+
+    def answer(self, row: int) -> np.ndarray:
+        """(length - prompt length,) tokens asked for in one row."""
+        return self.tokens[row, self.prompt_lengths[row] : self.lengths[row]]
+
+
+class Batch(NamedTuple):
+    """What an objective is trained on. A named tuple, since wrappers of torch rebuild their inputs."""
+
+    tokens: Tensor
+    """(B, T) int64, right-padded with 0."""
+    scored: Tensor
+    """(B, T) bool: the token is a target of the token-level losses. Never the first token of a document."""
+    real: Tensor
+    """(B, T) bool: False on padding."""
+    documents: Tensor | None
+    """(B, T) int64 document of each position when several share a row (0 on padding); None: one a row."""
+    span: tuple[int, int]
+    """Columns [first, end) that hold every scored token: known on the host, so slicing needs no sync."""
+
+    @property
+    def targets(self) -> tuple[Tensor, Tensor]:
+        """Tokens to predict and their mask, both (B, end - first)."""
+        first, end = self.span
+        return self.tokens[:, first:end], self.scored[:, first:end]
+
+
+class Hidden(NamedTuple):
+    """What a backbone makes of each position; the two differ only where a paper says so."""
+
+    state: Tensor
+    """(B, T, D) the belief state: what probes read and what later positions may rest on."""
+    readout: Tensor
+    """(B, T, D) what the vocabulary head reads."""
+
+
+class Part(NamedTuple):
+    """One named part of a loss, kept as sums and counts so that means over batches and processes are exact.
+
+    A part has one sum, or m of them (one a rollout step, say); its mean is then the mean of the m means.
+    """
+
+    total: Tensor
+    """() or (m,): sums over everything counted."""
+    count: Tensor
+    """() or (m,): how many terms each sum adds up."""
+    weight: float
+    """Factor of this part's mean in the training loss."""
+
+    def mean(self, count: Tensor | None = None) -> Tensor:
+        """Scalar; a sum over nothing counts as 0. `count` replaces the part's own."""
+        return (self.total / (self.count if count is None else count).clamp(min=1)).mean()
+
+
+class Loss(NamedTuple):
+    """The parts of an objective's loss. The training loss is the weighted sum of the parts' means."""
+
+    parts: dict[str, Part]
+
+    def value(self, counts: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Scalar to differentiate. `counts` replaces the parts' own, when this batch is a share of a larger one."""
+        terms = [part.weight * part.mean(counts and counts[name]) for name, part in self.parts.items()]
+        return sum(terms[1:], start=terms[0])
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a decoder returns for one prompt."""
+
+    tokens: np.ndarray
+    """(m,) int64 tokens after the prompt, the end token included if one came."""
+    log_probability: float
+    """Natural log of the probability that the model gave to these tokens."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The one metric by which checkpoints of a task are ranked."""
+
+    metric: str
+    higher_is_better: bool
+    solved_at: float | None = None
+    """Value from which on the task counts as solved, if it can be solved."""
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether `value` beats `than`."""
+        return value > than if self.higher_is_better else value < than
+
+    def solved(self, value: float) -> bool:
+        """Whether `value` solves the task."""
+        return self.solved_at is not None and not self.better(self.solved_at, value)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model did on a set of examples."""
+
+    metrics: dict[str, float]
+    num: int
+    """Examples evaluated."""
+    samples: list[dict[str, Any]]
+    """A few prompts with true and predicted answers, as plain data; what a report shows."""
