@@ -25,14 +25,16 @@ def load(folder: str, checkpoint: str = "best") -> Experiment:
 
 def build(recipe: str, *flags: str) -> Experiment:
     """An untrained model of a named recipe, with dotted flags: `build("path-star-small", "--seed=2")`."""
-    from statewise.experiment import Experiment, read_recipe, recipe_text
+    from statewise.experiment import Experiment, read_recipe
+    from statewise.recipes import recipe_text
 
     return Experiment.build(read_recipe(recipe_text(recipe), flags, recipe))
 
 
 def train(recipe: str, *flags: str, out: str, **options: Any) -> Outcome:
     """Trains a named recipe into the run directory `out`; options as in `statewise.experiment.train`."""
-    from statewise.experiment import read_recipe, recipe_text
+    from statewise.experiment import read_recipe
     from statewise.experiment import train as train_recipe
+    from statewise.recipes import recipe_text
 
     return train_recipe(read_recipe(recipe_text(recipe), flags, recipe), out, **options)

@@ -61,6 +61,8 @@ class TrainerConfig:
     """Steps between evaluations; 0: only at the end."""
     evaluate_num: int = 1000
     """Held-out examples of an evaluation while training."""
+    report_num: int | None = None
+    """Held-out examples of the report on the best checkpoint at the end; null: all."""
     checkpoint_every: int = 500
     """Steps between checkpoints. The newest two, the best and the last are kept."""
     keep_every: int = 0
@@ -157,14 +159,13 @@ def unknown(kind: str, name: str, choices: Sequence[str] | Mapping[str, Any]) ->
 def parse(
     base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Mapping[str, type]], source: str = "recipe"
 ) -> Recipe:
-    """The recipe of `base` (as read from YAML) with `flags` (`--trainer.steps 100`, `--objective NAME`) over it.
+    """The recipe of `base` (as read from YAML) with `flags` (`--trainer.steps=100`, `--objective=NAME`) over it.
 
     `tables` maps each of `KINDS` to its table; `source` says in errors where `base` came from. Raises
     `ValueError` for unknown names and keys and for values that do not fit.
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
-    flags = _joined(flags)
     chosen = _chosen(base, flags, source)
     fields = _flat(base, chosen, source)
     flags = [flag for flag in flags if flag.partition("=")[0] not in {f"--{kind}" for kind in KINDS}]
@@ -204,15 +205,26 @@ def parse(
     )
 
 
-def _joined(flags: Sequence[str]) -> list[str]:
-    """`--key value` as `--key=value`."""
-    joined: list[str] = []
-    for flag in flags:
-        if joined and "=" not in joined[-1] and not flag.startswith("--"):
-            joined[-1] += f"={flag}"
-        else:
-            joined.append(flag)
-    return joined
+def field_help(
+    base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Mapping[str, type]], source: str = "recipe"
+) -> str:
+    """A line or two a field, with the recipe's value and what the field's class says of it."""
+    import docstring_parser
+
+    recipe = parse(base, flags, tables, source)
+    lines = []
+    for group in (*KINDS, "trainer"):
+        part = getattr(recipe, group)
+        config = part.config if isinstance(part, Component) else part
+        texts: dict[str, str] = {}
+        for parent in filter(dataclasses.is_dataclass, reversed(type(config).__mro__)):
+            found = docstring_parser.parse_from_object(parent)
+            texts |= {param.arg_name: param.description or "" for param in found.params}
+        lines.append(f"\n{group}" + (f": {part.name}" if isinstance(part, Component) else ""))
+        for field in dataclasses.fields(config):
+            value = _as_flag(getattr(config, field.name))
+            lines.append(f"  --{group}.{field.name} {value}\n        {' '.join(texts.get(field.name, '').split())}")
+    return "\n".join([*lines, f"\n  --seed {recipe.seed}\n        Decides initial weights and the order of data."])
 
 
 def _chosen(base: Mapping[str, Any], flags: Sequence[str], source: str) -> dict[str, str]:
@@ -248,6 +260,7 @@ def _as_flag(value: Any) -> str:
 
     if isinstance(value, str):
         return value
+    value = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(value, default_flow_style=True, width=2**30).removesuffix("...\n").strip()
 
 

@@ -17,20 +17,21 @@ SAMPLES = 6
 
 
 def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256) -> Evaluation:
-    """Teacher-forced `loss` (nats per scored token), `perplexity`, `token_accuracy`; then the task's own scores.
+    """The task's own scores of decoded answers, where there are prompts; then, teacher-forced, `loss` (nats per
+    scored token), `perplexity`, `token_accuracy`, and the task's scores by position.
 
-    Answers are decoded if there are prompts. `block` sequences are handled at a time.
+    `block` sequences are handled at a time.
     """
-    metrics, correct = teacher_forced(predictor, examples, block=block)
-    metrics |= task.score_positions(examples, correct)
+    metrics: dict[str, float] = {}
     samples = []
     prompted = np.flatnonzero((examples.prompt_lengths > 0) & (examples.prompt_lengths < examples.lengths))
     if len(prompted):
         asked = examples[prompted]
         completions = complete(task, predictor, decoder, asked, block=block)
-        metrics |= task.score(asked, completions)
+        metrics = task.score(asked, completions)
         samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
-    return Evaluation(metrics, len(examples), samples)
+    forced, correct = teacher_forced(predictor, examples, block=block)
+    return Evaluation(metrics | forced | task.score_positions(examples, correct), len(examples), samples)
 
 
 def teacher_forced(predictor: Predictor, examples: Examples, *, block: int) -> tuple[dict[str, float], np.ndarray]:

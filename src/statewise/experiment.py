@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,12 @@ class Experiment:
     def report(self, evaluation: Evaluation, name: str = "evaluation") -> dict[str, Any]:
         """Writes an evaluation into the run's reports, for `compare`; returns what was written."""
         assert self.run is not None and self.checkpoint is not None
-        content = {"checkpoint": self.checkpoint.step, **dataclasses.asdict(evaluation)}
+        content = {
+            "checkpoint": self.checkpoint.step,
+            "headline": dataclasses.asdict(self.task.headline),
+            "chance": dict(self.task.chance),
+            **dataclasses.asdict(evaluation),
+        }
         self.run.write_report(name, content)
         return content
 
@@ -198,12 +203,10 @@ def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener |
 
 
 def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
-    import warnings
-
     from lightning_fabric import Fabric
 
     machine.keep_freed_memory()
-    warnings.filterwarnings("ignore", module="lightning_fabric")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # its notes on precision are in our environment
     devices = recipe.trainer.devices
     fabric = Fabric(
         accelerator=machine.choose_device(environment["device"]),
@@ -244,7 +247,7 @@ def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listen
         outcome = trainer.train()
         if outcome.reason != "signal" and fabric.global_rank == 0:
             final = Experiment.load(run.folder, device=experiment_device(experiment))
-            final.report(final.evaluate(trainer_config.evaluate_num))
+            final.report(final.evaluate(trainer_config.report_num))
     fabric.barrier()
     return outcome
 
@@ -276,19 +279,6 @@ def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callabl
 
 
 # Recipes
-
-
-def recipe_names() -> list[str]:
-    """Names of the recipes that come with the package."""
-    folder = resources.files("statewise") / "recipes"
-    return sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
-
-
-def recipe_text(name: str) -> str:
-    """The YAML of a recipe. Raises `ValueError` with the choices if there is none of that name."""
-    if name not in recipe_names():
-        raise ValueError(unknown("recipe", name, recipe_names()))
-    return (resources.files("statewise") / "recipes" / f"{name}.yaml").read_text()
 
 
 def read_recipe(text: str, flags: Sequence[str] = (), source: str = "recipe") -> Recipe:

@@ -118,7 +118,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Headline:
-    """The one metric by which checkpoints of a task are ranked."""
+    """The one metric by which a task's checkpoints and runs are ranked."""
 
     metric: str
     higher_is_better: bool

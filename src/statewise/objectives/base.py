@@ -40,11 +40,16 @@ class Objective(nn.Module, ABC):
         """The inference face, which shares this module's weights."""
 
 
+def precise(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or as it is if it is more precise: for logits, before a softmax over many."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def token_loss(logits: Tensor, batch: Batch) -> Tensor:
     """Scalar: summed cross-entropy in nats of the scored tokens, from `logits` (B, end - first, V)."""
     tokens, scored = batch.targets
     return F.cross_entropy(
-        logits.float().flatten(0, 1), torch.where(scored, tokens, -100).flatten(), ignore_index=-100, reduction="sum"
+        precise(logits).flatten(0, 1), torch.where(scored, tokens, -100).flatten(), ignore_index=-100, reduction="sum"
     )
 
 
@@ -89,7 +94,7 @@ class CausalPredictor(Predictor):
     def _read(self, cursor: CausalCursor, tokens: Tensor, last_only: bool = False) -> Tensor:
         hidden = self.backbone(tokens.to(self.device), cache=cursor.cache)
         cursor.recent = hidden.state[:, -1:] if last_only else hidden.state
-        return self.backbone.logits(hidden.readout[:, -1:] if last_only else hidden.readout).float()
+        return precise(self.backbone.logits(hidden.readout[:, -1:] if last_only else hidden.readout))
 
     def rewind(self, cursor: CausalCursor, positions: int) -> None:
         """See `Predictor.rewind`."""
@@ -112,4 +117,4 @@ class CausalPredictor(Predictor):
     @torch.no_grad()
     def logits(self, batch: Batch) -> Tensor:
         """See `Predictor.logits`."""
-        return self.backbone.logits(self.states(batch).readout).float()
+        return precise(self.backbone.logits(self.states(batch).readout))

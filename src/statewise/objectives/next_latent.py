@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.decoding.base import Drafter
 from statewise.nn.block import make_norm
-from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, token_loss
+from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise, token_loss
 from statewise.types import Batch, Loss, Part
 
 
@@ -101,7 +101,7 @@ class NextLatent(Objective):
                 start, stop = rolled_columns(batch, step)
                 log_probs = self.backbone.logits(rolled[:, start - step : stop - step], frozen=True)
                 divergence = F.kl_div(
-                    log_probs.float().log_softmax(-1),
+                    precise(log_probs).log_softmax(-1),
                     goal_log_probs[:, start - first + 1 :],
                     reduction="none",
                     log_target=True,
@@ -120,7 +120,7 @@ class NextLatent(Objective):
             logits = logits.detach()  # state and readout are one tensor: nothing to compute again
         else:
             logits = self.backbone.logits(goal[:, first - 1 : end - 1], frozen=True)
-        return logits.float().log_softmax(-1)
+        return precise(logits).log_softmax(-1)
 
     def _per_step(self, sums: list[Tensor], like: Tensor) -> Tensor:
         """(K,): a sum a step; steps beyond the sequence's length add nothing."""
@@ -179,7 +179,7 @@ class LatentDrafter(CausalPredictor, Drafter):
         state, tokens, logits = cursor.state(), [], []
         for _ in range(steps):
             state = self.dynamics(state, self.backbone.embed(token))
-            logits.append(self.backbone.logits(state).float())
+            logits.append(precise(self.backbone.logits(state)))
             token = logits[-1].argmax(-1)
             tokens.append(token)
         return torch.stack(tokens, 1), torch.stack(logits, 1)

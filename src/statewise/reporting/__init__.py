@@ -1,0 +1,1 @@
+"""Reports: tables, plots and pages from run directories. Reads runs and reports, never models."""

@@ -25,6 +25,8 @@ class Task(ABC):
     """Tokens of its longest sequence."""
     end: int | None = None
     """Token that ends an answer, if answers differ in length."""
+    chance: Mapping[str, float] = {}
+    """What guessing reaches, by metric, where that is known."""
 
     def files(self) -> dict[str, bytes]:
         """What must stay with a run so that the task can be built again without its data, by file name."""

@@ -82,6 +82,10 @@ class PathStar(Task, World):
         self.bar, self.equals, self.slash, self.filler = N, N + 1, N + 2, N + 3
         self.context = config.prompt_length + config.length
         self.headline = Headline("path_accuracy", higher_is_better=True, solved_at=0.99)
+        # Whoever follows the edges from the start, down an arm of its choice, is right so often.
+        self.chance = {"path_accuracy": 1 / config.degree, "branch_accuracy": 1 / config.degree}
+        if config.encoding == "reverse":
+            self.chance = {}  # from the goal back there is but one way
         self._training: Examples | None = None
         self._held_out: Examples | None = None
 

@@ -1,0 +1,34 @@
+"""statewise evaluate: the metrics of a trained run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from statewise.cli.arguments import Parser
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    parser = Parser("evaluate", "Scores a run on the held-out data of its task, or on a file in the task's format.")
+    parser.add_argument("run", metavar="RUN", help="run directory")
+    parser.add_argument("--num", type=int, help="examples to evaluate (default: all held out)")
+    parser.add_argument("--data", metavar="FILE", help="evaluate this file instead")
+    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(words)
+
+    from statewise.experiment import Experiment
+    from statewise.reporting.tables import metrics_table
+
+    experiment = Experiment.load(options.run, options.checkpoint, options.device)
+    evaluation = experiment.evaluate(options.num, options.data)
+    name = "evaluation" if options.data is None else f"evaluation-{Path(options.data).name}"
+    content = experiment.report(evaluation, name)
+    if options.json:
+        print(json.dumps({key: content[key] for key in ("checkpoint", "num", "metrics")}, indent=2))
+    else:
+        print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples, greedy decoding")
+        print(metrics_table(evaluation.metrics))
+    return 0

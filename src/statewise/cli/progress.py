@@ -1,0 +1,88 @@
+"""What a person sees while a run trains: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from statewise.config import Recipe
+from statewise.run import Record, Run
+
+NOT_A_METRIC = {"kind", "step", "seconds", "epoch", "learning_rate", "tokens_per_second"}
+
+
+def metrics_text(record: Record, width: int = 0) -> str:
+    """`name value` for each metric of a record."""
+    return "  ".join(
+        f"{name} {value:.4f}".ljust(width) for name, value in record.items() if name not in NOT_A_METRIC
+    )  # fmt: skip
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03` or `2:03`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def record_line(record: Record, steps: int, started: tuple[int, float] = (0, 0.0)) -> str:
+    """One line of text about a record; `started` is the step and second at which this session began."""
+    place = f"step {record['step']:>{len(str(steps))}}/{steps}"
+    if record["kind"] == "evaluation":
+        shown = {name: value for name, value in record.items() if not name.startswith("position_")}
+        return f"{place}  held out: {metrics_text(shown)}"
+    if record["kind"] == "end":
+        seconds = f" after {duration(record['seconds'])}" if "seconds" in record else ""
+        return f"{place}  end: {record['reason']}{seconds}"
+    pace = (record["seconds"] - started[1]) / max(1, record["step"] - started[0])
+    left = duration(pace * (steps - record["step"]))
+    return f"{place}  {metrics_text(record)}  {record['tokens_per_second']:,.0f} tokens/s  {left} left"
+
+
+class Display:
+    """Shows one run. Use as a context manager; `begin`, `record` and `step` fit `experiment.Listener`."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.live: Progress | None = None
+        self.steps = 0
+        self.started: tuple[int, float] = (0, 0.0)
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def begin(self, run: Run, recipe: Recipe, step: int) -> None:
+        """Says what is trained, where and with what."""
+        self.steps = recipe.trainer.steps
+        train = [record for record in run.metrics() if record["kind"] == "train"]
+        self.started = (step, train[-1]["seconds"] if train else 0.0)
+        machine = run.environment()
+        self.console.print(
+            f"{recipe.objective.name} on {recipe.task.name}, seed {recipe.seed}: "
+            f"{'from step ' + str(step) if step else 'training'} into {run.folder} "
+            f"({machine['device']}, {machine['precision']}, {machine['threads']} threads)"
+        )
+        if self.console.is_terminal:
+            self.live = Progress(
+                TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn(),
+                console=self.console, refresh_per_second=4,
+            )  # fmt: skip
+            self.live.start()
+            self.live.add_task("starting", total=self.steps, completed=step)
+
+    def step(self, step: int) -> None:
+        """Moves the bar."""
+        if self.live is not None:
+            self.live.update(self.live.task_ids[0], completed=step)
+
+    def record(self, record: Record) -> None:
+        """Shows a record: training metrics beside the bar, all others as lines that stay."""
+        if self.live is not None and record["kind"] == "train":
+            text = f"{metrics_text(record)}  {record['tokens_per_second']:,.0f} tokens/s"
+            self.live.update(self.live.task_ids[0], description=text)
+        else:
+            self.console.print(record_line(record, self.steps, self.started))

@@ -1,0 +1,138 @@
+"""A run for each of several seeds, some at a time, in one directory that can be resumed as a whole.
+
+    OUT/recipe.yaml  OUT/seeds.json  OUT/seed-1/  OUT/seed-1.log  OUT/seed-2/ ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from statewise.cli.progress import record_line
+from statewise.config import Recipe
+from statewise.run import Run, write_atomically
+
+
+def parse(text: str) -> list[int]:
+    """`1-5` or `1,2,7-9` as numbers. Raises `ValueError` for anything else."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if not match or (match[2] and int(match[2]) < int(match[1])):
+            raise ValueError(f"--seeds {text}: give a range like 1-5, or numbers with commas")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    if len(set(found)) != len(found):
+        raise ValueError(f"--seeds {text}: a seed is named twice")
+    return found
+
+
+def is_group(folder: Path) -> bool:
+    """Whether `folder` holds the runs of several seeds."""
+    return (folder / "seeds.json").is_file()
+
+
+def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: bool) -> int:
+    """Trains all seeds, `jobs` at a time. Raises `FileExistsError` if something is there already."""
+    if jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, not {jobs}")
+    if folder.exists() and any(folder.iterdir()) and not (overwrite and is_group(folder)):
+        raise FileExistsError(f"{folder} exists: choose another --out, or give --resume {folder} or --overwrite")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode())
+    write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
+    commands = {seed: [*_new(folder, seed), *(["--overwrite"] if overwrite else [])] for seed in seeds}
+    return _run_all(folder, commands, jobs, recipe.trainer.steps)
+
+
+def resume(folder: Path, jobs: int) -> int:
+    """Goes on with the seeds that are not complete."""
+    seeds: list[int] = json.loads((folder / "seeds.json").read_text())["seeds"]
+    steps = yaml.safe_load((folder / "recipe.yaml").read_text())["trainer"]["steps"]
+    commands = {}
+    for seed in seeds:
+        run = Run(folder / f"seed-{seed}")
+        end = run.end() if run.exists() else None
+        if end is None or end["reason"] not in ("steps", "solved"):
+            commands[seed] = _command("--resume", str(run.folder)) if run.exists() else _new(folder, seed)
+    if not commands:
+        print(f"{folder} is complete: nothing to resume")
+        return 0
+    return _run_all(folder, commands, jobs, steps)
+
+
+def _command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "statewise", "train", *words]
+
+
+def _new(folder: Path, seed: int) -> list[str]:
+    return _command(
+        "--config", str(folder / "recipe.yaml"), "--seed", str(seed), "--out", str(folder / f"seed-{seed}")
+    )  # fmt: skip
+
+
+def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, steps: int) -> int:
+    """Runs the commands, showing the records of all as they come; passes signals on."""
+    waiting, running, failed = dict(commands), dict[int, subprocess.Popen[bytes]](), list[int]()
+    seen = {seed: len(Run(folder / f"seed-{seed}").metrics()) for seed in commands}
+    received: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: received.append(n))
+              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
+    environment = dict(os.environ)
+    if jobs > 1:  # each gets its share of the processor
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+    passed_on = False
+    try:
+        while running or (waiting and not received):
+            while waiting and len(running) < jobs and not received:
+                seed = next(iter(waiting))
+                with open(folder / f"seed-{seed}.log", "ab") as log:
+                    running[seed] = subprocess.Popen(
+                        waiting.pop(seed), stdout=log, stderr=log, env=environment, start_new_session=True
+                    )
+                print(f"seed {seed:>3} | started; its output is in {folder / f'seed-{seed}.log'}", flush=True)
+            if received and not passed_on:
+                for process in running.values():
+                    process.send_signal(received[0])
+                passed_on = True
+            time.sleep(0.2)
+            for seed in list(running):
+                code = running[seed].poll()
+                seen[seed] = _show(folder, seed, seen[seed], steps)
+                if code is not None:
+                    del running[seed]
+                    if code and not received:
+                        failed.append(seed)
+                        tail = (folder / f"seed-{seed}.log").read_text().splitlines()[-1:]
+                        print(f"seed {seed:>3} | failed with code {code}: {' '.join(tail)}", flush=True)
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+    if received:
+        print(f"stopped and saved; go on with: statewise train --resume {folder}", file=sys.stderr)
+        return 128 + received[0]
+    if failed:
+        print(f"failed: seeds {failed}; go on with: statewise train --resume {folder}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _show(folder: Path, seed: int, seen: int, steps: int) -> int:
+    """Prints the evaluation and end records that are new since `seen`; returns how many there are now."""
+    records = Run(folder / f"seed-{seed}").metrics()
+    for record in records[seen:]:
+        if record["kind"] != "train":
+            print(f"seed {seed:>3} | {record_line(record, steps)}", flush=True)
+    return len(records)
+
+
+def members(folder: Path) -> list[Path]:
+    """The run directories in a group, by seed."""
+    seeds = json.loads((folder / "seeds.json").read_text())["seeds"]
+    return [folder / f"seed-{seed}" for seed in seeds]

@@ -1,0 +1,245 @@
+"""Runs side by side: grouped over seeds, with intervals and tests, as table, curves and page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from statewise.reporting.plots import save_curves
+from statewise.reporting.statistics import Summary, summarise
+from statewise.reporting.tables import markdown_table, number, text_table
+from statewise.run import Record, Run, write_atomically
+from statewise.types import Headline
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run, as far as a report needs it."""
+
+    folder: Path
+    recipe: dict[str, Any]
+    records: list[Record]
+    report: dict[str, Any]
+    """What `evaluate` wrote."""
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return int(self.recipe["seed"])
+
+    @property
+    def end(self) -> Record:
+        """Its last record."""
+        return self.records[-1]
+
+    def flat(self) -> dict[str, Any]:
+        """Its recipe as dotted keys, without the seed."""
+        flat: dict[str, Any] = {}
+        for group, value in self.recipe.items():
+            if isinstance(value, dict):
+                flat |= {group if key == "name" else f"{group}.{key}": item for key, item in value.items()}
+        return flat
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed."""
+
+    label: str
+    members: list[Member]
+    metrics: dict[str, Summary]
+    solved: int | None
+    """Runs that solved the task; None if the task has no such point."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All groups, in the order in which their first runs were named."""
+
+    groups: list[Group]
+    headline: Headline
+    chance: dict[str, float]
+    differences: dict[str, list[Any]]
+    """Recipe keys in which groups differ, with each group's value."""
+
+    def shown_metrics(self) -> list[str]:
+        """The headline first, then what every group has, without the many positions."""
+        common = [name for name in self.groups[0].metrics if all(name in group.metrics for group in self.groups)]
+        others = [name for name in common if name != self.headline.metric and not name.startswith("position_")]
+        return [self.headline.metric, *others]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: a line a group."""
+        shown = self.shown_metrics()
+        several = any(len(group.members) > 1 for group in self.groups)
+        tested = several and len(self.groups) > 1
+        header = ["group", "runs", "solved", *shown, *(["p (Welch)"] if tested else []), "steps", "minutes"]
+        rows = []
+        for group in self.groups:
+            cells = [group.label, str(len(group.members))]
+            cells.append("-" if group.solved is None else f"{group.solved}/{len(group.members)}")
+            for name in shown:
+                summary = group.metrics[name]
+                spread = f" ±{(summary.interval[1] - summary.interval[0]) / 2:.4f}" if summary.interval else ""
+                cells.append(number(summary.mean) + spread)
+            if tested:
+                cells.append(number(group.metrics[self.headline.metric].p_value))
+            for name in ("step", "seconds"):
+                mean = sum(member.end[name] for member in group.members) / len(group.members)
+                cells.append(f"{mean:,.0f}" if name == "step" else f"{mean / 60:.1f}")
+            rows.append(cells)
+        return header, rows
+
+    def seeds_table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: a line a run."""
+        shown = self.shown_metrics()
+        header = ["group", "seed", *shown, "end", "steps", "minutes", "run"]
+        rows = [
+            [group.label, str(member.seed), *(number(member.report["metrics"].get(name)) for name in shown),
+             str(member.end["reason"]), f"{member.end['step']:,}", f"{member.end['seconds'] / 60:.1f}", str(member.folder)]
+            for group in self.groups for member in group.members
+        ]  # fmt: skip
+        return header, rows
+
+    def notes(self) -> list[str]:
+        """What a reader must know beside the table."""
+        notes = ["Answers are decoded greedily from the prompt; other metrics are teacher-forced on held-out examples."]
+        if self.headline.solved_at is not None:
+            notes.append(f"A run counts as solved from {self.headline.metric} {self.headline.solved_at:g} on.")
+        if self.chance:
+            notes.append("Chance: " + ", ".join(f"{name} {value:.4f}" for name, value in self.chance.items()) + ".")
+        if any(len(group.members) > 1 for group in self.groups):
+            notes.append("±: 95% interval of the mean over seeds (Student's t). p: Welch's test against the first group.")
+        return notes
+
+    def as_text(self) -> str:
+        """The table for a terminal."""
+        parts = [text_table(*self.table())]
+        if any(len(group.members) > 1 for group in self.groups):
+            parts.append(text_table(*self.seeds_table()))
+        return "\n\n".join([*parts, "\n".join(self.notes())])
+
+    def as_markdown(self) -> str:
+        """The same as Markdown."""
+        return "\n\n".join([
+            markdown_table(*self.table()), "\n".join(self.notes()), markdown_table(*self.seeds_table()),
+        ]) + "\n"  # fmt: skip
+
+    def as_json(self) -> str:
+        """Everything as data."""
+        content = {
+            "headline": asdict(self.headline),
+            "chance": self.chance,
+            "differences": self.differences,
+            "groups": [
+                {
+                    "label": group.label,
+                    "runs": [str(member.folder) for member in group.members],
+                    "solved": group.solved,
+                    "metrics": {name: asdict(summary) for name, summary in group.metrics.items()},
+                    "end": {member.seed: member.end for member in group.members},
+                }
+                for group in self.groups
+            ],
+        }
+        return json.dumps(content, indent=2) + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes all forms into `folder` and returns their paths; report.html last.
+
+        Raises `FileExistsError` if `folder` holds anything that is no report.
+        """
+        names = ["table.md", "report.json", "curves.png", "report.html"]
+        if folder.exists():
+            strangers = sorted({path.name for path in folder.iterdir()} - set(names))
+            if strangers:
+                raise FileExistsError(f"{folder} holds {', '.join(strangers[:3])}: choose a directory of its own for --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "table.md", self.as_markdown().encode())
+        write_atomically(folder / "report.json", self.as_json().encode())
+        save_curves(self, folder / "curves.png")
+        from statewise.reporting.html import page
+
+        write_atomically(folder / "report.html", page(self).encode())
+        return [folder / name for name in names]
+
+
+def compare(folders: Sequence[Path]) -> Comparison:
+    """Compares complete runs. Raises `ValueError` for one that was not evaluated, or for different tasks."""
+    members = [_member(folder) for folder in folders]
+    seen: dict[Path, Path] = {}
+    for member in members:
+        place = member.folder.resolve()
+        if place in seen:
+            raise ValueError(f"{member.folder} is named twice")
+        seen[place] = member.folder
+    tasks = {member.recipe["task"]["name"]: member.folder for member in members}
+    if len(tasks) > 1:
+        raise ValueError("these runs are of different tasks: " + ", ".join(f"{t} ({f})" for t, f in tasks.items()))
+    grouped: dict[str, list[Member]] = {}
+    for member in members:
+        grouped.setdefault(json.dumps(member.flat(), sort_keys=True), []).append(member)
+    for same in grouped.values():
+        by_seed: dict[int, Path] = {}
+        for member in same:
+            if member.seed in by_seed:
+                raise ValueError(f"{by_seed[member.seed]} and {member.folder} are the same recipe with the same seed")
+            by_seed[member.seed] = member.folder
+    firsts = [same[0] for same in grouped.values()]
+    differences = _differences(firsts)
+    headline = Headline(**members[0].report["headline"])
+    groups: list[Group] = []
+    for same, label in zip(grouped.values(), _labels(firsts, differences)):
+        same.sort(key=lambda member: member.seed)
+        groups.append(_group(label, same, groups[0] if groups else None, headline))
+    return Comparison(groups, headline, dict(members[0].report["chance"]), differences)
+
+
+def _member(folder: Path) -> Member:
+    run = Run.open(folder)
+    report = run.report("evaluation")
+    if report is None:
+        how = "resume it" if run.end() is None else "evaluate it"
+        command = f"statewise train --resume {folder}" if run.end() is None else f"statewise evaluate {folder}"
+        raise ValueError(f"{folder} has no evaluation yet: {how} with `{command}`")
+    records = run.metrics()
+    if not records or "seconds" not in records[-1]:
+        raise ValueError(f"{folder} has not come to a good end: see {folder / 'metrics.jsonl'}")
+    return Member(folder, run.recipe(), [{"reason": "not ended", **record} for record in records], report)
+
+
+def _group(label: str, members: list[Member], first: Group | None, headline: Headline) -> Group:
+    names = [name for name in members[0].report["metrics"] if all(name in m.report["metrics"] for m in members)]
+    metrics = {}
+    for name in names:
+        values = {member.seed: float(member.report["metrics"][name]) for member in members}
+        reference = first.metrics.get(name) if first else None
+        metrics[name] = summarise(values, list(reference.values.values()) if reference else None)
+    solved = None
+    if headline.solved_at is not None:
+        solved = sum(headline.solved(value) for value in metrics[headline.metric].values.values())
+    return Group(label, members, metrics, solved)
+
+
+def _differences(firsts: list[Member]) -> dict[str, list[Any]]:
+    flats = [member.flat() for member in firsts]
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    found = {key: [flat.get(key) for flat in flats] for key in keys}
+    return {key: values for key, values in found.items() if any(value != values[0] for value in values)}
+
+
+def _labels(firsts: list[Member], differences: dict[str, list[Any]]) -> list[str]:
+    """The objective's name, and after it what else tells groups of that name apart."""
+    names = [member.recipe["objective"]["name"] for member in firsts]
+    labels = []
+    for place, name in enumerate(names):
+        twins = [other for other in range(len(names)) if names[other] == name]
+        telling = [
+            f"{key.partition('.')[2] or key}={values[place]}" for key, values in differences.items()
+            if any(values[twin] != values[place] for twin in twins)
+        ]  # fmt: skip
+        labels.append(f"{name} ({', '.join(telling)})" if telling else name)
+    return labels

@@ -1,0 +1,62 @@
+"""Pictures as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from statewise.reporting.compare import Comparison, Group
+
+COLOURS = ["#3b6fb6", "#d1603d", "#3f8f5b", "#8a5aa8", "#b5892f", "#4a9aa8", "#a84a6b", "#6b6b6b"]
+"""Groups take them in order."""
+
+
+def curve(group: Group, kind: str, metric: str) -> Iterator[tuple[int, list[int], list[float]]]:
+    """(seed, steps, values) of each run of a group, from the records of `kind`."""
+    for member in group.members:
+        points = [(record["step"], record[metric]) for record in member.records
+                  if record["kind"] == kind and metric in record]  # fmt: skip
+        if points:
+            steps, values = zip(*points)
+            yield member.seed, list(steps), list(values)
+
+
+def panels(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """(title, record kind, metric) of the curves that a comparison shows."""
+    headline = comparison.headline.metric
+    shown = [(f"{headline.replace('_', ' ')}, held out", "evaluation", headline)]
+    if headline != "loss":
+        shown.append(("loss, held out (nats per token)", "evaluation", "loss"))
+    shown.append(("next-token loss in training (nats per token)", "train", "next_token"))
+    return shown
+
+
+def save_curves(comparison: Comparison, path: Path) -> None:
+    """Curves over training steps as a PNG: a line a run, a colour a group."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = panels(comparison)
+    figure = Figure(figsize=(4.6 * len(shown), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, (title, kind, metric) in enumerate(shown, 1):
+        axes = figure.add_subplot(1, len(shown), place)
+        for number, group in enumerate(comparison.groups):
+            for order, (_, steps, values) in enumerate(curve(group, kind, metric)):
+                axes.plot(steps, values, color=COLOURS[number % len(COLOURS)], linewidth=1.6, alpha=0.85,
+                          marker="o" if len(steps) == 1 else None, label=group.label if order == 0 else None)  # fmt: skip
+        if kind == "evaluation" and metric in comparison.chance:
+            axes.axhline(comparison.chance[metric], color="0.4", linewidth=1, linestyle=":")
+            axes.annotate("chance", (1, comparison.chance[metric]), xycoords=("axes fraction", "data"), ha="right",
+                          va="bottom", color="0.4", fontsize=8, xytext=(-4, 2), textcoords="offset points")  # fmt: skip
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("training step")
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if metric.endswith("accuracy") or metric == "exact_match":
+            axes.set_ylim(-0.03, 1.05)
+        if place == 1:
+            axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=130)

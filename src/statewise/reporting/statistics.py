@@ -1,0 +1,42 @@
+"""Statistics over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A metric over the runs of a group."""
+
+    values: dict[int, float]
+    """By seed."""
+    mean: float
+    interval: tuple[float, float] | None
+    """95% confidence interval of the mean (Student's t); None for a single run."""
+    p_value: float | None
+    """Welch's two-sided t-test against the first group; None where it is not defined."""
+
+
+def summarise(values: dict[int, float], reference: Sequence[float] | None) -> Summary:
+    """Summary of `values` by seed, tested against the values of the first group (None: this is it)."""
+    numbers = np.array(list(values.values()))
+    mean = float(numbers.mean())
+    interval = None
+    if len(numbers) > 1:
+        half = float(stats.t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / len(numbers) ** 0.5)
+        interval = (mean - half, mean + half)
+    return Summary(values, mean, interval, welch(numbers, reference))
+
+
+def welch(values: Sequence[float] | np.ndarray, reference: Sequence[float] | None) -> float | None:
+    """p of Welch's t-test; None unless both have two values or more and at least one of them varies."""
+    if reference is None or len(values) < 2 or len(reference) < 2:
+        return None
+    if np.ptp(values) == 0 and np.ptp(reference) == 0:
+        return None
+    return float(stats.ttest_ind(values, reference, equal_var=False).pvalue)

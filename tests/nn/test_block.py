@@ -1,0 +1,62 @@
+import itertools
+
+import pytest
+import torch
+from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
+
+from statewise.nn.block import BlockConfig, rotary_angles, rotate
+
+CHOICES = list(itertools.product(["rms", "layer"], ["rope", "learned"], ["swiglu", "gelu", "relu"], [False, True]))
+
+
+@pytest.mark.parametrize(("norm", "positions", "mlp", "bias"), CHOICES)
+def test_every_choice_is_causal_and_cacheable(norm, positions, mlp, bias):
+    model = tiny_gpt(norm=norm, positions=positions, mlp=mlp, bias=bias, tied=bias).eval()
+    spread_weights(model)
+    tokens = torch.randint(0, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole = model(tokens).state
+        cache = model.make_cache()
+        pieces = [model(piece, cache=cache).state for piece in tokens.split([4, 1, 3, 1], dim=1)]
+        changed = tokens.clone()
+        changed[:, 6] = (changed[:, 6] + 1) % VOCABULARY
+        other = model(changed).state
+    torch.testing.assert_close(torch.cat(pieces, 1), whole)
+    torch.testing.assert_close(other[:, :6], whole[:, :6])
+    assert not torch.allclose(other[:, 6:], whole[:, 6:])
+    assert any("bias" in name for name, _ in model.named_parameters()) == bias
+
+
+def test_rotation_keeps_lengths_and_depends_on_distance_alone():
+    pair = torch.randn(1, 1, 2, 1, 8, dtype=torch.float64)
+
+    def product(query_position, key_position):
+        query = rotate(pair, rotary_angles(torch.tensor([query_position]), 8))[0, 0, 0, 0]
+        key = rotate(pair, rotary_angles(torch.tensor([key_position]), 8))[0, 0, 1, 0]
+        torch.testing.assert_close(query.norm(), pair[0, 0, 0, 0].norm(), rtol=1e-5, atol=1e-5)
+        return query @ key
+
+    torch.testing.assert_close(product(5, 2), product(13, 10), rtol=1e-5, atol=1e-5)
+    assert not torch.isclose(product(5, 2), product(5, 3))
+
+
+def test_dropout_acts_in_training_alone():
+    model = tiny_gpt(dropout=0.5)
+    tokens = torch.zeros(1, 5, dtype=torch.int64)
+    assert not torch.equal(model(tokens).state, model(tokens).state)
+    model.eval()
+    assert torch.equal(model(tokens).state, model(tokens).state)
+
+
+def test_impossible_shapes_are_refused():
+    with pytest.raises(ValueError, match="cannot be shared by 3 heads"):
+        BlockConfig(width=16, heads=3)
+    with pytest.raises(ValueError, match="even head width"):
+        BlockConfig(width=15, heads=3)
+    with pytest.raises(ValueError, match=f"context of {CONTEXT}"):
+        tiny_gpt()(torch.zeros(1, CONTEXT + 1, dtype=torch.int64))
+
+
+def test_expansion_counts_parameters():
+    counts = {e: sum(p.numel() for p in tiny_gpt(mlp="gelu", expansion=e, layers=1).parameters()) for e in (1.0, 2.0)}
+    assert counts[2.0] - counts[1.0] == 2 * 16 * 16

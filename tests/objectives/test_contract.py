@@ -1,0 +1,123 @@
+"""What every objective of the table must hold."""
+
+import pytest
+import torch
+from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objective
+from safetensors.torch import load_file, save_file
+
+from statewise.decoding.base import Drafter
+from statewise.objectives import OBJECTIVES
+
+pytestmark = pytest.mark.usefixtures("float64")
+every_objective = pytest.mark.parametrize("name", list(OBJECTIVES))
+
+
+def made(name):
+    objective = tiny_objective(name)
+    spread_weights(objective)
+    return objective
+
+
+@every_objective
+def test_loss_is_finite_and_every_parameter_gets_gradient(name):
+    objective = made(name)
+    loss = objective(random_batch())
+    assert all(torch.isfinite(part.total).all() for part in loss.parts.values())
+    loss.value().backward()
+    for parameter_name, parameter in objective.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.abs().max() > 0, parameter_name
+
+
+@every_objective
+def test_counts_are_those_of_the_loss(name):
+    objective = made(name)
+    for batch in (random_batch(), pack(random_batch()), random_batch(prompts=False)):
+        counts = objective.counts(batch)
+        parts = objective(batch).parts
+        assert set(counts) == set(parts)
+        for part_name, part in parts.items():
+            torch.testing.assert_close(counts[part_name], part.count)
+            assert part.total.shape == part.count.shape
+
+
+@every_objective
+def test_padding_changes_nothing(name):
+    objective = made(name)
+    batch = random_batch(longest=8)
+    width = 3
+    garbage = torch.randint(0, VOCABULARY, (len(batch.tokens), width))
+    wide = batch._replace(
+        tokens=torch.cat([torch.where(batch.real, batch.tokens, VOCABULARY - 1), garbage], 1),
+        scored=torch.nn.functional.pad(batch.scored, (0, width)),
+        real=torch.nn.functional.pad(batch.real, (0, width)),
+    )
+    torch.testing.assert_close(objective(wide).value(), objective(batch).value())
+
+
+@every_objective
+def test_packed_documents_are_trained_as_if_apart(name):
+    objective = made(name)
+    batch = random_batch(longest=8)
+    apart, packed = objective(batch), objective(pack(batch))
+    for part_name, part in apart.parts.items():
+        torch.testing.assert_close(packed.parts[part_name].total, part.total)
+        torch.testing.assert_close(packed.parts[part_name].count, part.count)
+
+
+@every_objective
+def test_a_batch_is_the_sum_of_its_shares(name):
+    objective = made(name)
+    batch = random_batch()
+    counts = objective.counts(batch)
+    whole = objective(batch).value()
+    shares = [batch._replace(**{field: getattr(batch, field)[half] for field in ("tokens", "scored", "real")})
+              for half in (slice(0, 1), slice(1, None))]  # fmt: skip
+    torch.testing.assert_close(sum(objective(share).value(counts) for share in shares), whole)
+
+
+@every_objective
+def test_no_leak_from_the_future(name):
+    predictor = made(name).eval().predictor()
+    batch = random_batch(prompts=False)
+    changed = batch.tokens.clone()
+    changed[:, 6] = (changed[:, 6] + 1) % VOCABULARY
+    before, after = predictor.logits(batch), predictor.logits(batch._replace(tokens=changed))
+    torch.testing.assert_close(after[:, :6], before[:, :6])
+    assert not torch.allclose(after[:, 6], before[:, 6])
+
+
+@every_objective
+def test_reading_step_by_step_is_reading_at_once(name):
+    predictor = made(name).eval().predictor()
+    batch = random_batch(prompts=False)
+    whole = predictor.logits(batch)
+    cursor, logits = predictor.start(batch.tokens[:, :3])
+    torch.testing.assert_close(logits, whole[:, 2])
+    torch.testing.assert_close(predictor.extend(cursor, batch.tokens[:, 3:5]), whole[:, 3:5])
+    predictor.extend(cursor, batch.tokens[:, :4])
+    predictor.rewind(cursor, 4)
+    rows = torch.tensor([2, 0, 1, 1])
+    predictor.reorder(cursor, rows)
+    torch.testing.assert_close(predictor.extend(cursor, batch.tokens[rows, 5:6])[:, 0], whole[rows, 5])
+    assert predictor.states(batch).state.shape == (*batch.tokens.shape, 16)
+
+
+@every_objective
+def test_weights_survive_the_disk(name, tmp_path):
+    objective, other = made(name), tiny_objective(name, seed=5)
+    save_file(dict(objective.state_dict()), tmp_path / "weights.safetensors")
+    other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+    batch = random_batch()
+    torch.testing.assert_close(other(batch).value(), objective(batch).value())
+
+
+@every_objective
+def test_drafts_have_the_promised_shape(name):
+    predictor = made(name).eval().predictor()
+    if isinstance(predictor, Drafter):
+        cursor, logits = predictor.start(random_batch(prompts=False).tokens[:, :4])
+        tokens, drafted = predictor.draft(cursor, logits.argmax(-1), 3)
+        assert tokens.shape == (4, 3)
+        assert drafted.shape == (4, 3, VOCABULARY)
+        assert torch.equal(drafted.argmax(-1), tokens)

@@ -1,0 +1,122 @@
+"""What every task of the table must hold."""
+
+import json
+
+import numpy as np
+import pytest
+
+from statewise.tasks import TASKS
+from statewise.tasks.base import World
+from statewise.types import Completion
+
+
+@pytest.fixture
+def data_file(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"{' '.join(rng.choice(list('abcdef'), rng.integers(1, 5)))}\t{' '.join(rng.choice(list('xyz'), 3))}"
+             for _ in range(200)]  # fmt: skip
+    path = tmp_path / "data.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+FIELDS = {
+    "path_star": [
+        {"degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 300},
+        {"degree": 3, "length": 3, "nodes": 7, "held_out_graphs": 300, "encoding": "reverse"},
+        {"degree": 2, "length": 3, "nodes": 9, "training_graphs": 500, "held_out_graphs": 100},
+    ],
+    "sequences": [{"held_out_share": 0.2}],
+}
+CASES = [(name, fields) for name in TASKS for fields in FIELDS[name]]
+every_task = pytest.mark.parametrize(("name", "fields"), CASES, ids=str)
+
+
+def make(name, fields, data_file):
+    kind = TASKS[name]
+    if name == "sequences":
+        fields = {"path": str(data_file), **fields}
+    return kind(kind.Config(**fields))
+
+
+def rows(examples):
+    return {tuple(examples.tokens[row, : examples.lengths[row]].tolist()) for row in range(len(examples))}
+
+
+@every_task
+def test_same_seed_same_arrays(name, fields, data_file):
+    one, two = (make(name, fields, data_file) for _ in range(2))
+    np.testing.assert_array_equal(one.held_out().tokens, two.held_out().tokens)
+    drawn = [task.sample(np.random.default_rng(seed), 20).tokens for task, seed in ((one, 3), (two, 3), (one, 4))]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+
+
+@every_task
+def test_splits_are_disjoint(name, fields, data_file):
+    task = make(name, fields, data_file)
+    training = task.training() or task.sample(np.random.default_rng(1), 5000)
+    assert not rows(training) & rows(task.held_out())
+
+
+@every_task
+def test_its_own_answers_are_right_and_others_are_not(name, fields, data_file):
+    task = make(name, fields, data_file)
+    examples = task.held_out(50)
+    answers = [Completion(examples.answer(row), 0.0) for row in range(len(examples))]
+    assert set(task.score(examples, answers).values()) == {1.0}
+    assert task.headline.metric in {*task.score(examples, answers), "loss"}
+    wrong = [Completion(np.zeros(0, np.int64), 0.0) for _ in answers]
+    assert set(task.score(examples, wrong).values()) == {0.0}
+    swapped = [answers[-1], *answers[:-1]]
+    assert task.score(examples, swapped)[task.headline.metric] < 0.5
+
+
+@every_task
+def test_text_and_tokens_are_inverse(name, fields, data_file):
+    task = make(name, fields, data_file)
+    examples = task.held_out(30)
+    for row in range(len(examples)):
+        for tokens in (examples.prompt(row), examples.answer(row)):
+            np.testing.assert_array_equal(task.encode(task.decode(tokens)), tokens)
+
+
+@every_task
+def test_it_is_built_again_from_its_files_alone(name, fields, data_file):
+    task = make(name, fields, data_file)
+    held_out = task.held_out(5)
+    again = TASKS[name](task.config, task.files())
+    assert again.vocab.symbols == task.vocab.symbols
+    assert (again.context, again.end, again.headline) == (task.context, task.end, task.headline)
+    np.testing.assert_array_equal(again.held_out(5).tokens, held_out.tokens)
+
+
+@every_task
+def test_no_example_outgrows_the_context(name, fields, data_file):
+    task = make(name, fields, data_file)
+    for examples in (task.held_out(), task.sample(np.random.default_rng(0), 100)):
+        assert examples.lengths.max() <= task.context
+        assert examples.tokens.max() < len(task.vocab)
+        assert (examples.prompt_lengths < examples.lengths).all()
+
+
+@every_task
+def test_samples_for_reports_are_plain_data(name, fields, data_file):
+    task = make(name, fields, data_file)
+    examples = task.held_out(3)
+    sample = task.sample_of(examples, 0, Completion(examples.answer(0), 0.0))
+    assert json.loads(json.dumps(sample)) == sample
+    assert sample["truth"] == sample["predicted"]
+
+
+@every_task
+def test_worlds_label_positions_and_allow_what_happens(name, fields, data_file):
+    task = make(name, fields, data_file)
+    if not isinstance(task, World):
+        return
+    examples = task.held_out(20)
+    assert task.labels(examples).shape == examples.tokens.shape
+    for row in range(len(examples)):
+        for place in range(examples.prompt_lengths[row], examples.lengths[row]):
+            assert examples.tokens[row, place] in task.legal(examples.tokens[row, :place])
+        assert len(task.legal(examples.tokens[row, : examples.lengths[row]])) == 0

@@ -1,0 +1,112 @@
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statewise.tasks.path_star import PathStar, PathStarConfig
+from statewise.types import Completion
+
+
+@st.composite
+def configs(draw):
+    degree, length = draw(st.integers(1, 6)), draw(st.integers(2, 8))
+    nodes = 1 + degree * (length - 1) + draw(st.integers(0, 20))
+    return PathStarConfig(degree=degree, length=length, nodes=nodes, held_out_graphs=20,
+                          encoding=draw(st.sampled_from(["plain", "reverse"])))  # fmt: skip
+
+
+@given(configs(), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_the_published_format_round_trips(tmp_path_factory, config, seed):
+    task = PathStar(config)
+    examples = task.sample(np.random.default_rng(seed), 5)
+    path = tmp_path_factory.mktemp("graphs") / "graphs.txt"
+    path.write_text("\n".join(task.lines(examples)) + "\n")
+    np.testing.assert_array_equal(task.read(path).tokens, examples.tokens)
+
+
+@given(configs(), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_every_graph_is_a_star_and_every_path_its_arm(config, seed):
+    task = PathStar(config)
+    for line in task.lines(task.sample(np.random.default_rng(seed), 5)):
+        edges, start, goal, path = re.fullmatch(r"(.*)/(\d+),(\d+)=(.*)", line).groups()
+        after = {}
+        for edge in edges.split("|"):
+            a, b = edge.split(",")
+            after.setdefault(a, []).append(b)
+        arms = []
+        for first in after[start]:
+            arm = [start, first]
+            while arm[-1] in after:
+                (following,) = after[arm[-1]]
+                arm.append(following)
+            arms.append(arm)
+        assert len(arms) == config.degree
+        assert {len(arm) for arm in arms} == {config.length}
+        every_node = [start, *(node for arm in arms for node in arm[1:])]
+        assert len(set(every_node)) == 1 + config.degree * (config.length - 1)
+        assert all(0 <= int(node) < config.nodes for node in every_node)
+        assert path.split(",") in [arm for arm in arms if arm[-1] == goal]
+
+
+@pytest.mark.parametrize(("degree", "length", "total"), [(2, 5, 32), (5, 5, 68), (7, 7, 136), (2, 10, 67), (2, 20, 137)])
+def test_sizes_and_token_ids_are_the_published_ones(degree, length, total):
+    task = PathStar(PathStarConfig(degree=degree, length=length, nodes=50, held_out_graphs=1))
+    assert task.context == total
+    assert len(task.vocab) == 54
+    assert task.vocab.encode(["0", "49", "|", "=", "/", "$"]).tolist() == [0, 49, 50, 51, 52, 53]
+    line = "32,3|16,12|3,19|32,34|34,6|6,16|19,1|1,2/32,12=32,34,6,16,12"
+    if (degree, length) == (2, 5):
+        tokens = task.encode(line)
+        assert tokens[:6].tolist() == [32, 3, 50, 16, 12, 50]
+        assert tokens[23:28].tolist() == [52, 32, 12, 51, 32]
+        assert task.decode(tokens) == line
+
+
+def test_draws_are_uniform_over_nodes_places_and_arms():
+    task = PathStar(PathStarConfig(degree=3, length=3, nodes=9, held_out_graphs=10))
+    tokens = task.sample(np.random.default_rng(0), 40000).tokens
+    for column in (0, 1, 18, 19, 22):  # any node may stand at any place
+        counts = np.bincount(tokens[:, column], minlength=9)[:9]
+        assert abs(counts / 40000 - 1 / 9).max() < 0.01
+    goal_edge = (tokens[:, 1:18:3] == tokens[:, 19:20]).argmax(1)  # which of the edges ends at the goal
+    assert abs(np.bincount(goal_edge, minlength=6) / 40000 - 1 / 6).max() < 0.01
+
+
+def test_scores_tell_branch_and_path_apart():
+    task = PathStar(PathStarConfig(degree=2, length=4, nodes=9, held_out_graphs=4))
+    examples = task.held_out()
+    answers = [examples.answer(row).copy() for row in range(4)]
+    answers[0][1] = (answers[0][1] + 1) % 9
+    answers[1][3] = (answers[1][3] + 1) % 9
+    answers[2] = answers[2][:3]
+    scores = task.score(examples, [Completion(answer, 0.0) for answer in answers])
+    assert scores == {"path_accuracy": 0.25, "branch_accuracy": 0.75}
+
+
+def test_impossible_graphs_are_refused():
+    with pytest.raises(ValueError, match=r"G\(5,5\) has 21 different nodes, but nodes is 20: set task.nodes to 21"):
+        PathStarConfig(degree=5, length=5, nodes=20)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("1,2|1,3/1,2", "not of the form"),
+        ("1,2|1,3/1,2=1,2,3", "set task.degree and task.length"),
+        ("1,2|1,3/1,2=1,3", "does not lead from the start to the goal"),
+        ("1,2|1,3/1,4=1,4", "an edge that the graph does not have"),
+        ("1,2|1,99/1,2=1,2", "unknown symbol '99'"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, line, what):
+    path = tmp_path / "graphs.txt"
+    path.write_text(f"1,2|1,3/1,2=1,2\n{line}\n{line}\n{line}\n")
+    task = PathStar(PathStarConfig(degree=2, length=2, nodes=9, held_out_graphs=1))
+    with pytest.raises(ValueError, match=what) as error:
+        task.read(path)
+    assert str(error.value).startswith(f"{path}:2: ")
+    assert str(error.value).endswith("(and 2 more such lines)")
