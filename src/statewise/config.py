@@ -205,6 +205,25 @@ def parse(
     )
 
 
+def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
+    """An instance of the dataclass `config` with `fields`. Raises `ValueError` for unknown ones and wrong values."""
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    known = [field.name for field in dataclasses.fields(config)]
+    for field in fields:
+        if field not in known:
+            choices = f": {unknown('field', field, known)}" if known else f" has no field {field!r}: it has none"
+            raise ValueError(f"{what}{choices}")
+    if not known:
+        return config()
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(config, "it")
+    try:
+        return parser.instantiate_classes(parser.parse_args([f"--it.{k}={_as_flag(v)}" for k, v in fields.items()])).it
+    except ArgumentError as error:
+        raise ValueError(f"{what}: {_plain(str(error)).removeprefix('it.')}") from None
+
+
 def field_help(
     base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Mapping[str, type]], source: str = "recipe"
 ) -> str:

@@ -15,7 +15,7 @@ import torch
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
-from statewise.config import Recipe, parse, unknown
+from statewise.config import Recipe, fill, parse
 from statewise.data import Stream, collate
 from statewise.decoding import DECODERS
 from statewise.decoding.base import Decoder, Predictor
@@ -58,12 +58,7 @@ def make_decoder(name: str, **fields: Any) -> Decoder:
     """A decoder by name. Raises `ValueError` for unknown names, fields and values."""
     kind = DECODERS[name]
     config: type = kind.Config  # type: ignore[attr-defined]
-    known = [field.name for field in dataclasses.fields(config)]
-    for field in fields:
-        if field not in known:
-            raise ValueError(unknown(f"field of decoder {name}", field, known) if known else
-                             f"decoder {name} has no field {field!r}: it has none")  # fmt: skip
-    decoder: Decoder = kind(config(**fields))
+    decoder: Decoder = kind(fill(config, fields, f"decoder {name}"))
     return decoder
 
 

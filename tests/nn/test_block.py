@@ -28,13 +28,13 @@ def test_every_choice_is_causal_and_cacheable(norm, positions, mlp, bias):
 
 
 def test_rotation_keeps_lengths_and_depends_on_distance_alone():
-    pair = torch.randn(1, 1, 2, 1, 8, dtype=torch.float64)
+    query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
 
     def product(query_position, key_position):
-        query = rotate(pair, rotary_angles(torch.tensor([query_position]), 8))[0, 0, 0, 0]
-        key = rotate(pair, rotary_angles(torch.tensor([key_position]), 8))[0, 0, 1, 0]
-        torch.testing.assert_close(query.norm(), pair[0, 0, 0, 0].norm(), rtol=1e-5, atol=1e-5)
-        return query @ key
+        turned = [rotate(vector, rotary_angles(torch.tensor([place]), 8))
+                  for vector, place in ((query, query_position), (key, key_position))]  # fmt: skip
+        torch.testing.assert_close(turned[0].norm(), query.norm(), rtol=1e-5, atol=1e-5)
+        return (turned[0] * turned[1]).sum()
 
     torch.testing.assert_close(product(5, 2), product(13, 10), rtol=1e-5, atol=1e-5)
     assert not torch.isclose(product(5, 2), product(5, 3))

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
-from statewise.nn.block import Block, BlockConfig, Surroundings, init_weights, make_norm, rotary_angles
+from statewise.nn.block import Block, BlockConfig, Surroundings, init_weights, rotary_angles
 from statewise.nn.cache import KeyValueCache
 from statewise.nn.masks import causal_within_documents, positions_within_documents
+from statewise.nn.norm import make_norm
 from statewise.types import Hidden
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from statewise.nn.attention import attend
 from statewise.nn.cache import KeyValueCache
+from statewise.nn.norm import make_norm
 
 
 @dataclass(frozen=True)
@@ -48,33 +49,34 @@ class BlockConfig:
         return -(-int(round(self.width * self.expansion)) // 8) * 8
 
 
-def make_norm(kind: Literal["rms", "layer"], width: int, bias: bool) -> nn.Module:
-    """RMSNorm, or LayerNorm with or without bias, over the last `width` values."""
-    return nn.RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width, bias=bias)
-
-
 class Surroundings(NamedTuple):
     """What every block of one forward pass shares."""
 
     rotation: tuple[Tensor, Tensor] | None
-    """Cosine and sine of the rotary angles, each broadcastable to (B, T, 2, H, W/2); None: positions were added."""
+    """What `rotary_angles` gives, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
     mask: Tensor | None
     """As in `attend`."""
     cache: KeyValueCache | None
 
 
 def rotary_angles(positions: Tensor, head_width: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
-    """Cosine and sine, each (..., T, 1, 1, W/2), of the angles of `positions` (..., T) (Su et al. 2021)."""
+    """Factors of a vector and of its half-swapped copy for `positions` (T,) or (B, T), broadcastable to (B, H, T, W).
+
+    Rotary positions (Su et al. 2021): the first half of a vector holds the first coordinates of its W/2 planes,
+    the second half the second ones.
+    """
     rates = base ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
-    angles = positions[..., None, None, None].float() * rates
-    return angles.cos(), angles.sin()
+    angles = positions[..., None].float() * rates
+    if positions.dim() == 2:
+        angles = angles[:, None]
+    cosine, sine = angles.cos(), angles.sin()
+    return torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)
 
 
-def rotate(pairs: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotates queries and keys together: `pairs` (B, T, 2, H, W)."""
-    cosine, sine = (part.to(pairs.dtype) for part in rotation)
-    first, second = pairs.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotates queries or keys or both, (..., B, H, T, W)."""
+    straight, swapped = (part.to(heads.dtype) for part in rotation)
+    return heads * straight + heads.roll(heads.shape[-1] // 2, dims=-1) * swapped
 
 
 class SelfAttention(nn.Module):
@@ -89,12 +91,12 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, around: Surroundings) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         B, T, D = x.shape
-        mixed = self.inward(x).view(B, T, 3, self.heads, D // self.heads)
+        # One copy lays all heads out as the products want them; later ones would cost a copy each.
+        mixed = self.inward(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).contiguous()
+        pair, single = mixed.split((2, 1))
         if around.rotation is not None:
-            query, key = rotate(mixed[:, :, :2], around.rotation).permute(2, 0, 3, 1, 4)
-        else:
-            query, key = mixed[:, :, :2].permute(2, 0, 3, 1, 4)
-        value = mixed[:, :, 2].transpose(1, 2)
+            pair = rotate(pair, around.rotation)
+        (query, key), value = pair.unbind(), single[0]
         if around.cache is not None:
             key, value = around.cache.append(self.layer, key, value)
         dropout = self.dropout if self.training else 0.0

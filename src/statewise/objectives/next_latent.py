@@ -8,6 +8,7 @@ and the dynamics can draft.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.decoding.base import Drafter
-from statewise.nn.block import make_norm
+from statewise.nn.norm import RMSNorm, make_norm
 from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise, token_loss
 from statewise.types import Batch, Loss, Part
 
@@ -62,9 +63,45 @@ class LatentDynamics(nn.Module):
 
     def forward(self, state: Tensor, embedded: Tensor) -> Tensor:
         """State (..., D) and embedding (..., D) of the token that follows it -> the next state (..., D)."""
-        x = self.norm(torch.cat((embedded, state), dim=-1))
-        x = F.gelu(self.second(F.gelu(self.first(x))))
-        return state + self.third(x)
+        return self._rest(state, self.first(self.norm(torch.cat((embedded, state), dim=-1))))
+
+    def _rest(self, state: Tensor, x: Tensor) -> Tensor:
+        return state + self.third(F.gelu(self.second(F.gelu(x))))
+
+    def rollout(self, states: Tensor, tokens: Tensor, backbone: Backbone, steps: int) -> Iterator[Tensor]:
+        """Yields, for step = 1 .. steps, the states predicted `step` positions on, (B, T - step, D): column t from
+        the true state at t and the tokens t + 1 .. t + step. `states` (B, T, D), `tokens` (B, T).
+
+        With RMSNorm the first layer is W [e; h] / rms = (We e + Wh h) / rms: what comes from the tokens is the same
+        at every step, so it is computed once, for each token of the vocabulary if these are fewer.
+        """
+        norm, width = self.norm, states.shape[-1]
+        if not isinstance(norm, RMSNorm):
+            embedded = backbone.embed(tokens)
+            for step in range(1, steps + 1):
+                states = self(states[:, :-1], embedded[:, step:])
+                yield states
+            return
+        assert norm.eps is not None
+        from_token, from_state = (self.first.weight * norm.weight).split(width, dim=1)
+        few = backbone.vocabulary < tokens.numel()
+        embedded = backbone.embed(torch.arange(backbone.vocabulary, device=tokens.device) if few else tokens)
+        token_part = F.linear(embedded, from_token)
+        token_square = squared(embedded)
+        if few:  # in float32, since the gradients of many places add up in one row
+            both = F.embedding(tokens, torch.cat((precise(token_part), token_square), dim=1))
+            token_part, token_square = both[..., :-1].to(token_part.dtype), both[..., -1:]
+        for step in range(1, steps + 1):
+            states = states[:, :-1]
+            mean_square = (squared(states) + token_square[:, step:]) / (2 * width)
+            summed = F.linear(states, from_state) + token_part[:, step:]
+            states = self._rest(states, summed * (mean_square + norm.eps).rsqrt().to(summed.dtype))
+            yield states
+
+
+def squared(x: Tensor) -> Tensor:
+    """(..., D) -> (..., 1): squared length."""
+    return (x * x).sum(-1, keepdim=True)
 
 
 class NextLatent(Objective):
@@ -89,11 +126,9 @@ class NextLatent(Objective):
 
         goal = hidden.state.detach() if config.stop_gradient else hidden.state
         goal_log_probs = self._goal_log_probs(goal, hidden.readout, logits, batch) if config.kl_weight else None
-        embedded = self.backbone.embed(batch.tokens)
-        rolled, latent, kl = hidden.state, [], []
-        for step in range(1, min(config.horizon, batch.tokens.shape[1] - 1) + 1):
-            # `rolled` holds, at column t, the state predicted for position t + step from the state at t.
-            rolled = self.dynamics(rolled[:, :-1], embedded[:, step:])
+        steps = min(config.horizon, batch.tokens.shape[1] - 1)
+        latent, kl = [], []
+        for step, rolled in enumerate(self.dynamics.rollout(hidden.state, batch.tokens, self.backbone, steps), 1):
             if config.latent_weight:
                 distance = F.smooth_l1_loss(rolled, goal[:, step:], reduction="none").mean(-1)
                 latent.append((distance * follows(batch, step)).sum())
@@ -108,9 +143,9 @@ class NextLatent(Objective):
                 ).sum(-1)
                 kl.append((divergence * predicts(batch, step)).sum())
         if config.latent_weight:
-            parts["latent"] = Part(self._per_step(latent, rolled), counts["latent"], config.latent_weight)
+            parts["latent"] = Part(self._per_step(latent, goal), counts["latent"], config.latent_weight)
         if config.kl_weight:
-            parts["kl"] = Part(self._per_step(kl, rolled), counts["kl"], config.kl_weight)
+            parts["kl"] = Part(self._per_step(kl, goal), counts["kl"], config.kl_weight)
         return Loss(parts)
 
     def _goal_log_probs(self, goal: Tensor, readout: Tensor, logits: Tensor, batch: Batch) -> Tensor:

@@ -141,14 +141,15 @@ class Trainer:
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value(counts) * self.fabric.world_size)
             for name, part in loss.parts.items():
-                sums[name] = sums.get(name, torch.zeros((), device=part.total.device)) + part.mean(counts[name]).detach()
-                weighted = part.weight * part.mean(counts[name]).detach()
-                sums["loss"] = sums.get("loss", torch.zeros_like(weighted)) + weighted
+                share = part.mean(counts[name]).detach()
+                sums[name] = sums[name] + share if name in sums else share
+        weights = {name: part.weight for name, part in loss.parts.items()}
+        sums["loss"] = torch.stack([weights[name] * share for name, share in sums.items()]).sum()
         limit = config.clip or float("inf")
         sums["gradient_norm"] = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach()
         optimizer.step()
         optimizer.zero_grad()
-        names = sorted(sums)
+        names = list(sums)  # parts first: of several bad numbers the cause is named, not its consequences
         self.recent.append((step + 1, names, torch.stack([sums[name].float() for name in names])))
         if self.fabric.device.type == "cpu":
             self._flush()

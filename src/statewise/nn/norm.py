@@ -1,0 +1,53 @@
+"""Normalisation. RMSNorm has its derivative written out: on a CPU the composed one takes nearly twice as long."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+
+class _RootMeanSquare(torch.autograd.Function):
+    """x * w / sqrt(mean(x^2) + eps) over the last dimension."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """(..., D), (D,) -> (..., D)."""
+        inverse = inverse_rms(x, eps)
+        unit = x * inverse
+        ctx.save_for_backward(unit, inverse, weight)
+        return unit * weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        """With n = x / rms and g the weighted gradient: dx = (g - n mean(g n)) / rms, dw = sum(gradient n)."""
+        unit, inverse, weight = ctx.saved_tensors
+        weighted = gradient * unit
+        for_weight = weighted.reshape(-1, weighted.shape[-1]).sum(0)
+        along = weighted.mul_(weight).mean(-1, keepdim=True)
+        for_input = (gradient * weight).addcmul_(unit, along, value=-1).mul_(inverse)
+        return for_input, for_weight, None
+
+
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """(..., D) -> (..., 1): 1 / sqrt(mean(x^2) + eps)."""
+    square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+    return square.div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation (Zhang & Sennrich 2019)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D), in x's precision."""
+        assert self.eps is not None
+        if x.device.type != "cpu" or x.dtype != self.weight.dtype:
+            return super().forward(x)  # elsewhere PyTorch has a kernel of its own
+        normed: Tensor = _RootMeanSquare.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        return normed
+
+
+def make_norm(kind: Literal["rms", "layer"], width: int, bias: bool) -> nn.Module:
+    """RMSNorm, or LayerNorm with or without bias, over the last `width` values."""
+    return RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width, bias=bias)

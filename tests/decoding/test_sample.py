@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+from doubles import MarkovPredictor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statewise.decoding import DECODERS
+from statewise.experiment import make_decoder
+
+# 0 goes to 1 or 2; 1 goes to 3; 2 goes to 0; 3 ends.
+TABLE = torch.tensor([[0.0, 0.6, 0.4, 0.0], [0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+END = 3
+
+
+def decode(decoder, prompts, limit=8, end=END, **fields):
+    return make_decoder(decoder, **fields).decode(MarkovPredictor(TABLE), np.array(prompts), limit=limit, end=end)
+
+
+def test_greedy_takes_the_likeliest_and_stops_at_the_end():
+    one, two = decode("greedy", [[2, 0], [0, 1]])
+    assert one.tokens.tolist() == [1, 3]
+    assert two.tokens.tolist() == [3]  # ended earlier than its neighbour: nothing after the end
+    assert one.log_probability == pytest.approx(np.log(0.6))
+    assert two.log_probability == pytest.approx(0.0)
+
+
+def test_the_limit_and_the_context_bound_the_length():
+    assert len(decode("greedy", [[0]], limit=1)[0].tokens) == 1
+    assert len(decode("greedy", [[0]], limit=100, end=None)[0].tokens) == 31  # of a context of 32
+
+
+def test_sampling_has_the_models_frequencies():
+    firsts = [completion.tokens[0] for completion in decode("sample", [[0]] * 4000, limit=1, seed=3)]
+    assert np.mean(np.array(firsts) == 1) == pytest.approx(0.6, abs=0.03)
+
+
+def test_temperature_and_cuts_sharpen():
+    def share(**fields):
+        firsts = [completion.tokens[0] for completion in decode("sample", [[0]] * 2000, limit=1, **fields)]
+        return np.mean(np.array(firsts) == 1)
+
+    assert share(temperature=0.5) == pytest.approx(0.36 / (0.36 + 0.16), abs=0.04)
+    assert share(top_k=1) == 1.0
+    assert share(top_p=0.6) == 1.0
+    assert share(top_p=0.61) < 1.0
+
+
+@given(st.integers(0, 2**31), st.floats(0.05, 1.0), st.integers(1, 6))
+@settings(max_examples=50, deadline=None)
+def test_cuts_keep_exactly_the_tokens_they_name(seed, top_p, top_k):
+    logits = torch.randn(1, 6, generator=torch.Generator().manual_seed(seed))
+    probabilities = logits.softmax(-1)[0]
+    order = probabilities.argsort(descending=True).tolist()
+    allowed, mass = [], 0.0
+    for token in order[:top_k]:
+        if mass >= top_p - 1e-6 and allowed:
+            break
+        allowed.append(token)
+        mass += float(probabilities[token])
+    decoder = make_decoder("sample", top_p=top_p, top_k=top_k, seed=seed)
+    decoder.begin()
+    drawn = {int(decoder.choose(logits)) for _ in range(40)}
+    assert drawn <= set(allowed)
+
+
+def test_the_same_seed_draws_the_same():
+    first, second, other = (
+        [completion.tokens.tolist() for completion in decode("sample", [[0]] * 50, seed=seed)] for seed in (1, 1, 2)
+    )
+    assert first == second
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("decoder", "fields", "message"),
+    [
+        ("gredy", {}, "unknown decoder 'gredy': did you mean greedy"),
+        ("sample", {"temprature": 1.0}, "did you mean temperature"),
+        ("greedy", {"temperature": 1.0}, "decoder greedy has no field 'temperature'"),
+        ("sample", {"temperature": 0.0}, "use --decoder greedy for 0"),
+        ("sample", {"top_p": 0.0}, "top_p must lie"),
+        ("sample", {"top_k": 0}, "top_k must be at least 1"),
+        ("sample", {"top_k": "many"}, "top_k"),
+    ],
+)
+def test_wrong_settings_are_named(decoder, fields, message):
+    with pytest.raises(ValueError, match=message):
+        make_decoder(decoder, **fields)
+
+
+@pytest.mark.parametrize("decoder", list(DECODERS))
+def test_prompts_that_cannot_be_read_are_named(decoder):
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        decode(decoder, np.zeros((1, 0), np.int64))
+    with pytest.raises(ValueError, match="40 tokens, and the model's context is 32"):
+        decode(decoder, np.zeros((1, 40), np.int64))

@@ -1,0 +1,166 @@
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from doubles import tiny_objective
+
+from statewise.run import DamagedCheckpoint, Run, write_atomically
+from statewise.training import checkpoint as checkpoints
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run.create(tmp_path / "run", {"seed": 1}, {"vocab.json": b"[]"}, overwrite=False)
+
+
+def save(run, step):
+    objective = tiny_objective("next_token", seed=step)
+    optimizer = torch.optim.AdamW(objective.parameters())
+    objective.embedded = None
+    return checkpoints.save(run, step, objective, {"optimizer": optimizer.state_dict(), "progress": {"step": step}})
+
+
+def test_a_run_opens_as_it_was_made(run):
+    again = Run.open(run.folder)
+    assert again.recipe() == {"seed": 1}
+    assert again.task_files() == {"vocab.json": b"[]"}
+    with pytest.raises(FileNotFoundError, match="is no run"):
+        Run.open(run.folder / "reports")
+
+
+def test_existing_directories_are_refused(run, tmp_path):
+    with pytest.raises(FileExistsError, match="--resume"):
+        Run.create(run.folder, {}, {}, overwrite=False)
+    Run.create(run.folder, {"seed": 2}, {}, overwrite=True)
+    assert Run.open(run.folder).recipe() == {"seed": 2}
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    with pytest.raises(FileExistsError, match="is no run: it will not be overwritten"):
+        Run.create(tmp_path / "thesis", {}, {}, overwrite=True)
+
+
+def test_an_unknown_format_is_refused(run):
+    (run.folder / "config.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(ValueError, match="not written by this version"):
+        run.recipe()
+
+
+def test_metrics_survive_a_torn_line_and_forget_what_came_later(run):
+    for step in (1, 2, 3):
+        run.log({"kind": "train", "step": step, "loss": 0.5})
+    run.log({"kind": "end", "step": 3, "reason": "steps"})
+    with open(run.folder / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "train", "st')
+    assert [record["step"] for record in run.metrics()] == [1, 2, 3, 3]
+    assert run.end()["reason"] == "steps"
+    run.forget_after(2)
+    assert [record["step"] for record in run.metrics()] == [1, 2]
+    assert run.end() is None
+
+
+def test_only_one_process_may_write(run):
+    code = f"from statewise.run import Run\nfrom pathlib import Path\nwith Run(Path({str(run.folder)!r})).lock(): print('got it')"
+    with run.lock():
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "in use by another process" in done.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "got it\n"
+
+
+def test_checkpoints_round_trip(run):
+    save(run, 5)
+    found = run.find_checkpoint()
+    objective, other = tiny_objective("next_token", seed=5), tiny_objective("next_token", seed=9)
+    checkpoints.load_weights(found, other)
+    for one, two in zip(objective.parameters(), other.parameters()):
+        assert torch.equal(one, two)
+    assert checkpoints.load_training(found)["progress"] == {"step": 5}
+
+
+def test_the_newest_the_best_and_the_kept_remain(run):
+    for step in range(1, 11):
+        save(run, step)
+        if step == 3:
+            run.mark_best(3, "accuracy", 0.5)
+        run.drop_checkpoints(newest=2, every=4)
+    assert [found.step for found in run.checkpoints()] == [3, 4, 8, 9, 10]
+    assert run.find_checkpoint("best").step == 3
+    assert run.find_checkpoint("8").step == 8
+    with pytest.raises(FileNotFoundError, match="no checkpoint of step 7"):
+        run.find_checkpoint("7")
+    with pytest.raises(ValueError, match="must be last, best or a step"):
+        run.find_checkpoint("newest")
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "training.pt", "manifest.json"])
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "gone"])
+def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_offered(run, file, harm):
+    save(run, 5)
+    path = save(run, 6).folder / file
+    content = path.read_bytes()
+    if harm == "gone":
+        path.unlink()
+    else:
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+        path.write_bytes(content[: len(content) // 2] if harm == "truncated" else flipped)
+    with pytest.raises(DamagedCheckpoint, match=r"step-00000006.*newest good one is step 5: add --checkpoint 5"):
+        run.find_checkpoint()
+    assert run.find_checkpoint("5").step == 5
+
+
+class Bomb:
+    """Unpickling it would leave a file behind."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "training.pt"])
+def test_a_pickle_in_its_place_is_refused_and_never_executed(run, file, tmp_path):
+    found = save(run, 5)
+    victim = tmp_path / "victim"
+    (found.folder / file).write_bytes(pickle.dumps(Bomb(victim)))
+    with pytest.raises(DamagedCheckpoint):
+        run.find_checkpoint()
+    with pytest.raises(DamagedCheckpoint):  # and if the checksum had been mended as well
+        if file == "training.pt":
+            checkpoints.load_training(found)
+        else:
+            checkpoints.load_weights(found, tiny_objective("next_token"))
+    assert not victim.exists()
+
+
+def test_weights_of_another_model_are_refused(run):
+    found = save(run, 5)
+    with pytest.raises(DamagedCheckpoint, match="does not fit the run's recipe"):
+        checkpoints.load_weights(found, tiny_objective("next_token", backbone={"width": 32}))
+
+
+def test_a_full_disk_costs_at_most_the_newest_checkpoint(run):
+    save(run, 5)
+
+    def fail(path):
+        path.write_bytes(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        run.write_checkpoint(6, {"weights.safetensors": fail})
+    assert [found.step for found in run.checkpoints()] == [5]
+    assert run.find_checkpoint().step == 5
+    assert not [path for path in run.checkpoints_folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "facts.json"
+    write_atomically(path, b"old")
+    path.with_name(".facts.json.writing").mkdir()  # stands in the way
+    with pytest.raises(OSError, match="directory"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"

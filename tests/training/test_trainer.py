@@ -1,0 +1,183 @@
+"""The loop: exact means, exact continuation, and what it refuses."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from statewise.experiment import Experiment, Listener, read_recipe, resume, train
+from statewise.recipes import recipe_text
+from statewise.run import Run
+from statewise.training.trainer import NotFinite
+
+TINY = [
+    "--task.held_out_graphs=50", "--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1",
+    "--trainer.batch_size=8", "--trainer.log_every=4", "--trainer.evaluate_every=10", "--trainer.evaluate_num=20",
+    "--trainer.checkpoint_every=5", "--trainer.precision=fp32", "--trainer.steps=20", "--trainer.warmup_steps=2", "--task.nodes=9",
+]  # fmt: skip
+
+
+def tiny(*flags):
+    return read_recipe(recipe_text("path-star-small"), [*TINY, *flags])
+
+
+def weights(folder, step=20):
+    return load_file(folder / "checkpoints" / f"step-{step:08d}" / "weights.safetensors")
+
+
+def assert_same(one, two):
+    assert set(one) == set(two)
+    for name, tensor in one.items():
+        assert torch.equal(tensor, two[name]), name
+
+
+def numbers(folder):
+    """The run's metrics without what a clock says."""
+    return [
+        {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
+        for record in Run(folder).metrics()
+    ]
+
+
+def test_a_run_holds_what_it_promises(tmp_path):
+    seen = []
+    outcome = train(tiny(), tmp_path / "run", listener=Listener(record=seen.append))
+    run = Run.open(tmp_path / "run")
+    assert (outcome.step, outcome.reason) == (20, "steps")
+    assert run.metrics() == seen
+    assert [record["step"] for record in seen if record["kind"] == "train"] == [4, 8, 12, 16, 20]
+    assert [record["step"] for record in seen if record["kind"] == "evaluation"] == [10, 20]
+    assert run.checkpoints()[-1].step == 20
+    assert run.report("evaluation")["num"] == 50
+    assert run.environment()["precision"] == "fp32"
+    assert Experiment.load(tmp_path / "run").evaluate(20).num == 20
+
+
+def test_the_same_seed_is_the_same_run(tmp_path):
+    for name in ("a", "b"):
+        train(tiny(), tmp_path / name)
+    train(tiny("--seed=2"), tmp_path / "c")
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert numbers(tmp_path / "a") == numbers(tmp_path / "b")
+    assert numbers(tmp_path / "a") != numbers(tmp_path / "c")
+
+
+class Stop(Exception):
+    """Stands for a machine that goes away."""
+
+
+def stop_at(step):
+    def check(now):
+        if now == step:
+            raise Stop
+
+    return Listener(step=check)
+
+
+@pytest.mark.parametrize("step", [3, 7, 10, 19])
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--task.training_graphs=50", "--backbone.dropout=0.2", "--objective=next_latent")],
+    ids=["fresh graphs", "middle of an epoch, with dropout"],
+)
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, step, flags):
+    train(tiny(*flags), tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(tiny(*flags), tmp_path / "cut", listener=stop_at(step))
+    resume(tmp_path / "cut")
+    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    states = [torch.load(tmp_path / name / "checkpoints/step-00000020/training.pt", weights_only=True)["optimizer"]
+              for name in ("cut", "whole")]  # fmt: skip
+    for moments, others in zip(states[0]["state"].values(), states[1]["state"].values()):
+        assert_same(moments, others)
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+    assert resume(tmp_path / "cut") is None  # complete
+
+
+def test_accumulated_parts_give_the_gradient_of_the_whole(tmp_path):
+    whole = ("--objective=next_latent", "--objective.horizon=3", "--trainer.evaluate_every=0")
+    train(tiny(*whole), tmp_path / "one")
+    train(tiny(*whole, "--trainer.accumulate=4"), tmp_path / "four")
+    for one, four in zip(numbers(tmp_path / "one"), numbers(tmp_path / "four")):
+        assert one.keys() == four.keys()
+        if one["kind"] == "train":
+            assert {**one, "kind": 0} == pytest.approx({**four, "kind": 0}, rel=1e-4, abs=1e-6)
+
+
+def test_it_stops_when_solved_and_keeps_the_best(tmp_path):
+    recipe = tiny("--trainer.steps=40", "--trainer.evaluate_every=5")
+    experiment_values = iter([0.2, 0.9, 0.995, 1.0])
+    import statewise.experiment as module
+
+    original = module.Experiment.evaluate
+
+    def scripted(self, *arguments, **options):
+        found = original(self, *arguments, **options)
+        if self.checkpoint is None:  # only the evaluations while training
+            found.metrics["path_accuracy"] = next(experiment_values)
+        return found
+
+    module.Experiment.evaluate = scripted
+    try:
+        outcome = train(recipe, tmp_path / "run")
+    finally:
+        module.Experiment.evaluate = original
+    assert (outcome.step, outcome.reason) == (15, "solved")
+    assert Run(tmp_path / "run").best_step() == 15
+    assert resume(tmp_path / "run") is None
+
+
+def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
+    calls = 0
+    from statewise.objectives import next_token
+
+    original = next_token.token_loss
+
+    def breaking(logits, batch):
+        nonlocal calls
+        calls += torch.is_grad_enabled()
+        return original(logits, batch) * (float("nan") if calls == 13 else 1.0)
+
+    next_token.token_loss = breaking
+    try:
+        with pytest.raises(NotFinite, match=r"step 13: .*next_token.* is nan; .*the last checkpoint is that of step 10"):
+            train(tiny(), tmp_path / "run")
+    finally:
+        next_token.token_loss = original
+    run = Run.open(tmp_path / "run")
+    assert run.end()["reason"] == "not finite"
+    assert [found.step for found in run.checkpoints()] == [5, 10]
+    assert all(torch.isfinite(tensor).all() for tensor in weights(tmp_path / "run", 10).values())
+    assert resume(tmp_path / "run").reason == "steps"
+
+
+def test_a_damaged_newest_checkpoint_can_be_stepped_over(tmp_path):
+    train(tiny(), tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(tiny(), tmp_path / "cut", listener=stop_at(17))
+    newest = tmp_path / "cut" / "checkpoints" / "step-00000015" / "training.pt"
+    newest.write_bytes(newest.read_bytes()[:100])
+    with pytest.raises(ValueError, match="add --checkpoint 10"):
+        resume(tmp_path / "cut")
+    resume(tmp_path / "cut", checkpoint="10")
+    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+
+
+def test_mistakes_are_found_before_a_directory_is_made(tmp_path):
+    with pytest.raises(ValueError, match="No such file"):
+        train(tiny(f"--task.held_out_file={tmp_path / 'none.txt'}"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="sees no GPU"):
+            train(tiny("--trainer.device=cuda"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_config_holds_every_field(tmp_path):
+    train(tiny("--trainer.steps=4"), tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["objective"] == {"name": "next_token"}
+    assert config["backbone"]["width"] == 16
+    assert config["trainer"]["betas"] == [0.9, 0.95]
