@@ -1,6 +1,6 @@
 """One training step of path-star-small: default settings against fp32 with the fused attention; NextLat against GPT.
 
-    python benchmarks/train_step.py
+python benchmarks/train_step.py
 """
 
 from __future__ import annotations

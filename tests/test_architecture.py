@@ -24,9 +24,30 @@ MAY_IMPORT = {
     "evaluation": {"decoding.base", "tasks.base", "data", "types"},
     "reporting": {"run", "types"},
     "experiment": {
-        "tasks", "data", "backbones", "objectives", "decoding", "training", "evaluation", "run", "types", "config",
-    },  # fmt: skip
-    "cli": {"__version__", "experiment", "recipes", "reporting", "run", "tasks", "backbones", "objectives", "decoding", "config", "types"},
+        "tasks",
+        "data",
+        "backbones",
+        "objectives",
+        "decoding",
+        "training",
+        "evaluation",
+        "run",
+        "types",
+        "config",
+    },
+    "cli": {
+        "__version__",
+        "experiment",
+        "recipes",
+        "reporting",
+        "run",
+        "tasks",
+        "backbones",
+        "objectives",
+        "decoding",
+        "config",
+        "types",
+    },
 }
 ROOTS = {"__init__", "__main__"}  # these only hand on
 

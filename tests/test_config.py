@@ -20,7 +20,8 @@ def test_every_recipe_parses_and_round_trips(name):
 @given(
     st.fixed_dictionaries({
         "steps": st.integers(1, 10**6), "learning_rate": st.floats(1e-8, 10), "compile": st.booleans(),
-        "clip": st.floats(0, 5), "threads": st.none() | st.integers(1, 64), "schedule": st.sampled_from(["linear", "cosine"]),
+        "clip": st.floats(0, 5), "threads": st.none() | st.integers(1, 64),
+        "schedule": st.sampled_from(["linear", "cosine"]),
     })
 )  # fmt: skip
 def test_every_value_round_trips(fields):

@@ -62,7 +62,10 @@ def test_metrics_survive_a_torn_line_and_forget_what_came_later(run):
 
 
 def test_only_one_process_may_write(run):
-    code = f"from statewise.run import Run\nfrom pathlib import Path\nwith Run(Path({str(run.folder)!r})).lock(): print('got it')"
+    code = (
+        "from pathlib import Path\nfrom statewise.run import Run\n"
+        f"with Run(Path({str(run.folder)!r})).lock(): print('got it')"
+    )
     with run.lock():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert "in use by another process" in done.stderr
@@ -129,11 +132,13 @@ def test_a_pickle_in_its_place_is_refused_and_never_executed(run, file, tmp_path
     (found.folder / file).write_bytes(pickle.dumps(Bomb(victim)))
     with pytest.raises(DamagedCheckpoint):
         run.find_checkpoint()
+    objective = tiny_objective("next_token")
+    load = {
+        "training.pt": checkpoints.load_training,
+        "weights.safetensors": lambda c: checkpoints.load_weights(c, objective),
+    }
     with pytest.raises(DamagedCheckpoint):  # and if the checksum had been mended as well
-        if file == "training.pt":
-            checkpoints.load_training(found)
-        else:
-            checkpoints.load_weights(found, tiny_objective("next_token"))
+        load[file](found)
     assert not victim.exists()
 
 

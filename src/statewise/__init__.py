@@ -1,8 +1,8 @@
 """Train sequence models that keep a belief state, compare them, and see the world model they learned.
 
-    import statewise
-    run = statewise.load("runs/nl-1")
-    run.states(["3,4|4,5/3,5="]).state      # belief states, (B, T, D)
+import statewise
+run = statewise.load("runs/nl-1")
+run.states(["3,4|4,5/3,5="]).state      # belief states, (B, T, D)
 """
 
 from __future__ import annotations

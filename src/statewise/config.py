@@ -198,8 +198,10 @@ def parse(
     except ArgumentError as error:
         raise ValueError(_plain(str(error))) from None
     return Recipe(
-        **{kind: Component(chosen[kind], built[kind] if len(dataclasses.fields(configs[kind])) else configs[kind]())
-           for kind in KINDS},
+        **{
+            kind: Component(chosen[kind], built[kind] if len(dataclasses.fields(configs[kind])) else configs[kind]())
+            for kind in KINDS
+        },
         trainer=built["trainer"],
         seed=built["seed"],
     )

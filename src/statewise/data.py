@@ -13,8 +13,7 @@ from statewise.types import Batch, Examples
 
 def collate(examples: Examples) -> Batch:
     """Right-padded batch; every answer token is scored, except a sequence's very first token."""
-    B, T = examples.tokens.shape
-    column = np.arange(T)
+    column = np.arange(examples.tokens.shape[1])
     real = column < examples.lengths[:, None]
     scored = real & (column >= np.maximum(examples.prompt_lengths, 1)[:, None])
     columns = np.flatnonzero(scored.any(axis=0))

@@ -56,9 +56,7 @@ def teacher_forced(predictor: Predictor, examples: Examples, *, block: int) -> t
     return {"loss": loss, "perplexity": perplexity, "token_accuracy": right / count}, correct
 
 
-def complete(
-    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int
-) -> list[Completion]:
+def complete(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int) -> list[Completion]:
     """A completion for each example, in order."""
     completions: dict[int, Completion] = {}
     for rows, prompts in same_prompt_length(examples, block):

@@ -44,9 +44,7 @@ def make_objective(recipe: Recipe, task: Task) -> Objective:
 
     def make_backbone(**overrides: Any) -> Backbone:
         config = dataclasses.replace(recipe.backbone.config, **overrides)
-        backbone: Backbone = BACKBONES[recipe.backbone.name](
-            config, vocabulary=len(task.vocab), context=task.context
-        )
+        backbone: Backbone = BACKBONES[recipe.backbone.name](config, vocabulary=len(task.vocab), context=task.context)
         return backbone
 
     torch.manual_seed(recipe.seed)
@@ -148,7 +146,8 @@ class Experiment:
 
     def report(self, evaluation: Evaluation, name: str = "evaluation") -> dict[str, Any]:
         """Writes an evaluation into the run's reports, for `compare`; returns what was written."""
-        assert self.run is not None and self.checkpoint is not None
+        assert self.run is not None
+        assert self.checkpoint is not None
         content = {
             "checkpoint": self.checkpoint.step,
             "headline": dataclasses.asdict(self.task.headline),
@@ -175,9 +174,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
     experiment = Experiment.build(recipe)
     experiment.task.held_out(1)  # whatever is wrong with the data should show before a directory is made
     if fabric.global_rank == 0:
-        experiment.run = Run.create(
-            Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite
-        )
+        experiment.run = Run.create(Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite)
         experiment.run.write_environment(machine.describe(recipe.trainer))
     fabric.barrier()
     experiment.run = Run.open(Path(folder))
@@ -230,9 +227,7 @@ def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listen
         watch = Watch(
             evaluate=lambda: experiment.evaluate(trainer_config.evaluate_num).metrics, record=record, step=listener.step
         )
-        trainer = Trainer(
-            experiment.objective, stream, run, trainer_config, recipe.seed, task.headline, fabric, watch
-        )
+        trainer = Trainer(experiment.objective, stream, run, trainer_config, recipe.seed, task.headline, fabric, watch)
         if found is not None:
             trainer.resume(found)
         elif fabric.global_rank == 0:

@@ -74,7 +74,9 @@ class Run:
         self.reports_folder = folder / "reports"
 
     @classmethod
-    def create(cls, folder: Path, recipe: Mapping[str, Any], task_files: Mapping[str, bytes], *, overwrite: bool) -> Run:
+    def create(
+        cls, folder: Path, recipe: Mapping[str, Any], task_files: Mapping[str, bytes], *, overwrite: bool
+    ) -> Run:
         """A new directory. Raises `FileExistsError` if there is something at `folder` already.
 
         `overwrite` replaces an existing run, but nothing that is not one.
@@ -82,7 +84,9 @@ class Run:
         run = cls(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             if not overwrite:
-                raise FileExistsError(f"{folder} exists: choose another --out, or give --resume {folder} or --overwrite")
+                raise FileExistsError(
+                    f"{folder} exists: choose another --out, or give --resume {folder} or --overwrite"
+                )
             if not run.exists():
                 raise FileExistsError(f"{folder} exists and is no run: it will not be overwritten")
             with run.lock():

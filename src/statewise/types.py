@@ -85,14 +85,14 @@ class Part(NamedTuple):
 
     total: Tensor
     """() or (m,): sums over everything counted."""
-    count: Tensor
+    terms: Tensor
     """() or (m,): how many terms each sum adds up."""
     weight: float
     """Factor of this part's mean in the training loss."""
 
-    def mean(self, count: Tensor | None = None) -> Tensor:
-        """Scalar; a sum over nothing counts as 0. `count` replaces the part's own."""
-        return (self.total / (self.count if count is None else count).clamp(min=1)).mean()
+    def mean(self, terms: Tensor | None = None) -> Tensor:
+        """Scalar; a sum over nothing counts as 0. `terms` replaces the part's own."""
+        return (self.total / (self.terms if terms is None else terms).clamp(min=1)).mean()
 
 
 class Loss(NamedTuple):
@@ -102,7 +102,7 @@ class Loss(NamedTuple):
 
     def value(self, counts: Mapping[str, Tensor] | None = None) -> Tensor:
         """Scalar to differentiate. `counts` replaces the parts' own, when this batch is a share of a larger one."""
-        terms = [part.weight * part.mean(counts and counts[name]) for name, part in self.parts.items()]
+        terms = [part.weight * part.mean(counts[name] if counts else None) for name, part in self.parts.items()]
         return sum(terms[1:], start=terms[0])
 
 

@@ -37,8 +37,8 @@ def test_counts_are_those_of_the_loss(name):
         parts = objective(batch).parts
         assert set(counts) == set(parts)
         for part_name, part in parts.items():
-            torch.testing.assert_close(counts[part_name], part.count)
-            assert part.total.shape == part.count.shape
+            torch.testing.assert_close(counts[part_name], part.terms)
+            assert part.total.shape == part.terms.shape
 
 
 @every_objective
@@ -62,7 +62,7 @@ def test_packed_documents_are_trained_as_if_apart(name):
     apart, packed = objective(batch), objective(pack(batch))
     for part_name, part in apart.parts.items():
         torch.testing.assert_close(packed.parts[part_name].total, part.total)
-        torch.testing.assert_close(packed.parts[part_name].count, part.count)
+        torch.testing.assert_close(packed.parts[part_name].terms, part.terms)
 
 
 @every_objective

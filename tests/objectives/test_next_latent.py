@@ -84,7 +84,7 @@ def test_ablations_drop_their_part():
 def gradients(objective, batch, part):
     parameters = dict(objective.named_parameters())
     found = torch.autograd.grad(objective(batch).parts[part].total.sum(), parameters.values(), allow_unused=True)
-    return {name: gradient for name, gradient in zip(parameters, found)}
+    return dict(zip(parameters, found))
 
 
 def test_the_divergence_leaves_the_head_alone():

@@ -52,7 +52,9 @@ def test_every_graph_is_a_star_and_every_path_its_arm(config, seed):
         assert path.split(",") in [arm for arm in arms if arm[-1] == goal]
 
 
-@pytest.mark.parametrize(("degree", "length", "total"), [(2, 5, 32), (5, 5, 68), (7, 7, 136), (2, 10, 67), (2, 20, 137)])
+@pytest.mark.parametrize(
+    ("degree", "length", "total"), [(2, 5, 32), (5, 5, 68), (7, 7, 136), (2, 10, 67), (2, 20, 137)]
+)
 def test_sizes_and_token_ids_are_the_published_ones(degree, length, total):
     task = PathStar(PathStarConfig(degree=degree, length=length, nodes=50, held_out_graphs=1))
     assert task.context == total

@@ -14,7 +14,7 @@ from statewise.training.trainer import NotFinite
 TINY = [
     "--task.held_out_graphs=50", "--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1",
     "--trainer.batch_size=8", "--trainer.log_every=4", "--trainer.evaluate_every=10", "--trainer.evaluate_num=20",
-    "--trainer.checkpoint_every=5", "--trainer.precision=fp32", "--trainer.steps=20", "--trainer.warmup_steps=2", "--task.nodes=9",
+    "--trainer.checkpoint_every=5", "--trainer.precision=fp32", "--trainer.steps=20", "--trainer.warmup_steps=2",
 ]  # fmt: skip
 
 
@@ -141,7 +141,9 @@ def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
 
     next_token.token_loss = breaking
     try:
-        with pytest.raises(NotFinite, match=r"step 13: .*next_token.* is nan; .*the last checkpoint is that of step 10"):
+        with pytest.raises(
+            NotFinite, match=r"step 13: .*next_token.* is nan; .*the last checkpoint is that of step 10"
+        ):
             train(tiny(), tmp_path / "run")
     finally:
         next_token.token_loss = original

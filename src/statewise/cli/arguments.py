@@ -34,7 +34,6 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown option {rest[0]!r}: {hint}options: {', '.join(o for o in known if o != '-h')}")
         return found
 
-
     def split(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The verb's own options, and all other options as `--key=value`."""
         own = {option for action in self._actions for option in action.option_strings}

@@ -15,7 +15,9 @@ def run(words: list[str]) -> int:
         "the first. Writes report.html, table.md, report.json and curves.png.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, or directories of several seeds")
-    parser.add_argument("--out", metavar="DIR", required=True, help="directory of the report; must not hold anything else")
+    parser.add_argument(
+        "--out", metavar="DIR", required=True, help="directory of the report; must not hold anything else"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(words)
 

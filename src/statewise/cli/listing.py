@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from statewise.backbones import BACKBONES
 from statewise.cli.arguments import Parser
-from statewise.recipes import recipe_names, recipe_summary
 from statewise.config import Table
 from statewise.decoding import DECODERS
 from statewise.objectives import OBJECTIVES
+from statewise.recipes import recipe_names, recipe_summary
 from statewise.tasks import TASKS
 
 

@@ -1,6 +1,6 @@
 """A run for each of several seeds, some at a time, in one directory that can be resumed as a whole.
 
-    OUT/recipe.yaml  OUT/seeds.json  OUT/seed-1/  OUT/seed-1.log  OUT/seed-2/ ...
+OUT/recipe.yaml  OUT/seeds.json  OUT/seed-1/  OUT/seed-1.log  OUT/seed-2/ ...
 """
 
 from __future__ import annotations

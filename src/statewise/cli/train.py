@@ -68,7 +68,9 @@ def _recipe(options: argparse.Namespace) -> tuple[str, str]:
     from statewise.recipes import recipe_names, recipe_text
 
     if (options.recipe is None) == (options.config is None):
-        raise ValueError(f"name one recipe, or give --config FILE or --resume DIR; recipes: {', '.join(recipe_names())}")
+        raise ValueError(
+            f"name one recipe, or give --config FILE or --resume DIR; recipes: {', '.join(recipe_names())}"
+        )
     if options.config is None:
         return recipe_text(options.recipe), f"recipe {options.recipe}"
     return Path(options.config).read_text(), options.config
@@ -100,7 +102,9 @@ def _watched(work, folder) -> int:  # type: ignore[no-untyped-def]
         print(f"{folder} is complete: nothing to resume")
         return 0
     if outcome.signal is not None:
-        print(f"stopped at step {outcome.step} and saved; go on with: statewise train --resume {folder}", file=sys.stderr)
+        print(
+            f"stopped at step {outcome.step} and saved; go on with: statewise train --resume {folder}", file=sys.stderr
+        )
         return 128 + int(outcome.signal)
     return 0
 
@@ -109,8 +113,8 @@ def _help(parser: Parser, options: argparse.Namespace, flags: list[str]) -> int:
     parser.print_help()
     if options.recipe is None and options.config is None:
         return 0
-    from statewise.experiment import TABLES
     from statewise.config import field_help
+    from statewise.experiment import TABLES
 
     text, source = _recipe(options)
     print("\nfields of this recipe, with its values:")

@@ -26,7 +26,7 @@ class StepByStep(Decoder):
         B, T = prompts.shape
         if T == 0:
             raise ValueError("the prompt is empty: it needs at least one symbol")
-        if T >= predictor.context:
+        if predictor.context <= T:
             raise ValueError(f"the prompt has {T} tokens, and the model's context is {predictor.context}")
         limit = min(limit, predictor.context - T)
         self.begin()

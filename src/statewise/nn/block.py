@@ -46,7 +46,7 @@ class BlockConfig:
     @property
     def hidden_width(self) -> int:
         """Width inside the feed-forward part."""
-        return -(-int(round(self.width * self.expansion)) // 8) * 8
+        return -(-round(self.width * self.expansion) // 8) * 8
 
 
 class Surroundings(NamedTuple):

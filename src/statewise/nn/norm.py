@@ -20,7 +20,7 @@ class _RootMeanSquare(torch.autograd.Function):
         return unit * weight
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         """With n = x / rms and g the weighted gradient: dx = (g - n mean(g n)) / rms, dw = sum(gradient n)."""
         unit, inverse, weight = ctx.saved_tensors
         weighted = gradient * unit

@@ -6,6 +6,9 @@ OBJECTIVES = Table(
     "objective",
     {
         "next_token": ("statewise.objectives.next_token:NextToken", "cross-entropy of the next token (GPT)"),
-        "next_latent": ("statewise.objectives.next_latent:NextLatent", "the state also predicts later states (NextLat)"),
+        "next_latent": (
+            "statewise.objectives.next_latent:NextLatent",
+            "the state also predicts later states (NextLat)",
+        ),
     },
 )

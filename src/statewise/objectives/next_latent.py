@@ -83,7 +83,7 @@ class LatentDynamics(nn.Module):
                 yield states
             return
         assert norm.eps is not None
-        from_token, from_state = (self.first.weight * norm.weight).split(width, dim=1)
+        from_token, from_state = torch.split(self.first.weight * norm.weight, width, dim=1)
         few = backbone.vocabulary < tokens.numel()
         embedded = backbone.embed(torch.arange(backbone.vocabulary, device=tokens.device) if few else tokens)
         token_part = F.linear(embedded, from_token)

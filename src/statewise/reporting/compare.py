@@ -99,7 +99,8 @@ class Comparison:
         header = ["group", "seed", *shown, "end", "steps", "minutes", "run"]
         rows = [
             [group.label, str(member.seed), *(number(member.report["metrics"].get(name)) for name in shown),
-             str(member.end["reason"]), f"{member.end['step']:,}", f"{member.end['seconds'] / 60:.1f}", str(member.folder)]
+             str(member.end["reason"]), f"{member.end['step']:,}", f"{member.end['seconds'] / 60:.1f}",
+             str(member.folder)]
             for group in self.groups for member in group.members
         ]  # fmt: skip
         return header, rows
@@ -112,7 +113,9 @@ class Comparison:
         if self.chance:
             notes.append("Chance: " + ", ".join(f"{name} {value:.4f}" for name, value in self.chance.items()) + ".")
         if any(len(group.members) > 1 for group in self.groups):
-            notes.append("±: 95% interval of the mean over seeds (Student's t). p: Welch's test against the first group.")
+            notes.append(
+                "±: 95% interval of the mean over seeds (Student's t). p: Welch's test against the first group."
+            )
         return notes
 
     def as_text(self) -> str:
@@ -156,7 +159,9 @@ class Comparison:
         if folder.exists():
             strangers = sorted({path.name for path in folder.iterdir()} - set(names))
             if strangers:
-                raise FileExistsError(f"{folder} holds {', '.join(strangers[:3])}: choose a directory of its own for --out")
+                raise FileExistsError(
+                    f"{folder} holds {', '.join(strangers[:3])}: choose a directory of its own for --out"
+                )
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "table.md", self.as_markdown().encode())
         write_atomically(folder / "report.json", self.as_json().encode())

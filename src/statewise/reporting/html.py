@@ -32,8 +32,9 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 <p class="note">task {{ task }}; seeds {{ seeds }}</p>
 <h2>Results</h2>
 <div class="scroll"><table><thead><tr>{% for cell in header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}{% set row_number = loop.index0 %}<tr>{% for cell in row %}<td>{% if loop.first %}<span class="swatch" style="background:
-{{ colours[row_number] }}"></span>{% endif %}{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
+{% for row in rows %}{% set row_number = loop.index0 %}<tr>{% for cell in row %}<td>
+{% if loop.first %}<span class="swatch" style="background: {{ colours[row_number] }}"></span>{% endif %}
+{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
 {% for note in notes %}<p class="note">{{ note }}</p>{% endfor %}
 <h2>Curves</h2>
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
@@ -46,11 +47,14 @@ true {{ sample.truth }}<br><span class="{{ 'right' if sample.right else 'wrong' 
 {{ sample.predicted or "nothing" }}</span></figcaption></figure>{% endfor %}</div>{% endfor %}{% endif %}
 <h2>Each run</h2>
 <div class="scroll"><table><thead><tr>{% for cell in seeds_header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in seeds_rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
+{% for row in seeds_rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
 <h2>What the recipes differ in</h2>
-{% if differences %}<div class="scroll"><table><thead><tr><th>key</th>{% for label in labels %}<th>{{ label }}</th>{% endfor %}
-</tr></thead><tbody>{% for key, values in differences.items() %}<tr><td><code>{{ key }}</code></td>
-{% for value in values %}<td>{{ "-" if value is none else value }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
+{% if differences %}<div class="scroll"><table><thead><tr><th>key</th>
+{% for label in labels %}<th>{{ label }}</th>{% endfor %}</tr></thead><tbody>
+{% for key, values in differences.items() %}<tr><td><code>{{ key }}</code></td>
+{% for value in values %}<td>{{ "-" if value is none else value }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
 {% else %}<p class="note">In nothing but the seed.</p>{% endif %}
 </body></html>
 """
@@ -64,7 +68,7 @@ def page(comparison: Comparison) -> str:
         import plotly.io
     except ImportError:
         raise ValueError("report.html needs the extra `report`: pip install 'statewise[report]'") from None
-    figures = []
+    figures: list[str] = []
     for title, kind, metric in panels(comparison):
         figure = _figure(go, comparison, title, kind, metric)
         # The library of the first figure serves all.
@@ -95,7 +99,8 @@ def _figure(go: Any, comparison: Comparison, title: str, kind: str, metric: str)
             figure.add_scatter(
                 x=steps, y=values, mode="lines+markers" if len(steps) < 60 else "lines", marker_size=4,
                 line_color=COLOURS[number % len(COLOURS)], name=group.label, legendgroup=group.label,
-                showlegend=order == 0, hovertemplate=f"{group.label}, seed {seed}<br>step %{{x}}: %{{y:.4f}}<extra></extra>",
+                showlegend=order == 0,
+                hovertemplate=f"{group.label}, seed {seed}<br>step %{{x}}: %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
     if kind == "evaluation" and metric in comparison.chance:
         figure.add_hline(y=comparison.chance[metric], line_dash="dot", line_color="#888", annotation_text="chance")

@@ -46,7 +46,8 @@ def save_curves(comparison: Comparison, path: Path) -> None:
         for number, group in enumerate(comparison.groups):
             for order, (_, steps, values) in enumerate(curve(group, kind, metric)):
                 axes.plot(steps, values, color=COLOURS[number % len(COLOURS)], linewidth=1.6, alpha=0.85,
-                          marker="o" if len(steps) == 1 else None, label=group.label if order == 0 else None)  # fmt: skip
+                          marker="o" if len(steps) == 1 else None,
+                          label=group.label if order == 0 else None)  # fmt: skip
         if kind == "evaluation" and metric in comparison.chance:
             axes.axhline(comparison.chance[metric], color="0.4", linewidth=1, linestyle=":")
             axes.annotate("chance", (1, comparison.chance[metric]), xycoords=("axes fraction", "data"), ha="right",

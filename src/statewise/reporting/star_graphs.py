@@ -28,7 +28,9 @@ def draw(graph: dict[str, Any]) -> str:
         fill = {graph["start"]: "#2f3b4c", graph["goal"]: TRUE}.get(node, "#ffffff")
         ink = "#ffffff" if node in (graph["start"], graph["goal"]) else "#2f3b4c"
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{fill}" stroke="#2f3b4c"/>')
-        parts.append(f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" font-size="12" fill="{ink}">{node}</text>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" font-size="12" fill="{ink}">{node}</text>'
+        )
     return f'<svg viewBox="0 0 {SIZE} {SIZE}" width="{SIZE}" height="{SIZE}" role="img">{"".join(parts)}</svg>'
 
 
@@ -55,7 +57,12 @@ def _places(graph: dict[str, Any]) -> dict[int, tuple[float, float]]:
 
 
 def _line(
-    a: tuple[float, float], b: tuple[float, float], colour: str, width: float, opacity: float = 1.0, dashed: bool = False
+    a: tuple[float, float],
+    b: tuple[float, float],
+    colour: str,
+    width: float,
+    opacity: float = 1.0,
+    dashed: bool = False,
 ) -> str:
     dash = ' stroke-dasharray="6 4"' if dashed else ""
     return (

@@ -16,7 +16,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     found = False
     number = 0
     try:
-        with (gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")) as file:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if line.strip():

@@ -56,7 +56,7 @@ class PathStarConfig:
                 f"G({self.degree},{self.length}) has {needed} different nodes, but nodes is {self.nodes}: "
                 f"set task.nodes to {needed} or more"
             )
-        if self.training_graphs is not None and self.training_graphs < 1 or self.held_out_graphs < 1:
+        if (self.training_graphs is not None and self.training_graphs < 1) or self.held_out_graphs < 1:
             raise ValueError("training_graphs and held_out_graphs must be at least 1")
 
     @property
@@ -109,8 +109,8 @@ class PathStar(Task, World):
         config = self.config
         d, steps, E = config.degree, config.length - 1, config.edges
         order = rng.random((n, config.nodes), dtype=np.float32)
-        chosen = np.argpartition(order, E, axis=1)[:, : E + 1] if E + 1 < config.nodes else order.argsort(axis=1)
-        if E + 1 < config.nodes:  # a partition leaves traces of the numbers' order: shuffle what it chose
+        chosen = np.argpartition(order, E, axis=1)[:, : E + 1] if config.nodes > E + 1 else order.argsort(axis=1)
+        if config.nodes > E + 1:  # a partition leaves traces of the numbers' order: shuffle what it chose
             chosen = np.take_along_axis(chosen, rng.random((n, E + 1), dtype=np.float32).argsort(axis=1), axis=1)
         centre, arms = chosen[:, :1], chosen[:, 1:].reshape(n, d, steps)
         sources = np.concatenate([np.broadcast_to(centre[:, None], (n, d, 1)), arms[:, :, :-1]], axis=2)

@@ -171,9 +171,7 @@ class Sequences(Task):
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
         """`exact_match`: the answer and nothing else, end symbol included."""
-        right = [
-            np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)
-        ]
+        right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
         return {"exact_match": float(np.mean(right))}
 
 

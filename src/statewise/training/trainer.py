@@ -114,7 +114,9 @@ class Trainer:
                     return Outcome(progress.step, "signal", stop)
                 if progress.step % config.log_every == 0 or progress.step == config.steps:
                     self._log()
-                if (config.evaluate_every and progress.step % config.evaluate_every == 0) or progress.step == config.steps:
+                if (
+                    config.evaluate_every and progress.step % config.evaluate_every == 0
+                ) or progress.step == config.steps:
                     solved = self._evaluate()
                     progress.seconds = time.monotonic() - started
                     if solved and config.stop_when_solved:
@@ -177,8 +179,8 @@ class Trainer:
         sizes = [count.numel() for count in counts.values()]
         signals = torch.tensor([self.signal == number for number in HANDLED], dtype=torch.float64)
         flat = torch.cat([*(count.reshape(-1).double() for count in counts.values()), self.fabric.to_device(signals)])
-        flat = self.fabric.all_reduce(flat, reduce_op="sum")
-        shared = flat[: -len(HANDLED)].split(sizes)
+        flat = self._sum(flat)
+        shared = torch.split(flat[: -len(HANDLED)], sizes)
         received = [number for number, count in zip(HANDLED, flat[-len(HANDLED) :].tolist()) if count]
         counts = {name: new.view(old.shape) for (name, old), new in zip(counts.items(), shared)}
         return counts, received[0] if received else None
@@ -197,10 +199,15 @@ class Trainer:
         """Sums loss parts over processes; the gradient norm is the same on all."""
         if self.fabric.world_size == 1:
             return values
-        summed: torch.Tensor = self.fabric.all_reduce(values, reduce_op="sum")
+        summed = self._sum(values.clone())
         names = self.recent[0][1]
         place = names.index("gradient_norm")
         summed[place] = values[place]
+        return summed
+
+    def _sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums over processes, in place."""
+        summed: Any = self.fabric.all_reduce(values, reduce_op="sum")
         return summed
 
     def _fail(self, step: int, name: str, value: float) -> None:

@@ -1,0 +1,229 @@
+"""The command as a user calls it: one process a call where that matters, in process elsewhere."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from statewise import __version__
+from statewise.cli import main
+from statewise.run import Run
+
+TINY = [
+    "--task.held_out_graphs",
+    "40",
+    "--backbone.width",
+    "16",
+    "--backbone.heads",
+    "2",
+    "--backbone.layers",
+    "1",
+    "--trainer.batch_size",
+    "8",
+    "--trainer.steps",
+    "12",
+    "--trainer.log_every",
+    "4",
+    "--trainer.evaluate_every",
+    "6",
+    "--trainer.evaluate_num",
+    "20",
+]
+GRAPH = "0,1|1,2|0,3|3,4|0,5|5,6/0,2="
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two objectives, two seeds each."""
+    folder = tmp_path_factory.mktemp("runs")
+    for objective in ("next_token", "next_latent"):
+        for seed in (1, 2):
+            words = ["train", "path-star-small", *TINY, "--objective", objective, "--seed", str(seed)]
+            assert main([*words, "--out", str(folder / f"{objective}-{seed}")]) == 0
+    return folder
+
+
+def called(capsys, *words):
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_help_list_and_version_answer(capsys):
+    for words in (["--help"], ["list"], ["--version"], ["train", "--help"]):
+        done = subprocess.run([sys.executable, "-m", "statewise", *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+    assert called(capsys, "--version")[1] == f"statewise {__version__}\n"
+
+
+def test_list_names_everything(capsys):
+    _, out, _ = called(capsys, "list")
+    for name in ("path_star", "sequences", "next_token", "next_latent", "gpt", "greedy", "sample", "path-star-small"):
+        assert f"  {name} " in out
+
+
+def test_print_config_is_a_recipe(capsys, tmp_path):
+    _, out, _ = called(capsys, "train", "path-star-small", "--trainer.steps", "7", "--print_config")
+    assert yaml.safe_load(out)["trainer"]["steps"] == 7
+    (tmp_path / "my.yaml").write_text(out)
+    _, again, _ = called(capsys, "train", "--config", tmp_path / "my.yaml", "--print_config")
+    assert again == out
+
+
+def test_evaluate_prints_and_keeps(capsys, runs):
+    code, out, _ = called(capsys, "evaluate", runs / "next_token-1", "--num", "15")
+    assert code == 0
+    assert "path_accuracy" in out
+    code, out, _ = called(capsys, "evaluate", runs / "next_token-1", "--json")
+    found = json.loads(out)
+    assert found["num"] == 40
+    assert found["metrics"] == Run(runs / "next_token-1").report("evaluation")["metrics"]
+    assert set(found["metrics"]) >= {"path_accuracy", "branch_accuracy", "position_1", "loss", "perplexity"}
+
+
+def test_evaluate_on_a_file(capsys, runs, tmp_path):
+    path = tmp_path / "graphs.txt"
+    path.write_text(f"{GRAPH}0,1,2\n")
+    code, out, _ = called(capsys, "evaluate", runs / "next_token-1", "--data", path, "--json")
+    assert code == 0
+    assert json.loads(out)["num"] == 1
+    path.write_text(f"{GRAPH}0,1,2\n{GRAPH}0,1\n")
+    code, _, err = called(capsys, "evaluate", runs / "next_token-1", "--data", path)
+    assert code == 2
+    assert f"{path}:2: " in err
+
+
+def test_generate(capsys, runs):
+    code, out, _ = called(capsys, "generate", runs / "next_latent-1", "--prompt", GRAPH)
+    assert code == 0
+    assert out.strip()
+    words = ("generate", runs / "next_latent-1", "--prompt", GRAPH, "--decoder", "sample", "--temperature", "0.8")
+    first, second, other = (called(capsys, *words, "--seed", seed)[1] for seed in (3, 3, 4))
+    assert first == second
+    assert first != other
+    _, out, _ = called(capsys, *words, "--json")
+    assert json.loads(out)["log_probability"] < 0
+
+
+def test_compare_groups_over_seeds(capsys, runs, tmp_path):
+    folders = sorted(runs.glob("next_token-*")) + sorted(runs.glob("next_latent-*"))
+    code, out, _ = called(capsys, "compare", *folders, "--out", tmp_path / "report")
+    assert code == 0
+    assert "next_latent" in out
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert [group["label"] for group in report["groups"]] == ["next_token", "next_latent"]
+    assert [group["solved"] for group in report["groups"]] == [0, 0]
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<svg viewBox" in page
+    assert "http://" not in page.replace("http://www.w3.org", "").partition("<h1>")[0]
+    assert (tmp_path / "report" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "| next_latent | 2 |" in (tmp_path / "report" / "table.md").read_text()
+
+
+def test_several_seeds_run_resume_and_compare_as_a_whole(capfd, tmp_path):
+    folder = tmp_path / "nl"
+    words = ["train", "path-star-small", *TINY, "--seeds", "1,3", "--jobs", "2", "--out", str(folder)]
+    assert main(words) == 0
+    assert main(words) == 2  # it exists
+    assert "--resume" in capfd.readouterr().err
+    assert main(["train", "--resume", str(folder)]) == 0
+    assert "is complete" in capfd.readouterr().out
+    import shutil
+
+    shutil.rmtree(folder / "seed-3")  # as if it had not begun
+    assert main(["train", "--resume", str(folder)]) == 0
+    assert Run(folder / "seed-3").end()["reason"] == "steps"
+    assert main(["compare", str(folder), "--out", str(tmp_path / "report")]) == 0
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["groups"][0]["runs"][1].endswith("seed-3")
+
+
+MISTAKES = [
+    (["trian"], "unknown verb 'trian': did you mean train"),
+    (["train"], "name one recipe"),
+    (["train", "path-star-smal", "--out", "x"], "did you mean path-star-small"),
+    (["train", "path-star-small"], "--out is missing"),
+    (["train", "path-star-small", "--out", "x", "--trainer.step", "3"], "did you mean --trainer.steps"),
+    (["train", "path-star-small", "--out", "x", "--objective", "bst"], "choices: next_token, next_latent"),
+    (["train", "path-star-small", "--out", "x", "--task.degree", "9"], "set task.nodes to 19 or more"),
+    (["train", "path-star-small", "--out", "x", "--seeds", "5-1"], "give a range like 1-5"),
+    (["train", "path-star-small", "--out", "x", "--seeds", "1", "--jobs", "0"], "--jobs must be at least 1"),
+    (["train", "--config", "none.yaml", "--out", "x"], "none.yaml: No such file"),
+    (["train", "sequences-small", "--out", "x"], "--task.path FILE"),
+    (["train", "sequences-small", "--task.path", "none.txt", "--out", "x"], "none.txt: No such file"),
+    (["train", "--resume", "nowhere"], "nowhere is no run"),
+    (["train", "--resume", "nowhere", "--trainer.steps", "5"], "exactly as it is"),
+    (["evaluate", "nowhere"], "nowhere is no run"),
+    (["evaluate", "nowhere", "--nun", "5"], "did you mean --num"),
+    (["evaluate"], "required: RUN"),
+    (["generate", "nowhere", "--prompt", "1", "--decoder", "beam"], "unknown decoder 'beam'"),
+    (["generate", "nowhere", "--prompt", "1", "--temperature", "2"], "has no field 'temperature'"),
+    (["compare", "nowhere", "--out", "x"], "nowhere is no run"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=lambda value: " ".join(value)[:60])
+def test_mistakes_get_a_sentence_and_code_2(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = called(capsys, *words)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in out + err
+    assert not list(tmp_path.iterdir())
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert "Traceback" in called(capsys, "evaluate", "nowhere", "--debug")[2]
+
+
+def test_prompts_that_do_not_fit_are_named(capsys, runs):
+    for prompt, message in [
+        ("", "the prompt is empty"),
+        ("1,2|99,3/1,2=", "unknown symbol '99'"),
+        ("|".join(["1,2"] * 20), "model's context is 24"),
+    ]:
+        code, _, err = called(capsys, "generate", runs / "next_token-1", "--prompt", prompt)
+        assert code == 2
+        assert message in err
+
+
+def test_comparing_what_cannot_be_compared(capsys, runs, tmp_path):
+    one = runs / "next_token-1"
+    assert "named twice" in called(capsys, "compare", one, one, "--out", tmp_path / "r")[2]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("notes")
+    code, _, err = called(capsys, "compare", one, "--out", tmp_path / "mine")
+    assert code == 2
+    assert "notes.txt" in err
+
+
+def test_overwrite_replaces_a_run_and_nothing_else(capsys, tmp_path):
+    words = ["train", "path-star-small", *TINY, "--trainer.steps", "2", "--out", tmp_path / "run"]
+    assert called(capsys, *words)[0] == 0
+    code, _, err = called(capsys, *words)
+    assert code == 2
+    assert "exists: choose another --out" in err
+    assert called(capsys, *words, "--overwrite")[0] == 0
+
+
+def test_own_sequences_from_end_to_end(capsys, tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text("".join(f"{a} plus {b}\tis {a + b}\n" for a in range(9) for b in range(9)))
+    run = tmp_path / "run"
+    words = ["train", "sequences-small", "--task.path", path, "--trainer.steps", "60", "--trainer.warmup_steps", "5",
+             "--trainer.evaluate_every", "30", "--backbone.width", "32", "--backbone.layers", "1",
+             "--out", run]  # fmt: skip
+    assert called(capsys, *words)[0] == 0
+    code, out, _ = called(capsys, "generate", run, "--prompt", "3 plus 4", "--limit", "1")
+    assert code == 0
+    assert out.strip() == "is"
+    code, _, err = called(capsys, "generate", run, "--prompt", "3 minus 4")
+    assert code == 2
+    assert "unknown symbol 'minus'" in err
+    path.unlink()  # the run does not need its data to answer
+    assert called(capsys, "generate", run, "--prompt", "3 plus 4")[0] == 0
+    code, _, err = called(capsys, "evaluate", run)
+    assert code == 2
+    assert "not there any more" in err

@@ -1,0 +1,161 @@
+"""Real processes, really killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from statewise.run import Run
+
+FLAGS = [
+    "--task.held_out_graphs",
+    "20",
+    "--backbone.width",
+    "16",
+    "--backbone.heads",
+    "2",
+    "--backbone.layers",
+    "1",
+    "--trainer.batch_size",
+    "8",
+    "--trainer.steps",
+    "1200",
+    "--trainer.log_every",
+    "40",
+    "--trainer.evaluate_every",
+    "200",
+    "--trainer.evaluate_num",
+    "20",
+    "--trainer.checkpoint_every",
+    "60",
+    "--trainer.threads",
+    "1",
+    "--trainer.stop_when_solved",
+    "false",
+]
+
+
+def command(*words):
+    return [sys.executable, "-m", "statewise", "train", *words]
+
+
+def start(*words):
+    return subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run_to_end(*words):
+    done = subprocess.run(command(*words), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def wait_for(condition, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def final_state(folder):
+    run = Run.open(folder)
+    found = run.find_checkpoint("last")
+    assert found.step == 1200
+    training = torch.load(found.training, weights_only=True)["optimizer"]["state"]
+    tensors = {f"{i}/{name}": tensor for i, moments in training.items() for name, tensor in moments.items()}
+    metrics = [
+        {k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second")} for record in run.metrics()
+    ]
+    return {**load_file(found.weights), **tensors}, metrics
+
+
+@pytest.mark.parametrize(
+    "extra", [[], ["--task.training_graphs", "333", "--objective", "next_latent"]], ids=["fresh", "epochs"]
+)
+def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path, extra):
+    flags = ["path-star-small", *FLAGS, *extra]
+    run_to_end(*flags, "--out", str(tmp_path / "whole"))
+    cut = tmp_path / "cut"
+    process = start(*flags, "--out", str(cut))
+    wait_for((cut / "config.json").exists, process)
+    kills = 0
+    chance = random.Random(len(extra))
+    while kills < 3:
+        time.sleep(chance.uniform(0.1, 1.2))
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.wait()
+        kills += 1
+        Run.open(cut).metrics()  # whatever the moment, the directory can be read
+        if Run.open(cut).checkpoints():
+            Run.open(cut).find_checkpoint("last")
+        process = start("--resume", str(cut))
+        before = len(Run.open(cut).checkpoints())
+        wait_for(lambda before=before: len(Run.open(cut).checkpoints()) >= max(1, before), process)
+    assert kills >= 1
+    process.wait()
+    run_to_end("--resume", str(cut))
+    tensors, metrics = final_state(tmp_path / "whole")
+    others, other_metrics = final_state(cut)
+    assert metrics == other_metrics
+    assert tensors.keys() == others.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, others[name]), name
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
+    folder = tmp_path / "run"
+    process = start("path-star-small", *FLAGS, "--trainer.checkpoint_every", "100000", "--out", str(folder))
+    wait_for(lambda: (folder / "metrics.jsonl").exists() and Run(folder).metrics(), process)
+    refused = subprocess.run(command("--resume", str(folder)), capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "in use by another process" in refused.stderr
+    process.send_signal(number)
+    output = process.communicate()[0]
+    assert process.returncode == code, output
+    assert f"statewise train --resume {folder}" in output
+    step = Run.open(folder).find_checkpoint("last").step
+    assert f"stopped at step {step} and saved" in output
+    assert 0 < step < 1200
+
+
+def test_two_processes_have_the_losses_of_one(tmp_path):
+    flags = ["path-star-small", *FLAGS, "--trainer.steps", "30", "--trainer.log_every", "1",
+             "--objective", "next_latent",
+             "--trainer.precision", "fp32", "--trainer.evaluate_every", "15", "--trainer.accumulate", "2"]  # fmt: skip
+    run_to_end(*flags, "--out", str(tmp_path / "one"))
+    run_to_end(*flags, "--trainer.devices", "2", "--out", str(tmp_path / "two"))
+    one, two = Run.open(tmp_path / "one").metrics(), Run.open(tmp_path / "two").metrics()
+    assert [record["kind"] for record in one] == [record["kind"] for record in two]
+    compared = 0
+    for left, right in zip(one, two):
+        for name in ("loss", "next_token", "latent", "kl", "gradient_norm"):
+            if name in left:
+                assert left[name] == pytest.approx(right[name], rel=1e-5, abs=1e-5), (name, left["step"])
+                compared += 1
+    assert compared > 150
+
+
+def test_two_processes_stop_together_and_resume(tmp_path):
+    folder = tmp_path / "run"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command("path-star-small", *FLAGS, "--trainer.devices", "2", "--out", str(folder)),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+    )  # fmt: skip
+    wait_for(lambda: (folder / "metrics.jsonl").exists() and Run(folder).metrics(), process)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 143, output
+    run_to_end("--resume", str(folder))
+    assert Run.open(folder).end()["reason"] == "steps"
+    assert json.loads((folder / "config.json").read_text())["trainer"]["devices"] == 2
