@@ -68,7 +68,7 @@ class TrainerConfig:
     keep_every: int = 0
     """Steps between checkpoints that are kept for good; 0: none."""
     stop_when_solved: bool = False
-    """Whether to stop at an evaluation that solves the task."""
+    """Whether to stop once two evaluations in a row solve the task: one alone may be luck."""
     tensorboard: bool = False
     """Whether to log to TensorBoard too (extra `track`)."""
 

@@ -166,6 +166,8 @@ class Listener:
     """Once, before the first step, with the step training starts from."""
     record: Callable[[Record], None] = lambda record: None
     step: Callable[[int], None] = lambda step: None
+    report: Callable[[dict[str, Any]], None] = lambda report: None
+    """Once, at the end, with what `Experiment.report` wrote about the best checkpoint."""
 
 
 def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
@@ -237,7 +239,7 @@ def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listen
         outcome = trainer.train()
         if outcome.reason != "signal" and fabric.global_rank == 0:
             final = Experiment.load(run.folder, device=experiment_device(experiment))
-            final.report(final.evaluate(trainer_config.report_num))
+            listener.report(final.report(final.evaluate(trainer_config.report_num)))
     fabric.barrier()
     return outcome
 

@@ -1,9 +1,13 @@
 """The loop: exact means, exact continuation, and what it refuses."""
 
+import contextlib
+import importlib.util
 import json
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from statewise.experiment import Experiment, Listener, read_recipe, resume, train
@@ -95,6 +99,30 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, step, flags):
     assert resume(tmp_path / "cut") is None  # complete
 
 
+@given(
+    st.fixed_dictionaries({
+        "log_every": st.integers(1, 9), "evaluate_every": st.integers(0, 9), "checkpoint_every": st.integers(1, 9),
+        "keep_every": st.integers(0, 4), "schedule": st.sampled_from(["linear", "cosine"]),
+        "accumulate": st.sampled_from([1, 2]),
+    }),
+    st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    st.sampled_from([(), ("--task.training_graphs=37",)]),
+)  # fmt: skip
+@settings(max_examples=12, deadline=None)
+def test_whatever_the_rhythm_and_the_cuts_the_run_is_the_same(tmp_path_factory, fields, cuts, flags):
+    folder = tmp_path_factory.mktemp("runs")
+    recipe = tiny("--trainer.steps=12", *flags, *(f"--trainer.{name}={value}" for name, value in fields.items()))
+    train(recipe, folder / "whole")
+    with contextlib.suppress(Stop):
+        train(recipe, folder / "cut", listener=stop_at(cuts[0]))
+    for cut in cuts[1:]:
+        with contextlib.suppress(Stop):
+            resume(folder / "cut", listener=stop_at(cut))
+    resume(folder / "cut")
+    assert_same(weights(folder / "cut", 12), weights(folder / "whole", 12))
+    assert numbers(folder / "cut") == numbers(folder / "whole")
+
+
 def test_accumulated_parts_give_the_gradient_of_the_whole(tmp_path):
     whole = ("--objective=next_latent", "--objective.horizon=3", "--trainer.evaluate_every=0")
     train(tiny(*whole), tmp_path / "one")
@@ -107,7 +135,7 @@ def test_accumulated_parts_give_the_gradient_of_the_whole(tmp_path):
 
 def test_it_stops_when_solved_and_keeps_the_best(tmp_path):
     recipe = tiny("--trainer.steps=40", "--trainer.evaluate_every=5")
-    experiment_values = iter([0.2, 0.9, 0.995, 1.0])
+    experiment_values = iter([0.2, 0.995, 0.9, 0.995, 0.992, 1.0])
     import statewise.experiment as module
 
     original = module.Experiment.evaluate
@@ -123,8 +151,8 @@ def test_it_stops_when_solved_and_keeps_the_best(tmp_path):
         outcome = train(recipe, tmp_path / "run")
     finally:
         module.Experiment.evaluate = original
-    assert (outcome.step, outcome.reason) == (15, "solved")
-    assert Run(tmp_path / "run").best_step() == 15
+    assert (outcome.step, outcome.reason) == (25, "solved")  # the first was followed by one that was not
+    assert Run(tmp_path / "run").best_step() == 20
     assert resume(tmp_path / "run") is None
 
 
@@ -175,6 +203,24 @@ def test_mistakes_are_found_before_a_directory_is_made(tmp_path):
         with pytest.raises(ValueError, match="sees no GPU"):
             train(tiny("--trainer.device=cuda"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_to_the_same_losses(tmp_path):
+    train(tiny("--objective=next_latent"), tmp_path / "plain")
+    train(tiny("--objective=next_latent", "--trainer.compile=true"), tmp_path / "compiled")
+    for plain, compiled in zip(numbers(tmp_path / "plain"), numbers(tmp_path / "compiled")):
+        if plain["kind"] == "train":
+            assert plain["loss"] == pytest.approx(compiled["loss"], rel=1e-3)
+
+
+def test_tensorboard_gets_every_number_or_says_what_is_missing(tmp_path):
+    if importlib.util.find_spec("tensorboard") is None:
+        with pytest.raises(ValueError, match="extra `track`"):
+            train(tiny("--trainer.tensorboard=true"), tmp_path / "run")
+    else:
+        train(tiny("--trainer.tensorboard=true"), tmp_path / "run")
+        assert list((tmp_path / "run" / "tensorboard").glob("events*"))
 
 
 def test_config_holds_every_field(tmp_path):

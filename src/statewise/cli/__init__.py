@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -30,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        return _fail(2, error, debug)
+        no_fault_of_the_user = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        return _fail(1 if no_fault_of_the_user else 2, error, debug)
     except ArithmeticError as error:  # the loss stopped being finite
         return _fail(1, error, debug)
     except KeyboardInterrupt:

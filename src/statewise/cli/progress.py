@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -78,6 +80,12 @@ class Display:
         """Moves the bar."""
         if self.live is not None:
             self.live.update(self.live.task_ids[0], completed=step)
+
+    def report(self, report: dict[str, Any]) -> None:
+        """Shows the metrics of the best checkpoint."""
+        shown = {name: value for name, value in report["metrics"].items() if not name.startswith("position_")}
+        self.console.print(f"best checkpoint (step {report['checkpoint']}) on {report['num']:,} held-out examples:")
+        self.console.print(f"  {metrics_text(shown)}")
 
     def record(self, record: Record) -> None:
         """Shows a record: training metrics beside the bar, all others as lines that stay."""

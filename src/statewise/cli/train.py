@@ -95,7 +95,7 @@ def _watched(work, folder) -> int:  # type: ignore[no-untyped-def]
     from statewise.experiment import Listener
 
     with Display() as display:
-        outcome = work(Listener(display.begin, display.record, display.step))
+        outcome = work(Listener(display.begin, display.record, display.step, display.report))
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the other processes of a distributed run keep quiet
         return 0
     if outcome is None:

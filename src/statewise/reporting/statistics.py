@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,4 +40,6 @@ def welch(values: Sequence[float] | np.ndarray, reference: Sequence[float] | Non
         return None
     if np.ptp(values) == 0 and np.ptp(reference) == 0:
         return None
-    return float(stats.ttest_ind(values, reference, equal_var=False).pvalue)
+    with warnings.catch_warnings():  # of nearly constant values, whose p is as small as it looks
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return float(stats.ttest_ind(values, reference, equal_var=False).pvalue)

@@ -63,6 +63,8 @@ class Progress:
     seconds: float = 0.0
     """Time spent training, over all sessions."""
     best: float | None = None
+    solved_in_a_row: int = 0
+    """Evaluations, up to the last one, that solved the task."""
     window: dict[str, float] = field(default_factory=dict)
     """Sums over the steps since the last line of training metrics."""
 
@@ -117,9 +119,9 @@ class Trainer:
                 if (
                     config.evaluate_every and progress.step % config.evaluate_every == 0
                 ) or progress.step == config.steps:
-                    solved = self._evaluate()
+                    self._evaluate()
                     progress.seconds = time.monotonic() - started
-                    if solved and config.stop_when_solved:
+                    if config.stop_when_solved and progress.solved_in_a_row == 2:
                         return self._end("solved")
                 if progress.step % config.checkpoint_every == 0:
                     self._save()
@@ -236,8 +238,8 @@ class Trainer:
         window["since"] = progress.seconds
         self._write(record)
 
-    def _evaluate(self) -> bool:
-        """Evaluates, keeps the best, and says on every process whether the task is solved."""
+    def _evaluate(self) -> None:
+        """Evaluates and keeps the best."""
         self._flush()
         metrics: dict[str, float] = {}
         improved = False
@@ -251,12 +253,12 @@ class Trainer:
             improved = self.progress.best is None or not self.headline.better(self.progress.best, value)
         metrics, improved = self.fabric.broadcast((metrics, improved))
         value = metrics[self.headline.metric]
+        self.progress.solved_in_a_row = self.progress.solved_in_a_row + 1 if self.headline.solved(value) else 0
         if improved:
             self.progress.best = value
             self._save()
             if self.first:
                 self.run.mark_best(self.progress.step, self.headline.metric, value)
-        return self.headline.solved(value)
 
     def _save(self) -> None:
         """Writes a checkpoint, unless this step's is on disk already."""
