@@ -1,4 +1,5 @@
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -148,15 +149,21 @@ def test_weights_of_another_model_are_refused(run):
         checkpoints.load_weights(found, tiny_objective("next_token", backbone={"width": 32}))
 
 
-def test_a_full_disk_costs_at_most_the_newest_checkpoint(run):
+def test_a_full_disk_costs_at_most_the_newest_checkpoint(run, monkeypatch):
     save(run, 5)
 
-    def fail(path):
-        path.write_bytes(b"half of it")
-        raise OSError(28, "No space left on device")
+    written = 0
 
+    def full(number):
+        nonlocal written
+        written += 1
+        if written > 1:  # the first file fits, and then no more
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        run.write_checkpoint(6, {"weights.safetensors": fail})
+        save(run, 6)
+    monkeypatch.undo()
     assert [found.step for found in run.checkpoints()] == [5]
     assert run.find_checkpoint().step == 5
     assert not [path for path in run.checkpoints_folder.iterdir() if path.name.startswith(".")]

@@ -76,6 +76,8 @@ class TrainerConfig:
         for name in ("steps", "batch_size", "accumulate", "devices", "log_every", "evaluate_num", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"trainer.{name} must be at least 1, not {getattr(self, name)}")
+        if self.report_num is not None and self.report_num < 1:
+            raise ValueError(f"trainer.report_num must be at least 1, or null for all, not {self.report_num}")
         for name in ("warmup_steps", "evaluate_every", "keep_every", "clip", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"trainer.{name} must not be negative")
@@ -197,6 +199,8 @@ def parse(
         built = parser.instantiate_classes(parsed)
     except ArgumentError as error:
         raise ValueError(_plain(str(error))) from None
+    if built["seed"] < 0:
+        raise ValueError(f"seed must not be negative, not {built['seed']}")
     return Recipe(
         **{
             kind: Component(chosen[kind], built[kind] if len(dataclasses.fields(configs[kind])) else configs[kind]())
@@ -205,6 +209,21 @@ def parse(
         trainer=built["trainer"],
         seed=built["seed"],
     )
+
+
+def read_yaml(text: str, source: str) -> dict[str, Any]:
+    """The keys of YAML `text`. Raises `ValueError` with the line if it is not YAML, or holds no keys."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise ValueError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{source}: a recipe must hold keys, not {type(found).__name__}")
+    return found
 
 
 def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:

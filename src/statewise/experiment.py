@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
-from statewise.config import Recipe, fill, parse
+from statewise.config import Recipe, fill, parse, read_yaml
 from statewise.data import Stream, collate
 from statewise.decoding import DECODERS
 from statewise.decoding.base import Decoder, Predictor
@@ -111,7 +111,8 @@ class Experiment:
 
     def states(self, batch: Batch | Sequence[str]) -> Hidden:
         """Belief states after every position, `state` and `readout` (B, T, D)."""
-        return self.predictor().states(batch if isinstance(batch, Batch) else self.batch(batch))
+        with self._precision():
+            return self.predictor().states(batch if isinstance(batch, Batch) else self.batch(batch))
 
     def generate(
         self, prompts: Sequence[str], decoder: str = "greedy", limit: int | None = None, **fields: Any
@@ -120,14 +121,13 @@ class Experiment:
 
         Raises `ValueError` for prompts that are empty, too long, or hold unknown symbols.
         """
-        made = make_decoder(decoder, **fields)
+        made, predictor, end = make_decoder(decoder, **fields), self.predictor(), self.task.end
         completions = []
         for prompt in prompts:
             tokens = self.task.encode(prompt)[None]
             room = self.task.context - tokens.shape[1]
-            completions += made.decode(
-                self.predictor(), tokens, limit=min(limit or room, room), end=self.task.end
-            )  # fmt: skip
+            with self._precision():
+                completions += made.decode(predictor, tokens, limit=min(limit or room, room), end=end)
         return completions
 
     def evaluate(self, num: int | None = None, data: str | Path | None = None, decoder: str = "greedy") -> Evaluation:
@@ -172,28 +172,57 @@ class Listener:
 
 def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
     """Trains a new run in `folder`. Raises `FileExistsError` if something is there already."""
-    fabric = _launch(recipe, machine.describe(recipe.trainer))
+    environment = machine.describe(recipe.trainer)
+    fabric = _launch(recipe, environment)
     experiment = Experiment.build(recipe)
     experiment.task.held_out(1)  # whatever is wrong with the data should show before a directory is made
-    if fabric.global_rank == 0:
-        experiment.run = Run.create(Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite)
-        experiment.run.write_environment(machine.describe(recipe.trainer))
-    fabric.barrier()
-    experiment.run = Run.open(Path(folder))
-    return _train(experiment, fabric, None, listener or Listener())
+    with contextlib.ExitStack() as stack:
+
+        def create() -> None:
+            run = Run.create(Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite)
+            stack.enter_context(run.lock())
+            run.write_environment(environment)
+
+        _on_first(fabric, create)
+        experiment.run = Run.open(Path(folder))
+        return _train(experiment, fabric, None, listener or Listener())
 
 
 def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
     """Goes on with a run from a checkpoint, exactly. None if the run is complete already."""
     run = Run.open(Path(folder))
-    end = run.end()
-    if end is not None and end["reason"] in ("steps", "solved"):
+    if run.complete():
         return None
     experiment = Experiment._of_run(run)
     fabric = _launch(experiment.recipe, run.environment() or machine.describe(experiment.recipe.trainer))
-    # A run that was killed before its first checkpoint begins again from its seed.
-    found = run.find_checkpoint(checkpoint) if run.checkpoints() else None
-    return _train(experiment, fabric, found, listener or Listener())
+    with contextlib.ExitStack() as stack:
+
+        def choose() -> int | None:
+            stack.enter_context(run.lock())
+            # A run that was killed before its first checkpoint begins again from its seed.
+            return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
+
+        step = _on_first(fabric, choose)
+        found = None if step is None else run.find_checkpoint(str(step))
+        return _train(experiment, fabric, found, listener or Listener())
+
+
+Result = TypeVar("Result")
+
+
+def _on_first(fabric: Any, work: Callable[[], Result]) -> Result:
+    """What `work` returns on the first process, on all of them; what it raises is raised on all."""
+    result: Result | None = None
+    error: Exception | None = None
+    if fabric.global_rank == 0:
+        try:
+            result = work()
+        except (ValueError, OSError) as raised:
+            error = raised
+    result, error = fabric.broadcast((result, error))
+    if error is not None:
+        raise error
+    return result
 
 
 def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
@@ -214,39 +243,35 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
 
 
 def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listener: Listener) -> Outcome:
+    """Trains from `found`, or from the start, and reports. The first process holds the run's lock."""
     recipe, run, task = experiment.recipe, experiment.run, experiment.task
     assert run is not None
-    trainer_config = recipe.trainer
+    config = recipe.trainer
+    first = fabric.global_rank == 0
     stream = Stream(
-        task, seed=recipe.seed, batch_size=trainer_config.batch_size, rank=fabric.global_rank, world=fabric.world_size
+        task, seed=recipe.seed, batch_size=config.batch_size, rank=fabric.global_rank, world=fabric.world_size
     )
     with contextlib.ExitStack() as stack:
-        if fabric.global_rank == 0:
-            stack.enter_context(run.lock())
         record = listener.record
-        if trainer_config.tensorboard and fabric.global_rank == 0:
+        if config.tensorboard and first:
             record = stack.enter_context(_tensorboard(run, record))
         watch = Watch(
-            evaluate=lambda: experiment.evaluate(trainer_config.evaluate_num).metrics, record=record, step=listener.step
+            evaluate=lambda: experiment.evaluate(config.evaluate_num).metrics, record=record, step=listener.step
         )
-        trainer = Trainer(experiment.objective, stream, run, trainer_config, recipe.seed, task.headline, fabric, watch)
+        trainer = Trainer(experiment.objective, stream, run, config, recipe.seed, task.headline, fabric, watch)
         if found is not None:
             trainer.resume(found)
-        elif fabric.global_rank == 0:
+        elif first:
             run.forget_after(0)
-        if fabric.global_rank == 0:
+        if first:
             listener.begin(run, recipe, trainer.progress.step)
         outcome = trainer.train()
-        if outcome.reason != "signal" and fabric.global_rank == 0:
-            final = Experiment.load(run.folder, device=experiment_device(experiment))
-            listener.report(final.report(final.evaluate(trainer_config.report_num)))
+    if outcome.reason != "signal" and first:
+        device = next(experiment.objective.parameters()).device.type
+        final = Experiment.load(run.folder, device=device)
+        listener.report(final.report(final.evaluate(config.report_num)))
     fabric.barrier()
     return outcome
-
-
-def experiment_device(experiment: Experiment) -> str:
-    """`cpu` or `cuda`: where the model is."""
-    return next(experiment.objective.parameters()).device.type
 
 
 @contextlib.contextmanager
@@ -275,14 +300,4 @@ def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callabl
 
 def read_recipe(text: str, flags: Sequence[str] = (), source: str = "recipe") -> Recipe:
     """The recipe of YAML `text` with dotted `flags` over it. Raises `ValueError` if it does not parse."""
-    import yaml
-
-    try:
-        base = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}:{mark.line + 1}" if mark else source
-        raise ValueError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
-    if not isinstance(base, dict):
-        raise ValueError(f"{source}: a recipe must hold keys, not {type(base).__name__}")
-    return parse(base, flags, TABLES, source)
+    return parse(read_yaml(text, source), flags, TABLES, source)

@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,7 @@ class Run:
                 )
             if not run.exists():
                 raise FileExistsError(f"{folder} exists and is no run: it will not be overwritten")
-            with run.lock():
-                shutil.rmtree(folder)
+            run.delete()
         (folder / "task").mkdir(parents=True, exist_ok=True)
         run.checkpoints_folder.mkdir(exist_ok=True)
         run.reports_folder.mkdir(exist_ok=True)
@@ -137,6 +136,16 @@ class Run:
                 raise BlockingIOError(f"{self.folder} is in use by another process") from None
             yield
 
+    def delete(self) -> None:
+        """Deletes the directory. Raises `BlockingIOError` if another process is writing to it."""
+        with self.lock():
+            shutil.rmtree(self.folder)
+
+    def complete(self) -> bool:
+        """Whether training came to its end and its report was written."""
+        end = self.end()
+        return end is not None and end["reason"] in ("steps", "solved") and self.report("evaluation") is not None
+
     # Environment
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
@@ -170,7 +179,13 @@ class Run:
             raise ValueError(f"{path} is damaged: {error}") from None
 
     def forget_after(self, step: int) -> None:
-        """Drops the records that came after the checkpoint at `step`, and every `end`: training goes on there."""
+        """Drops what came after the checkpoint at `step`, and every `end` record: training goes on there."""
+        for checkpoint in self.checkpoints():
+            if checkpoint.step > step:
+                _discard(checkpoint.folder)
+        best = self.best_step()
+        if best is not None and best not in [checkpoint.step for checkpoint in self.checkpoints()]:
+            (self.checkpoints_folder / "best.json").unlink()
         kept = [record for record in self.metrics() if record["step"] <= step and record["kind"] != "end"]
         content = "".join(json.dumps(record) + "\n" for record in kept)
         write_atomically(self.folder / "metrics.jsonl", content.encode())
@@ -200,20 +215,19 @@ class Run:
         """Names the checkpoint of `step` the best."""
         write_atomically(self.checkpoints_folder / "best.json", _as_json({"step": step, metric: value}))
 
-    def write_checkpoint(self, step: int, files: Mapping[str, Callable[[Path], None]]) -> Checkpoint:
-        """Writes each file by its function, syncs them, and makes the whole visible by one rename."""
+    def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> Checkpoint:
+        """Writes all files, synced, and makes the whole visible by one rename."""
         final = self.checkpoints_folder / f"step-{step:08d}"
         scratch = self.checkpoints_folder / f".writing-{step:08d}"
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             scratch.mkdir()
-            for name, write in files.items():
-                write(scratch / name)
-                _sync(scratch / name)
-            sums = {name: _checksum(scratch / name) for name in files}
+            for name, content in files.items():
+                write_atomically(scratch / name, content)
+            sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
             write_atomically(scratch / "manifest.json", _as_json(sums))
             if final.exists():
-                shutil.rmtree(final)
+                _discard(final)
             os.rename(scratch, final)
             _sync(self.checkpoints_folder)
         except BaseException:
@@ -226,7 +240,7 @@ class Run:
         best = self.best_step()
         for checkpoint in self.checkpoints()[:-newest]:
             if checkpoint.step != best and not (every and checkpoint.step % every == 0):
-                shutil.rmtree(checkpoint.folder, ignore_errors=True)
+                _discard(checkpoint.folder)
 
     def find_checkpoint(self, which: str = "last") -> Checkpoint:
         """The verified checkpoint named `last`, `best` or by its step.
@@ -289,6 +303,14 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(scratch, path)
     _sync(path.parent)
+
+
+def _discard(folder: Path) -> None:
+    """Deletes a folder that a kill must not leave half there: it loses its name first."""
+    nameless = folder.with_name(f".dropped-{folder.name}")
+    shutil.rmtree(nameless, ignore_errors=True)
+    os.rename(folder, nameless)
+    shutil.rmtree(nameless, ignore_errors=True)
 
 
 def _as_json(content: Mapping[str, Any]) -> bytes:

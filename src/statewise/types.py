@@ -92,7 +92,8 @@ class Part(NamedTuple):
 
     def mean(self, terms: Tensor | None = None) -> Tensor:
         """Scalar; a sum over nothing counts as 0. `terms` replaces the part's own."""
-        return (self.total / (self.terms if terms is None else terms).clamp(min=1)).mean()
+        share = self.total / (self.terms if terms is None else terms).clamp(min=1)
+        return share.mean() if share.dim() else share
 
 
 class Loss(NamedTuple):
@@ -143,3 +144,7 @@ class Evaluation:
     """Examples evaluated."""
     samples: list[dict[str, Any]]
     """A few prompts with true and predicted answers, as plain data; what a report shows."""
+
+
+class NotFinite(ArithmeticError):
+    """A loss part or the gradient became infinite or undefined."""

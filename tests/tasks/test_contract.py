@@ -26,7 +26,7 @@ FIELDS = {
         {"degree": 3, "length": 3, "nodes": 7, "held_out_graphs": 300, "encoding": "reverse"},
         {"degree": 2, "length": 3, "nodes": 9, "training_graphs": 500, "held_out_graphs": 100},
     ],
-    "sequences": [{"held_out_share": 0.2}],
+    "sequences": [{"held_out_share": 0.2}, {"held_out_share": 0.5}],
 }
 CASES = [(name, fields) for name in TASKS for fields in FIELDS[name]]
 every_task = pytest.mark.parametrize(("name", "fields"), CASES, ids=str)

@@ -102,6 +102,9 @@ def test_impossible_graphs_are_refused():
         ("1,2|1,3/1,2=1,3", "does not lead from the start to the goal"),
         ("1,2|1,3/1,4=1,4", "an edge that the graph does not have"),
         ("1,2|1,99/1,2=1,2", "unknown symbol '99'"),
+        ("1,2|2,1/1,2=1,2", "are not 2 arms of 1 nodes"),
+        ("1,2|2,3/1,2=1,2", "are not 2 arms of 1 nodes"),
+        ("1,2|1,2/1,2=1,2", "are not 2 arms of 1 nodes"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, line, what):
@@ -112,3 +115,21 @@ def test_bad_lines_are_named(tmp_path, line, what):
         task.read(path)
     assert str(error.value).startswith(f"{path}:2: ")
     assert str(error.value).endswith("(and 2 more such lines)")
+
+
+def test_files_in_place_of_drawn_graphs_stay_apart(tmp_path):
+    drawn = PathStar(PathStarConfig(degree=2, length=2, nodes=4, held_out_graphs=10))
+    line = next(iter(drawn.lines(drawn.sample(np.random.default_rng(0), 1))))
+    (tmp_path / "held_out.txt").write_text(line + "\n")
+    task = PathStar(PathStarConfig(degree=2, length=2, nodes=4, held_out_file=str(tmp_path / "held_out.txt")))
+    assert line not in set(task.lines(task.sample(np.random.default_rng(1), 3000)))
+    (tmp_path / "training.txt").write_text("0,1|0,2/0,1=0,1\n" + line + "\n")
+    both = PathStarConfig(degree=2, length=2, nodes=4, training_file=str(tmp_path / "training.txt"),
+                          held_out_file=str(tmp_path / "held_out.txt"))  # fmt: skip
+    with pytest.raises(ValueError, match="holds graphs that are held out too"):
+        PathStar(both).training()
+
+
+def test_too_few_graphs_to_hold_some_out_are_named():
+    with pytest.raises(ValueError, match="too few different graphs"):
+        PathStar(PathStarConfig(degree=1, length=2, nodes=2)).held_out()

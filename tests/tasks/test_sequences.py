@@ -108,7 +108,21 @@ def test_changed_or_missing_data_are_noticed(tmp_path):
 
 def test_a_held_out_file_of_its_own(tmp_path):
     other = tmp_path / "test.txt"
-    other.write_text("a b 3\n")
+    other.write_text("a a 3\n")
     task = task_of(tmp_path, LINES, held_out_path=str(other))
     assert len(task.training()) == 20
     assert len(task.held_out()) == 1
+    other.write_text("a a 3\na zebra\n")
+    with pytest.raises(ValueError, match=r"test.txt:2: unknown symbol 'zebra'"):
+        task_of(tmp_path, LINES, held_out_path=str(other))
+    other.write_text("a b 3\n")
+    with pytest.raises(ValueError, match=r"test.txt:1: this line is in data.txt too"):
+        task_of(tmp_path, LINES, held_out_path=str(other))
+
+
+def test_symbols_that_hold_spaces_are_written_as_a_list(tmp_path):
+    lines = "".join(json.dumps({"prompt": ["New York", str(n)], "target": ["go"]}) + "\n" for n in range(5))
+    task = task_of(tmp_path, lines, "data.jsonl")
+    tokens = task.encode('["New York", 3]')
+    assert task.decode(tokens) == '["New York", "3"]'
+    np.testing.assert_array_equal(task.encode(task.decode(tokens)), tokens)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from statewise.experiment import Experiment, Listener, read_recipe, resume, train
 from statewise.recipes import recipe_text
 from statewise.run import Run
-from statewise.training.trainer import NotFinite
+from statewise.types import NotFinite
 
 TINY = [
     "--task.held_out_graphs=50", "--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1",
@@ -119,6 +119,7 @@ def test_whatever_the_rhythm_and_the_cuts_the_run_is_the_same(tmp_path_factory, 
         with contextlib.suppress(Stop):
             resume(folder / "cut", listener=stop_at(cut))
     resume(folder / "cut")
+    assert Run(folder / "cut").best_step() == Run(folder / "whole").best_step()
     assert_same(weights(folder / "cut", 12), weights(folder / "whole", 12))
     assert numbers(folder / "cut") == numbers(folder / "whole")
 
@@ -191,6 +192,9 @@ def test_a_damaged_newest_checkpoint_can_be_stepped_over(tmp_path):
     with pytest.raises(ValueError, match="add --checkpoint 10"):
         resume(tmp_path / "cut")
     resume(tmp_path / "cut", checkpoint="10")
+    for found in Run(tmp_path / "cut").checkpoints():
+        found.verify()
+    assert Run(tmp_path / "cut").best_step() == Run(tmp_path / "whole").best_step()
     assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
 

@@ -9,6 +9,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from statewise.types import NotFinite
+
 VERBS = {
     "list": "tasks, objectives, backbones, decoders and recipes, a line each",
     "train": "train a run from a recipe, or resume one",
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         no_fault_of_the_user = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
         return _fail(1 if no_fault_of_the_user else 2, error, debug)
-    except ArithmeticError as error:  # the loss stopped being finite
+    except NotFinite as error:
         return _fail(1, error, debug)
     except KeyboardInterrupt:
         return 130
@@ -64,5 +66,6 @@ def _fail(code: int, error: BaseException, debug: bool) -> int:
     message = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
-    print(f"statewise: {message}", file=sys.stderr)
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes one speaks
+        print(f"statewise: {message}", file=sys.stderr)
     return code

@@ -24,7 +24,11 @@ def run(words: list[str]) -> int:
 
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
     evaluation = experiment.evaluate(options.num, options.data)
-    name = "evaluation" if options.data is None else f"evaluation-{Path(options.data).name}"
+    # `compare` reads "evaluation", which must mean the same for every run; what deviates gets a name of its own.
+    deviations = [Path(options.data).name] if options.data else []
+    deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
+    deviations += [] if options.num is None else [f"first-{options.num}"]
+    name = "-".join(["evaluation", *deviations])
     content = experiment.report(evaluation, name)
     if options.json:
         print(json.dumps({key: content[key] for key in ("checkpoint", "num", "metrics")}, indent=2))

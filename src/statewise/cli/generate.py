@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import yaml
 
 from statewise.cli.arguments import Parser, pairs
 
@@ -29,7 +26,7 @@ def run(words: list[str]) -> int:
     options, rest = parser.split(words)
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit must be at least 1, not {options.limit}")
-    fields: dict[str, Any] = {key: yaml.safe_load(value) for key, value in pairs(rest).items()}
+    fields = pairs(rest)
 
     from statewise.experiment import Experiment, make_decoder
 

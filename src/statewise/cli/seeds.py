@@ -45,11 +45,14 @@ def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: 
         raise ValueError(f"--jobs must be at least 1, not {jobs}")
     if folder.exists() and any(folder.iterdir()) and not (overwrite and is_group(folder)):
         raise FileExistsError(f"{folder} exists: choose another --out, or give --resume {folder} or --overwrite")
+    for old in members(folder) if is_group(folder) else []:
+        if old.exists():
+            Run(old).delete()
+            old.with_suffix(".log").unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode())
     write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
-    commands = {seed: [*_new(folder, seed), *(["--overwrite"] if overwrite else [])] for seed in seeds}
-    return _run_all(folder, commands, jobs, recipe.trainer.steps)
+    return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.trainer.steps)
 
 
 def resume(folder: Path, jobs: int) -> int:
@@ -59,8 +62,7 @@ def resume(folder: Path, jobs: int) -> int:
     commands = {}
     for seed in seeds:
         run = Run(folder / f"seed-{seed}")
-        end = run.end() if run.exists() else None
-        if end is None or end["reason"] not in ("steps", "solved"):
+        if not run.exists() or not run.complete():
             commands[seed] = _command("--resume", str(run.folder)) if run.exists() else _new(folder, seed)
     if not commands:
         print(f"{folder} is complete: nothing to resume")

@@ -41,6 +41,9 @@ def run(words: list[str]) -> int:
     if options.seeds is not None:
         from statewise.cli import seeds
 
+        if any(flag.partition("=")[0] == "--seed" for flag in flags):
+            raise ValueError("give --seed or --seeds, not both")
+
         return seeds.train(recipe, Path(options.out), seeds.parse(options.seeds), options.jobs, options.overwrite)
     from statewise.experiment import train
 
@@ -77,12 +80,15 @@ def _recipe(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _resume(options: argparse.Namespace, flags: list[str]) -> int:
-    if options.recipe or options.config or options.out or options.seeds or flags or options.overwrite:
+    others = (options.recipe, options.config, options.out, options.seeds, options.overwrite, options.print_config)
+    if any(others) or flags:
         raise ValueError("--resume goes on with a run exactly as it is: no recipe, no --out and no fields beside it")
     from statewise.cli import seeds
 
     folder = Path(options.resume)
     if seeds.is_group(folder):
+        if options.checkpoint != "last":
+            raise ValueError(f"--checkpoint goes with one run: resume that one by itself, {folder}/seed-...")
         return seeds.resume(folder, options.jobs)
     from statewise.experiment import resume
 
@@ -113,10 +119,10 @@ def _help(parser: Parser, options: argparse.Namespace, flags: list[str]) -> int:
     parser.print_help()
     if options.recipe is None and options.config is None:
         return 0
-    from statewise.config import field_help
+    from statewise.config import field_help, read_yaml
     from statewise.experiment import TABLES
 
     text, source = _recipe(options)
     print("\nfields of this recipe, with its values:")
-    print(field_help(yaml.safe_load(text), flags, TABLES, source))
+    print(field_help(read_yaml(text, source), flags, TABLES, source))
     return 0

@@ -38,6 +38,11 @@ class BlockConfig:
     """Dropout on attention weights and on both residual branches."""
 
     def __post_init__(self) -> None:
+        for name in ("width", "heads", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"backbone.{name} must be at least 1, not {getattr(self, name)}")
+        if not self.expansion > 0 or not 0 <= self.dropout < 1:
+            raise ValueError("backbone.expansion must be positive, and backbone.dropout in [0, 1)")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads: choose a multiple")
         if self.positions == "rope" and self.width // self.heads % 2:

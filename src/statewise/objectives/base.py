@@ -45,12 +45,11 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def token_loss(logits: Tensor, batch: Batch) -> Tensor:
-    """Scalar: summed cross-entropy in nats of the scored tokens, from `logits` (B, end - first, V)."""
+def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
+    """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V)."""
     tokens, scored = batch.targets
-    return F.cross_entropy(
-        precise(logits).flatten(0, 1), torch.where(scored, tokens, -100).flatten(), ignore_index=-100, reduction="sum"
-    )
+    targets = torch.where(scored, tokens, -100).flatten()
+    return F.nll_loss(log_probs.flatten(0, 1), targets, ignore_index=-100, reduction="sum")
 
 
 @dataclass

@@ -43,6 +43,8 @@ class NextLatentConfig:
     def __post_init__(self) -> None:
         if self.horizon < 1:
             raise ValueError(f"horizon must be at least 1, not {self.horizon}")
+        if self.dynamics_width is not None and self.dynamics_width < 1:
+            raise ValueError(f"dynamics_width must be at least 1, not {self.dynamics_width}")
         if self.latent_weight < 0 or self.kl_weight < 0:
             raise ValueError("latent_weight and kl_weight must not be negative")
         if self.latent_weight == 0 and self.kl_weight == 0:
@@ -120,12 +122,12 @@ class NextLatent(Objective):
         """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
         config, (first, end) = self.config, batch.span
         hidden = self.backbone(batch.tokens, documents=batch.documents)
-        logits = self.backbone.logits(hidden.readout[:, first - 1 : end - 1])
+        log_probs = precise(self.backbone.logits(hidden.readout[:, first - 1 : end - 1])).log_softmax(-1)
         counts = self.counts(batch)
-        parts = {"next_token": Part(token_loss(logits, batch), counts["next_token"], 1.0)}
+        parts = {"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)}
 
         goal = hidden.state.detach() if config.stop_gradient else hidden.state
-        goal_log_probs = self._goal_log_probs(goal, hidden.readout, logits, batch) if config.kl_weight else None
+        goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch) if config.kl_weight else None
         steps = min(config.horizon, batch.tokens.shape[1] - 1)
         latent, kl = [], []
         for step, rolled in enumerate(self.dynamics.rollout(hidden.state, batch.tokens, self.backbone, steps), 1):
@@ -148,14 +150,12 @@ class NextLatent(Objective):
             parts["kl"] = Part(self._per_step(kl, goal), counts["kl"], config.kl_weight)
         return Loss(parts)
 
-    def _goal_log_probs(self, goal: Tensor, readout: Tensor, logits: Tensor, batch: Batch) -> Tensor:
+    def _goal_log_probs(self, goal: Tensor, readout: Tensor, log_probs: Tensor, batch: Batch) -> Tensor:
         """(B, end - first, V): the distributions that rolled-out states should give. The head is frozen here."""
         first, end = batch.span
         if self.config.stop_gradient and readout.data_ptr() == goal.data_ptr():
-            logits = logits.detach()  # state and readout are one tensor: nothing to compute again
-        else:
-            logits = self.backbone.logits(goal[:, first - 1 : end - 1], frozen=True)
-        return precise(logits).log_softmax(-1)
+            return log_probs.detach()  # state and readout are one tensor: nothing to compute again
+        return precise(self.backbone.logits(goal[:, first - 1 : end - 1], frozen=True)).log_softmax(-1)
 
     def _per_step(self, sums: list[Tensor], like: Tensor) -> Tensor:
         """(K,): a sum a step; steps beyond the sequence's length add nothing."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.objectives.base import CausalPredictor, Objective, token_loss
+from statewise.objectives.base import CausalPredictor, Objective, precise, token_loss
 from statewise.types import Batch, Loss, Part
 
 
@@ -29,8 +29,8 @@ class NextToken(Objective):
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
         readout = self.backbone(batch.tokens, documents=batch.documents).readout
-        total = token_loss(self.backbone.logits(readout[:, first - 1 : end - 1]), batch)
-        return Loss({"next_token": Part(total, self.counts(batch)["next_token"], 1.0)})
+        log_probs = precise(self.backbone.logits(readout[:, first - 1 : end - 1])).log_softmax(-1)
+        return Loss({"next_token": Part(token_loss(log_probs, batch), self.counts(batch)["next_token"], 1.0)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens."""

@@ -196,11 +196,23 @@ def compare(folders: Sequence[Path]) -> Comparison:
     firsts = [same[0] for same in grouped.values()]
     differences = _differences(firsts)
     headline = Headline(**members[0].report["headline"])
+    for member in members:
+        if member.report["headline"] != members[0].report["headline"]:
+            raise ValueError(
+                f"{members[0].folder} and {member.folder} are ranked by different metrics: compare them apart"
+            )
+        if member.report["num"] != members[0].report["num"]:
+            raise ValueError(
+                f"{members[0].folder} was evaluated on {members[0].report['num']} examples and {member.folder} on "
+                f"{member.report['num']}: evaluate both in the same way"
+            )
+    chances = [member.report["chance"] for member in members]
+    chance = {name: value for name, value in chances[0].items() if all(other.get(name) == value for other in chances)}
     groups: list[Group] = []
     for same, label in zip(grouped.values(), _labels(firsts, differences)):
         same.sort(key=lambda member: member.seed)
         groups.append(_group(label, same, groups[0] if groups else None, headline))
-    return Comparison(groups, headline, dict(members[0].report["chance"]), differences)
+    return Comparison(groups, headline, chance, differences)
 
 
 def _member(folder: Path) -> Member:

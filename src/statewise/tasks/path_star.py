@@ -98,11 +98,19 @@ class PathStar(Task, World):
         return self._draw(rng, n, held_out=False)
 
     def _draw(self, rng: np.random.Generator, n: int, *, held_out: bool) -> Examples:
-        share = 1 / HELD_OUT_SHARE if held_out else 1 - 1 / HELD_OUT_SHARE
+        share = 1 / HELD_OUT_SHARE if held_out else 1 - 1 / HELD_OUT_SHARE  # roughly: what is missing is drawn again
         rows = np.empty((0, self.context), np.int64)
+        fruitless = 0
         while len(rows) < n:
             drawn = self._draw_any(rng, int((n - len(rows)) / share * 1.05) + 8)
-            rows = np.concatenate([rows, drawn[self._is_held_out(drawn) == held_out]])
+            fitting = drawn[self._is_held_out(drawn) == held_out]
+            rows = np.concatenate([rows, fitting])
+            fruitless = 0 if len(fitting) else fruitless + 1
+            if fruitless == 100:
+                raise ValueError(
+                    f"there are too few different graphs G({self.config.degree},{self.config.length}) with "
+                    f"{self.config.nodes} nodes to hold some out: set task.nodes higher"
+                )
         return self._columns(rows[:n])
 
     def _draw_any(self, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -129,13 +137,19 @@ class PathStar(Task, World):
         return rows
 
     def _is_held_out(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) bool from a hash of the prompt (Fowler-Noll-Vo, 64 bits, then mixed)."""
+        """(n,) bool: those of the held-out file; without one, a share that the hash of the prompt chooses."""
+        hashes = self._hash(rows)
+        if self.config.held_out_file is not None:
+            return np.isin(hashes, self._hash(self.held_out().tokens))
+        return (hashes >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
+
+    def _hash(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) uint64 of the prompts (Fowler-Noll-Vo, then mixed)."""
         value = np.full(len(rows), 0xCBF29CE484222325, np.uint64)
         for column in rows[:, : self.config.prompt_length].T.astype(np.uint64):
             value = (value ^ column) * np.uint64(0x100000001B3)
         value ^= value >> np.uint64(29)
-        value *= np.uint64(0xBF58476D1CE4E5B9)
-        return (value >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
+        return value * np.uint64(0xBF58476D1CE4E5B9)
 
     def _columns(self, rows: np.ndarray) -> Examples:
         n = len(rows)
@@ -145,7 +159,10 @@ class PathStar(Task, World):
         """The fixed training set, if the recipe has one."""
         config = self.config
         if self._training is None and config.training_file is not None:
-            self._training = self.read(Path(config.training_file))
+            read = self.read(Path(config.training_file))
+            if np.isin(self._hash(read.tokens), self._hash(self.held_out().tokens)).any():
+                raise ValueError(f"{config.training_file}: holds graphs that are held out too")
+            self._training = read
         elif self._training is None and config.training_graphs is not None:
             rng = np.random.default_rng([config.data_seed, 1])
             self._training = self._draw(rng, config.training_graphs, held_out=False)
@@ -208,7 +225,10 @@ class PathStar(Task, World):
         prompt, path = row[: config.prompt_length], row[config.prompt_length :]
         if prompt[-1] != self.equals:
             raise ValueError(f"the number of edges is not {config.edges}, that of G({config.degree},{config.length})")
-        edges = set(zip(prompt[0 : 3 * config.edges : 3].tolist(), prompt[1 : 3 * config.edges : 3].tolist()))
+        sources, targets = prompt[0 : 3 * config.edges : 3].tolist(), prompt[1 : 3 * config.edges : 3].tolist()
+        edges, centre = set(zip(sources, targets)), int(prompt[-3])
+        if len({centre, *targets}) != config.edges + 1 or not _all_reached(edges, centre, config.length - 1):
+            raise ValueError(f"the edges are not {config.degree} arms of {config.length - 1} nodes from the start")
         if path[0] != prompt[-3] or path[-1] != prompt[-2]:
             raise ValueError("the path does not lead from the start to the goal")
         if any(step not in edges for step in zip(path[:-1].tolist(), path[1:].tolist())):
@@ -272,3 +292,12 @@ class PathStar(Task, World):
         if config.encoding == "plain":
             return np.array([start]) if done == 0 else np.sort(targets[sources == prefix[-1]])
         return np.array([goal]) if done == 0 else np.sort(sources[targets == prefix[-1]])
+
+
+def _all_reached(edges: set[tuple[int, int]], centre: int, steps: int) -> bool:
+    """Whether so many steps along the edges, all arms at once, lead from the centre over every edge."""
+    front, left = {centre}, set(edges)
+    for _ in range(steps):
+        taken = {edge for edge in left if edge[0] in front}
+        front, left = {target for _, target in taken}, left - taken
+    return not left and len(front) * steps == len(edges)

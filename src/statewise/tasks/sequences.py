@@ -58,6 +58,7 @@ class Sequences(Task):
         if kept:
             facts = json.loads(kept["sequences.json"])
             self.vocab, self.sums = Vocab(facts["symbols"]), facts["sha256"]
+            self.paths = [Path(path) for path in self.sums]
             self.context, self.has_prompts = facts["context"], facts["has_prompts"]
         else:
             self._take_in()
@@ -79,15 +80,12 @@ class Sequences(Task):
 
     # Reading
 
-    def _paths(self) -> list[Path]:
-        if not self.config.path:
-            raise ValueError("task.path is not set: give the file of sequences with --task.path FILE")
-        return [Path(path) for path in (self.config.path, self.config.held_out_path) if path]
-
     def _take_in(self) -> None:
         """Learns the vocabulary and the longest sequence from the data."""
-        paths = self._paths()
-        lines = [line for path in paths for _, line in parse_file(path)]
+        if not self.config.path:
+            raise ValueError("task.path is not set: give the file of sequences with --task.path FILE")
+        self.paths = [Path(path).resolve() for path in (self.config.path, self.config.held_out_path) if path]
+        lines = [line for _, line in parse_file(self.paths[0])]
         symbols = dict.fromkeys(symbol for prompt, answer in lines for symbol in (*prompt, *answer))
         if self.config.end in symbols:
             raise ValueError(
@@ -96,23 +94,31 @@ class Sequences(Task):
             )
         self.vocab = Vocab([*symbols, self.config.end])
         self.has_prompts = any(prompt for prompt, _ in lines)
-        self.context = self.config.context or 1 + max(len(prompt) + len(answer) for prompt, answer in lines)
-        self.sums = {str(path): _checksum(path) for path in paths}
+        every = [*lines, *(line for path in self.paths[1:] for _, line in parse_file(path))]
+        self.context = self.config.context or 1 + max(len(prompt) + len(answer) for prompt, answer in every)
+        self.sums = {str(path): _checksum(path) for path in self.paths}
         self._split()
 
     def _split(self) -> tuple[Examples, Examples]:
         """Training and held-out examples. Raises `ValueError` if the data is gone or has changed."""
         if self._parts is not None:
             return self._parts
-        for path in self._paths():
+        for path in self.paths:
             if not path.exists():
                 raise ValueError(f"{path}: the data of this run is not there any more")
-            if self.sums.get(str(path)) != _checksum(path):
+            if self.sums[str(path)] != _checksum(path):
                 raise ValueError(f"{path}: the data has changed since the run began")
-        path, *others = self._paths()
+        path, *others = self.paths
         lines = parse_file(path)
         if others:
-            self._parts = self._examples(path, lines), self._examples(others[0], parse_file(others[0]))
+            held_out_lines = parse_file(others[0])
+            trained_on = {line for _, line in lines}
+            problems = Problems(others[0])
+            for number, line in held_out_lines:
+                if line in trained_on:
+                    problems.add(number, f"this line is in {path.name} too, so it is not held out")
+            problems.raise_if_any()
+            self._parts = self._examples(path, lines), self._examples(others[0], held_out_lines)
             return self._parts
         different = sorted({line for _, line in lines}, key=_rank)
         if len(different) < 2:
@@ -162,12 +168,22 @@ class Sequences(Task):
     # Text
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of symbols separated by white space."""
+        """Token ids of symbols separated by white space, or in a JSON list if some hold white space themselves."""
+        if text.lstrip().startswith("[") and text not in self.vocab.ids:
+            try:
+                symbols = json.loads(text)
+            except ValueError:
+                symbols = None
+            if isinstance(symbols, list) and all(isinstance(symbol, (str, int)) for symbol in symbols):
+                return self.vocab.encode([str(symbol) for symbol in symbols])
         return self.vocab.encode(text.split())
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Symbols joined by spaces."""
-        return " ".join(self.vocab.decode(tokens))
+        """Symbols joined by spaces; as a JSON list if one of them holds white space."""
+        symbols = self.vocab.decode(tokens)
+        if any(symbol.split() != [symbol] for symbol in symbols):
+            return json.dumps(symbols, ensure_ascii=False)
+        return " ".join(symbols)
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
         """`exact_match`: the answer and nothing else, end symbol included."""

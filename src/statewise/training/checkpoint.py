@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import pickle
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialise
 from torch import nn
 
 from statewise.run import Checkpoint, DamagedCheckpoint, Run
@@ -18,13 +19,9 @@ def save(run: Run, step: int, module: nn.Module, training: dict[str, Any]) -> Ch
     """Writes the checkpoint of `step`. `training` holds tensors, numbers, strings and containers of them."""
     weights = {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
 
-    def write_weights(path: Path) -> None:
-        save_file(weights, path)
-
-    def write_training(path: Path) -> None:
-        torch.save(training, path)
-
-    return run.write_checkpoint(step, {"weights.safetensors": write_weights, "training.pt": write_training})
+    buffer = io.BytesIO()
+    torch.save(training, buffer)
+    return run.write_checkpoint(step, {"weights.safetensors": serialise(weights), "training.pt": buffer.getvalue()})
 
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:

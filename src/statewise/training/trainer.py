@@ -19,7 +19,7 @@ from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, Record, Run
 from statewise.training import checkpoint as checkpoints
 from statewise.training.optim import learning_rate, make_optimizer
-from statewise.types import Batch, Headline
+from statewise.types import Batch, Headline, NotFinite
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 """Signals that end training with a checkpoint."""
-
-
-class NotFinite(ArithmeticError):
-    """A loss part or the gradient became infinite or undefined."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +59,7 @@ class Progress:
     seconds: float = 0.0
     """Time spent training, over all sessions."""
     best: float | None = None
+    best_step: int = 0
     solved_in_a_row: int = 0
     """Evaluations, up to the last one, that solved the task."""
     window: dict[str, float] = field(default_factory=dict)
@@ -92,6 +89,9 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         if self.first:
             self.run.forget_after(checkpoint.step)
+        if self.progress.best_step not in [found.step for found in self.run.checkpoints()]:
+            self.progress.best = None  # its checkpoint made way for a better one, which has now been dropped
+        self._mark_best()  # a kill may have come between a checkpoint and its mark
 
     def train(self) -> Outcome:
         """Runs to the end. Raises `NotFinite`, naming step and part, before anything bad is saved."""
@@ -104,16 +104,14 @@ class Trainer:
         self.objective.train()
         started = time.monotonic() - progress.seconds
         with self._signals():
-            while progress.step < config.steps:
+            while progress.step < config.steps and not self._solved():
+                began = time.monotonic()
                 stop = self._step(wrapped, optimizer)
                 progress.step += 1
+                progress.window["seconds"] = progress.window.get("seconds", 0.0) + time.monotonic() - began
                 progress.seconds = time.monotonic() - started
                 if self.first:
                     self.watch.step(progress.step)
-                if stop is not None:
-                    self._flush()
-                    self._save()
-                    return Outcome(progress.step, "signal", stop)
                 if progress.step % config.log_every == 0 or progress.step == config.steps:
                     self._log()
                 if (
@@ -121,18 +119,24 @@ class Trainer:
                 ) or progress.step == config.steps:
                     self._evaluate()
                     progress.seconds = time.monotonic() - started
-                    if config.stop_when_solved and progress.solved_in_a_row == 2:
-                        return self._end("solved")
-                if progress.step % config.checkpoint_every == 0:
+                if stop is not None or progress.step % config.checkpoint_every == 0:
+                    self._flush()  # nothing is saved before it is known to be finite
                     self._save()
-        return self._end("steps")
+                if stop is not None:
+                    return Outcome(progress.step, "signal", stop)
+        return self._end("solved" if self._solved() else "steps")
+
+    def _solved(self) -> bool:
+        return self.config.stop_when_solved and self.progress.solved_in_a_row >= 2
 
     def _step(self, wrapped: Any, optimizer: Any) -> int | None:
         """One optimiser step. Returns the signal to stop for, once every process knows of it."""
         config, step = self.config, self.progress.step
         # Every step's randomness follows from its number, so resuming needs no generator state.
         torch.manual_seed(_step_seed(self.seed, step, self.fabric.global_rank))
-        micro = [self._to_device(batch) for batch in self.stream.batches(step, config.accumulate)]
+        drawn = self.stream.batches(step, config.accumulate)
+        tokens = sum(int(batch.real.sum()) for batch in drawn) * self.fabric.world_size  # those of this process, scaled
+        micro = [self._to_device(batch) for batch in drawn]
         counts, stop = self._global_counts(micro)
         rate = learning_rate(step, config)
         for group in self.optimizer.param_groups:
@@ -159,7 +163,7 @@ class Trainer:
             self._flush()
         window = self.progress.window
         window["steps"] = window.get("steps", 0.0) + 1
-        window["tokens"] = window.get("tokens", 0.0) + self.tokens
+        window["tokens"] = window.get("tokens", 0.0) + tokens
         return stop
 
     def _to_device(self, batch: Batch) -> Batch:
@@ -175,7 +179,6 @@ class Trainer:
         for batch in micro:
             for name, count in self.objective.counts(batch).items():
                 counts[name] = counts[name] + count if name in counts else count
-        self.tokens = sum(batch.real.numel() for batch in micro) * self.fabric.world_size
         if self.fabric.world_size == 1:
             return counts, self.signal
         sizes = [count.numel() for count in counts.values()]
@@ -225,7 +228,7 @@ class Trainer:
         window, progress = self.progress.window, self.progress
         steps = window.pop("steps")
         tokens = window.pop("tokens")
-        elapsed = progress.seconds - window.pop("since", 0.0)
+        elapsed = window.pop("seconds")
         record: Record = {"kind": "train", "step": progress.step, "loss": window["loss"] / steps}
         record |= {name: value / steps for name, value in window.items() if name != "loss"}
         record |= {
@@ -235,7 +238,6 @@ class Trainer:
             "seconds": progress.seconds,
         }
         window.clear()
-        window["since"] = progress.seconds
         self._write(record)
 
     def _evaluate(self) -> None:
@@ -255,10 +257,13 @@ class Trainer:
         value = metrics[self.headline.metric]
         self.progress.solved_in_a_row = self.progress.solved_in_a_row + 1 if self.headline.solved(value) else 0
         if improved:
-            self.progress.best = value
+            self.progress.best, self.progress.best_step = value, self.progress.step
             self._save()
-            if self.first:
-                self.run.mark_best(self.progress.step, self.headline.metric, value)
+            self._mark_best()
+
+    def _mark_best(self) -> None:
+        if self.first and self.progress.best is not None:
+            self.run.mark_best(self.progress.best_step, self.headline.metric, self.progress.best)
 
     def _save(self) -> None:
         """Writes a checkpoint, unless this step's is on disk already."""
