@@ -5,6 +5,9 @@ BIN = $(VENV)/bin
 # What a torch wheel without CUDA needs differs by machine; TORCH=... replaces the pinned version.
 TORCH ?= $(shell grep -m1 '^torch==' constraints.txt)
 
+# `make demo SEED=2` shows another draw of weights and graphs.
+SEED ?= 1
+
 .PHONY: setup demo test slow bench clean
 
 setup: $(VENV)/.ready
@@ -18,8 +21,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 # Trains GPT and NextLat on small path-star graphs and shows what the difference is.
 demo: setup
-	$(BIN)/statewise train path-star-small --out runs/demo/next-token --overwrite
-	$(BIN)/statewise train path-star-small --objective next_latent --objective.horizon 2 --out runs/demo/next-latent --overwrite
+	$(BIN)/statewise train path-star-demo --seed $(SEED) --out runs/demo/next-token --overwrite
+	$(BIN)/statewise train path-star-demo --objective next_latent --objective.horizon 2 --seed $(SEED) --out runs/demo/next-latent --overwrite
 	$(BIN)/statewise compare runs/demo/next-token runs/demo/next-latent --out runs/demo/report
 
 test: setup

@@ -84,6 +84,16 @@ def test_evaluate_prints_and_keeps(capsys, runs):
     assert set(found["metrics"]) >= {"path_accuracy", "branch_accuracy", "position_1", "loss", "perplexity"}
 
 
+def test_what_deviates_does_not_replace_the_report(capsys, runs):
+    folder = runs / "next_token-2"
+    before = Run(folder).report("evaluation")
+    assert called(capsys, "evaluate", folder, "--num", "3")[0] == 0
+    assert called(capsys, "evaluate", folder, "--checkpoint", "last")[0] == 0
+    assert Run(folder).report("evaluation") == before
+    assert Run(folder).report("evaluation-first-3")["num"] == 3
+    assert Run(folder).report("evaluation-checkpoint-last")["checkpoint"] == 12
+
+
 def test_evaluate_on_a_file(capsys, runs, tmp_path):
     path = tmp_path / "graphs.txt"
     path.write_text(f"{GRAPH}0,1,2\n")
@@ -136,6 +146,8 @@ def test_several_seeds_run_resume_and_compare_as_a_whole(capfd, tmp_path):
     assert main(["train", "--resume", str(folder)]) == 0
     assert Run(folder / "seed-3").end()["reason"] == "steps"
     assert main(["compare", str(folder), "--out", str(tmp_path / "report")]) == 0
+    assert main([*words, "--trainer.steps", "7", "--overwrite"]) == 0
+    assert [Run(folder / f"seed-{seed}").end()["step"] for seed in (1, 3)] == [7, 7]
     assert json.loads((tmp_path / "report" / "report.json").read_text())["groups"][0]["runs"][1].endswith("seed-3")
 
 
@@ -160,6 +172,12 @@ MISTAKES = [
     (["generate", "nowhere", "--prompt", "1", "--decoder", "beam"], "unknown decoder 'beam'"),
     (["generate", "nowhere", "--prompt", "1", "--temperature", "2"], "has no field 'temperature'"),
     (["compare", "nowhere", "--out", "x"], "nowhere is no run"),
+    (["train", "path-star-small", "--out", "x", "--seeds", "1-2", "--seed", "3"], "give --seed or --seeds"),
+    (["train", "path-star-small", "--out", "x", "--seed", "-1"], "seed must not be negative"),
+    (["train", "path-star-small", "--out", "x", "--backbone.heads", "0"], "heads must be at least 1"),
+    (["train", "path-star-small", "--out", "x", "--trainer.report_num", "0"], "report_num must be at least 1"),
+    (["train", "--resume", "nowhere", "--print_config"], "exactly as it is"),
+    (["generate", "nowhere", "--prompt", "1", "--decoder", "sample", "--temperature", "{"], "temperature"),
 ]
 
 

@@ -80,6 +80,17 @@ def test_runs_without_a_report_or_twice_are_named(tmp_path):
         compare([one, twin])
 
 
+def test_runs_that_were_measured_differently_are_not_compared(tmp_path):
+    one, other = make_run(tmp_path / "a", 1, 0.5), make_run(tmp_path / "b", 2, 0.5)
+    report = Run(other).report("evaluation")
+    Run(other).write_report("evaluation", {**report, "num": 5})
+    with pytest.raises(ValueError, match="was evaluated on 10 examples"):
+        compare([one, other])
+    Run(other).write_report("evaluation", {**report, "headline": {**report["headline"], "metric": "loss"}})
+    with pytest.raises(ValueError, match="ranked by different metrics"):
+        compare([one, other])
+
+
 def test_interval_is_students(tmp_path):
     summary = summarise({1: 1.0, 2: 2.0, 3: 4.0}, None)
     low, high = stats.t.interval(0.95, 2, loc=7 / 3, scale=stats.sem([1.0, 2.0, 4.0]))

@@ -165,3 +165,17 @@ def test_two_processes_stop_together_and_resume(tmp_path):
     run_to_end("--resume", str(folder))
     assert Run.open(folder).end()["reason"] == "steps"
     assert json.loads((folder / "config.json").read_text())["trainer"]["devices"] == 2
+
+
+def test_of_two_processes_one_speaks_about_a_mistake(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    done = subprocess.run(
+        command("path-star-small", *FLAGS, "--trainer.devices", "2", "--out", str(folder)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("exists: choose another --out") == 1
+    assert "Traceback" not in done.stderr

@@ -233,3 +233,58 @@ def test_config_holds_every_field(tmp_path):
     assert config["objective"] == {"name": "next_token"}
     assert config["backbone"]["width"] == 16
     assert config["trainer"]["betas"] == [0.9, 0.95]
+
+
+def test_a_report_that_was_cut_off_is_made_up_for(tmp_path):
+    folder = tmp_path / "run"
+    train(tiny(), folder)
+    before = Run(folder).report("evaluation")
+    (folder / "reports" / "evaluation.json").unlink()
+    assert not Run(folder).complete()
+    assert resume(folder).reason == "steps"
+    assert Run(folder).report("evaluation") == before
+    assert [record["kind"] for record in Run(folder).metrics()].count("end") == 1
+
+
+def test_resuming_from_an_older_checkpoint_forgets_a_best_that_is_gone(tmp_path):
+    values = iter([0.5, 0.4, 0.6, 0.3, 0.2, 0.15, 0.1, 0.05, 0.04, 0.03])
+    import statewise.experiment as module
+
+    original = module.Experiment.evaluate
+
+    def scripted(self, *arguments, **options):
+        found = original(self, *arguments, **options)
+        if self.checkpoint is None:
+            found.metrics["path_accuracy"] = next(values)
+        return found
+
+    module.Experiment.evaluate = scripted
+    try:
+        with pytest.raises(Stop):
+            train(tiny("--trainer.steps=40", "--trainer.evaluate_every=5", "--trainer.keep_every=10"), tmp_path / "run",
+                  listener=stop_at(24))  # fmt: skip
+        run = Run(tmp_path / "run")
+        assert run.best_step() == 15
+        assert [found.step for found in run.checkpoints()] == [10, 15, 20]
+        resume(tmp_path / "run", checkpoint="10")  # its best was step 5, which has made way
+    finally:
+        module.Experiment.evaluate = original
+    assert run.best_step() == 15
+    assert Experiment.load(tmp_path / "run").checkpoint.step == 15
+
+
+def test_solved_twice_stays_solved_when_the_end_was_cut_off(tmp_path):
+    recipe = tiny("--trainer.evaluate_every=5", "--trainer.stop_when_solved=true")
+    train(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    found = run.find_checkpoint("last")
+    from statewise.training import checkpoint as checkpoints
+
+    state = checkpoints.load_training(found)
+    state["progress"]["solved_in_a_row"] = 2
+    state["progress"]["step"] = 15
+    run.forget_after(15)
+    experiment = Experiment.build(recipe)
+    checkpoints.save(run, 15, experiment.objective, state)
+    outcome = resume(tmp_path / "run")
+    assert (outcome.step, outcome.reason) == (15, "solved")
