@@ -5,6 +5,7 @@ python benchmarks/attention.py
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable
 
@@ -23,10 +24,12 @@ def both_passes(way: Callable[..., torch.Tensor], inputs: list[torch.Tensor], gr
 
 def main() -> None:
     machine.keep_freed_memory()
-    dtype = torch.bfloat16 if machine.choose_precision("auto", "cpu") == "bf16" else torch.float32
-    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {dtype}, {TOKENS} tokens, {HEADS} heads")
+    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {TOKENS} tokens, {HEADS} heads of {WIDTH}")
     bars = Bars()
-    for length in (16, 32, 64, 128, 256, 512, 1024):
+    dtypes = [torch.float32]
+    if machine.choose_precision("auto", "cpu") == "bf16":
+        dtypes.append(torch.bfloat16)
+    for dtype, length in itertools.product(dtypes, (16, 32, 64, 128, 256, 512, 1024)):
         shape = (TOKENS // length, HEADS, length, WIDTH)
         inputs = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
         gradient = torch.randn(shape, dtype=dtype)
@@ -37,7 +40,8 @@ def main() -> None:
         seconds = in_turn(ways, rounds=15)
         written, fused = (1000 * statistics.median(seconds[name]) for name in ("written out", "fused"))
         better = "written out" if written < fused else "fused"
-        what = f"T={length}: written out {written:.1f} ms, fused {fused:.1f} ms; chosen / better"
+        figures = f"written out {written:.1f} ms, fused {fused:.1f} ms; chosen / better"
+        what = f"{str(dtype).removeprefix('torch.')} T={length}: {figures}"
         bars.at_most(what, ratio(seconds["chosen"], seconds[better]), 1.25)
     bars.finish()
 

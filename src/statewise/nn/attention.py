@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from statewise.nn.masks import as_bias, causal, causal_bias
 
-WRITTEN_OUT_UP_TO = 128
-"""Longest key sequence for which the written-out way is chosen on a CPU when gradients are wanted."""
+WRITTEN_OUT_UP_TO = {torch.bfloat16: 512, torch.float32: 64}
+"""By dtype, the longest key sequence for which the written-out way is chosen on a CPU when gradients are wanted."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
@@ -23,7 +23,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = N
     (B, H, Q, T), True where attention is allowed, or None for causal attention whose last query sees
     all keys. Returns (B, H, Q, W).
     """
-    if query.device.type == "cpu" and key.shape[-2] <= WRITTEN_OUT_UP_TO and torch.is_grad_enabled():
+    short = key.shape[-2] <= WRITTEN_OUT_UP_TO.get(query.dtype, 0)
+    if short and query.device.type == "cpu" and torch.is_grad_enabled():
         return attend_written_out(query, key, value, mask=mask, dropout=dropout)
     return attend_fused(query, key, value, mask=mask, dropout=dropout)
 
