@@ -42,7 +42,7 @@ def main() -> None:
         better = "written out" if written < fused else "fused"
         figures = f"written out {written:.1f} ms, fused {fused:.1f} ms; chosen / better"
         what = f"{str(dtype).removeprefix('torch.')} T={length}: {figures}"
-        bars.at_most(what, ratio(seconds["chosen"], seconds[better]), 1.25)
+        bars.at_most(what, ratio(seconds["chosen"], seconds[better]), 1.5)
     bars.finish()
 
 
