@@ -66,9 +66,11 @@ class Comparison:
     """Recipe keys in which groups differ, with each group's value."""
 
     def shown_metrics(self) -> list[str]:
-        """The headline first, then what every group has, without the many positions."""
+        """The headline first, then what every group has; neither the many positions nor perplexity, which is
+        the loss again."""
         common = [name for name in self.groups[0].metrics if all(name in group.metrics for group in self.groups)]
-        others = [name for name in common if name != self.headline.metric and not name.startswith("position_")]
+        hidden = {self.headline.metric, "perplexity"}
+        others = [name for name in common if name not in hidden and not name.startswith("position_")]
         return [self.headline.metric, *others]
 
     def table(self) -> tuple[list[str], list[list[str]]]:

@@ -56,7 +56,8 @@ true {{ sample.truth }}<br><span class="{{ 'right' if sample.right else 'wrong' 
 {% for value in values %}<td>{{ "-" if value is none else value }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
 {% else %}<p class="note">In nothing but the seed.</p>{% endif %}
-</body></html>
+<script>addEventListener("load", () => dispatchEvent(new Event("resize"))) // figures precede the full grid
+</script></body></html>
 """
 
 
