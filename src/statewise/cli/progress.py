@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
 
 
 def record_line(record: Record, steps: int, started: tuple[int, float] = (0, 0.0)) -> str:
-    """One line of text about a record; `started` is the step and second at which this session began."""
+    """One line of text about a record; `started` is the step and second of the last resume."""
     place = f"step {record['step']:>{len(str(steps))}}/{steps}"
     if record["kind"] == "evaluation":
         shown = {name: value for name, value in record.items() if not name.startswith("position_")}

@@ -57,7 +57,7 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0
-    """Time spent training, over all sessions."""
+    """Time spent training, before and after resuming."""
     best: float | None = None
     best_step: int = 0
     solved_in_a_row: int = 0
