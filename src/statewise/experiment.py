@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from statewise.analysis import ANALYSES
+from statewise.analysis.base import Analysis, Findings
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
 from statewise.config import Recipe, fill, parse, read_yaml
@@ -58,6 +60,14 @@ def make_decoder(name: str, **fields: Any) -> Decoder:
     config: type = kind.Config  # type: ignore[attr-defined]
     decoder: Decoder = kind(fill(config, fields, f"decoder {name}"))
     return decoder
+
+
+def make_analysis(name: str, **fields: Any) -> Analysis:
+    """An analysis by name. Raises `ValueError` for unknown names, fields and values."""
+    kind = ANALYSES[name]
+    config: type = kind.Config  # type: ignore[attr-defined]
+    analysis: Analysis = kind(fill(config, fields, f"analysis {name}"))
+    return analysis
 
 
 class Experiment:
@@ -137,6 +147,11 @@ class Experiment:
         examples = self.task.held_out(num) if data is None else self.task.read(Path(data))[:num]
         with self._precision():
             return evaluate(self.task, self.predictor(), make_decoder(decoder), examples)
+
+    def analyze(self, analysis: Analysis) -> Findings:
+        """The findings of an analysis on held-out examples."""
+        with self._precision():
+            return analysis.analyze(self.predictor(), self.task, self.task.held_out(analysis.sequences))
 
     def _precision(self) -> AbstractContextManager[Any]:
         """The precision that the model was trained in."""

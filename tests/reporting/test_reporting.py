@@ -118,8 +118,9 @@ def test_tables_line_up(rows):
 
 
 def test_numbers_stay_readable():
-    assert [number(v) for v in (0.5, 0.0, 1e-5, 1.5e7, None, float("nan"))] == [
+    assert [number(v) for v in (0.5, 0.0, 1e-5, 1.5e7, None, float("nan"), 6144)] == [
         "0.5000", "0.0000", "1.00e-05", "1.50e+07", "-", "-",
+        "6,144",
     ]  # fmt: skip
 
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from statewise.types import NotFinite
 
 VERBS = {
-    "list": "tasks, objectives, backbones, decoders and recipes, a line each",
+    "list": "tasks, objectives, backbones, decoders, analyses and recipes, a line each",
     "train": "train a run from a recipe, or resume one",
     "evaluate": "score a run on held-out data, or on a file",
     "generate": "complete a prompt",
+    "analyze": "look into the states of a run",
     "compare": "set runs side by side: table, curves, report.html",
 }
 

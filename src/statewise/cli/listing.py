@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statewise.analysis import ANALYSES
 from statewise.backbones import BACKBONES
 from statewise.cli.arguments import Parser
 from statewise.config import Table
@@ -13,10 +14,10 @@ from statewise.tasks import TASKS
 
 def run(words: list[str]) -> int:
     """Prints every table, a line a row."""
-    Parser("list", "Lists tasks, objectives, backbones, decoders and recipes.").parse_args(words)
+    Parser("list", "Lists tasks, objectives, backbones, decoders, analyses and recipes.").parse_args(words)
     sections: dict[str, dict[str, str]] = {}
     tables: dict[str, Table] = {
-        "tasks": TASKS, "objectives": OBJECTIVES, "backbones": BACKBONES, "decoders": DECODERS,
+        "tasks": TASKS, "objectives": OBJECTIVES, "backbones": BACKBONES, "decoders": DECODERS, "analyses": ANALYSES,
     }  # fmt: skip
     for title, table in tables.items():
         sections[title] = {name: table.describe(name) for name in table}

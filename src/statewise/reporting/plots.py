@@ -23,6 +23,25 @@ def curve(group: Group, kind: str, metric: str) -> Iterator[tuple[int, list[int]
             yield member.seed, list(steps), list(values)
 
 
+def save_lines(lines: list[tuple[str, list[float], list[float]]], x_title: str, y_title: str, path: Path) -> None:
+    """A plot of (label, x, y) lines as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for number, (label, x, y) in enumerate(lines):
+        axes.plot(x, y, color=COLOURS[number % len(COLOURS)], label=label)
+    axes.set_xlabel(x_title)
+    axes.set_ylabel(y_title)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(lines) > 1:
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
 def panels(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(title, record kind, metric) of the curves that a comparison shows."""
     headline = comparison.headline.metric

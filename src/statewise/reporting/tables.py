@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 Rows = Sequence[Sequence[str]]
 
 
-def number(value: float | None) -> str:
-    """Four decimals; scientific where that would show nothing; a dash for what is not there."""
+def number(value: float | int | None) -> str:
+    """Four decimals, none for whole numbers of things; scientific where that would show nothing; a dash for nothing."""
+    if isinstance(value, int):
+        return f"{value:,}"
     if value is None or value != value:
         return "-"
     if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
@@ -34,6 +36,6 @@ def markdown_table(header: Sequence[str], rows: Rows) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def metrics_table(metrics: Mapping[str, float]) -> str:
+def metrics_table(metrics: Mapping[str, float | int]) -> str:
     """A metric a line."""
     return text_table(["metric", "value"], [[name, number(value)] for name, value in metrics.items()])

@@ -1,0 +1,50 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from doubles import MarkovPredictor, random_examples
+
+from statewise.analysis import ANALYSES
+from statewise.analysis.effective_rank import effective_rank
+from statewise.cli import main
+from statewise.experiment import make_analysis
+
+
+def test_equal_values_count_fully_and_tiny_ones_not():
+    assert effective_rank(np.array([2.0, 2.0, 2.0, 1e-13])) == pytest.approx(3.0)
+    assert effective_rank(np.array([5.0])) == pytest.approx(1.0)
+    p = np.array([0.7, 0.2, 0.1])
+    assert effective_rank(10 * p) == pytest.approx(np.exp(-(p * np.log(p)).sum()))
+    with pytest.raises(ValueError, match="no rank"):
+        effective_rank(np.zeros(3))
+
+
+def test_one_hot_states_have_the_spectrum_of_their_counts():
+    examples = random_examples(np.random.default_rng(0), n=30)
+    real = np.arange(examples.tokens.shape[1]) < examples.lengths[:, None]
+    for positions in (4, 256):
+        seen = examples.tokens[:, :positions][real[:, :positions]]
+        counts = np.sqrt(np.bincount(seen, minlength=11))  # singular values of a matrix of one-hot rows
+        found = make_analysis("effective-rank", positions=positions).analyze(
+            MarkovPredictor(torch.full((11, 11), 1 / 11)), None, examples
+        )
+        assert found.metrics["effective_rank"] == pytest.approx(effective_rank(counts), rel=1e-6)
+        assert found.metrics["states"] == len(seen)
+
+
+@pytest.mark.parametrize("name", list(ANALYSES))
+def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_path, capsys):
+    run = tmp_path / "run"
+    flags = "--task.held_out_graphs 40 --backbone.width 16 --backbone.heads 2 --backbone.layers 1 --trainer.steps 2"
+    assert main(["train", "path-star-small", *flags.split(), "--trainer.batch_size", "8", "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["analyze", str(run), name, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert json.loads((run / "reports" / f"{name}.json").read_text()) == printed
+    assert all(np.isfinite(value) for value in printed["metrics"].values())
+    assert (run / "reports" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["analyze", str(run), "efective-rank"]) == 2
+    assert "did you mean effective-rank" in capsys.readouterr().err
+    assert main(["analyze", str(run), name, "--sequnces", "4"]) == 2
+    assert "did you mean sequences" in capsys.readouterr().err
