@@ -18,6 +18,9 @@ from statewise.types import Batch, Examples, Hidden
 
 VOCABULARY, CONTEXT = 11, 24
 
+SMALL_RUN = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1", "--trainer.batch_size=8"]
+"""Flags that make a run of any recipe a matter of seconds."""
+
 
 def tiny_gpt(**overrides: Any) -> Backbone:
     """A two-layer GPT; `overrides` are config fields."""

@@ -137,13 +137,13 @@ class Experiment:
             tokens = self.task.encode(prompt)[None]
             room = self.task.context - tokens.shape[1]
             with self._precision():
-                completions += made.decode(predictor, tokens, limit=min(limit or room, room), end=end)
+                completions += made.decode(predictor, tokens, limit=room if limit is None else limit, end=end)
         return completions
 
     def evaluate(self, num: int | None = None, data: str | Path | None = None, decoder: str = "greedy") -> Evaluation:
         """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format."""
         if num is not None and num < 1:
-            raise ValueError(f"--num must be at least 1, not {num}")
+            raise ValueError(f"num must be at least 1, not {num}")
         examples = self.task.held_out(num) if data is None else self.task.read(Path(data))[:num]
         with self._precision():
             return evaluate(self.task, self.predictor(), make_decoder(decoder), examples)

@@ -6,30 +6,19 @@ import sys
 
 import pytest
 import yaml
+from doubles import SMALL_RUN
 
 from statewise import __version__
 from statewise.cli import main
 from statewise.run import Run
 
 TINY = [
-    "--task.held_out_graphs",
-    "40",
-    "--backbone.width",
-    "16",
-    "--backbone.heads",
-    "2",
-    "--backbone.layers",
-    "1",
-    "--trainer.batch_size",
-    "8",
-    "--trainer.steps",
-    "12",
-    "--trainer.log_every",
-    "4",
-    "--trainer.evaluate_every",
-    "6",
-    "--trainer.evaluate_num",
-    "20",
+    *SMALL_RUN,
+    "--task.held_out_graphs=40",
+    "--trainer.steps=12",
+    "--trainer.log_every=4",
+    "--trainer.evaluate_every=6",
+    "--trainer.evaluate_num=20",
 ]
 GRAPH = "0,1|1,2|0,3|3,4|0,5|5,6/0,2="
 

@@ -91,6 +91,8 @@ def test_wrong_settings_are_named(decoder, fields, message):
 
 @pytest.mark.parametrize("decoder", list(DECODERS))
 def test_prompts_that_cannot_be_read_are_named(decoder):
+    with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
+        decode(decoder, [[0]], limit=0)
     with pytest.raises(ValueError, match="the prompt is empty"):
         decode(decoder, np.zeros((1, 0), np.int64))
     with pytest.raises(ValueError, match="40 tokens, and the model's context is 32"):

@@ -10,35 +10,21 @@ import time
 
 import pytest
 import torch
+from doubles import SMALL_RUN
 from safetensors.torch import load_file
 
 from statewise.run import Run
 
 FLAGS = [
-    "--task.held_out_graphs",
-    "20",
-    "--backbone.width",
-    "16",
-    "--backbone.heads",
-    "2",
-    "--backbone.layers",
-    "1",
-    "--trainer.batch_size",
-    "8",
-    "--trainer.steps",
-    "1500",
-    "--trainer.log_every",
-    "40",
-    "--trainer.evaluate_every",
-    "200",
-    "--trainer.evaluate_num",
-    "20",
-    "--trainer.checkpoint_every",
-    "60",
-    "--trainer.threads",
-    "1",
-    "--trainer.stop_when_solved",
-    "false",
+    *SMALL_RUN,
+    "--task.held_out_graphs=20",
+    "--trainer.steps=1500",
+    "--trainer.log_every=40",
+    "--trainer.evaluate_every=200",
+    "--trainer.evaluate_num=20",
+    "--trainer.checkpoint_every=60",
+    "--trainer.threads=1",
+    "--trainer.stop_when_solved=false",
 ]
 
 

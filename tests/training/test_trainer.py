@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from doubles import SMALL_RUN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -16,10 +17,16 @@ from statewise.run import Run
 from statewise.types import NotFinite
 
 TINY = [
-    "--task.held_out_graphs=50", "--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1",
-    "--trainer.batch_size=8", "--trainer.log_every=4", "--trainer.evaluate_every=10", "--trainer.evaluate_num=20",
-    "--trainer.checkpoint_every=5", "--trainer.precision=fp32", "--trainer.steps=20", "--trainer.warmup_steps=2",
-]  # fmt: skip
+    *SMALL_RUN,
+    "--task.held_out_graphs=50",
+    "--trainer.log_every=4",
+    "--trainer.evaluate_every=10",
+    "--trainer.evaluate_num=20",
+    "--trainer.checkpoint_every=5",
+    "--trainer.precision=fp32",
+    "--trainer.steps=20",
+    "--trainer.warmup_steps=2",
+]
 
 
 def tiny(*flags):

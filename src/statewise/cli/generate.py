@@ -24,8 +24,6 @@ def run(words: list[str]) -> int:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="print JSON with the log-probability")
     options, rest = parser.split(words)
-    if options.limit is not None and options.limit < 1:
-        raise ValueError(f"--limit must be at least 1, not {options.limit}")
     fields = pairs(rest)
 
     from statewise.experiment import Experiment, make_decoder

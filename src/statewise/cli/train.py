@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from statewise.cli.arguments import Parser
+
+if TYPE_CHECKING:
+    from statewise.experiment import Listener
 
 DESCRIPTION = """Trains a run from a recipe, or goes on with one.
 
@@ -95,7 +100,7 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     return _watched(lambda listener: resume(folder, checkpoint=options.checkpoint, listener=listener), folder)
 
 
-def _watched(work, folder) -> int:  # type: ignore[no-untyped-def]
+def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
     """Runs `work(listener)` with a display; says how to go on if it was told to stop."""
     from statewise.cli.progress import Display
     from statewise.experiment import Listener

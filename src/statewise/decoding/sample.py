@@ -22,12 +22,15 @@ class StepByStep(Decoder):
 
     @torch.no_grad()
     def decode(self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None) -> list[Completion]:
-        """See `Decoder.decode`. Raises `ValueError` if a prompt is empty or leaves no room for an answer."""
+        """See `Decoder.decode`. Raises `ValueError` if a prompt is empty or leaves no room for an answer, or if
+        `limit` is not positive."""
         B, T = prompts.shape
         if T == 0:
             raise ValueError("the prompt is empty: it needs at least one symbol")
         if predictor.context <= T:
             raise ValueError(f"the prompt has {T} tokens, and the model's context is {predictor.context}")
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
         limit = min(limit, predictor.context - T)
         self.begin()
         cursor, logits = predictor.start(torch.from_numpy(prompts))
