@@ -22,10 +22,10 @@ SMALL_RUN = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1",
 """Flags that make a run of any recipe a matter of seconds."""
 
 
-def tiny_gpt(**overrides: Any) -> Backbone:
-    """A two-layer GPT; `overrides` are config fields."""
-    config = GPTConfig(**{"width": 16, "heads": 2, "layers": 2, **overrides})
-    return GPT(config, vocabulary=VOCABULARY, context=CONTEXT)
+def tiny_gpt(*, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
+    """A two-layer GPT; `fields` are config fields."""
+    config = GPTConfig(**{"width": 16, "heads": 2, "layers": 2, **fields})
+    return GPT(config, vocabulary=VOCABULARY + extra_tokens, context=CONTEXT, embedding_of=embedding_of)
 
 
 def tiny_objective(name: str, seed: int = 0, backbone: dict[str, Any] | None = None, **fields: Any) -> Objective:

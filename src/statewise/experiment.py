@@ -44,9 +44,12 @@ def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:
 def make_objective(recipe: Recipe, task: Task) -> Objective:
     """The recipe's objective around its backbone, with weights drawn by the recipe's seed."""
 
-    def make_backbone(**overrides: Any) -> Backbone:
-        config = dataclasses.replace(recipe.backbone.config, **overrides)
-        backbone: Backbone = BACKBONES[recipe.backbone.name](config, vocabulary=len(task.vocab), context=task.context)
+    def make_backbone(*, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
+        config = dataclasses.replace(recipe.backbone.config, **fields)
+        vocabulary = len(task.vocab) + extra_tokens
+        backbone: Backbone = BACKBONES[recipe.backbone.name](
+            config, vocabulary=vocabulary, context=task.context, embedding_of=embedding_of
+        )
         return backbone
 
     torch.manual_seed(recipe.seed)

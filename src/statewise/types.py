@@ -8,7 +8,6 @@ This module imports neither torch nor anything of ours, so that tasks and the co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,13 +85,13 @@ class Part(NamedTuple):
     total: Tensor
     """() or (m,): sums over everything counted."""
     terms: Tensor
-    """() or (m,): how many terms each sum adds up."""
+    """() or (m,): how many terms the mean is over. Of a batch that is a share of a larger one: those of the whole."""
     weight: float
     """Factor of this part's mean in the training loss."""
 
-    def mean(self, terms: Tensor | None = None) -> Tensor:
-        """Scalar; a sum over nothing counts as 0. `terms` replaces the part's own."""
-        share = self.total / (self.terms if terms is None else terms).clamp(min=1)
+    def mean(self) -> Tensor:
+        """Scalar; a sum over nothing counts as 0."""
+        share = self.total / self.terms.clamp(min=1)
         return share.mean() if share.dim() else share
 
 
@@ -101,9 +100,9 @@ class Loss(NamedTuple):
 
     parts: dict[str, Part]
 
-    def value(self, counts: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Scalar to differentiate. `counts` replaces the parts' own, when this batch is a share of a larger one."""
-        terms = [part.weight * part.mean(counts[name] if counts else None) for name, part in self.parts.items()]
+    def value(self) -> Tensor:
+        """Scalar to differentiate."""
+        terms = [part.weight * part.mean() for part in self.parts.values()]
         return sum(terms[1:], start=terms[0])
 
 
@@ -115,6 +114,8 @@ class Completion:
     """(m,) int64 tokens after the prompt, the end token included if one came."""
     log_probability: float
     """Natural log of the probability that the model gave to these tokens."""
+    score: float | None = None
+    """By what a search ranked it among its candidates, in nats, higher is better; None where nothing was ranked."""
 
 
 @dataclass(frozen=True)

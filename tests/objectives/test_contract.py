@@ -73,7 +73,7 @@ def test_a_batch_is_the_sum_of_its_shares(name):
     whole = objective(batch).value()
     shares = [batch._replace(**{field: getattr(batch, field)[half] for field in ("tokens", "scored", "real")})
               for half in (slice(0, 1), slice(1, None))]  # fmt: skip
-    torch.testing.assert_close(sum(objective(share).value(counts) for share in shares), whole)
+    torch.testing.assert_close(sum(objective(share, counts).value() for share in shares), whole)
 
 
 @every_objective

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
@@ -42,5 +41,26 @@ class Backbone(nn.Module, ABC):
         """An empty cache of the right depth."""
 
 
-BackboneFactory = Callable[..., Backbone]
-"""Makes a new backbone; keyword arguments replace fields of its config. An objective may call it twice."""
+class Branching(Backbone):
+    """A backbone whose last block can be had more than once, each copy with its own view of the rest."""
+
+    @abstractmethod
+    def trunk(self, tokens: Tensor, *, documents: Tensor | None = None) -> Any:
+        """What all last blocks read, from `tokens` (B, T): handed to `last`, or to what `make_branch` gave."""
+
+    @abstractmethod
+    def last(self, trunk: Any) -> Hidden:
+        """The rest of `forward`: its own last block and norm."""
+
+    @abstractmethod
+    def make_branch(self) -> nn.Module:
+        """A new last block with its norm, which maps what `trunk` gives to (B, T, D)."""
+
+
+class BackboneFactory(Protocol):
+    """Makes a new backbone at every call; an objective may call it twice."""
+
+    def __call__(self, *, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
+        """`extra_tokens` ids of the objective's own come behind those of the task. With `embedding_of` tokens are
+        embedded by that backbone's matrix. `fields` replace fields of the backbone's config; every backbone has
+        `layers` and `tied`, whether the vocabulary head is the embedding's matrix."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone
+from statewise.backbones.base import Backbone, Branching
 from statewise.nn.block import Block, BlockConfig, Surroundings, init_weights, rotary_angles
 from statewise.nn.cache import KeyValueCache
 from statewise.nn.masks import causal_within_documents, positions_within_documents
@@ -24,16 +24,21 @@ class GPTConfig(BlockConfig):
     """Whether the vocabulary head shares the token embedding's matrix."""
 
 
-class GPT(Backbone):
+class GPT(Branching):
     """Pre-norm decoder; `state` and `readout` are the same tensor, after the final norm."""
 
     Config = GPTConfig
 
-    def __init__(self, config: GPTConfig, *, vocabulary: int, context: int) -> None:
+    def __init__(
+        self, config: GPTConfig, *, vocabulary: int, context: int, embedding_of: Backbone | None = None
+    ) -> None:
         super().__init__()
+        self.config = config
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
-        self.embedding = nn.Embedding(vocabulary, config.width)
+        # The owner is kept out of our parameters, which would otherwise hold its matrix a second time.
+        self.lender = (embedding_of,)
+        self.embedding = nn.Embedding(vocabulary, config.width) if embedding_of is None else None
         self.positions = nn.Embedding(context, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
@@ -43,6 +48,12 @@ class GPT(Backbone):
 
     def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
         """(B, T) -> Hidden of (B, T, D). Raises `ValueError` if the sequence outgrows the context."""
+        return self.last(self.trunk(tokens, documents=documents, cache=cache))
+
+    def trunk(
+        self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None
+    ) -> tuple[Tensor, Surroundings]:
+        """(B, T) -> the residual stream (B, T, D) that the last block reads, and what goes with it."""
         start = cache.length if cache is not None else 0
         end = start + tokens.shape[1]
         if end > self.context:
@@ -51,7 +62,7 @@ class GPT(Backbone):
         place = torch.arange(start, end, device=tokens.device)
         if documents is not None:
             mask, place = causal_within_documents(documents), positions_within_documents(documents)
-        x = self.embedding(tokens)
+        x = self.embed(tokens)
         rotation = None
         if self.positions is None:
             rotation = rotary_angles(place, self.head_width)
@@ -59,22 +70,54 @@ class GPT(Backbone):
             x = x + self.positions(place)
         x = self.dropout(x)
         around = Surroundings(rotation, mask, cache)
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x = block(x, around)
-        if cache is not None:
-            cache.advance(tokens.shape[1])
-        x = self.norm(x)
+        return x, around
+
+    def last(self, trunk: tuple[Tensor, Surroundings]) -> Hidden:
+        """The last block and the norm."""
+        x, around = trunk
+        x = self.norm(self.blocks[-1](x, around))
+        if around.cache is not None:
+            around.cache.advance(x.shape[1])
         return Hidden(state=x, readout=x)
+
+    def make_branch(self) -> Branch:
+        """A new last block with its norm."""
+        return Branch(self.config)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""
-        return self.embedding(tokens)
+        return F.embedding(tokens, self._matrix())
+
+    def _matrix(self) -> Tensor:
+        """(V, D): what tokens are embedded by, here or at the lender."""
+        if self.embedding is not None:
+            return self.embedding.weight
+        (lender,) = self.lender
+        assert isinstance(lender, GPT)
+        return lender._matrix()
 
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
         """(..., D) -> (..., V)."""
-        weight = self.embedding.weight if self.head is None else self.head.weight
+        weight = self._matrix() if self.head is None else self.head.weight
         return F.linear(readout, weight.detach() if frozen else weight)
 
     def make_cache(self) -> KeyValueCache:
         """An empty cache, a layer a block."""
         return KeyValueCache(self.layers)
+
+
+class Branch(nn.Module):
+    """One more last block and norm for a GPT's trunk."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.block = Block(config, config.layers - 1)
+        self.norm = make_norm(config.norm, config.width, config.bias)
+        init_weights(self, config.layers)
+
+    def forward(self, trunk: tuple[Tensor, Surroundings]) -> Tensor:
+        """What `GPT.trunk` gives -> (B, T, D)."""
+        x, around = trunk
+        return self.norm(self.block(x, around))

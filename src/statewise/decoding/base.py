@@ -7,7 +7,7 @@ their own, so that a decoder can say which models it needs instead of trying.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -24,6 +24,8 @@ class Predictor(ABC):
     """Number V of token ids."""
     context: int
     """Longest sequence it can read."""
+    reads_answers: bool = True
+    """Whether the tokens of an answer bear on those after them; False: the prompt alone decides all of them."""
 
     @abstractmethod
     def start(self, prompts: Tensor) -> tuple[Any, Tensor]:
@@ -62,11 +64,29 @@ class Drafter(ABC):
 
 
 class GoalScorer(ABC):
-    """A predictor that can say how well a sequence leads to a goal."""
+    """A predictor that knows how to head for a goal, and how well a sequence leads to it."""
 
     @abstractmethod
-    def score_goal(self, sequences: Tensor, goal: Tensor) -> Tensor:
-        """Log-likelihood (B,) of `goal` (G,) behind each of `sequences` (B, T)."""
+    def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[Any, Tensor]:
+        """`Predictor.start`, with every prediction of the cursor made in the knowledge that the sequence will end
+        in `goal` (G,); with G = 0 it is `Predictor.start`."""
+
+    @abstractmethod
+    def score_goal(self, cursor: Any, goal: Tensor) -> Tensor:
+        """(B,): log-likelihood of `goal` (G,), G >= 1, right behind what the cursor has read, each of its tokens
+        predicted from those before and those after it (BST, equation 7). The cursor stays where it was."""
+
+    @abstractmethod
+    def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
+        """(B,): log-likelihood of the last `count` tokens of `sequences` (B, T), each predicted from those before
+        and those after it by the previous-token head (BST, equation 8) or by the next-token head."""
+
+
+def goal_scorer(predictor: Predictor) -> GoalScorer:
+    """The predictor, if it has that power. Raises `ValueError` if not."""
+    if not isinstance(predictor, GoalScorer):
+        raise ValueError("this model cannot head for a goal or score one: of the objectives, belief_state can")
+    return predictor
 
 
 class Decoder(ABC):
@@ -76,8 +96,44 @@ class Decoder(ABC):
     """Dataclass of its fields."""
 
     @abstractmethod
-    def decode(self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None) -> list[Completion]:
+    def decode(
+        self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+    ) -> list[Completion]:
         """Completes `prompts` (B, T), all of one length, by at most `limit` tokens, or up to the token `end`.
 
-        Raises `ValueError` if the predictor lacks a power that this decoder needs.
+        `goal` (G,) are tokens that shall follow the completion; they are not part of it. Raises `ValueError` if the
+        predictor lacks a power that this decoder needs, or if a goal is given to one that cannot head for it.
         """
+
+
+class Search(Decoder):
+    """A decoder that finds several completions of a prompt and ranks them."""
+
+    @abstractmethod
+    def search(
+        self, predictor: Predictor, prompt: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+    ) -> list[Completion]:
+        """The candidates for one `prompt` (T,), with their scores, best first; else as `decode`."""
+
+    def decode(
+        self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+    ) -> list[Completion]:
+        """The best candidate for each prompt."""
+        return [self.search(predictor, prompt, limit=limit, end=end, goal=goal)[0] for prompt in prompts]
+
+
+def room_for(prompts: np.ndarray, limit: int, context: int, goal: np.ndarray | None = None) -> int:
+    """How many tokens may be generated: `limit`, or what prompt (..., T) and goal (G,) leave of the context.
+
+    Raises `ValueError` if that is nothing, if a prompt is empty, or if `limit` is not positive.
+    """
+    T, G = prompts.shape[-1], 0 if goal is None else len(goal)
+    if T == 0:
+        raise ValueError("the prompt is empty: it needs at least one symbol")
+    if context <= T:
+        raise ValueError(f"the prompt has {T} tokens, and the model's context is {context}")
+    if context <= T + G:
+        raise ValueError(f"a goal of {G} tokens behind a prompt of {T} leaves no room in the context of {context}")
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    return min(limit, context - T - G)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.decoding.base import Decoder, Predictor
+from statewise.decoding.base import Decoder, Predictor, goal_scorer, room_for
 from statewise.types import Completion
 
 
@@ -21,19 +21,18 @@ class StepByStep(Decoder):
         """(B, V) -> (B,) tokens."""
 
     @torch.no_grad()
-    def decode(self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None) -> list[Completion]:
-        """See `Decoder.decode`. Raises `ValueError` if a prompt is empty or leaves no room for an answer, or if
-        `limit` is not positive."""
-        B, T = prompts.shape
-        if T == 0:
-            raise ValueError("the prompt is empty: it needs at least one symbol")
-        if predictor.context <= T:
-            raise ValueError(f"the prompt has {T} tokens, and the model's context is {predictor.context}")
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, not {limit}")
-        limit = min(limit, predictor.context - T)
+    def decode(
+        self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+    ) -> list[Completion]:
+        """See `Decoder.decode`. With a goal the predictor must be a `GoalScorer`. Raises `ValueError` if a prompt is
+        empty or leaves no room for an answer, or if `limit` is not positive."""
+        limit = room_for(prompts, limit, predictor.context, goal)
         self.begin()
-        cursor, logits = predictor.start(torch.from_numpy(prompts))
+        if goal is None:
+            cursor, logits = predictor.start(torch.from_numpy(prompts))
+        else:
+            cursor, logits = goal_scorer(predictor).start_towards(torch.from_numpy(prompts), torch.from_numpy(goal))
+        B = len(prompts)
         chosen: list[Tensor] = []
         scores = torch.zeros(B, device=logits.device)
         ended = torch.zeros(B, dtype=torch.bool, device=logits.device)

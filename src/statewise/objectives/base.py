@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,14 +27,18 @@ class Objective(nn.Module, ABC):
     Config: ClassVar[type]
     """Dataclass of its recipe fields."""
 
+    def forward(self, batch: Batch, counts: Mapping[str, Tensor] | None = None) -> Loss:
+        """The loss of a batch. `counts` replaces its own when the batch is a share of a larger one."""
+        return self.loss(batch, self.counts(batch) if counts is None else counts)
+
     @abstractmethod
-    def forward(self, batch: Batch) -> Loss:
-        """The loss of a batch, in named parts."""
+    def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+        """The loss in named parts: sums over `batch`, with `counts` as the parts' terms."""
 
     @abstractmethod
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The parts' counts, from the masks alone: the trainer adds them up over accumulated batches and
-        processes before the first backward pass, so that every mean is taken over the whole."""
+        processes before the first forward pass, so that every mean is taken over the whole."""
 
     @abstractmethod
     def predictor(self) -> Predictor:
@@ -68,7 +73,7 @@ class CausalCursor:
 
 
 class CausalPredictor(Predictor):
-    """Inference of every model that is a backbone and a vocabulary head."""
+    """Inference of every model that is a backbone and something that reads the next token off its output."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -91,9 +96,16 @@ class CausalPredictor(Predictor):
         return self._read(cursor, tokens)
 
     def _read(self, cursor: CausalCursor, tokens: Tensor, last_only: bool = False) -> Tensor:
-        hidden = self.backbone(tokens.to(self.device), cache=cursor.cache)
-        cursor.recent = hidden.state[:, -1:] if last_only else hidden.state
-        return precise(self.backbone.logits(hidden.readout[:, -1:] if last_only else hidden.readout))
+        tokens = tokens.to(self.device)
+        hidden = self.backbone(tokens, cache=cursor.cache)
+        if last_only:
+            hidden, tokens = Hidden(hidden.state[:, -1:], hidden.readout[:, -1:]), tokens[:, -1:]
+        cursor.recent = hidden.state
+        return precise(self.next_logits(hidden, tokens))
+
+    def next_logits(self, hidden: Hidden, tokens: Tensor) -> Tensor:
+        """(B, T, V): the next token's logits from the backbone's output and the tokens (B, T) that it read."""
+        return self.backbone.logits(hidden.readout)
 
     def rewind(self, cursor: CausalCursor, positions: int) -> None:
         """See `Predictor.rewind`."""
@@ -116,4 +128,4 @@ class CausalPredictor(Predictor):
     @torch.no_grad()
     def logits(self, batch: Batch) -> Tensor:
         """See `Predictor.logits`."""
-        return precise(self.backbone.logits(self.states(batch).readout))
+        return precise(self.next_logits(self.states(batch), batch.tokens.to(self.device)))

@@ -8,7 +8,7 @@ and the dynamics can draft.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -118,12 +118,11 @@ class NextLatent(Objective):
         width = self.backbone.width
         self.dynamics = LatentDynamics(width, config.dynamics_width or width, config.dynamics_norm)
 
-    def forward(self, batch: Batch) -> Loss:
+    def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
         config, (first, end) = self.config, batch.span
         hidden = self.backbone(batch.tokens, documents=batch.documents)
         log_probs = precise(self.backbone.logits(hidden.readout[:, first - 1 : end - 1])).log_softmax(-1)
-        counts = self.counts(batch)
         parts = {"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)}
 
         goal = hidden.state.detach() if config.stop_gradient else hidden.state

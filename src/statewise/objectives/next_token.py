@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -25,12 +26,12 @@ class NextToken(Objective):
         super().__init__()
         self.backbone = make_backbone()
 
-    def forward(self, batch: Batch) -> Loss:
+    def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
         readout = self.backbone(batch.tokens, documents=batch.documents).readout
         log_probs = precise(self.backbone.logits(readout[:, first - 1 : end - 1])).log_softmax(-1)
-        return Loss({"next_token": Part(token_loss(log_probs, batch), self.counts(batch)["next_token"], 1.0)})
+        return Loss({"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens."""

@@ -145,11 +145,11 @@ class Trainer:
         for place, batch in enumerate(micro):
             last = place == len(micro) - 1
             with nullcontext() if last else self.fabric.no_backward_sync(wrapped):
-                loss = wrapped(batch)
+                loss = wrapped(batch, counts)
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
-                self.fabric.backward(loss.value(counts) * self.fabric.world_size)
+                self.fabric.backward(loss.value() * self.fabric.world_size)
             for name, part in loss.parts.items():
-                share = part.mean(counts[name]).detach()
+                share = part.mean().detach()
                 sums[name] = sums[name] + share if name in sums else share
         weights = {name: part.weight for name, part in loss.parts.items()}
         sums["loss"] = torch.stack([weights[name] * share for name, share in sums.items()]).sum()
