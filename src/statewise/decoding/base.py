@@ -63,6 +63,14 @@ class Drafter(ABC):
         """
 
 
+class FutureReader(ABC):
+    """A predictor whose belief states tell the whole future by themselves: the past is not read again."""
+
+    @abstractmethod
+    def future(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(M,): log-probability that the tokens (M, n), n >= 1, follow the prefixes whose states are (M, D)."""
+
+
 class GoalScorer(ABC):
     """A predictor that knows how to head for a goal, and how well a sequence leads to it."""
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.decoding.base import GoalScorer
+from statewise.decoding.base import FutureReader, GoalScorer
 from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise
 from statewise.objectives.pair_loss import Pairs, pair_loss
 from statewise.objectives.text_head import GatedHead, MLPHead, TextHead
@@ -234,7 +234,7 @@ class GoalCursor(CausalCursor):
     """(1, E): the projected state of the goal."""
 
 
-class GoalPredictor(BeliefPredictor, GoalScorer):
+class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader):
     """With the backward encoder at hand, goals can be headed for and scored."""
 
     @torch.no_grad()
@@ -266,8 +266,8 @@ class GoalPredictor(BeliefPredictor, GoalScorer):
     @torch.no_grad()
     def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
         """See `GoalScorer.score_ending`. Raises `ValueError` without a previous-token head, if that is asked for."""
-        if head == "previous" and self.objective.head.outputs == 1:
-            raise ValueError("this model was trained without previous tokens: score by the next-token head instead")
+        if head == "previous":
+            self._need_previous()
         sequences = sequences.to(self.device)
         whole = torch.cat((self.objective.empty_prefix().expand(len(sequences), -1, -1),
                            self.backbone(sequences).state[:, :-1]), dim=1)  # fmt: skip
@@ -277,6 +277,21 @@ class GoalPredictor(BeliefPredictor, GoalScorer):
         place = 0 if head == "next" else 1
         log_probs = self.outputs(whole[:, -count:], behind, place + 1)[..., place, :].log_softmax(-1)
         return log_probs.gather(-1, ending[..., None])[..., 0].sum(1)
+
+    @torch.no_grad()
+    def future(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """See `FutureReader.future`: from the last token to the first by the previous-token head (theorem 2), so the
+        tokens must reach to the end of the sequence. Raises `ValueError` without that head."""
+        self._need_previous()
+        tokens = tokens.to(self.device)
+        suffixes = self._suffixes(tokens)
+        behind = torch.cat((suffixes[:, 1:], self.nothing.expand(len(tokens), 1, -1)), dim=1)
+        log_probs = self.outputs(states[:, None].to(self.device), behind, 2)[..., 1, :].log_softmax(-1)
+        return log_probs.gather(-1, tokens[..., None])[..., 0].sum(1)
+
+    def _need_previous(self) -> None:
+        if self.objective.head.outputs == 1:
+            raise ValueError("this model was trained without previous tokens, so it has no head for them")
 
     def _suffixes(self, tokens: Tensor) -> Tensor:
         """(B, G) -> (B, G, E): the projected state of the suffix that begins with each token."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.decoding.base import Drafter
+from statewise.decoding.base import Drafter, FutureReader
 from statewise.nn.norm import RMSNorm, make_norm
 from statewise.objectives.base import (
     CausalCursor,
@@ -192,7 +192,7 @@ def follows(batch: Batch, step: int) -> Tensor:
     return real & (batch.documents[:, step:] == batch.documents[:, :-step])
 
 
-class LatentDrafter(CausalPredictor, Drafter):
+class LatentDrafter(CausalPredictor, Drafter, FutureReader):
     """Guesses ahead by head, token, dynamics, head, ... from the last state."""
 
     def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:
@@ -209,3 +209,14 @@ class LatentDrafter(CausalPredictor, Drafter):
             token = logits[-1].argmax(-1)
             tokens.append(token)
         return torch.stack(tokens, 1), torch.stack(logits, 1)
+
+    @torch.no_grad()
+    def future(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """See `FutureReader.future`: head and dynamics take turns along the tokens (theorem 3.2)."""
+        tokens = tokens.to(self.device)
+        total = precise(states).new_zeros(len(tokens))
+        for place in range(tokens.shape[1]):
+            log_probs = precise(self.backbone.logits(states)).log_softmax(-1)
+            total += log_probs.gather(-1, tokens[:, place : place + 1])[:, 0]
+            states = self.dynamics(states, self.backbone.embed(tokens[:, place]))
+        return total
