@@ -89,7 +89,8 @@ def save_lines(plots: list[Axes], path: Path) -> None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if plot.shares:
             axes.set_ylim(-0.03, 1.05)
-        if len(plot.lines) > 1:
+        labels = [line.label for line in plot.lines]
+        if len(labels) > 1 and (place == 1 or labels != [line.label for line in plots[place - 2].lines]):
             axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.savefig(path, dpi=130)
 
