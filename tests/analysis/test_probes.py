@@ -184,7 +184,8 @@ def test_the_prompt_is_asked_where_it_varies():
                 hot[:, :-3] = 0  # all but start, goal and `=`
             return Hidden(hot.flatten(1)[:, None].expand(-1, batch.tokens.shape[1], -1), hot)
 
-    found = make_analysis("prompt-probe", **QUICK).analyze(subject(Reader(task), task, Reader(task, sees=False)))
+    fields = {"probe": "linear", "steps": 300, "training_sequences": 1000, "sequences": 200}
+    found = make_analysis("prompt-probe", **fields).analyze(subject(Reader(task), task, Reader(task, sees=False)))
     edges = [place for place in range(1, 19) if place % 3]
     assert found.details["x"] == [*edges, 19, 20]
     assert lines(found)["step 9"]["accuracy"] == [1.0] * 14

@@ -15,11 +15,11 @@ ANALYSES = Table(
         ),
         "prompt-probe": (
             "statewise.analysis.probes:PromptProbe",
-            "which of the prompt's tokens it can read off the belief state after it",
+            "which of the prompt's tokens a small network can read off the state after it",
         ),
         "world-probe": (
             "statewise.analysis.probes:WorldProbe",
-            "whether it can read the task's true state off the belief state",
+            "whether a small network can read the task's true state off the belief state",
         ),
     },
 )
