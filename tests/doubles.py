@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.analysis.base import Model, Subject
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.data import collate
-from statewise.decoding.base import Predictor
+from statewise.decoding.base import Predictor, SuffixEncoder
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
+from statewise.tasks.base import Task
 from statewise.types import Batch, Examples, Hidden
 
 VOCABULARY, CONTEXT = 11, 24
@@ -100,3 +102,47 @@ class MarkovPredictor(Predictor):
 
     def logits(self, batch: Batch) -> Tensor:
         return self.table[batch.tokens]
+
+
+class SumPredictor(MarkovPredictor, SuffixEncoder):
+    """The state is the sum of the tokens read, and their number; that of a suffix the same of what follows."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.full((VOCABULARY, VOCABULARY), 1 / VOCABULARY))
+
+    def states(self, batch: Batch) -> Hidden:
+        tokens = torch.where(batch.real, batch.tokens, 0).double()
+        sums = torch.stack((tokens.cumsum(1), torch.ones_like(tokens).cumsum(1)), -1)
+        return Hidden(sums, sums)
+
+    def suffix_states(self, batch: Batch) -> Tensor:
+        tokens = torch.where(batch.real, batch.tokens, 0).double()
+        both = torch.stack((tokens, batch.real.double()), -1)
+        return both.flip(1).cumsum(1).flip(1)
+
+
+class FixedTask(Task):
+    """Given examples, to train on and to hold out; it has no text and no score."""
+
+    read = encode = decode = score = None  # type: ignore[assignment]
+
+    def __init__(self, held_out: Examples, training: Examples | None = None) -> None:
+        self.examples, self.train = held_out, held_out if training is None else training
+        self.context = self.examples.tokens.shape[1]
+
+    def training(self) -> Examples:
+        return self.train
+
+    def held_out(self, n: int | None = None) -> Examples:
+        return self.examples[:n]
+
+
+def subject(predictor: Predictor, task: Task, untrained: Predictor | None = None, **checkpoints: Predictor) -> Subject:
+    """What an analysis looks at, without a run: `step_3=predictor` is the checkpoint of step 3."""
+    others = {int(name.removeprefix("step_")): other for name, other in checkpoints.items()}
+    return Subject(
+        task,
+        Model("step 9", predictor, 9),
+        lambda which: (Model(f"step {step}", other, step) for step, other in others.items()),
+        lambda: Model("untrained model", untrained or predictor),
+    )

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "evaluation": {"decoding.base", "tasks.base", "data", "types"},
     "reporting": {"run", "types"},
     "experiment": {
+        "__version__",
         "tasks",
         "analysis",
         "data",

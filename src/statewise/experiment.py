@@ -10,11 +10,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
+from statewise import __version__
 from statewise.analysis import ANALYSES
-from statewise.analysis.base import Analysis, Findings
+from statewise.analysis.base import Analysis, Findings, Model, Subject
+from statewise.analysis.beliefs import Beliefs, Positions, Side, beliefs
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
 from statewise.config import Recipe, fill, parse, read_yaml
@@ -28,7 +29,7 @@ from statewise.run import Checkpoint, Record, Run
 from statewise.tasks import TASKS
 from statewise.tasks.base import Kept, Task
 from statewise.training import machine
-from statewise.training.checkpoint import load_weights
+from statewise.training.checkpoint import fingerprint, load_weights
 from statewise.training.trainer import Outcome, Trainer, Watch
 from statewise.types import Batch, Completion, Evaluation, Examples, Hidden
 
@@ -94,11 +95,19 @@ class Experiment:
         """
         run = Run.open(Path(folder))
         found = run.find_checkpoint(checkpoint)
-        experiment = cls._of_run(run)
-        load_weights(found, experiment.objective)
-        experiment.objective.to(machine.choose_device(device)).eval()
-        experiment.checkpoint = found
-        return experiment
+        return cls._of_run(run)._restored(found, machine.choose_device(device))
+
+    def _restored(self, checkpoint: Checkpoint, device: str | torch.device) -> Experiment:
+        """This one, with the weights of a checkpoint."""
+        load_weights(checkpoint, self.objective)
+        self.objective.to(device).eval()
+        self.checkpoint = checkpoint
+        return self
+
+    def _again(self, seed: int) -> Experiment:
+        """The same task and run, and a new model with weights drawn by `seed`."""
+        recipe = dataclasses.replace(self.recipe, seed=seed)
+        return Experiment(self.recipe, self.task, make_objective(recipe, self.task), self.run)
 
     @classmethod
     def _of_run(cls, run: Run) -> Experiment:
@@ -116,11 +125,7 @@ class Experiment:
     def batch(self, sequences: Sequence[str]) -> Batch:
         """A batch of sequences as a person writes them, tokens (B, T)."""
         rows = [self.task.encode(text) for text in sequences]
-        lengths = np.array([len(row) for row in rows], np.int64)
-        tokens = np.zeros((len(rows), lengths.max()), np.int64)
-        for place, row in enumerate(rows):
-            tokens[place, : len(row)] = row
-        return collate(Examples(tokens, lengths, np.zeros_like(lengths)))
+        return collate(Examples.of(rows, [0] * len(rows)))
 
     def states(self, batch: Batch | Sequence[str]) -> Hidden:
         """Belief states after every position, `state` and `readout` (B, T, D)."""
@@ -152,15 +157,62 @@ class Experiment:
             return evaluate(self.task, self.predictor(), make_decoder(decoder), examples)
 
     def analyze(self, analysis: Analysis) -> Findings:
-        """The findings of an analysis on held-out examples."""
+        """What an analysis finds in this model."""
+        subject = Subject(self.task, self._model(), self._checkpoints, self._untrained, str(self._device))
         with self._precision():
-            return analysis.analyze(self.predictor(), self.task, self.task.held_out(analysis.sequences))
+            return analysis.analyze(subject)
+
+    def _checkpoints(self, which: str) -> Iterator[Model]:
+        if self.run is None:
+            raise ValueError("this model is of no run: it has no other checkpoints")
+        every = [str(checkpoint.step) for checkpoint in self.run.checkpoints()]
+        for step in every if which == "all" else which.replace(" ", "").split(","):
+            found = self.run.find_checkpoint(step)
+            yield self._again(self.recipe.seed)._restored(found, self._device)._model()
+
+    def _untrained(self) -> Model:
+        other = self._again(self.recipe.seed + 1)
+        other.objective.to(self._device)
+        return other._model()
+
+    def _model(self) -> Model:
+        """This model for an analysis. What it remembers is kept by the run under a key that the weights decide."""
+        step = None if self.checkpoint is None else self.checkpoint.step
+        label = "new model" if step is None else f"step {step}"
+        if self.run is None:
+            return Model(label, self.predictor(), step)
+        made_by = f"{__version__} {self._device.type} {self._precision_name()} {fingerprint(self.objective)}"
+        run = self.run
+        return Model(label, self.predictor(), step, lambda key, make: run.remember(f"{made_by} {key}", make))
+
+    def embed(
+        self,
+        data: str | Path,
+        *,
+        prompts: bool = False,
+        positions: Positions = "last",
+        of: Side = "prefix",
+    ) -> Beliefs:
+        """Belief vectors of the sequences of a file in the task's format, or of `prompts`, one a line.
+
+        Which of them `positions` and `of` say: see `statewise.analysis.beliefs.beliefs`. Raises `ValueError` for
+        lines that cannot be read, and if the model lacks such beliefs.
+        """
+        examples = self.task.read_prompts(Path(data)) if prompts else self.task.read(Path(data))
+        with self._precision():
+            return beliefs(self.predictor(), examples, positions, of)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.objective.parameters()).device
+
+    def _precision_name(self) -> str:
+        name: str = self.run.environment().get("precision", "fp32") if self.run else "fp32"
+        return name
 
     def _precision(self) -> AbstractContextManager[Any]:
         """The precision that the model was trained in."""
-        precision = self.run.environment().get("precision", "fp32") if self.run else "fp32"
-        device = next(self.objective.parameters()).device.type
-        return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision_name() == "bf16")
 
     def report(self, evaluation: Evaluation, name: str = "evaluation") -> dict[str, Any]:
         """Writes an evaluation into the run's reports, for `compare`; returns what was written."""

@@ -6,6 +6,7 @@
     metrics.jsonl       every number that was printed while training, a record a line
     checkpoints/        step-00000500/ with weights.safetensors, training.pt, manifest.json; best.json
     reports/            what later commands found out about the run
+    cache/              arrays that later commands would compute again; may be deleted at any time
 
 Files are written under a temporary name, synced and renamed, so that a kill at any moment leaves the last
 complete one. Checkpoints carry checksums.
@@ -16,13 +17,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 FORMAT = 1
 """Version of this layout, kept in config.json."""
@@ -72,6 +76,7 @@ class Run:
         self.folder = folder
         self.checkpoints_folder = folder / "checkpoints"
         self.reports_folder = folder / "reports"
+        self.cache_folder = folder / "cache"
 
     @classmethod
     def create(
@@ -292,6 +297,28 @@ class Run:
         path = self.reports_folder / f"{name}.json"
         found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
         return found
+
+    # Cache
+
+    def remember(self, key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """The array kept under `key`, any text; where there is none that can be read, what `make` gives, which is
+        kept from then on."""
+        path = self.cache_folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
+        try:
+            found: np.ndarray = np.load(path, allow_pickle=False)
+            return found
+        except (FileNotFoundError, ValueError, EOFError):
+            made = make()
+        self.cache_folder.mkdir(exist_ok=True)
+        write_array(path, made)
+        return made
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Writes an .npy file atomically."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
 
 
 def write_atomically(path: Path, content: bytes) -> None:

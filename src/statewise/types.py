@@ -8,6 +8,7 @@ This module imports neither torch nor anything of ours, so that tasks and the co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,15 @@ class Examples:
     """(n,) int64: tokens of each sequence, prompt included."""
     prompt_lengths: np.ndarray
     """(n,) int64: tokens given, never asked for. 0 where a sequence has no prompt."""
+
+    @classmethod
+    def of(cls, rows: Sequence[np.ndarray], prompt_lengths: Sequence[int]) -> Examples:
+        """Sequences of token ids, at least one, side by side."""
+        lengths = np.array([len(row) for row in rows], np.int64)
+        tokens = np.zeros((len(rows), lengths.max()), np.int64)
+        for place, row in enumerate(rows):
+            tokens[place, : len(row)] = row
+        return cls(tokens, lengths, np.array(prompt_lengths, np.int64))
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from doubles import MarkovPredictor, random_examples
+from doubles import FixedTask, MarkovPredictor, random_examples, subject
 
 from statewise.analysis import ANALYSES
 from statewise.analysis.effective_rank import effective_rank
@@ -27,10 +27,13 @@ def test_one_hot_states_have_the_spectrum_of_their_counts():
         seen = examples.tokens[:, :positions][real[:, :positions]]
         counts = np.sqrt(np.bincount(seen, minlength=11))  # singular values of a matrix of one-hot rows
         found = make_analysis("effective-rank", positions=positions).analyze(
-            MarkovPredictor(torch.full((11, 11), 1 / 11)), None, examples
+            subject(MarkovPredictor(torch.full((11, 11), 1 / 11)), FixedTask(examples))
         )
         assert found.metrics["effective_rank"] == pytest.approx(effective_rank(counts), rel=1e-6)
         assert found.metrics["states"] == len(seen)
+
+
+QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe") else [] for name in ANALYSES}
 
 
 @pytest.mark.parametrize("name", list(ANALYSES))
@@ -39,7 +42,7 @@ def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_pa
     flags = "--task.held_out_graphs 40 --backbone.width 16 --backbone.heads 2 --backbone.layers 1 --trainer.steps 2"
     assert main(["train", "path-star-small", *flags.split(), "--trainer.batch_size", "8", "--out", str(run)]) == 0
     capsys.readouterr()
-    assert main(["analyze", str(run), name, "--json"]) == 0
+    assert main(["analyze", str(run), name, *QUICK[name], "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert json.loads((run / "reports" / f"{name}.json").read_text()) == printed
     assert all(np.isfinite(value) for value in printed["metrics"].values())

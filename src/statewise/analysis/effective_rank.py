@@ -10,11 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Curve, Findings
+from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
 from statewise.data import blocks, collate
-from statewise.decoding.base import Predictor
-from statewise.tasks.base import Task
-from statewise.types import Examples
 
 NEGLIGIBLE = 1e-12
 """Singular values below it are dropped."""
@@ -41,26 +38,21 @@ class EffectiveRank(Analysis):
 
     def __init__(self, config: EffectiveRankConfig) -> None:
         self.config = config
-        self.sequences = config.sequences
 
-    def analyze(self, predictor: Predictor, task: Task, examples: Examples) -> Findings:
+    def analyze(self, subject: Subject) -> Findings:
         """Metrics `effective_rank`, and `width` and `states`, the sides of the matrix; the spectrum as a curve."""
         rows = []
-        for _, part in blocks(examples, 64):
+        for _, part in blocks(subject.task.held_out(self.config.sequences), 64):
             batch = collate(part)
-            state = predictor.states(batch).state.float().cpu()
+            state = subject.model.predictor.states(batch).state.float().cpu()
             real = batch.real[:, : self.config.positions]
             rows.append(state[:, : self.config.positions][real].numpy())
         states = np.concatenate(rows).astype(np.float64)
         values = np.linalg.svd(states, compute_uv=False)
         metrics = {"effective_rank": effective_rank(values), "width": states.shape[1], "states": len(states)}
         shares = (values / values.sum()).tolist()
-        return Findings(
-            metrics,
-            [Curve("states", [float(place) for place in range(1, len(shares) + 1)], shares)],
-            x_title="singular value, by size",
-            y_title="share of their sum",
-        )
+        spectrum = Curve("states", [float(place) for place in range(1, len(shares) + 1)], shares)
+        return Findings(metrics, [Panel("singular value, by size", "share of their sum", [spectrum])])
 
 
 def effective_rank(singular_values: np.ndarray) -> float:

@@ -97,6 +97,21 @@ def goal_scorer(predictor: Predictor) -> GoalScorer:
     return predictor
 
 
+class SuffixEncoder(ABC):
+    """A predictor that also keeps beliefs of what is still to come, read from the end backwards."""
+
+    @abstractmethod
+    def suffix_states(self, batch: Batch) -> Tensor:
+        """(B, T, D): belief of the suffix that begins at each position; without meaning on padding."""
+
+
+def suffix_encoder(predictor: Predictor) -> SuffixEncoder:
+    """The predictor, if it has that power. Raises `ValueError` if not."""
+    if not isinstance(predictor, SuffixEncoder):
+        raise ValueError("this model has no beliefs of suffixes: of the objectives, belief_state has them")
+    return predictor
+
+
 class Decoder(ABC):
     """Turns prompts into completions."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,22 +24,74 @@ def curve(group: Group, kind: str, metric: str) -> Iterator[tuple[int, list[int]
             yield member.seed, list(steps), list(values)
 
 
-def save_lines(lines: list[tuple[str, list[float], list[float]]], x_title: str, y_title: str, path: Path) -> None:
-    """A plot of (label, x, y) lines as a PNG."""
+SHOWN_OF_A_SERIES = 8
+"""So many of a family of curves are named in the legend, from the first to the last."""
+DASHES = [":", "--", "-."]
+"""Controls take them in order."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a plot."""
+
+    label: str
+    x: list[float]
+    y: list[float]
+    role: str = "line"
+    """`line`; `series`: coloured by its rank in the family; `control`: thin and grey."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Lines that share a plot."""
+
+    x_title: str
+    y_title: str
+    lines: list[Line]
+    shares: bool = False
+    """Whether y lies between 0 and 1."""
+
+
+def save_lines(plots: list[Axes], path: Path) -> None:
+    """Plots side by side as a PNG."""
+    from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    figure = Figure(figsize=(5.2 * len(plots), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for number, (label, x, y) in enumerate(lines):
-        axes.plot(x, y, color=COLOURS[number % len(COLOURS)], label=label)
-    axes.set_xlabel(x_title)
-    axes.set_ylabel(y_title)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    if len(lines) > 1:
-        axes.legend(frameon=False, fontsize=8)
+    for place, plot in enumerate(plots, 1):
+        axes = figure.add_subplot(1, len(plots), place)
+        family = [line for line in plot.lines if line.role == "series"]
+        named = {round(step * (len(family) - 1) / (SHOWN_OF_A_SERIES - 1)) for step in range(SHOWN_OF_A_SERIES)}
+        shades = colormaps["viridis_r"]
+        counts = dict.fromkeys(("line", "series", "control"), 0)
+        for line in plot.lines:
+            number = counts[line.role]
+            counts[line.role] += 1
+            dots = "o" if len(line.x) <= 25 else None
+            if line.role == "control":
+                axes.plot(line.x, line.y, color="0.45", linewidth=1.1, linestyle=DASHES[number % len(DASHES)],
+                          label=line.label)  # fmt: skip
+            elif line.role == "series":
+                shade = shades(0.1 + 0.85 * number / max(1, len(family) - 1))  # later is darker
+                axes.plot(line.x, line.y, color=shade, marker=dots, markersize=3.5,
+                          label=line.label if number in named else None)  # fmt: skip
+            else:
+                axes.plot(line.x, line.y, color=COLOURS[number % len(COLOURS)], marker=dots, markersize=4,
+                          label=line.label)  # fmt: skip
+        axes.set_xlabel(plot.x_title)
+        axes.set_ylabel(plot.y_title)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if all(x == int(x) for line in plot.lines for x in line.x):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if plot.shares:
+            axes.set_ylim(-0.03, 1.05)
+        labels = [line.label for line in plot.lines]
+        if len(labels) > 1 and (place == 1 or labels != [line.label for line in plots[place - 2].lines]):
+            axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.savefig(path, dpi=130)
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
@@ -49,6 +50,21 @@ class Task(ABC):
     @abstractmethod
     def read(self, path: Path) -> Examples:
         """Examples of a file in the task's own format. Raises `ValueError` as `FILE:LINE: what is wrong`."""
+
+    def read_prompts(self, path: Path) -> Examples:
+        """Sequences that are all prompt, one a line, each as `encode` takes it. Raises `ValueError` as `read` does."""
+        rows = []
+        problems = Problems(path)
+        for number, line in read_lines(path):
+            try:
+                rows.append(self.encode(line))
+            except ValueError as error:
+                problems.add(number, str(error))
+                continue
+            if not 0 < len(rows[-1]) <= self.context:
+                problems.add(number, f"{len(rows[-1])} tokens, but there must be 1 to {self.context}")
+        problems.raise_if_any()
+        return Examples.of(rows, [len(row) for row in rows])
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:

@@ -146,11 +146,7 @@ class Sequences(Task):
                 continue
             prompt_lengths.append(len(prompt))
         problems.raise_if_any()
-        lengths = np.array([len(row) for row in rows], np.int64)
-        tokens = np.zeros((len(rows), lengths.max()), np.int64)
-        for place, row in enumerate(rows):
-            tokens[place, : len(row)] = row
-        return Examples(tokens, lengths, np.array(prompt_lengths, np.int64))
+        return Examples.of(rows, prompt_lengths)
 
     def training(self) -> Examples:
         """All lines that are not held out."""

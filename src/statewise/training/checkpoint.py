@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from typing import Any
@@ -32,6 +33,14 @@ def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
         raise DamagedCheckpoint(f"{checkpoint.weights} is no readable safetensors file: {error}") from None
     except RuntimeError as error:
         raise DamagedCheckpoint(f"{checkpoint.weights} does not fit the run's recipe: {error}") from None
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Hexadecimal digest of all weights and their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def load_training(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -1,0 +1,349 @@
+"""Probes against fakes whose states hold exactly what is known, and the batched training against a plain one."""
+
+import numpy as np
+import pytest
+import torch
+from doubles import FixedTask, MarkovPredictor, SumPredictor, random_examples, subject
+from torch import nn
+
+from statewise.analysis import probe_fit
+from statewise.analysis.base import Model
+from statewise.analysis.beliefs import beliefs, prefix_states, states_of
+from statewise.analysis.probe_fit import UNDEFINED, FitConfig, Probes, Sample, fit_and_answer, order
+from statewise.analysis.probes import draw_positions, numbers
+from statewise.analysis.probing import draw_training
+from statewise.experiment import make_analysis
+from statewise.tasks import TASKS
+from statewise.types import Examples, Hidden
+
+QUICK = {"steps": 150, "training_sequences": 400, "sequences": 200, "hidden": 32}
+
+
+def star(**fields):
+    kind = TASKS["path_star"]
+    return kind(kind.Config(**{"degree": 2, "length": 4, "nodes": 8, "held_out_graphs": 200, **fields}))
+
+
+class Seer(MarkovPredictor):
+    """Of a path-star graph it knows all that follows the prompt; its state says so, a one-hot vector a token."""
+
+    def __init__(self, task, sees=True):
+        super().__init__(torch.full((len(task.vocab),) * 2, 1.0))
+        self.task, self.sees = task, sees
+
+    def path(self, prompt):
+        edges = 3 * self.task.config.edges
+        before = dict(zip(prompt[1:edges:3], prompt[0:edges:3]))
+        path = [prompt[-2]]
+        while path[-1] != prompt[-3]:
+            path.append(before[path[-1]])
+        return path[::-1]
+
+    def states(self, batch):
+        assert batch.tokens.shape[1] <= self.task.config.prompt_length, "it was shown the answer"
+        paths = torch.tensor([self.path(row) for row in batch.tokens.tolist()])
+        state = nn.functional.one_hot(paths if self.sees else torch.zeros_like(paths), self.vocabulary).flatten(1)
+        state = state.float()[:, None].expand(-1, batch.tokens.shape[1], -1)
+        return Hidden(state, state)
+
+
+def lines(findings):
+    return {line["label"]: line for line in findings.details["lines"]}
+
+
+# The batched training
+
+
+def data(rng, groups=2, n=60, P=3, D=5, C=4):
+    states = [torch.from_numpy(rng.normal(2, 3, (n, D))) for _ in range(groups)]
+    labels = torch.from_numpy(rng.integers(0, C, (groups, n, P)))
+    labels[:, rng.random(n) < 0.3, 0] = UNDEFINED
+    return Sample(states, labels)
+
+
+@pytest.mark.parametrize("probe", ["mlp", "linear"])
+def test_probes_trained_at_once_end_as_if_trained_alone(float64, probe):
+    rng = np.random.default_rng(0)
+    train, validation, test = (data(rng, n=n) for n in (60, 40, 30))
+    config = FitConfig(probe=probe, hidden=7, steps=60, batch_size=16, learning_rate=0.05, seed=3)
+    answers = fit_and_answer(train, validation, test, 4, config)
+    fresh = Probes(train, 4, config).weights
+    rows, chances = order(60, config), []
+    for group in range(2):
+        mean, spread = train.states[group].mean(0), train.states[group].std(0, correction=0)
+        x, x_validation, x_test = ((sample.states[group] - mean) / spread for sample in (train, validation, test))
+        for place in range(3):
+            layers = [nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 4)] if probe == "mlp" else [nn.Linear(5, 4)]
+            network = nn.Sequential(*layers)
+            with torch.no_grad():
+                for number, linear in enumerate(layer for layer in layers if isinstance(layer, nn.Linear)):
+                    linear.weight.copy_(fresh[2 * number][group, place].T)
+                    linear.bias.copy_(fresh[2 * number + 1][group, place])
+            adam = torch.optim.Adam(network.parameters(), lr=0.05)
+            best = (np.inf, None)
+            y, y_validation, y_test = (sample.labels[group, :, place] for sample in (train, validation, test))
+            for step, batch in enumerate(rows):
+                adam.param_groups[0]["lr"] = 0.05 * (1 - step / 60)
+                adam.zero_grad()
+                nn.functional.cross_entropy(network(x[batch]), y[batch], ignore_index=UNDEFINED).backward()
+                adam.step()
+                if (step + 1) % 3 == 0:
+                    with torch.no_grad():
+                        loss = float(nn.functional.cross_entropy(network(x_validation), y_validation))
+                        best = min(best, (loss, network(x_test).log_softmax(-1)), key=lambda pair: pair[0])
+            known = y_test != UNDEFINED
+            expected = -best[1][torch.arange(30), y_test.clamp(min=0)]
+            np.testing.assert_allclose(answers.surprise[group, known, place], expected[known], rtol=1e-9)
+            assert (answers.surprise[group, ~known, place] == 0).all()
+            np.testing.assert_array_equal(answers.right[group, :, place], (best[1].argmax(-1) == y_test).numpy())
+            chances.append(best[0])
+    assert min(chances) < max(chances)
+
+
+def test_few_groups_at_a_time_give_the_same_answers(float64, monkeypatch):
+    rng = np.random.default_rng(1)
+    samples = [data(rng, groups=3) for _ in range(3)]
+    config = FitConfig(steps=10, batch_size=8, hidden=4)
+    whole = fit_and_answer(*samples, 4, config)
+    monkeypatch.setattr(probe_fit, "LARGEST", 2 * 3 * 8 * 4)
+    np.testing.assert_allclose(fit_and_answer(*samples, 4, config).surprise, whole.surprise)
+
+
+def test_a_walk_sees_every_row_once():
+    steps = order(10, FitConfig(steps=7, batch_size=5))
+    assert [len(rows) for rows in steps] == [5] * 7
+    for first in (0, 2, 4):
+        assert sorted([*steps[first], *steps[first + 1]]) == list(range(10))
+
+
+# What probes find
+
+
+@pytest.mark.parametrize("probe", ["mlp", "linear"])
+def test_a_state_that_holds_the_future_answers_everything(probe):
+    task = star()
+    found = make_analysis("future-probe", probe=probe, **QUICK).analyze(
+        subject(Seer(task), task, untrained=Seer(task, sees=False))
+    )
+    by_label = lines(found)
+    assert found.details["x"] == [1, 2, 3, 4]
+    assert by_label["step 9"]["accuracy"] == [1.0] * 4
+    assert max(by_label["step 9"]["cross_entropy"]) < 0.5
+    # A state that is always the same can only be answered with the label that is most frequent in training.
+    assert max(by_label["untrained model"]["accuracy"]) < 0.3
+    assert min(by_label["untrained model"]["cross_entropy"]) > np.log(8) - 0.1
+    assert max(by_label["shuffled labels"]["accuracy"]) < 0.4
+    assert found.metrics["accuracy"] == 1.0
+    assert found.metrics["accuracy_untrained"] == pytest.approx(np.mean(by_label["untrained model"]["accuracy"]))
+
+
+def test_a_state_that_holds_nothing_gets_the_share_of_the_most_frequent_label():
+    rng = np.random.default_rng(2)
+    sides = []
+    for n in (300, 200):
+        tokens = np.stack([np.zeros(n, int), rng.choice(3, n, p=[0.2, 0.7, 0.1]), rng.choice(2, n, p=[0.1, 0.9])], 1)
+        sides.append(Examples(tokens, np.full(n, 3), np.ones(n, int)))
+    train, held_out = sides
+    found = make_analysis("future-probe", steps=100, hidden=8).analyze(
+        subject(SumPredictor(), FixedTask(held_out, train))
+    )
+    shares = [(held_out.tokens[:, 1] == 1).mean(), (held_out.tokens[:, 2] == 1).mean()]
+    for label in ("step 9", "untrained model", "shuffled labels", "most frequent label"):
+        assert lines(found)[label]["accuracy"] == pytest.approx(shares)
+    entropy = -(np.array([0.2, 0.7, 0.1]) * np.log([0.2, 0.7, 0.1])).sum()
+    assert lines(found)["most frequent label"]["cross_entropy"][0] == pytest.approx(entropy, abs=0.1)
+    assert found.details["held_out_sequences"] == 200
+    assert found.details["probe_training_sequences"] == 300
+
+
+def test_checkpoints_make_a_family_and_each_step_comes_once():
+    task = star()
+    seer, blind = Seer(task), Seer(task, sees=False)
+    looked_at = subject(seer, task, blind, step_12=seer, step_3=blind, step_9=seer)
+    found = make_analysis("future-probe", checkpoints="all", **QUICK).analyze(looked_at)
+    trained = [line for line in found.details["lines"] if line["step"] is not None]
+    assert [line["step"] for line in trained] == [3, 9, 12]
+    assert trained[0]["accuracy"] != trained[1]["accuracy"] == trained[2]["accuracy"] == [1.0] * 4
+    assert [curve.role for curve in found.panels[0].curves] == ["series"] * 3 + ["control"] * 3
+    over_steps = found.panels[2]
+    assert [curve.label for curve in over_steps.curves] == [f"offset {number}" for number in (1, 2, 3, 4)]
+    assert over_steps.curves[1].x == [3, 9, 12]
+    assert over_steps.curves[1].y == [line["accuracy"][1] for line in trained]
+    alone = make_analysis("future-probe", **QUICK).analyze(subject(seer, task, blind))
+    assert len(alone.panels) == 2
+    assert lines(alone)["step 9"] == lines(found)["step 9"]
+
+
+def test_the_prompt_is_asked_where_it_varies():
+    task = star()
+
+    class Reader(Seer):
+        def states(self, batch):
+            hot = nn.functional.one_hot(batch.tokens, self.vocabulary).float()
+            if not self.sees:
+                hot[:, :-3] = 0  # all but start, goal and `=`
+            return Hidden(hot.flatten(1)[:, None].expand(-1, batch.tokens.shape[1], -1), hot)
+
+    fields = {"probe": "linear", "steps": 300, "training_sequences": 1000, "sequences": 200}
+    found = make_analysis("prompt-probe", **fields).analyze(subject(Reader(task), task, Reader(task, sees=False)))
+    edges = [place for place in range(1, 19) if place % 3]
+    assert found.details["x"] == [*edges, 19, 20]
+    assert lines(found)["step 9"]["accuracy"] == [1.0] * 14
+    assert lines(found)["untrained model"]["accuracy"][-2:] == [1.0, 1.0]
+    assert lines(found)["untrained model"]["accuracy"][0] < 0.5
+    assert found.notes == [
+        "left out, since they hold the same token in every training prompt: positions 3, 6, 9, 12, 15, 18, 21"
+    ]
+
+
+def test_without_prompts_states_are_drawn_along_the_sequence():
+    # 0 1 2 ... 9 0 1 ...: the last token decides all that follow
+    def sequences(n, seed):
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(6, 14, n)
+        tokens = (rng.integers(0, 10, (n, 1)) + np.arange(14)) % 10
+        return Examples(np.where(np.arange(14) < lengths[:, None], tokens, 0), lengths, np.zeros(n, int))
+
+    task = FixedTask(sequences(100, 1), sequences(200, 2))
+    found = make_analysis("future-probe", positions=5, steps=200, hidden=32).analyze(
+        subject(MarkovPredictor(torch.full((11, 11), 1.0)), task)
+    )
+    assert found.details["x"] == list(range(1, 13))
+    assert found.details["held_out_states"] == 500
+    counts = found.details["labels_tested"]
+    assert counts[0] == 500
+    assert counts == sorted(counts, reverse=True)
+    assert lines(found)["step 9"]["accuracy"][:8] == [1.0] * 8
+
+
+def test_the_true_state_of_the_world_by_position():
+    task = star()
+    found = make_analysis("world-probe", **QUICK).analyze(subject(MarkovPredictor(torch.eye(len(task.vocab))), task))
+    assert found.details["x"] == [22, 23, 24, 25]
+    assert found.details["labels_tested"] == [200] * 4
+    assert lines(found)["step 9"]["accuracy"] == [1.0] * 4  # the node reached is the token read
+
+
+def test_probes_learn_from_other_sequences_than_they_are_tested_on():
+    for fields in ({}, {"training_graphs": 60}):
+        task = star(**fields)
+        config = make_analysis("future-probe", training_sequences=200).config
+        drawn = draw_training(task, config)
+        assert len(drawn) == (60 if fields else 200)
+        rows = [tuple(row) for row in drawn.tokens]
+        assert len(set(rows)) == len(rows)
+        assert not set(rows) & {tuple(row) for row in task.held_out().tokens}
+        np.testing.assert_array_equal(draw_training(task, config).tokens, drawn.tokens)
+
+
+def test_the_same_seed_gives_the_same_findings():
+    task = star()
+    one, two, other = (
+        make_analysis("future-probe", seed=seed, **{**QUICK, "steps": 10}).analyze(subject(Seer(task), task))
+        for seed in (1, 1, 2)
+    )
+    assert one == two
+    assert one.details != other.details
+
+
+# States
+
+
+def test_states_come_from_the_right_places_and_see_nothing_later():
+    examples = random_examples(np.random.default_rng(3), n=150)
+    rng = np.random.default_rng(4)
+    rows = rng.integers(0, 150, 400)
+    places = rng.integers(0, examples.lengths[rows])
+    found = prefix_states(SumPredictor(), examples, rows, places)
+    for number, (row, place) in enumerate(zip(rows, places)):
+        assert found[number].tolist() == [examples.tokens[row, : place + 1].sum(), place + 1]
+
+
+def test_beliefs_of_prefixes_and_suffixes():
+    examples = random_examples(np.random.default_rng(5), n=100)
+    whole = [[row[:length].sum(), length] for row, length in zip(examples.tokens, examples.lengths)]
+    for of in ("prefix", "suffix"):
+        assert beliefs(SumPredictor(), examples, "last", of).vectors.tolist() == whole
+    every = beliefs(SumPredictor(), examples, "all", "suffix")
+    assert every.offsets[-1] == examples.lengths.sum() == len(every.vectors)
+    for row in range(100):
+        part = every.vectors[every.offsets[row] : every.offsets[row + 1]]
+        assert part[:, 1].tolist() == list(range(examples.lengths[row], 0, -1))
+        assert part[-1, 0] == examples.tokens[row, examples.lengths[row] - 1]
+    prompt, answer = (beliefs(SumPredictor(), examples, "prompt", of).vectors for of in ("prefix", "suffix"))
+    assert prompt[:, 1].tolist() == examples.prompt_lengths.tolist()
+    assert (prompt + answer).tolist() == whole
+    with pytest.raises(ValueError, match="belief_state has them"):
+        beliefs(MarkovPredictor(torch.eye(11)), examples, of="suffix")
+    with pytest.raises(ValueError, match="sequence 1 has no prompt"):
+        beliefs(SumPredictor(), random_examples(np.random.default_rng(5), prompts=False), "prompt")
+
+
+def test_states_that_are_no_numbers_are_refused():
+    class Broken(SumPredictor):
+        def states(self, batch):
+            state = super().states(batch).state / 0
+            return Hidden(state, state)
+
+    examples = random_examples(np.random.default_rng(0))
+    with pytest.raises(ValueError, match="step 7 are not finite"):
+        states_of(Model("step 7", Broken()), examples, np.arange(2), np.arange(2))
+
+
+# Mistakes
+
+
+def short(n=30, length=4, prompt=1):
+    tokens = np.random.default_rng(0).integers(0, 5, (n, length))
+    return FixedTask(Examples(tokens, np.full(n, length), np.full(n, prompt)))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "fields", "message"),
+    [
+        ("future-probe", short(), {"offsets": "1-5"}, "4 places behind the state: choose offsets up to 3"),
+        ("future-probe", short(length=1), {}, "too short for a probe of the future"),
+        ("future-probe", short(n=9), {}, "training set has 9 sequences: a probe needs at least 10"),
+        ("prompt-probe", short(prompt=0), {}, "no prompts to probe for: future-probe works without"),
+        ("world-probe", short(), {}, "does not know its true state"),
+    ],
+)
+def test_what_cannot_be_probed_is_said(name, task, fields, message):
+    with pytest.raises(ValueError, match=message):
+        make_analysis(name, steps=2, **fields).analyze(subject(SumPredictor(), task))
+
+
+def test_prompts_that_never_change_are_nothing_to_probe_for():
+    same = Examples(np.tile(np.arange(4), (20, 1)), np.full(20, 4), np.full(20, 3))
+    with pytest.raises(ValueError, match="all the same"):
+        make_analysis("prompt-probe", steps=2).analyze(subject(SumPredictor(), FixedTask(same)))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("future-probe", {"offsets": "4-2"}, "a range like 1-8"),
+        ("future-probe", {"offsets": "0"}, "a range like 1-8"),
+        ("future-probe", {"positions": 0}, "positions must be at least 1"),
+        ("world-probe", {"positions": 0}, "positions must be at least 1"),
+        ("prompt-probe", {"probe": "deep"}, "probe"),
+        ("prompt-probe", {"hidden": 0}, "hidden must be at least 1"),
+        ("prompt-probe", {"sequences": 0}, "sequences must be at least 1"),
+        ("prompt-probe", {"training_sequences": 9}, "training_sequences must be at least 10"),
+        ("prompt-probe", {"learning_rate": 0}, "learning_rate must be positive"),
+        ("prompt-probe", {"seed": -1}, "seed must not be negative"),
+    ],
+)
+def test_options_that_make_no_sense(name, fields, message):
+    with pytest.raises(ValueError, match=message):
+        make_analysis(name, **fields)
+
+
+def test_numbers_and_drawn_positions():
+    assert numbers("1-3") == [1, 2, 3]
+    assert numbers("4, 1,2-3") == [1, 2, 3, 4]
+    allowed = np.random.default_rng(1).random((50, 9)) < 0.5
+    rows, places = draw_positions(allowed, 3, np.random.default_rng(2))
+    assert allowed[rows, places].all()
+    np.testing.assert_array_equal(np.bincount(rows, minlength=50), np.minimum(allowed.sum(1), 3))
+    assert len({*zip(rows.tolist(), places.tolist())}) == len(rows)
