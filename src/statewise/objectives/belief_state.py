@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.decoding.base import FutureReader, GoalScorer
+from statewise.decoding.base import FutureReader, GoalScorer, SuffixEncoder
 from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise
 from statewise.objectives.pair_loss import Pairs, pair_loss
 from statewise.objectives.text_head import GatedHead, MLPHead, TextHead
@@ -234,12 +234,12 @@ class GoalCursor(CausalCursor):
     """(1, E): the projected state of the goal."""
 
 
-class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader):
+class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
     """With the backward encoder at hand, goals can be headed for and scored."""
 
     @torch.no_grad()
     def suffix_states(self, batch: Batch) -> Tensor:
-        """(B, T, D): the belief of the suffix that begins with each token."""
+        """See `SuffixEncoder.suffix_states`."""
         return self.objective.suffix_states(_moved(batch, self.device))
 
     @torch.no_grad()
