@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.data import collate
-from statewise.decoding.base import Predictor
+from statewise.decoding.base import GoalScorer, Predictor
 from statewise.objectives import OBJECTIVES
-from statewise.objectives.base import Objective
+from statewise.objectives.base import CausalCursor, CausalPredictor, Objective
 from statewise.types import Batch, Examples, Hidden
 
 VOCABULARY, CONTEXT = 11, 24
@@ -100,3 +100,101 @@ class MarkovPredictor(Predictor):
 
     def logits(self, batch: Batch) -> Tensor:
         return self.table[batch.tokens]
+
+
+class JointPredictor(Predictor, GoalScorer):
+    """Knows the probability of every sequence of N tokens, so that each of its answers is a sum over a table.
+
+    A sequence that ends earlier is one that goes on with `end` to the last place. `joint` (V,) * N.
+    """
+
+    def __init__(self, joint: Tensor) -> None:
+        self.joint, self.vocabulary, self.context = joint / joint.sum(), len(joint), joint.dim()
+
+    @classmethod
+    def drawn(cls, seed: int, vocabulary: int, length: int, end: int | None = None) -> JointPredictor:
+        """Random probabilities, in which everything depends on everything."""
+        generator = torch.Generator().manual_seed(seed)
+        joint = torch.rand((vocabulary,) * length, generator=generator, dtype=torch.float64) ** 3
+        for place in range(length - 1) if end is not None else ():
+            for token in range(vocabulary):
+                if token != end:  # what comes after the end is no sequence
+                    joint[(slice(None),) * place + (end, token)] = 0.0
+        return cls(joint)
+
+    def probability(self, known: dict[int, int]) -> Tensor:
+        """Of the tokens `known` by their place, whatever stands elsewhere."""
+        return self.joint[tuple(known.get(place, slice(None)) for place in range(self.context))].sum()
+
+    def next_logits(self, read: Tensor, goal: tuple[int, ...]) -> Tensor:
+        """(B, V) behind `read` (B, n), of sequences whose last tokens are `goal`."""
+        end = dict(zip(range(self.context - len(goal), self.context), goal))
+        rows = [[self.probability({**end, **dict(enumerate([*row, token]))}) for token in range(self.vocabulary)]
+                for row in read.tolist()]  # fmt: skip
+        return torch.tensor(rows, dtype=torch.float64).log() + 0.7  # logits need not be normalised
+
+    def start(self, prompts: Tensor) -> tuple[list[Any], Tensor]:
+        return self.start_towards(prompts, prompts.new_empty(0))
+
+    def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[list[Any], Tensor]:
+        cursor = [prompts, tuple(goal.tolist())]
+        return cursor, self.next_logits(*cursor)
+
+    def extend(self, cursor: list[Any], tokens: Tensor) -> Tensor:
+        logits = []
+        for token in tokens.unbind(1):
+            cursor[0] = torch.cat([cursor[0], token[:, None]], 1)
+            logits.append(self.next_logits(*cursor))
+        return torch.stack(logits, 1)
+
+    def rewind(self, cursor: list[Any], positions: int) -> None:
+        assert 0 <= positions < cursor[0].shape[1]
+        cursor[0] = cursor[0][:, : cursor[0].shape[1] - positions]
+
+    def reorder(self, cursor: list[Any], rows: Tensor) -> None:
+        cursor[0] = cursor[0][rows]
+
+    def score_goal(self, cursor: list[Any], goal: Tensor) -> Tensor:
+        sequences = torch.cat([cursor[0], goal.expand(len(cursor[0]), -1)], 1)
+        assert sequences.shape[1] == self.context, "the goal must stand at the end"
+        return self.score_ending(sequences, len(goal), "previous")
+
+    def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
+        T = sequences.shape[1]
+        return torch.stack([sum((self.score_token(row, place, head) for place in range(T - count, T)), torch.zeros(()))
+                            for row in sequences.tolist()])  # fmt: skip
+
+    def score_token(self, row: list[int], place: int, head: str) -> Tensor:
+        """Log-probability of one token of a row, given all others (`previous`) or those before it (`next`)."""
+        whole = dict(enumerate(row + [row[-1]] * (self.context - len(row))))  # an end goes on to the last place
+        known = {other: token for other, token in whole.items() if other < place or head == "previous"}
+        given = {other: token for other, token in known.items() if other != place}
+        return (self.probability(given | {place: row[place]}) / self.probability(given)).log()
+
+    def states(self, batch: Batch) -> Hidden:
+        raise NotImplementedError
+
+    def logits(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+class GoalFirst(CausalPredictor, GoalScorer):
+    """A real backbone and its cache that can head for a goal, trained or not: it reads the goal before the prompt."""
+
+    def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[CausalCursor, Tensor]:
+        return self.start(torch.cat([goal.expand(len(prompts), -1), prompts], 1))
+
+    def score_goal(self, cursor: CausalCursor, goal: Tensor) -> Tensor:
+        """Of its tokens after the first."""
+        rows = goal.expand(cursor.recent.shape[0], -1)
+        log_probs = self.extend(cursor, rows).log_softmax(-1)
+        self.rewind(cursor, len(goal))
+        return log_probs[:, :-1].gather(2, rows[:, 1:, None]).sum((1, 2))
+
+    def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
+        """Read backwards or forwards."""
+        sequences = sequences.flip(1) if head == "previous" else sequences
+        cursor, first = self.start(sequences[:, :1])
+        logits = torch.cat([first[:, None], self.extend(cursor, sequences[:, 1:])[:, :-1]], 1)
+        gained = logits.log_softmax(-1).gather(2, sequences[:, 1:, None])[..., 0]
+        return (gained[:, :count] if head == "previous" else gained[:, -count:]).sum(1)
