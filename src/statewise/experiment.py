@@ -20,7 +20,7 @@ from statewise.backbones.base import Backbone
 from statewise.config import Recipe, fill, parse, read_yaml
 from statewise.data import Stream, collate
 from statewise.decoding import DECODERS
-from statewise.decoding.base import Decoder, Predictor
+from statewise.decoding.base import Decoder, Predictor, Search
 from statewise.evaluation import evaluate
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
@@ -62,6 +62,15 @@ def make_decoder(name: str, **fields: Any) -> Decoder:
     kind = DECODERS[name]
     config: type = kind.Config  # type: ignore[attr-defined]
     decoder: Decoder = kind(fill(config, fields, f"decoder {name}"))
+    return decoder
+
+
+def make_search(name: str, **fields: Any) -> Search:
+    """A decoder that ranks candidates, by name. Raises `ValueError` for one that does not, else as `make_decoder`."""
+    decoder = make_decoder(name, **fields)
+    if not isinstance(decoder, Search):
+        searches = ", ".join(other for other in DECODERS if issubclass(DECODERS[other], Search))
+        raise ValueError(f"decoder {name} finds one completion and ranks nothing: for candidates choose of {searches}")
     return decoder
 
 
@@ -128,20 +137,42 @@ class Experiment:
             return self.predictor().states(batch if isinstance(batch, Batch) else self.batch(batch))
 
     def generate(
-        self, prompts: Sequence[str], decoder: str = "greedy", limit: int | None = None, **fields: Any
+        self,
+        prompts: Sequence[str],
+        decoder: str = "greedy",
+        limit: int | None = None,
+        goal: str | None = None,
+        **fields: Any,
     ) -> list[Completion]:
         """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
 
-        Raises `ValueError` for prompts that are empty, too long, or hold unknown symbols.
+        `goal` is what shall follow the completion, and `limit` by default what the context leaves. Raises `ValueError`
+        for prompts and goals that are empty, too long, or hold unknown symbols, and for models that cannot head for a
+        goal.
         """
-        made, predictor, end = make_decoder(decoder, **fields), self.predictor(), self.task.end
+        made, predictor = make_decoder(decoder, **fields), self.predictor()
         completions = []
         for prompt in prompts:
-            tokens = self.task.encode(prompt)[None]
-            room = self.task.context - tokens.shape[1]
+            tokens, options = self._question(prompt, goal, limit)
             with self._precision():
-                completions += made.decode(predictor, tokens, limit=room if limit is None else limit, end=end)
+                completions += made.decode(predictor, tokens[None], **options)
         return completions
+
+    def search(
+        self, prompt: str, decoder: str, goal: str | None = None, limit: int | None = None, **fields: Any
+    ) -> list[Completion]:
+        """All that a search finds for one prompt, with scores, best first; else as `generate`."""
+        made, predictor = make_search(decoder, **fields), self.predictor()
+        tokens, options = self._question(prompt, goal, limit)
+        with self._precision():
+            return made.search(predictor, tokens, **options)
+
+    def _question(self, prompt: str, goal: str | None, limit: int | None) -> tuple[np.ndarray, dict[str, Any]]:
+        """(T,) tokens of the prompt, and what else a decoder is told."""
+        tokens = self.task.encode(prompt)
+        wanted = None if goal is None else self.task.encode(goal)
+        room = self.task.context - len(tokens) - (0 if wanted is None else len(wanted))
+        return tokens, {"limit": room if limit is None else limit, "end": self.task.end, "goal": wanted}
 
     def evaluate(self, num: int | None = None, data: str | Path | None = None, decoder: str = "greedy") -> Evaluation:
         """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format."""

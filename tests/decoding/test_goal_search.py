@@ -65,7 +65,7 @@ def ending_score(predictor, prompt, tokens, count, head):
 
 
 def assert_scored(found, slow, score):
-    """`found` are the slow way's candidates, best score first. Which of two equal scores is higher, rounding decides."""
+    """`found` are the slow way's candidates, best score first; of two equal scores either, as rounding has it."""
     expected = {tuple(tokens): [log_prob, score(tokens)] for tokens, log_prob in slow}
     mine = {tuple(one.tokens.tolist()): [one.log_probability, one.score] for one in found}
     assert len(expected) == len(mine) == len(found)

@@ -92,7 +92,7 @@ class GoalSearch(Search):
     def search(
         self, predictor: Predictor, prompt: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
     ) -> list[Completion]:
-        """See `Search.search`. Of equal scores the one found first comes first; fewer than `rollouts` are returned where
+        """See `Search.search`. Of equal scores the one found first comes first; there are fewer than `rollouts` where
         there are no more sequences. Raises `ValueError` if the predictor is no `GoalScorer`, if the prompt or the goal
         is empty or leaves no room, if `limit` is not positive, or if the score needs a goal or cannot use one."""
         limit = room_for(prompt, limit, predictor.context, goal)
