@@ -1,12 +1,15 @@
 """What every objective of the table must hold."""
 
+import numpy as np
 import pytest
 import torch
 from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objective
 from safetensors.torch import load_file, save_file
 
+from statewise.data import collate
 from statewise.decoding.base import Drafter
 from statewise.objectives import OBJECTIVES
+from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
 every_objective = pytest.mark.parametrize("name", list(OBJECTIVES))
@@ -76,10 +79,16 @@ def test_a_batch_is_the_sum_of_its_shares(name):
     torch.testing.assert_close(sum(objective(share, counts).value() for share in shares), whole)
 
 
+def prompted(length):
+    """Sequences of ten tokens, of which `length` are given."""
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (4, 10))
+    return collate(Examples(tokens, np.full(4, 10), np.full(4, length)))
+
+
 @every_objective
 def test_no_leak_from_the_future(name):
     predictor = made(name).eval().predictor()
-    batch = random_batch(prompts=False)
+    batch = prompted(8)
     changed = batch.tokens.clone()
     changed[:, 6] = (changed[:, 6] + 1) % VOCABULARY
     before, after = predictor.logits(batch), predictor.logits(batch._replace(tokens=changed))
@@ -88,9 +97,19 @@ def test_no_leak_from_the_future(name):
 
 
 @every_objective
+def test_answers_are_read_or_not_as_the_predictor_says(name):
+    predictor = made(name).eval().predictor()
+    batch = prompted(3)
+    changed = batch.tokens.clone()
+    changed[:, 6] = (changed[:, 6] + 1) % VOCABULARY
+    before, after = predictor.logits(batch), predictor.logits(batch._replace(tokens=changed))
+    assert torch.allclose(after[:, 6:], before[:, 6:]) != predictor.reads_answers
+
+
+@every_objective
 def test_reading_step_by_step_is_reading_at_once(name):
     predictor = made(name).eval().predictor()
-    batch = random_batch(prompts=False)
+    batch = prompted(3)
     whole = predictor.logits(batch)
     cursor, logits = predictor.start(batch.tokens[:, :3])
     torch.testing.assert_close(logits, whole[:, 2])

@@ -25,6 +25,8 @@ FIELDS = {
         {"degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 300},
         {"degree": 3, "length": 3, "nodes": 7, "held_out_graphs": 300, "encoding": "reverse"},
         {"degree": 2, "length": 3, "nodes": 9, "training_graphs": 500, "held_out_graphs": 100},
+        {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 100, "encoding": "goal_augmentation"},
+        {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 100, "encoding": "fill_in_the_middle"},
     ],
     "sequences": [{"held_out_share": 0.2}, {"held_out_share": 0.5}],
 }

@@ -6,6 +6,22 @@ OBJECTIVES = Table(
     "objective",
     {
         "next_token": ("statewise.objectives.next_token:NextToken", "cross-entropy of the next token (GPT)"),
+        "belief_state": (
+            "statewise.objectives.belief_state:BeliefState",
+            "next and previous tokens of every prefix-suffix pair (BST)",
+        ),
+        "joint_multi_token": (
+            "statewise.objectives.joint_multi_token:JointMultiToken",
+            "later tokens too, each from the state and the tokens between (JTP)",
+        ),
+        "multi_token": (
+            "statewise.objectives.multi_token:MultiToken",
+            "later tokens too, each by a last block of its own (MTP)",
+        ),
+        "teacherless": (
+            "statewise.objectives.teacherless:Teacherless",
+            "the whole answer at once, from the prompt alone",
+        ),
         "next_latent": (
             "statewise.objectives.next_latent:NextLatent",
             "the state also predicts later states (NextLat)",

@@ -57,6 +57,31 @@ def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
     return F.nll_loss(log_probs.flatten(0, 1), targets, ignore_index=-100, reduction="sum")
 
 
+def reached_columns(batch: Batch, steps: int) -> tuple[int, int]:
+    """Positions [start, stop) that lie `steps` behind a position and whose next token may be scored: what looks
+    `steps` ahead starts at columns start - steps .. stop - steps and predicts the tokens start + 1 .. stop + 1."""
+    first, end = batch.span
+    start = max(first - 1, steps)
+    return start, max(start, end - 1)
+
+
+def predicts(batch: Batch, steps: int) -> Tensor:
+    """(B, stop - start) bool over `reached_columns`: both ends are in one document, the next token is scored."""
+    start, stop = reached_columns(batch, steps)
+    scored = batch.scored[:, start + 1 : stop + 1]
+    if batch.documents is None:
+        return scored
+    return scored & (batch.documents[:, start:stop] == batch.documents[:, start - steps : stop - steps])
+
+
+def ahead_loss(log_probs: Tensor, batch: Batch, steps: int) -> Tensor:
+    """Scalar: summed cross-entropy in nats of the tokens that `steps` beyond the next one are predicted, from
+    `log_probs` (B, stop - start, V) over `reached_columns`."""
+    start, stop = reached_columns(batch, steps)
+    targets = torch.where(predicts(batch, steps), batch.tokens[:, start + 1 : stop + 1], -100)
+    return F.nll_loss(log_probs.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
+
+
 @dataclass
 class CausalCursor:
     """Where a `CausalPredictor` stands."""
@@ -101,10 +126,11 @@ class CausalPredictor(Predictor):
         if last_only:
             hidden, tokens = Hidden(hidden.state[:, -1:], hidden.readout[:, -1:]), tokens[:, -1:]
         cursor.recent = hidden.state
-        return precise(self.next_logits(hidden, tokens))
+        return precise(self.next_logits(hidden, tokens, cursor))
 
-    def next_logits(self, hidden: Hidden, tokens: Tensor) -> Tensor:
-        """(B, T, V): the next token's logits from the backbone's output and the tokens (B, T) that it read."""
+    def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
+        """(B, T, V): the next token's logits from the backbone's output for `tokens` (B, T), which the cursor's
+        sequences end with, if there is one."""
         return self.backbone.logits(hidden.readout)
 
     def rewind(self, cursor: CausalCursor, positions: int) -> None:

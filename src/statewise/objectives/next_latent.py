@@ -19,7 +19,15 @@ from torch.nn import functional as F
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.decoding.base import Drafter
 from statewise.nn.norm import RMSNorm, make_norm
-from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise, token_loss
+from statewise.objectives.base import (
+    CausalCursor,
+    CausalPredictor,
+    Objective,
+    precise,
+    predicts,
+    reached_columns,
+    token_loss,
+)
 from statewise.types import Batch, Loss, Part
 
 
@@ -134,7 +142,7 @@ class NextLatent(Objective):
                 distance = F.smooth_l1_loss(rolled, goal[:, step:], reduction="none").mean(-1)
                 latent.append((distance * follows(batch, step)).sum())
             if goal_log_probs is not None:
-                start, stop = rolled_columns(batch, step)
+                start, stop = reached_columns(batch, step)
                 log_probs = self.backbone.logits(rolled[:, start - step : stop - step], frozen=True)
                 divergence = F.kl_div(
                     precise(log_probs).log_softmax(-1),
@@ -182,22 +190,6 @@ def follows(batch: Batch, step: int) -> Tensor:
     if batch.documents is None:
         return real
     return real & (batch.documents[:, step:] == batch.documents[:, :-step])
-
-
-def rolled_columns(batch: Batch, step: int) -> tuple[int, int]:
-    """Positions [start, stop) that `step` steps reach and whose next token may be scored."""
-    first, end = batch.span
-    start = max(first - 1, step)
-    return start, max(start, end - 1)
-
-
-def predicts(batch: Batch, step: int) -> Tensor:
-    """(B, stop - start) bool over `rolled_columns`: the rollout stayed in one document, the next token is scored."""
-    start, stop = rolled_columns(batch, step)
-    scored = batch.scored[:, start + 1 : stop + 1]
-    if batch.documents is None:
-        return scored
-    return scored & (batch.documents[:, start:stop] == batch.documents[:, start - step : stop - step])
 
 
 class LatentDrafter(CausalPredictor, Drafter):

@@ -38,8 +38,10 @@ class PathStarConfig:
     """Size of a fixed training set; null: fresh graphs without end."""
     held_out_graphs: int = 10000
     """Size of the fixed test set."""
-    encoding: Literal["plain", "reverse"] = "plain"
-    """Order of the answer: from start to goal, or from goal to start."""
+    encoding: Literal["plain", "reverse", "goal_augmentation", "fill_in_the_middle"] = "plain"
+    """`plain`: the path from start to goal. `reverse`: from goal to start. `goal_augmentation`: in training the goal of
+    the prompt is any node of the path but the start. `fill_in_the_middle`: the prompt ends with the last nodes of the
+    path, in training a random number of them (`.../start,goal/c,goal=start,...,goal`), in tests none."""
     data_seed: int = 0
     """Seed of the fixed sets."""
     training_file: str | None = None
@@ -66,8 +68,13 @@ class PathStarConfig:
 
     @property
     def prompt_length(self) -> int:
-        """Tokens up to and including `=`."""
+        """Tokens up to and including `=`, in the published format."""
         return 3 * self.edges + 3
+
+    @property
+    def line_length(self) -> int:
+        """Tokens of a line in the published format."""
+        return self.prompt_length + self.length
 
 
 class PathStar(Task, World):
@@ -80,7 +87,9 @@ class PathStar(Task, World):
         N = config.nodes
         self.vocab = Vocab([*map(str, range(N)), "|", "=", "/", "$"])
         self.bar, self.equals, self.slash, self.filler = N, N + 1, N + 2, N + 3
-        self.context = config.prompt_length + config.length
+        self.context = config.line_length
+        if config.encoding == "fill_in_the_middle":
+            self.context += config.length  # a separator and at most all nodes but the start
         self.headline = Headline("path_accuracy", higher_is_better=True, solved_at=0.99)
         # Whoever follows the edges from the start, down an arm of its choice, is right so often.
         self.chance = {"path_accuracy": 1 / config.degree, "branch_accuracy": 1 / config.degree}
@@ -95,11 +104,12 @@ class PathStar(Task, World):
         """n fresh training graphs, none of which is ever held out."""
         if self.training() is not None:
             return super().sample(rng, n)
-        return self._draw(rng, n, held_out=False)
+        return self._encode(self._draw(rng, n, held_out=False), rng)
 
-    def _draw(self, rng: np.random.Generator, n: int, *, held_out: bool) -> Examples:
+    def _draw(self, rng: np.random.Generator, n: int, *, held_out: bool) -> np.ndarray:
+        """(n, line length): token ids of lines in the published format."""
         share = 1 / HELD_OUT_SHARE if held_out else 1 - 1 / HELD_OUT_SHARE  # roughly: what is missing is drawn again
-        rows = np.empty((0, self.context), np.int64)
+        rows = np.empty((0, self.config.line_length), np.int64)
         fruitless = 0
         while len(rows) < n:
             drawn = self._draw_any(rng, int((n - len(rows)) / share * 1.05) + 8)
@@ -111,7 +121,7 @@ class PathStar(Task, World):
                     f"there are too few different graphs G({self.config.degree},{self.config.length}) with "
                     f"{self.config.nodes} nodes to hold some out: set task.nodes higher"
                 )
-        return self._columns(rows[:n])
+        return rows[:n]
 
     def _draw_any(self, rng: np.random.Generator, n: int) -> np.ndarray:
         config = self.config
@@ -123,7 +133,7 @@ class PathStar(Task, World):
         centre, arms = chosen[:, :1], chosen[:, 1:].reshape(n, d, steps)
         sources = np.concatenate([np.broadcast_to(centre[:, None], (n, d, 1)), arms[:, :, :-1]], axis=2)
         shuffle = rng.random((n, E), dtype=np.float32).argsort(axis=1)
-        rows = np.empty((n, self.context), np.int64)
+        rows = np.empty((n, config.line_length), np.int64)
         rows[:, 0 : 3 * E : 3] = np.take_along_axis(sources.reshape(n, E), shuffle, axis=1)
         rows[:, 1 : 3 * E : 3] = np.take_along_axis(arms.reshape(n, E), shuffle, axis=1)
         rows[:, 2 : 3 * E : 3] = self.bar
@@ -133,14 +143,42 @@ class PathStar(Task, World):
         rows[:, 3 * E] = path[:, 0]
         rows[:, 3 * E + 1] = path[:, -1]
         rows[:, 3 * E + 2] = self.equals
-        rows[:, config.prompt_length :] = path if config.encoding == "plain" else path[:, ::-1]
+        rows[:, config.prompt_length :] = path
         return rows
+
+    def _encode(self, lines: np.ndarray, rng: np.random.Generator | None) -> Examples:
+        """Examples of published lines (n, line length); `rng` draws what only training examples have."""
+        config, n = self.config, len(lines)
+        P, path = config.prompt_length, lines[:, config.prompt_length :]
+        rows, extra = lines.copy(), np.zeros(n, np.int64)
+        if config.encoding == "reverse":
+            rows[:, P:] = path[:, ::-1]
+        elif config.encoding == "goal_augmentation" and rng is not None:
+            rows[:, P - 2] = path[np.arange(n), rng.integers(1, config.length, n)]
+        elif config.encoding == "fill_in_the_middle":
+            given = np.zeros(n, np.int64) if rng is None else rng.integers(0, config.length, n)
+            rows, extra = np.zeros((n, self.context), np.int64), 1 + given
+            for count in np.unique(given):  # of the last nodes of the path
+                own = given == count
+                pieces = (lines[own, : P - 1], np.full((own.sum(), 1), self.slash),
+                          path[own, config.length - count :], lines[own, P - 1 :])  # fmt: skip
+                rows[own, : config.line_length + 1 + count] = np.concatenate(pieces, axis=1)
+        return Examples(rows, config.line_length + extra, P + extra)[:]
+
+    def _lines(self, examples: Examples) -> np.ndarray:
+        """(n, line length): what `_encode` made `examples` from."""
+        config, n = self.config, len(examples)
+        columns = examples.prompt_lengths[:, None] + np.arange(config.length)
+        path = examples.tokens[np.arange(n)[:, None], columns]
+        path = path[:, ::-1] if config.encoding == "reverse" else path
+        head = examples.tokens[:, : config.prompt_length - 2]
+        return np.concatenate([head, path[:, -1:], np.full((n, 1), self.equals), path], axis=1)
 
     def _is_held_out(self, rows: np.ndarray) -> np.ndarray:
         """(n,) bool: those of the held-out file; without one, a share that the hash of the prompt chooses."""
         hashes = self._hash(rows)
         if self.config.held_out_file is not None:
-            return np.isin(hashes, self._hash(self.held_out().tokens))
+            return np.isin(hashes, self._hash(self._lines(self.held_out())))
         return (hashes >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
 
     def _hash(self, rows: np.ndarray) -> np.ndarray:
@@ -151,21 +189,17 @@ class PathStar(Task, World):
         value ^= value >> np.uint64(29)
         return value * np.uint64(0xBF58476D1CE4E5B9)
 
-    def _columns(self, rows: np.ndarray) -> Examples:
-        n = len(rows)
-        return Examples(rows, np.full(n, self.context), np.full(n, self.config.prompt_length))
-
     def training(self) -> Examples | None:
         """The fixed training set, if the recipe has one."""
         config = self.config
         if self._training is None and config.training_file is not None:
-            read = self.read(Path(config.training_file))
-            if np.isin(self._hash(read.tokens), self._hash(self.held_out().tokens)).any():
+            lines = self._read(Path(config.training_file))
+            if np.isin(self._hash(lines), self._hash(self._lines(self.held_out()))).any():
                 raise ValueError(f"{config.training_file}: holds graphs that are held out too")
-            self._training = read
+            self._training = self._encode(lines, np.random.default_rng([config.data_seed, 1]))
         elif self._training is None and config.training_graphs is not None:
             rng = np.random.default_rng([config.data_seed, 1])
-            self._training = self._draw(rng, config.training_graphs, held_out=False)
+            self._training = self._encode(self._draw(rng, config.training_graphs, held_out=False), rng)
         return self._training
 
     def held_out(self, n: int | None = None) -> Examples:
@@ -175,7 +209,7 @@ class PathStar(Task, World):
             self._held_out = self.read(Path(config.held_out_file))
         elif self._held_out is None:
             rng = np.random.default_rng([config.data_seed, 2])
-            self._held_out = self._draw(rng, config.held_out_graphs, held_out=True)
+            self._held_out = self._encode(self._draw(rng, config.held_out_graphs, held_out=True), None)
         return self._held_out[: n if n is not None else len(self._held_out)]
 
     # Text
@@ -195,13 +229,15 @@ class PathStar(Task, World):
 
     def lines(self, examples: Examples) -> Iterator[str]:
         """The examples as published lines, in `plain` order whatever the encoding."""
-        for row in range(len(examples)):
-            path = examples.answer(row)
-            path = path if self.config.encoding == "plain" else path[::-1]
-            yield self.decode(examples.prompt(row)) + self.decode(path)
+        for line in self._lines(examples):
+            yield self.decode(line)
 
     def read(self, path: Path) -> Examples:
         """Graphs of a file in the published format; each line must be a whole G(degree, length)."""
+        return self._encode(self._read(path), None)
+
+    def _read(self, path: Path) -> np.ndarray:
+        """(n, line length): the lines of a file."""
         rows: list[np.ndarray] = []
         problems = Problems(path)
         for number, line in read_lines(path):
@@ -210,16 +246,16 @@ class PathStar(Task, World):
             except ValueError as error:
                 problems.add(number, str(error))
         problems.raise_if_any()
-        return self._columns(np.stack(rows))
+        return np.stack(rows)
 
     def _parse(self, line: str) -> np.ndarray:
         config = self.config
         if not re.fullmatch(r"\d+,\d+(\|\d+,\d+)*/\d+,\d+=\d+(,\d+)*", line):
             raise ValueError(f"not of the form a,b|b,c/start,goal=start,...,goal: {line[:60]!r}")
         row = self.encode(line)
-        if len(row) != self.context:
+        if len(row) != config.line_length:
             raise ValueError(
-                f"{len(row)} tokens, but G({config.degree},{config.length}) has {self.context}: "
+                f"{len(row)} tokens, but G({config.degree},{config.length}) has {config.line_length}: "
                 "set task.degree and task.length to those of the file"
             )
         prompt, path = row[: config.prompt_length], row[config.prompt_length :]
@@ -233,7 +269,7 @@ class PathStar(Task, World):
             raise ValueError("the path does not lead from the start to the goal")
         if any(step not in edges for step in zip(path[:-1].tolist(), path[1:].tolist())):
             raise ValueError("the path takes an edge that the graph does not have")
-        return row if config.encoding == "plain" else np.concatenate([prompt, path[::-1]])
+        return row
 
     # Scores
 
@@ -251,17 +287,20 @@ class PathStar(Task, World):
         }
 
     def _branch_place(self) -> int:
-        return 1 if self.config.encoding == "plain" else self.config.length - 2
+        return self.config.length - 2 if self.config.encoding == "reverse" else 1
 
     def score_positions(self, examples: Examples, correct: np.ndarray) -> dict[str, float]:
         """`position_1`, ...: accuracy at each node of the answer when the nodes before it are given."""
-        answers = correct[:, self.config.prompt_length :]
-        return {f"position_{place + 1}": float(answers[:, place].mean()) for place in range(self.config.length)}
+        rows = np.arange(len(examples))
+        return {
+            f"position_{place + 1}": float(correct[rows, examples.prompt_lengths + place].mean())
+            for place in range(self.config.length)
+        }
 
     def sample_of(self, examples: Examples, row: int, completion: Completion) -> dict[str, Any]:
         """Adds `graph`: edges, start, goal, and both paths from the start on, as node numbers."""
         config, tokens = self.config, examples.tokens[row].tolist()
-        forward = slice(None) if config.encoding == "plain" else slice(None, None, -1)
+        forward = slice(None, None, -1) if config.encoding == "reverse" else slice(None)
         graph = {
             "edges": [tokens[place : place + 2] for place in range(0, 3 * config.edges, 3)],
             "start": tokens[3 * config.edges],
@@ -275,23 +314,24 @@ class PathStar(Task, World):
 
     def labels(self, examples: Examples) -> np.ndarray:
         """(n, T): the node reached, at each position of the answer; -1 in the prompt."""
-        labels = np.full_like(examples.tokens, -1)
-        labels[:, self.config.prompt_length :] = examples.tokens[:, self.config.prompt_length :]
-        return labels
+        column = np.arange(examples.tokens.shape[1])
+        answer = (column >= examples.prompt_lengths[:, None]) & (column < examples.lengths[:, None])
+        return np.where(answer, examples.tokens, -1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
         """Tokens that may follow: in the answer, the start (or goal), then neighbours along edges; else any."""
         config = self.config
-        done = len(prefix) - config.prompt_length
-        if done < 0:
+        ends = np.flatnonzero(prefix == self.equals)
+        if not len(ends):
             return np.arange(len(self.vocab))
+        done = len(prefix) - int(ends[0]) - 1
         if done >= config.length:
             return np.empty(0, np.int64)
         sources, targets = prefix[0 : 3 * config.edges : 3], prefix[1 : 3 * config.edges : 3]
         start, goal = prefix[3 * config.edges], prefix[3 * config.edges + 1]
-        if config.encoding == "plain":
-            return np.array([start]) if done == 0 else np.sort(targets[sources == prefix[-1]])
-        return np.array([goal]) if done == 0 else np.sort(sources[targets == prefix[-1]])
+        if config.encoding == "reverse":
+            return np.array([goal]) if done == 0 else np.sort(sources[targets == prefix[-1]])
+        return np.array([start]) if done == 0 else np.sort(targets[sources == prefix[-1]])
 
 
 def _all_reached(edges: set[tuple[int, int]], centre: int, steps: int) -> bool:

@@ -1,0 +1,135 @@
+"""Joint multi-token prediction (Ahn et al. 2025): the next tokens together, each given those before it.
+
+A small module behind the backbone, Fetch, attends over K + 1 slots at every position t: the state h_t with
+the token at t, then h_t with each of the tokens t + 1 .. t + K. Slot i predicts the token at t + i + 1. So
+h_t must hold whatever of the past these tokens depend on. Slot 0 stays in use at inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from statewise.backbones.base import BackboneFactory
+from statewise.nn.masks import causal_bias
+from statewise.nn.norm import make_norm
+from statewise.objectives.base import (
+    CausalCursor,
+    CausalPredictor,
+    Objective,
+    ahead_loss,
+    precise,
+    predicts,
+    reached_columns,
+    token_loss,
+)
+from statewise.types import Batch, Hidden, Loss, Part
+
+MOST_HEADS = 4
+"""Fetch has at most so many attention heads."""
+
+
+@dataclass(frozen=True)
+class JointMultiTokenConfig:
+    """Fields of `objective: joint_multi_token`."""
+
+    horizon: int = 1
+    """Tokens K predicted beyond the next one."""
+    ahead_weight: float = 1.0
+    """Factor of their mean loss."""
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
+        if not self.ahead_weight > 0:
+            raise ValueError("ahead_weight must be positive; without it this is the objective next_token")
+
+
+class Fetch(nn.Module):
+    """One causal self-attention, without an MLP, over the slots of every position."""
+
+    def __init__(self, width: int, slots: int) -> None:
+        super().__init__()
+        self.heads = max(heads for heads in range(1, MOST_HEADS + 1) if width % heads == 0)
+        self.gamma = nn.Parameter(torch.tensor(0.1))
+        self.mix_norm = make_norm("layer", width, bias=True)
+        self.inward = nn.Linear(width, 3 * width, bias=False)
+        self.outward = nn.Linear(width, width, bias=False)
+        self.bias = nn.Parameter(torch.zeros(self.heads, slots, slots))
+        self.norm = make_norm("layer", width, bias=True)
+        for linear in (self.inward, self.outward):
+            nn.init.normal_(linear.weight, std=0.02)
+
+    def forward(self, states: Tensor, embedded: Tensor) -> Tensor:
+        """States (N, D) and embeddings (N, S, D) of the tokens of their slots -> readouts (N, S, D)."""
+        N, S, D = embedded.shape
+        mixed = self.mix_norm(embedded + self.gamma * states[:, None])
+        query, key, value = self.inward(mixed).view(N, S, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        scores = query @ key.transpose(-2, -1) * (D // self.heads) ** -0.5
+        scores = scores + (self.bias[:, :S, :S] + causal_bias(S, S, scores.device, scores.dtype))
+        seen = scores.softmax(dim=-1) @ value
+        found = self.outward(seen.transpose(1, 2).reshape(N, S, D))
+        # Slot 0 has no residual: the next token must come through the attention, as at inference.
+        residual = F.pad(states[:, None].expand(N, S - 1, D), (0, 0, 1, 0))
+        return self.norm(found + residual)
+
+
+class JointMultiToken(Objective):
+    """Next-token loss plus the mean of the losses of K further tokens."""
+
+    Config = JointMultiTokenConfig
+
+    def __init__(self, config: JointMultiTokenConfig, make_backbone: BackboneFactory) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = make_backbone()
+        self.fetch = Fetch(self.backbone.width, config.horizon + 1)
+
+    def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+        """Parts `next_token` and `ahead`, the latter a sum a slot; in nats per token."""
+        K, (first, end) = self.config.horizon, batch.span
+        T = batch.tokens.shape[1]
+        start, stop = max(0, first - 1 - K), end - 1
+        states = self.backbone(batch.tokens, documents=batch.documents).state[:, start:stop]
+        ahead_of = torch.arange(start, stop, device=states.device)[:, None] + torch.arange(K + 1, device=states.device)
+        embedded = self.backbone.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # beyond the end nothing is scored
+        readout = self.fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])
+        log_probs = precise(self.backbone.logits(readout[:, first - 1 - start :, 0])).log_softmax(-1)
+        ahead = []
+        for steps in range(1, K + 1):
+            from_, to = (column - steps - start for column in reached_columns(batch, steps))
+            logits = self.backbone.logits(readout[:, from_:to, steps])
+            ahead.append(ahead_loss(precise(logits).log_softmax(-1), batch, steps))
+        return Loss(
+            {
+                "next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0),
+                "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
+            }
+        )
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Scored tokens; those that each further slot has a position to predict them from."""
+        ahead = [predicts(batch, steps).sum() for steps in range(1, self.config.horizon + 1)]
+        return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
+
+    def predictor(self) -> JointPredictor:
+        """The backbone, slot 0 of Fetch, and the head."""
+        return JointPredictor(self)
+
+
+class JointPredictor(CausalPredictor):
+    """A decoder whose head reads slot 0."""
+
+    def __init__(self, objective: JointMultiToken) -> None:
+        super().__init__(objective.backbone)
+        self.fetch = objective.fetch
+
+    def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
+        """See `CausalPredictor.next_logits`."""
+        embedded = self.backbone.embed(tokens).flatten(0, 1)[:, None]
+        readout = self.fetch(hidden.state.flatten(0, 1), embedded)[:, 0]
+        return self.backbone.logits(readout.unflatten(0, tokens.shape))

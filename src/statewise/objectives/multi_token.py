@@ -1,0 +1,83 @@
+"""Multi-token prediction (Gloeckle et al. 2024): further heads predict the tokens behind the next one.
+
+All heads share the blocks but the last and the vocabulary head; each has a last block and a norm of its own.
+At inference only the first head is used, and the network is a plain decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from statewise.backbones.base import BackboneFactory, Branching
+from statewise.objectives.base import (
+    CausalPredictor,
+    Objective,
+    ahead_loss,
+    precise,
+    predicts,
+    reached_columns,
+    token_loss,
+)
+from statewise.types import Batch, Loss, Part
+
+
+@dataclass(frozen=True)
+class MultiTokenConfig:
+    """Fields of `objective: multi_token`."""
+
+    horizon: int = 1
+    """Tokens K predicted beyond the next one, each by a head of its own."""
+    ahead_weight: float = 1.0
+    """Factor of their mean loss."""
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
+        if not self.ahead_weight > 0:
+            raise ValueError("ahead_weight must be positive; without it this is the objective next_token")
+
+
+class MultiToken(Objective):
+    """Next-token loss plus the mean of the losses of K further heads."""
+
+    Config = MultiTokenConfig
+
+    def __init__(self, config: MultiTokenConfig, make_backbone: BackboneFactory) -> None:
+        super().__init__()
+        self.config = config
+        backbone = make_backbone()
+        if not isinstance(backbone, Branching):
+            raise ValueError("multi_token needs a backbone whose last block can be had several times: choose gpt")
+        self.backbone: Branching = backbone
+        self.branches = nn.ModuleList(backbone.make_branch() for _ in range(config.horizon))
+
+    def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+        """Parts `next_token` and `ahead`, the latter a sum a head; in nats per token."""
+        first, end = batch.span
+        trunk = self.backbone.trunk(batch.tokens, documents=batch.documents)
+        readout = self.backbone.last(trunk).readout
+        log_probs = precise(self.backbone.logits(readout[:, first - 1 : end - 1])).log_softmax(-1)
+        ahead = []
+        for steps, branch in enumerate(self.branches, 1):
+            start, stop = reached_columns(batch, steps)
+            logits = self.backbone.logits(branch(trunk)[:, start - steps : stop - steps])
+            ahead.append(ahead_loss(precise(logits).log_softmax(-1), batch, steps))
+        return Loss(
+            {
+                "next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0),
+                "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
+            }
+        )
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Scored tokens; those that each further head has a position to predict them from."""
+        ahead = [predicts(batch, steps).sum() for steps in range(1, self.config.horizon + 1)]
+        return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
+
+    def predictor(self) -> CausalPredictor:
+        """The backbone and its head."""
+        return CausalPredictor(self.backbone)

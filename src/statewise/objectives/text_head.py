@@ -1,0 +1,120 @@
+"""The text heads of the Belief State Transformer: a prefix and a suffix state to the tokens next to the gap.
+
+Both kinds begin with a linear map of [f; b]. It is a sum of a map of f and a map of b, so it is done once for
+each prefix and once for each suffix (`project`), and a pair of them costs an addition.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from statewise.nn.norm import make_norm
+
+
+class TextHead(nn.Module, ABC):
+    """Logits for K outputs: the next token and, if K is 2, the previous one. `E` is the width of what pairs add."""
+
+    def __init__(self, vocabulary: int, outputs: int, reads_suffix: bool) -> None:
+        super().__init__()
+        self.vocabulary, self.outputs, self.reads_suffix = vocabulary, outputs, reads_suffix
+
+    @abstractmethod
+    def project_prefix(self, prefix: Tensor) -> Tensor:
+        """(..., D) -> (..., E)."""
+
+    @abstractmethod
+    def project_suffix(self, suffix: Tensor) -> Tensor:
+        """(..., D) -> (..., E)."""
+
+    @abstractmethod
+    def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:
+        """Projected prefixes and suffixes, (..., E) each and broadcastable -> (..., K, V); `outputs`: only the
+        first so many of the K."""
+
+    @abstractmethod
+    def pair_parameters(self) -> list[Tensor]:
+        """The parameters that `logits` uses."""
+
+
+class MLPHead(TextHead):
+    """A three-layer ReLU MLP from [f; b] to K V logits (BST, appendix D)."""
+
+    def __init__(
+        self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True
+    ) -> None:
+        super().__init__(vocabulary, outputs, reads_suffix)
+        self.first = nn.Linear(2 * width if reads_suffix else width, hidden)
+        self.second = nn.Linear(hidden, hidden)
+        self.third = nn.Linear(hidden, outputs * vocabulary)
+
+    def project_prefix(self, prefix: Tensor) -> Tensor:
+        """See `TextHead`."""
+        return F.linear(prefix, self.first.weight[:, : prefix.shape[-1]], self.first.bias)
+
+    def project_suffix(self, suffix: Tensor) -> Tensor:
+        """See `TextHead`."""
+        if not self.reads_suffix:
+            return suffix.new_zeros(*suffix.shape[:-1], self.first.out_features)
+        return F.linear(suffix, self.first.weight[:, suffix.shape[-1] :])
+
+    def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:
+        """See `TextHead`."""
+        kept = self.outputs if outputs is None else outputs
+        x = F.relu(self.second(F.relu(prefix + suffix)))
+        rows = slice(0, kept * self.vocabulary)
+        flat = F.linear(x, self.third.weight[rows], self.third.bias[rows])
+        return flat.view(*flat.shape[:-1], kept, self.vocabulary)
+
+    def pair_parameters(self) -> list[Tensor]:
+        """See `TextHead`."""
+        return [self.second.weight, self.second.bias, self.third.weight, self.third.bias]
+
+
+class GatedHead(TextHead):
+    """x + SwiGLU(x) with x = [f; b], normalised and cut in K parts that share one vocabulary matrix, as in the code
+    that the authors released."""
+
+    def __init__(
+        self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True
+    ) -> None:
+        super().__init__(vocabulary, outputs, reads_suffix)
+        self.width, self.hidden = width, hidden
+        whole = 2 * width if reads_suffix else width
+        if whole % outputs:
+            raise ValueError(f"a gated head cannot cut a width of {whole} into {outputs} outputs: choose head mlp")
+        self.first = nn.Linear(whole, 2 * hidden, bias=False)
+        self.second = nn.Linear(hidden, whole, bias=False)
+        self.norm = make_norm("rms", whole, bias=False)
+        self.third = nn.Linear(whole // outputs, vocabulary, bias=False)
+        for linear in (self.first, self.second, self.third):
+            nn.init.normal_(linear.weight, std=0.02)
+
+    def project_prefix(self, prefix: Tensor) -> Tensor:
+        """See `TextHead`: gate and value, and the state itself for the residual."""
+        return torch.cat((F.linear(prefix, self.first.weight[:, : self.width]), prefix), dim=-1)
+
+    def project_suffix(self, suffix: Tensor) -> Tensor:
+        """See `TextHead`."""
+        if not self.reads_suffix:
+            return suffix.new_zeros(*suffix.shape[:-1], 2 * self.hidden + self.width)
+        return torch.cat((F.linear(suffix, self.first.weight[:, self.width :]), suffix), dim=-1)
+
+    def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:
+        """See `TextHead`."""
+        kept = self.outputs if outputs is None else outputs
+        inner = 2 * self.hidden
+        gate, value = (prefix[..., :inner] + suffix[..., :inner]).chunk(2, dim=-1)
+        residual = prefix[..., inner:]
+        if self.reads_suffix:
+            shape = gate.shape[:-1]
+            residual = torch.cat((residual.expand(*shape, -1), suffix[..., inner:].expand(*shape, -1)), dim=-1)
+        x = self.norm(residual + self.second(F.silu(gate) * value))
+        return self.third(x.view(*x.shape[:-1], self.outputs, -1)[..., :kept, :])
+
+    def pair_parameters(self) -> list[Tensor]:
+        """See `TextHead`."""
+        return [*self.second.parameters(), *self.norm.parameters(), *self.third.parameters()]
