@@ -13,7 +13,7 @@ from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.data import collate
 from statewise.decoding.base import GoalScorer, Predictor
 from statewise.objectives import OBJECTIVES
-from statewise.objectives.base import CausalCursor, CausalPredictor, Objective
+from statewise.objectives.base import Objective
 from statewise.types import Batch, Examples, Hidden
 
 VOCABULARY, CONTEXT = 11, 24
@@ -176,25 +176,3 @@ class JointPredictor(Predictor, GoalScorer):
 
     def logits(self, batch: Batch) -> Tensor:
         raise NotImplementedError
-
-
-class GoalFirst(CausalPredictor, GoalScorer):
-    """A real backbone and its cache that can head for a goal, trained or not: it reads the goal before the prompt."""
-
-    def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[CausalCursor, Tensor]:
-        return self.start(torch.cat([goal.expand(len(prompts), -1), prompts], 1))
-
-    def score_goal(self, cursor: CausalCursor, goal: Tensor) -> Tensor:
-        """Of its tokens after the first."""
-        rows = goal.expand(cursor.recent.shape[0], -1)
-        log_probs = self.extend(cursor, rows).log_softmax(-1)
-        self.rewind(cursor, len(goal))
-        return log_probs[:, :-1].gather(2, rows[:, 1:, None]).sum((1, 2))
-
-    def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
-        """Read backwards or forwards."""
-        sequences = sequences.flip(1) if head == "previous" else sequences
-        cursor, first = self.start(sequences[:, :1])
-        logits = torch.cat([first[:, None], self.extend(cursor, sequences[:, 1:])[:, :-1]], 1)
-        gained = logits.log_softmax(-1).gather(2, sequences[:, 1:, None])[..., 0]
-        return (gained[:, :count] if head == "previous" else gained[:, -count:]).sum(1)

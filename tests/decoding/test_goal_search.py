@@ -7,12 +7,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from doubles import GoalFirst, JointPredictor, MarkovPredictor, spread_weights, tiny_objective
+from doubles import JointPredictor, MarkovPredictor, spread_weights, tiny_objective
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statewise.decoding.base import GoalScorer
 from statewise.experiment import make_decoder
+from statewise.objectives.belief_state import GoalPredictor
 
 NOTHING = np.zeros(0, np.int64)
 
@@ -88,7 +89,7 @@ class IndifferentJoint(Indifferent, JointPredictor):
     pass
 
 
-class IndifferentGoalFirst(Indifferent, GoalFirst):
+class IndifferentBelief(Indifferent, GoalPredictor):
     pass
 
 
@@ -126,9 +127,9 @@ def test_without_a_goal_it_ends_at_the_end_and_scores_by_equation_8(seed, rollou
 @given(st.integers(0, 10**6), st.sampled_from([1, 7, 40]), st.sampled_from([1, 4, 16]), st.booleans())
 @settings(max_examples=8, deadline=None)
 def test_a_real_cache_gives_what_reading_anew_gives(seed, rollouts, batch, has_goal):
-    model = tiny_objective("next_token", seed=seed).double()
+    model = tiny_objective("belief_state", seed=seed).double()
     spread_weights(model, seed)
-    predictor, prompt, goal, limit, end = GoalFirst(model.backbone), [1, 2], [3, 4, 5] if has_goal else None, 9, 7
+    predictor, prompt, goal, limit, end = model.predictor(), [1, 2], [3, 4, 5] if has_goal else None, 9, 7
     fields = {"rollouts": rollouts, "batch": batch, "scored_tokens": 4}
 
     def score(tokens):
@@ -140,7 +141,7 @@ def test_a_real_cache_gives_what_reading_anew_gives(seed, rollouts, batch, has_g
         slow = algorithm_1(predictor, prompt, goal, limit, end, rollouts)
         longest = max(len(tokens) for tokens, _ in slow)
         assert_scored(search(predictor, prompt, goal, limit, end, **fields), slow, score)
-    found = search(IndifferentGoalFirst(model.backbone), prompt, goal, limit, end, **fields)
+    found = search(IndifferentBelief(model), prompt, goal, limit, end, **fields)
     assert [one.tokens.tolist() for one in found] == [tokens for tokens, _ in slow]
 
 
@@ -180,11 +181,11 @@ def test_a_beam_may_make_the_candidates():
 
 def test_few_positions_are_read_more_than_once():
     """The point of the cache: by far most reading is one token a row, and the prompt is read once a search."""
-    model = tiny_objective("next_token").double()
+    model = tiny_objective("belief_state").double()
     spread_weights(model)
     read = {"starts": 0, "steps": 0}
 
-    class Counting(GoalFirst):
+    class Counting(GoalPredictor):
         def start_towards(self, prompts, goal):
             read["starts"] += 1
             return super().start_towards(prompts, goal)
@@ -193,7 +194,7 @@ def test_few_positions_are_read_more_than_once():
             read["steps"] += 1
             return super().extend(cursor, tokens)
 
-    search(Counting(model.backbone), [1, 2], [3, 4, 5], 10, rollouts=32, batch=8)
+    search(Counting(model), [1, 2], [3, 4, 5], 10, rollouts=32, batch=8)
     assert read["starts"] == 2  # one to find candidates, one to judge them
     assert read["steps"] <= 9 + 8 * 10 + 2 * 4  # the first roll-out, at most eight batches, four batches of scores
 

@@ -85,7 +85,9 @@ class GoalScorer(ABC):
 def goal_scorer(predictor: Predictor) -> GoalScorer:
     """The predictor, if it has that power. Raises `ValueError` if not."""
     if not isinstance(predictor, GoalScorer):
-        raise ValueError("this model cannot head for a goal or score one: of the objectives, belief_state can")
+        raise ValueError(
+            "this model cannot head for a goal or score one: of the objectives, belief_state can, if its backward is on"
+        )
     return predictor
 
 
