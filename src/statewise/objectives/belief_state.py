@@ -32,9 +32,10 @@ class BeliefStateConfig:
     """Factor of the previous-token loss. 0, an ablation, builds a head for next tokens alone."""
     backward: bool = True
     """Whether there is a backward encoder. False, an ablation, leaves all predictions to the prefix."""
-    pairs: Literal["answer", "any_prefix", "all"] = "answer"
-    """Which previous tokens are targets where sequences have prompts: those of the answer, seen from prefixes that
-    reach up to it at least; those of the answer, seen from every prefix; those of the prompt, too."""
+    pairs: Literal["answer", "any_prefix", "all"] = "any_prefix"
+    """Which previous tokens are targets where sequences have prompts: `answer`: those of the answer, from prefixes
+    that hold the whole prompt (the authors' code); `any_prefix`: those of the answer, from prefixes of any length;
+    `all`: those of the prompt as well. docs/results/path-star.md compares them."""
     min_gap: Literal[1, 2] = 2
     """Least j - i of a prefix x_1 .. x_i and a suffix x_j .. x_T. 1 adds the pairs with nothing between them, for
     which both outputs are to say so by a symbol of their own."""

@@ -163,10 +163,11 @@ class AutogradWorker(Worker):
             prefix, suffix = (part.detach().requires_grad_(self.wanted) for part in self.inputs(block))
             log_probs = self.head.logits(prefix, suffix).to(self.totals.dtype).log_softmax(-1)
             losses = -(log_probs.gather(-1, targets) * counted).sum((0, 1, 2, 4))
+            weighted = (losses * self.weights).sum()
         self.totals += losses.detach()
         if self.wanted:
             leaves = [prefix, suffix, *self.head.pair_parameters()]
-            own, other, *found = torch.autograd.grad((losses * self.weights).sum(), leaves)
+            own, other, *found = torch.autograd.grad(weighted, leaves)
             end = self.pairs.suffix_span[1]
             self.prefix_gradient[block.batch, block.places] += own[:, :, 0]
             self.suffix_gradient[block.batch, block.first : end] += other[:, 0]

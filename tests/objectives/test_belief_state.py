@@ -1,0 +1,255 @@
+"""All pairs at once against every pair by itself, gradients included; goals, endings and the theory's small cases."""
+
+import pytest
+import torch
+from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objective
+from torch.nn import functional as F
+
+from statewise.objectives import pair_loss as pair_loss_module
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def documents_of(batch):
+    """(tokens, prompt length) of each document."""
+    numbers = batch.documents if batch.documents is not None else batch.real.long()
+    found = []
+    for b in range(len(batch.tokens)):
+        for number in numbers[b].unique().tolist():
+            if number:
+                own = numbers[b] == number
+                scored = batch.scored[b][own].tolist()
+                prompt = scored.index(True)
+                found.append((batch.tokens[b][own], 0 if prompt == 1 else prompt))
+    return found
+
+
+def slow_twin(objective, batch):
+    """Equation 2, pair by pair: every prefix and every suffix is encoded by itself, alone in its row."""
+    config, V = objective.config, objective.vocabulary
+    following, previous = [], []
+
+    def encode(encoder, tokens, empty):
+        return encoder(tokens[None] if len(tokens) else torch.tensor([[empty]])).state[0, -1]
+
+    for tokens, prompt in documents_of(batch):
+        T = len(tokens)
+        for i in range(T + 1):  # the prefix x_1 .. x_i
+            for j in range(i + config.min_gap, T + 2):  # the suffix x_j .. x_T
+                f = encode(objective.prefix_encoder, tokens[:i], objective.begin)
+                inputs = [f]
+                if config.backward:
+                    inputs.append(encode(objective.suffix_encoder, tokens[j - 1 :].flip(0), objective.end))
+                outputs = whole_head(objective.head, torch.cat(inputs))
+                last = outputs.log_softmax(-1)
+                closed = j == i + 1
+                next_target = V if closed else tokens[i]
+                previous_target = V if closed else tokens[j - 2]
+                # The next token is x_{i+1}: in the answer if i >= prompt. The previous one is x_{j-1}.
+                if closed:
+                    in_answer = i >= prompt
+                    counts_next = counts_previous = in_answer
+                    if config.pairs == "all":
+                        counts_previous = True
+                else:
+                    counts_next = i >= prompt
+                    counts_previous = {
+                        "answer": i >= prompt, "any_prefix": j - 2 >= prompt, "all": True,
+                    }[config.pairs]  # fmt: skip
+                if counts_next:
+                    following.append(-last[0, next_target])
+                if counts_previous and config.previous_weight:
+                    previous.append(-last[1, previous_target])
+    parts = {"next_token": sum(following) / len(following)}
+    if config.previous_weight:
+        parts["previous_token"] = sum(previous) / len(previous)
+    return parts
+
+
+def whole_head(head, x):
+    """The text head on [f; b] as it is usually written."""
+    if hasattr(head, "norm"):
+        gate, value = head.first(x).chunk(2, dim=-1)
+        return head.third(head.norm(x + head.second(F.silu(gate) * value)).view(head.outputs, -1))
+    x = torch.relu(head.first(x))
+    return head.third(torch.relu(head.second(x))).view(head.outputs, -1)
+
+
+SETTINGS = [
+    {},
+    {"pairs": "any_prefix"},
+    {"pairs": "all"},
+    {"pairs": "all", "head": "gated", "head_width": 24},
+    {"previous_weight": 0.0},
+    {"previous_weight": 0.0, "head": "gated"},
+    {"backward": False},
+    {"backward": False, "head": "gated"},
+    {"min_gap": 1},
+    {"min_gap": 1, "pairs": "all"},
+    {"min_gap": 1, "pairs": "any_prefix", "head": "gated"},
+    {"next_weight": 0.5, "previous_weight": 2.0, "head_width": 7},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(("kind", "block"), [("apart", 3), ("packed", 7), ("free", 1000)])
+def test_loss_and_gradients_are_those_of_every_pair_by_itself(monkeypatch, settings, kind, block):
+    monkeypatch.setitem(pair_loss_module.BLOCK, "cpu", block)
+    objective = tiny_objective("belief_state", backbone={"layers": 1}, **{"head_width": 16, **settings})
+    spread_weights(objective)
+    # Prompts of two tokens or more: a prompt of one cannot be told from none, and is treated as none.
+    batch = random_batch(3, n=2, longest=5, prompts=False)
+    if kind != "free":
+        batch = batch._replace(scored=batch.scored & (torch.arange(5) >= torch.tensor([[3], [2]])), span=(2, 5))
+    batch = pack(batch) if kind == "packed" else batch
+    loss, slow = objective(batch), slow_twin(objective, batch)
+    assert set(loss.parts) == set(slow)
+    for name, part in loss.parts.items():
+        torch.testing.assert_close(part.mean(), slow[name])
+    config = objective.config
+    total = config.next_weight * slow["next_token"]
+    if config.previous_weight:
+        total = total + config.previous_weight * slow["previous_token"]
+    parameters = dict(objective.named_parameters())
+    fast = torch.autograd.grad(loss.value(), parameters.values())
+    for name, got, expected in zip(parameters, fast, torch.autograd.grad(total, parameters.values())):
+        torch.testing.assert_close(got, expected, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_without_gradients_the_loss_is_the_same():
+    objective = tiny_objective("belief_state")
+    batch = random_batch()
+    with torch.no_grad():
+        quiet = objective(batch).value()
+    torch.testing.assert_close(quiet, objective(batch).value())
+    assert not quiet.requires_grad
+
+
+def test_bf16_gives_nearly_the_same_loss_and_gradients():
+    torch.set_default_dtype(torch.float32)
+    objective = tiny_objective("belief_state")
+    batch = random_batch(prompts=False)
+    parameters = list(objective.parameters())
+    exact = objective(batch).value()
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = objective(batch).value()
+    assert rough.dtype == torch.float32
+    torch.testing.assert_close(rough, exact, rtol=0.02, atol=0)
+    for got, expected in zip(torch.autograd.grad(rough, parameters), torch.autograd.grad(exact, parameters)):
+        assert torch.nn.functional.cosine_similarity(got.flatten(), expected.flatten(), dim=0) > 0.98
+
+
+def test_half_the_prefixes_give_the_same_loss_on_average():
+    whole, part = (tiny_objective("belief_state", share=share) for share in (1.0, 0.4))
+    for objective in (whole, part):
+        spread_weights(objective)
+    batch = random_batch(n=2, longest=6, prompts=False)
+    expected = whole(batch).parts
+    drawn = [part(batch).parts for _ in range(600)]
+    for name in expected:
+        values = torch.stack([found[name].mean().detach() for found in drawn])
+        error = values.std() / len(values) ** 0.5
+        assert values.std() > 0.01
+        assert abs(values.mean() - expected[name].mean()) < 4 * error
+    gradient = torch.stack([
+        torch.autograd.grad(part(batch).value(), part.head.second.weight)[0] for _ in range(600)
+    ]).mean(0)  # fmt: skip
+    expected_gradient = torch.autograd.grad(whole(batch).value(), whole.head.second.weight)[0]
+    assert F.cosine_similarity(gradient.flatten(), expected_gradient.flatten(), dim=0) > 0.98
+
+
+def test_other_factors_than_promised_are_noticed():
+    objective = tiny_objective("belief_state")
+    parts = objective(random_batch()).parts
+    with pytest.raises(RuntimeError, match="weights"):
+        (parts["next_token"].total + 5 * parts["previous_token"].total).backward()
+
+
+def goal_fixture():
+    objective = tiny_objective("belief_state").eval()
+    spread_weights(objective)
+    return objective, objective.predictor(), torch.randint(0, VOCABULARY, (3, 9))
+
+
+def directly(objective, prefix, suffix):
+    """(2, V) log-probabilities, both encoders run afresh."""
+    f = objective.prefix_encoder(prefix[None] if len(prefix) else torch.tensor([[objective.begin]])).state[0, -1]
+    b = objective.suffix_encoder(suffix.flip(0)[None] if len(suffix) else torch.tensor([[objective.end]])).state[0, -1]
+    return whole_head(objective.head, torch.cat((f, b))).log_softmax(-1)
+
+
+def test_predictions_towards_a_goal_know_it():
+    objective, predictor, rows = goal_fixture()
+    goal = torch.tensor([4, 7, 1])
+    cursor, logits = predictor.start_towards(rows[:, :3], goal)
+    more = predictor.extend(cursor, rows[:, 3:5])
+    for row in range(3):
+        torch.testing.assert_close(logits[row].log_softmax(-1), directly(objective, rows[row, :3], goal)[0])
+        for place in range(2):
+            expected = directly(objective, rows[row, : 4 + place], goal)[0]
+            torch.testing.assert_close(more[row, place].log_softmax(-1), expected)
+    nothing = predictor.start_towards(rows, goal[:0])[1]
+    torch.testing.assert_close(nothing, predictor.start(rows)[1])
+
+
+def test_goals_are_scored_token_by_token_between_what_surrounds_them():
+    objective, predictor, rows = goal_fixture()
+    for goal in (torch.tensor([4, 7, 1, 2]), torch.tensor([5])):
+        cursor, _ = predictor.start_towards(rows[:, :4], goal)
+        before = cursor.cache.length
+        scores = predictor.score_goal(cursor, goal)
+        assert cursor.cache.length == before
+        for row in range(3):
+            expected = sum(
+                directly(objective, torch.cat((rows[row, :4], goal[:i])), goal[i + 1 :])[0, goal[i]]
+                for i in range(len(goal))
+            )
+            torch.testing.assert_close(scores[row], expected)
+        torch.testing.assert_close(predictor.extend(cursor, rows[:, 4:5])[0, 0].log_softmax(-1),
+                                   directly(objective, rows[0, :5], goal)[0])  # fmt: skip
+
+
+@pytest.mark.parametrize("head", ["previous", "next"])
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_endings_are_scored_by_either_head(head, count):
+    objective, predictor, rows = goal_fixture()
+    scores = predictor.score_ending(rows, count, head)
+    for row in range(3):
+        expected = sum(
+            directly(objective, rows[row, :i], rows[row, i + 1 :])[int(head == "previous"), rows[row, i]]
+            for i in range(9 - count, 9)
+        )
+        torch.testing.assert_close(scores[row], expected)
+
+
+def test_a_model_without_previous_tokens_says_so():
+    predictor = tiny_objective("belief_state", previous_weight=0.0).predictor()
+    with pytest.raises(ValueError, match="previous"):
+        predictor.score_ending(torch.zeros(1, 4, dtype=torch.long), 2, "previous")
+
+
+def test_suffix_beliefs_begin_at_their_token():
+    objective, predictor, _ = goal_fixture()
+    batch = pack(random_batch(prompts=False, longest=6))
+    states = predictor.suffix_states(batch)
+    for row in range(len(batch.tokens)):
+        for column in range(batch.tokens.shape[1]):
+            if batch.real[row, column]:
+                rest = batch.tokens[row, column:][batch.documents[row, column:] == batch.documents[row, column]]
+                alone = objective.suffix_encoder(rest.flip(0)[None]).state[0, -1]
+                torch.testing.assert_close(states[row, column], alone)
+
+
+def test_both_encoders_share_one_embedding():
+    objective = tiny_objective("belief_state")
+    names = [name for name, _ in objective.named_parameters() if "embedding" in name]
+    assert names == ["prefix_encoder.embedding.weight"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"next_weight": 0.0}, "next_weight"), ({"share": 0.0}, "share"), ({"head_width": 0}, "head_width")],
+)
+def test_senseless_fields_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_objective("belief_state", **fields)
