@@ -146,14 +146,15 @@ def test_a_real_cache_gives_what_reading_anew_gives(seed, rollouts, batch, has_g
 
 
 @pytest.mark.parametrize("batch", [1, 2, 16])
-def test_equal_branches_are_taken_in_the_order_in_which_they_were_found(batch):
+@pytest.mark.parametrize("end", [None, 0, 1])
+def test_equal_branches_are_taken_in_the_order_in_which_they_were_found(batch, end):
     class Even(Indifferent, MarkovPredictor, GoalScorer):
         def start_towards(self, prompts, goal):
             return self.start(prompts)
 
     predictor = Even(torch.full((3, 3), 1 / 3), context=5)  # every token is as likely as any other
-    found = search(predictor, [0], rollouts=11, batch=batch)
-    slow = algorithm_1(predictor, [0], None, 4, None, 11)
+    found = search(predictor, [0], end=end, rollouts=11, batch=batch)
+    slow = algorithm_1(predictor, [0], None, 4, end, 11)
     assert [one.tokens.tolist() for one in found] == [tokens for tokens, _ in slow]
 
 

@@ -217,7 +217,7 @@ class Runner:
             token = torch.where(known <= step, greedy, given[:, step])
             steps.append((token, best, below.masked_fill(~free[:, None], -math.inf)))
             if self.stop is not None:
-                ended |= free & (token == self.stop)
+                ended |= token == self.stop
                 if bool(ended.all()):
                     break
             if step + 1 < self.limit:
