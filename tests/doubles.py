@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from statewise.analysis.base import Model, Subject
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.data import collate
-from statewise.decoding.base import Predictor, SuffixEncoder
+from statewise.decoding.base import GoalScorer, Predictor, SuffixEncoder
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.tasks.base import Task
@@ -146,3 +146,79 @@ def subject(predictor: Predictor, task: Task, untrained: Predictor | None = None
         lambda which: (Model(f"step {step}", other, step) for step, other in others.items()),
         lambda: Model("untrained model", untrained or predictor),
     )
+
+
+class JointPredictor(Predictor, GoalScorer):
+    """Knows the probability of every sequence of N tokens, so that each of its answers is a sum over a table.
+
+    A sequence that ends earlier is one that goes on with `end` to the last place. `joint` (V,) * N.
+    """
+
+    def __init__(self, joint: Tensor) -> None:
+        self.joint, self.vocabulary, self.context = joint / joint.sum(), len(joint), joint.dim()
+
+    @classmethod
+    def drawn(cls, seed: int, vocabulary: int, length: int, end: int | None = None) -> JointPredictor:
+        """Random probabilities, in which everything depends on everything."""
+        generator = torch.Generator().manual_seed(seed)
+        joint = torch.rand((vocabulary,) * length, generator=generator, dtype=torch.float64) ** 3
+        for place in range(length - 1) if end is not None else ():
+            for token in range(vocabulary):
+                if token != end:  # what comes after the end is no sequence
+                    joint[(slice(None),) * place + (end, token)] = 0.0
+        return cls(joint)
+
+    def probability(self, known: dict[int, int]) -> Tensor:
+        """Of the tokens `known` by their place, whatever stands elsewhere."""
+        return self.joint[tuple(known.get(place, slice(None)) for place in range(self.context))].sum()
+
+    def next_logits(self, read: Tensor, goal: tuple[int, ...]) -> Tensor:
+        """(B, V) behind `read` (B, n), of sequences whose last tokens are `goal`."""
+        end = dict(zip(range(self.context - len(goal), self.context), goal))
+        rows = [[self.probability({**end, **dict(enumerate([*row, token]))}) for token in range(self.vocabulary)]
+                for row in read.tolist()]  # fmt: skip
+        return torch.tensor(rows, dtype=torch.float64).log() + 0.7  # logits need not be normalised
+
+    def start(self, prompts: Tensor) -> tuple[list[Any], Tensor]:
+        return self.start_towards(prompts, prompts.new_empty(0))
+
+    def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[list[Any], Tensor]:
+        cursor = [prompts, tuple(goal.tolist())]
+        return cursor, self.next_logits(*cursor)
+
+    def extend(self, cursor: list[Any], tokens: Tensor) -> Tensor:
+        logits = []
+        for token in tokens.unbind(1):
+            cursor[0] = torch.cat([cursor[0], token[:, None]], 1)
+            logits.append(self.next_logits(*cursor))
+        return torch.stack(logits, 1)
+
+    def rewind(self, cursor: list[Any], positions: int) -> None:
+        assert 0 <= positions < cursor[0].shape[1]
+        cursor[0] = cursor[0][:, : cursor[0].shape[1] - positions]
+
+    def reorder(self, cursor: list[Any], rows: Tensor) -> None:
+        cursor[0] = cursor[0][rows]
+
+    def score_goal(self, cursor: list[Any], goal: Tensor) -> Tensor:
+        sequences = torch.cat([cursor[0], goal.expand(len(cursor[0]), -1)], 1)
+        assert sequences.shape[1] == self.context, "the goal must stand at the end"
+        return self.score_ending(sequences, len(goal), "previous")
+
+    def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
+        T = sequences.shape[1]
+        return torch.stack([sum((self.score_token(row, place, head) for place in range(T - count, T)), torch.zeros(()))
+                            for row in sequences.tolist()])  # fmt: skip
+
+    def score_token(self, row: list[int], place: int, head: str) -> Tensor:
+        """Log-probability of one token of a row, given all others (`previous`) or those before it (`next`)."""
+        whole = dict(enumerate(row + [row[-1]] * (self.context - len(row))))  # an end goes on to the last place
+        known = {other: token for other, token in whole.items() if other < place or head == "previous"}
+        given = {other: token for other, token in known.items() if other != place}
+        return (self.probability(given | {place: row[place]}) / self.probability(given)).log()
+
+    def states(self, batch: Batch) -> Hidden:
+        raise NotImplementedError
+
+    def logits(self, batch: Batch) -> Tensor:
+        raise NotImplementedError

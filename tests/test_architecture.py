@@ -38,9 +38,11 @@ MAY_IMPORT = {
         "types",
         "config",
     },
+    "launch": {"experiment", "data", "run", "training", "types", "config"},
     "cli": {
         "__version__",
         "experiment",
+        "launch",
         "recipes",
         "reporting",
         "analysis",

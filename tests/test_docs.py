@@ -11,7 +11,8 @@ from doubles import pack, random_batch, spread_weights, tiny_gpt
 
 from statewise.cli import main
 from statewise.config import parse
-from statewise.experiment import TABLES, Experiment, read_recipe, train
+from statewise.experiment import TABLES, Experiment, read_recipe
+from statewise.launch import train
 from statewise.objectives import OBJECTIVES
 from statewise.run import Run
 from statewise.tasks import TASKS

@@ -32,9 +32,9 @@ def build(recipe: str, *flags: str) -> Experiment:
 
 
 def train(recipe: str, *flags: str, out: str, **options: Any) -> Outcome:
-    """Trains a named recipe into the run directory `out`; options as in `statewise.experiment.train`."""
+    """Trains a named recipe into the run directory `out`; options as in `statewise.launch.train`."""
     from statewise.experiment import read_recipe
-    from statewise.experiment import train as train_recipe
+    from statewise.launch import train as train_recipe
     from statewise.recipes import recipe_text
 
     return train_recipe(read_recipe(recipe_text(recipe), flags, recipe), out, **options)

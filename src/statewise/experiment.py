@@ -1,15 +1,14 @@
-"""The composition root: from a recipe or a run directory to task, model, training and answers."""
+"""The composition root: from a recipe or a run directory to task, model and answers."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
 import torch
 
 from statewise import __version__
@@ -19,18 +18,17 @@ from statewise.analysis.beliefs import Beliefs, Positions, Side, beliefs
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
 from statewise.config import Recipe, fill, parse, read_yaml
-from statewise.data import Stream, collate
+from statewise.data import collate
 from statewise.decoding import DECODERS
-from statewise.decoding.base import Decoder, Predictor
+from statewise.decoding.base import Decoder, Predictor, Search
 from statewise.evaluation import evaluate
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
-from statewise.run import Checkpoint, Record, Run
+from statewise.run import Checkpoint, Run
 from statewise.tasks import TASKS
 from statewise.tasks.base import Kept, Task
 from statewise.training import machine
 from statewise.training.checkpoint import fingerprint, load_weights
-from statewise.training.trainer import Outcome, Trainer, Watch
 from statewise.types import Batch, Completion, Evaluation, Examples, Hidden
 
 TABLES: dict[str, Mapping[str, type]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
@@ -66,6 +64,15 @@ def make_decoder(name: str, **fields: Any) -> Decoder:
     return decoder
 
 
+def make_search(name: str, **fields: Any) -> Search:
+    """A decoder that ranks candidates, by name. Raises `ValueError` for one that does not, else as `make_decoder`."""
+    decoder = make_decoder(name, **fields)
+    if not isinstance(decoder, Search):
+        searches = ", ".join(other for other in DECODERS if issubclass(DECODERS[other], Search))
+        raise ValueError(f"decoder {name} finds one completion and ranks nothing: for candidates choose of {searches}")
+    return decoder
+
+
 def make_analysis(name: str, **fields: Any) -> Analysis:
     """An analysis by name. Raises `ValueError` for unknown names, fields and values."""
     kind = ANALYSES[name]
@@ -95,7 +102,7 @@ class Experiment:
         """
         run = Run.open(Path(folder))
         found = run.find_checkpoint(checkpoint)
-        return cls._of_run(run)._restored(found, machine.choose_device(device))
+        return cls.of_run(run)._restored(found, machine.choose_device(device))
 
     def _restored(self, checkpoint: Checkpoint, device: str | torch.device) -> Experiment:
         """This one, with the weights of a checkpoint."""
@@ -110,7 +117,8 @@ class Experiment:
         return Experiment(self.recipe, self.task, make_objective(recipe, self.task), self.run)
 
     @classmethod
-    def _of_run(cls, run: Run) -> Experiment:
+    def of_run(cls, run: Run) -> Experiment:
+        """An untrained model of the recipe of a run."""
         recipe = parse(run.recipe(), [], TABLES, source=str(run.folder / "config.json"))
         task = make_task(recipe, run.task_files())
         return cls(recipe, task, make_objective(recipe, task), run)
@@ -133,20 +141,42 @@ class Experiment:
             return self.predictor().states(batch if isinstance(batch, Batch) else self.batch(batch))
 
     def generate(
-        self, prompts: Sequence[str], decoder: str = "greedy", limit: int | None = None, **fields: Any
+        self,
+        prompts: Sequence[str],
+        decoder: str = "greedy",
+        limit: int | None = None,
+        goal: str | None = None,
+        **fields: Any,
     ) -> list[Completion]:
         """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
 
-        Raises `ValueError` for prompts that are empty, too long, or hold unknown symbols.
+        `goal` is what shall follow the completion, and `limit` by default what the context leaves. Raises `ValueError`
+        for prompts and goals that are empty, too long, or hold unknown symbols, and for models that cannot head for a
+        goal.
         """
-        made, predictor, end = make_decoder(decoder, **fields), self.predictor(), self.task.end
+        made, predictor = make_decoder(decoder, **fields), self.predictor()
         completions = []
         for prompt in prompts:
-            tokens = self.task.encode(prompt)[None]
-            room = self.task.context - tokens.shape[1]
+            tokens, options = self._question(prompt, goal, limit)
             with self._precision():
-                completions += made.decode(predictor, tokens, limit=room if limit is None else limit, end=end)
+                completions += made.decode(predictor, tokens[None], **options)
         return completions
+
+    def search(
+        self, prompt: str, decoder: str, goal: str | None = None, limit: int | None = None, **fields: Any
+    ) -> list[Completion]:
+        """All that a search finds for one prompt, with scores, best first; else as `generate`."""
+        made, predictor = make_search(decoder, **fields), self.predictor()
+        tokens, options = self._question(prompt, goal, limit)
+        with self._precision():
+            return made.search(predictor, tokens, **options)
+
+    def _question(self, prompt: str, goal: str | None, limit: int | None) -> tuple[np.ndarray, dict[str, Any]]:
+        """(T,) tokens of the prompt, and what else a decoder is told."""
+        tokens = self.task.encode(prompt)
+        wanted = None if goal is None else self.task.encode(goal)
+        room = self.task.context - len(tokens) - (0 if wanted is None else len(wanted))
+        return tokens, {"limit": room if limit is None else limit, "end": self.task.end, "goal": wanted}
 
     def evaluate(self, num: int | None = None, data: str | Path | None = None, decoder: str = "greedy") -> Evaluation:
         """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format."""
@@ -226,146 +256,6 @@ class Experiment:
         }
         self.run.write_report(name, content)
         return content
-
-
-@dataclasses.dataclass(frozen=True)
-class Listener:
-    """What the outside wants to hear of while a run trains; called on the first process alone."""
-
-    begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
-    """Once, before the first step, with the step training starts from."""
-    record: Callable[[Record], None] = lambda record: None
-    step: Callable[[int], None] = lambda step: None
-    report: Callable[[dict[str, Any]], None] = lambda report: None
-    """Once, at the end, with what `Experiment.report` wrote about the best checkpoint."""
-
-
-def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
-    """Trains a new run in `folder`. Raises `FileExistsError` if something is there already."""
-    environment = machine.describe(recipe.trainer)
-    fabric = _launch(recipe, environment)
-    experiment = Experiment.build(recipe)
-    experiment.task.held_out(1)  # whatever is wrong with the data should show before a directory is made
-    with contextlib.ExitStack() as stack:
-
-        def create() -> None:
-            run = Run.create(Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite)
-            stack.enter_context(run.lock())
-            run.write_environment(environment)
-
-        _on_first(fabric, create)
-        experiment.run = Run.open(Path(folder))
-        return _train(experiment, fabric, None, listener or Listener())
-
-
-def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
-    """Goes on with a run from a checkpoint, exactly. None if the run is complete already."""
-    run = Run.open(Path(folder))
-    if run.complete():
-        return None
-    experiment = Experiment._of_run(run)
-    fabric = _launch(experiment.recipe, run.environment() or machine.describe(experiment.recipe.trainer))
-    with contextlib.ExitStack() as stack:
-
-        def choose() -> int | None:
-            stack.enter_context(run.lock())
-            # A run that was killed before its first checkpoint begins again from its seed.
-            return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
-
-        step = _on_first(fabric, choose)
-        found = None if step is None else run.find_checkpoint(str(step))
-        return _train(experiment, fabric, found, listener or Listener())
-
-
-Result = TypeVar("Result")
-
-
-def _on_first(fabric: Any, work: Callable[[], Result]) -> Result:
-    """What `work` returns on the first process, on all of them; what it raises is raised on all."""
-    result: Result | None = None
-    error: Exception | None = None
-    if fabric.global_rank == 0:
-        try:
-            result = work()
-        except (ValueError, OSError) as raised:
-            error = raised
-    result, error = fabric.broadcast((result, error))
-    if error is not None:
-        raise error
-    return result
-
-
-def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
-    from lightning_fabric import Fabric
-
-    machine.keep_freed_memory()
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # its notes on precision are in our environment
-    devices = recipe.trainer.devices
-    fabric = Fabric(
-        accelerator=machine.choose_device(environment["device"]),
-        devices=devices,
-        strategy="ddp" if devices > 1 else "auto",
-        precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
-    )
-    fabric.launch()
-    torch.set_num_threads(environment["threads"])
-    return fabric
-
-
-def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listener: Listener) -> Outcome:
-    """Trains from `found`, or from the start, and reports. The first process holds the run's lock."""
-    recipe, run, task = experiment.recipe, experiment.run, experiment.task
-    assert run is not None
-    config = recipe.trainer
-    first = fabric.global_rank == 0
-    stream = Stream(
-        task, seed=recipe.seed, batch_size=config.batch_size, rank=fabric.global_rank, world=fabric.world_size
-    )
-    with contextlib.ExitStack() as stack:
-        record = listener.record
-        if config.tensorboard and first:
-            record = stack.enter_context(_tensorboard(run, record))
-        watch = Watch(
-            evaluate=lambda: experiment.evaluate(config.evaluate_num).metrics, record=record, step=listener.step
-        )
-        trainer = Trainer(experiment.objective, stream, run, config, recipe.seed, task.headline, fabric, watch)
-        if found is not None:
-            trainer.resume(found)
-        elif first:
-            run.forget_after(0)
-        if first:
-            listener.begin(run, recipe, trainer.progress.step)
-        outcome = trainer.train()
-    if outcome.reason != "signal" and first:
-        device = next(experiment.objective.parameters()).device.type
-        final = Experiment.load(run.folder, device=device)
-        listener.report(final.report(final.evaluate(config.report_num)))
-    fabric.barrier()
-    return outcome
-
-
-@contextlib.contextmanager
-def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callable[[Record], None]]:
-    """Sends every record to TensorBoard as well."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError("trainer.tensorboard needs the extra `track`: pip install 'statewise[track]'") from None
-    writer = SummaryWriter(str(run.folder / "tensorboard"))
-
-    def both(found: Record) -> None:
-        for name, value in found.items():
-            if isinstance(value, (int, float)) and name != "step":
-                writer.add_scalar(f"{found['kind']}/{name}", value, found["step"])
-        record(found)
-
-    try:
-        yield both
-    finally:
-        writer.close()
-
-
-# Recipes
 
 
 def read_recipe(text: str, flags: Sequence[str] = (), source: str = "recipe") -> Recipe:

@@ -1,5 +1,6 @@
 """The command as a user calls it: one process a call where that matters, in process elsewhere."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from doubles import SMALL_RUN
 
 from statewise import __version__
 from statewise.cli import main
+from statewise.decoding import DECODERS
 from statewise.run import Run
 
 TINY = [
@@ -50,7 +52,7 @@ def test_help_list_and_version_answer(capsys):
 
 def test_list_names_everything(capsys):
     _, out, _ = called(capsys, "list")
-    for name in ("path_star", "sequences", "next_token", "next_latent", "gpt", "greedy", "sample", "path-star-small"):
+    for name in ("path_star", "sequences", "next_token", "next_latent", "gpt", *DECODERS, "path-star-small"):
         assert f"  {name} " in out
 
 
@@ -107,6 +109,88 @@ def test_generate(capsys, runs):
     assert json.loads(out)["log_probability"] < 0
 
 
+@pytest.fixture(scope="module")
+def belief(tmp_path_factory):
+    """A run that can head for goals, of sequences that end."""
+    folder = tmp_path_factory.mktemp("belief")
+    (folder / "letters.txt").write_text("".join(f"{a} {b} {c} d e\n" for a in "abc" for b in "abc" for c in "abc"))
+    words = ["train", "sequences-small", *SMALL_RUN, "--task.path", folder / "letters.txt", "--trainer.steps", "12",
+             "--trainer.evaluate_every", "6", "--objective", "belief_state", "--objective.head_width", "16",
+             "--out", folder / "run"]  # fmt: skip
+    assert main([str(word) for word in words]) == 0
+    return folder / "run"
+
+
+def test_generate_searches_towards_a_goal(capsys, belief):
+    words = ("generate", belief, "--prompt", "a", "--goal", "d e <end>", "--decoder", "goal_search", "--rollouts", "7")
+    code, out, err = called(capsys, *words, "--candidates", "3")
+    assert code == 0, err
+    header, rule, *rows = out.splitlines()
+    assert header.split() == ["score", "log-probability", "completion"]
+    assert len(rows) == 3
+    first = rule.rindex(" ") + 1  # of the last column, the same in every row
+    assert [row[first - 1] for row in rows] == [" "] * 3
+    assert [len(row[first:].split()) for row in rows] == [2, 2, 2]  # 6 tokens, of which 4 are given
+    code, out, _ = called(capsys, *words, "--candidates", "3", "--json")
+    found = json.loads(out)
+    assert [one["completion"] for one in found] == [row[first:] for row in rows]
+    scores = [one["score"] for one in found]
+    assert scores == sorted(scores, reverse=True)
+    assert all(one["log_probability"] < 0 and "<end>" not in one["completion"] for one in found)
+    assert called(capsys, *words)[1].strip() == found[0]["completion"]  # without --candidates: the best
+    assert len(json.loads(called(capsys, *words, "--candidates", "50", "--json")[1])) == 7  # no more were found
+
+
+def test_generate_searches_without_a_goal(capsys, belief, runs):
+    words = ("generate", belief, "--prompt", "a b", "--candidates", "4", "--json", "--limit", "3")
+    beam = json.loads(called(capsys, *words, "--decoder", "beam", "--beams", "9")[1])
+    assert len(beam) == 4
+    assert [one["score"] for one in beam] == [one["log_probability"] for one in beam]
+    first = {}
+    for score in ("previous", "next"):
+        found = json.loads(called(capsys, *words, "--decoder", "goal_search", "--score", score)[1])
+        assert all(1 <= len(one["completion"].split()) <= 3 for one in found)
+        first[score] = found[0]
+    assert first["previous"]["score"] != first["next"]["score"]
+    code, out, _ = called(capsys, "generate", runs / "next_token-1", "--prompt", GRAPH, "--decoder", "beam")
+    assert code == 0
+    assert out.strip()
+
+
+def test_greedy_and_sample_head_for_goals_too(capsys, belief):
+    for decoder in ("greedy", "sample"):
+        words = ("generate", belief, "--prompt", "a", "--goal", "e <end>", "--decoder", decoder)
+        code, out, err = called(capsys, *words)
+        assert code == 0, err
+        assert 1 <= len(out.split()) <= 3
+
+
+def test_goals_that_cannot_be_headed_for_are_named(capsys, belief, runs):
+    search = ("--decoder", "goal_search")
+    for run, words, message in [
+        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2"), "belief_state can"),
+        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2", "--decoder", "beam"), "belief_state can"),
+        (runs / "next_token-1", ("--prompt", GRAPH, *search), "belief_state can"),
+        (belief, ("--prompt", "a", "--goal", "", *search), "leave --goal away"),
+        (belief, ("--prompt", "a", "--goal", "z", *search), "unknown symbol 'z'"),
+        (belief, ("--prompt", "a", "--goal", "a b c d e", *search), "leaves no room in the context of 6"),
+        (belief, ("--prompt", "a", *search, "--score", "goal"), "score goal needs a goal"),
+        (belief, ("--prompt", "a", "--goal", "e", *search, "--score", "next"), "for a search without a goal"),
+    ]:
+        code, _, err = called(capsys, "generate", run, *words)
+        assert code == 2
+        assert message in err
+
+
+def test_help_names_every_option_of_every_decoder(capsys):
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    shown = capsys.readouterr().out
+    for name in DECODERS:
+        for field in dataclasses.fields(DECODERS[name].Config):
+            assert f"--{field.name}" in shown
+
+
 def test_compare_groups_over_seeds(capsys, runs, tmp_path):
     folders = sorted(runs.glob("next_token-*")) + sorted(runs.glob("next_latent-*"))
     code, out, _ = called(capsys, "compare", *folders, "--out", tmp_path / "report")
@@ -146,7 +230,7 @@ MISTAKES = [
     (["train", "path-star-smal", "--out", "x"], "did you mean path-star-small"),
     (["train", "path-star-small"], "--out is missing"),
     (["train", "path-star-small", "--out", "x", "--trainer.step", "3"], "did you mean --trainer.steps"),
-    (["train", "path-star-small", "--out", "x", "--objective", "bst"], "choices: next_token, next_latent"),
+    (["train", "path-star-small", "--out", "x", "--objective", "bst"], "choices: next_token, "),
     (["train", "path-star-small", "--out", "x", "--task.degree", "9"], "set task.nodes to 19 or more"),
     (["train", "path-star-small", "--out", "x", "--seeds", "5-1"], "give a range like 1-5"),
     (["train", "path-star-small", "--out", "x", "--seeds", "1", "--jobs", "0"], "--jobs must be at least 1"),
@@ -158,8 +242,15 @@ MISTAKES = [
     (["evaluate", "nowhere"], "nowhere is no run"),
     (["evaluate", "nowhere", "--nun", "5"], "did you mean --num"),
     (["evaluate"], "required: RUN"),
-    (["generate", "nowhere", "--prompt", "1", "--decoder", "beam"], "unknown decoder 'beam'"),
+    (["generate", "nowhere", "--prompt", "1", "--decoder", "bean"], "unknown decoder 'bean': did you mean beam"),
     (["generate", "nowhere", "--prompt", "1", "--temperature", "2"], "has no field 'temperature'"),
+    (["generate", "nowhere", "--prompt", "1", "--candidates", "3"], "greedy finds one completion and ranks nothing"),
+    (["generate", "nowhere", "--prompt", "1", "--candidates", "0"], "--candidates must be at least 1, not 0"),
+    (
+        ["generate", "nowhere", "--prompt", "1", "--decoder", "beam", "--rollouts", "3"],
+        "unknown field 'rollouts'",
+    ),
+    (["generate", "nowhere", "--prompt", "1", "--decoder", "goal_search", "--batch", "0"], "batch must be at least 1"),
     (["compare", "nowhere", "--out", "x"], "nowhere is no run"),
     (["train", "path-star-small", "--out", "x", "--seeds", "1-2", "--seed", "3"], "give --seed or --seeds"),
     (["train", "path-star-small", "--out", "x", "--seed", "-1"], "seed must not be negative"),

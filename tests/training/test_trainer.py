@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from statewise.experiment import Experiment, Listener, read_recipe, resume, train
+from statewise.experiment import Experiment, read_recipe
+from statewise.launch import Listener, resume, train
 from statewise.recipes import recipe_text
 from statewise.run import Run
 from statewise.types import NotFinite

@@ -3,37 +3,81 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, pairs
+
+if TYPE_CHECKING:
+    from statewise.tasks.base import Task
+    from statewise.types import Completion
 
 
 def run(words: list[str]) -> int:
     """Runs the verb."""
     parser = Parser(
         "generate",
-        "Completes a prompt.\n\n"
+        "Completes a prompt, or shows the best of the completions that a search finds.\n\n"
         "  statewise generate runs/nl-1 --prompt '3,4|5,6|3,5|4,7/3,7='\n"
-        "  statewise generate runs/mine --prompt 'a b c' --decoder sample --temperature 0.8 --seed 3\n\n"
-        "Options of the decoder `sample`: --temperature, --top_k, --top_p, --seed.",
+        "  statewise generate runs/mine --prompt 'a b c' --decoder sample --temperature 0.8 --seed 3\n"
+        "  statewise generate runs/mine --prompt 'a b' --goal 'y z' --decoder goal_search --candidates 5\n\n"
+        "Options of the decoders:\n"
+        "  sample       --temperature, --top_k, --top_p, --seed\n"
+        "  beam         --beams (sequences kept at every step)\n"
+        "  goal_search  --rollouts (candidates to find), --candidates_from queue|beam, --score goal|previous|next,\n"
+        "               --scored_tokens (how many last tokens are judged without a goal), --batch (run at a time)",
     )
     parser.add_argument("run", metavar="RUN", help="run directory")
     parser.add_argument("--prompt", required=True, help="as in the task's files")
+    parser.add_argument("--goal", help="what shall follow the completion (models of the objective belief_state)")
     parser.add_argument("--decoder", default="greedy", help="`statewise list` shows them (default: greedy)")
-    parser.add_argument("--limit", type=int, help="most tokens to generate (default: what the context leaves)")
+    parser.add_argument(
+        "--limit", type=int, help="most tokens to generate (default: what prompt and goal leave of the context)"
+    )
+    parser.add_argument(
+        "--candidates", metavar="K", type=int, help="show the K best that a search found (beam, goal_search)"
+    )
     parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="print JSON with the log-probability")
     options, rest = parser.split(words)
     fields = pairs(rest)
+    if options.candidates is not None and options.candidates < 1:
+        raise ValueError(f"--candidates must be at least 1, not {options.candidates}")
 
-    from statewise.experiment import Experiment, make_decoder
+    from statewise.experiment import Experiment, make_decoder, make_search
 
-    make_decoder(options.decoder, **fields)  # a wrong option should not wait for the model to load
+    # A wrong option should not wait for the model to load.
+    (make_decoder if options.candidates is None else make_search)(options.decoder, **fields)
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
-    (completion,) = experiment.generate([options.prompt], options.decoder, options.limit, **fields)
+    if options.candidates is not None:
+        found = experiment.search(options.prompt, options.decoder, options.goal, options.limit, **fields)
+        print(ranked(found[: options.candidates], experiment.task, options.json))
+        return 0
+    (completion,) = experiment.generate([options.prompt], options.decoder, options.limit, options.goal, **fields)
     text = experiment.task.decode(completion.tokens)
     if options.json:
         print(json.dumps({"completion": text, "log_probability": completion.log_probability}))
     else:
         print(text)
     return 0
+
+
+def ranked(found: list[Completion], task: Task, as_json: bool) -> str:
+    """Candidates, best first, as a table or a JSON list."""
+    from statewise.reporting.tables import number, text_table
+
+    texts = [task.decode(completion.tokens) for completion in found]
+    if as_json:
+        rows = [
+            {"completion": text, "score": completion.score, "log_probability": completion.log_probability}
+            for text, completion in zip(texts, found)
+        ]
+        return json.dumps(rows, indent=2)
+    return text_table(
+        ["score", "log-probability", "completion"],
+        [
+            [number(completion.score), number(completion.log_probability), text.replace("\n", "\\n")]
+            for text, completion in zip(texts, found)
+        ],
+        left=(2,),
+    )

@@ -14,7 +14,7 @@ import yaml
 from statewise.cli.arguments import Parser
 
 if TYPE_CHECKING:
-    from statewise.experiment import Listener
+    from statewise.launch import Listener
 
 DESCRIPTION = """Trains a run from a recipe, or goes on with one.
 
@@ -50,7 +50,7 @@ def run(words: list[str]) -> int:
             raise ValueError("give --seed or --seeds, not both")
 
         return seeds.train(recipe, Path(options.out), seeds.parse(options.seeds), options.jobs, options.overwrite)
-    from statewise.experiment import train
+    from statewise.launch import train
 
     return _watched(lambda listener: train(recipe, options.out, overwrite=options.overwrite, listener=listener),
                     options.out)  # fmt: skip
@@ -95,7 +95,7 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
         if options.checkpoint != "last":
             raise ValueError(f"--checkpoint goes with one run: resume that one by itself, {folder}/seed-...")
         return seeds.resume(folder, options.jobs)
-    from statewise.experiment import resume
+    from statewise.launch import resume
 
     return _watched(lambda listener: resume(folder, checkpoint=options.checkpoint, listener=listener), folder)
 
@@ -103,7 +103,7 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
 def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
     """Runs `work(listener)` with a display; says how to go on if it was told to stop."""
     from statewise.cli.progress import Display
-    from statewise.experiment import Listener
+    from statewise.launch import Listener
 
     with Display() as display:
         outcome = work(Listener(display.begin, display.record, display.step, display.report))

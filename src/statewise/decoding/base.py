@@ -93,7 +93,9 @@ class GoalScorer(ABC):
 def goal_scorer(predictor: Predictor) -> GoalScorer:
     """The predictor, if it has that power. Raises `ValueError` if not."""
     if not isinstance(predictor, GoalScorer):
-        raise ValueError("this model cannot head for a goal or score one: of the objectives, belief_state can")
+        raise ValueError(
+            "this model cannot head for a goal or score one: of the objectives, belief_state can, if its backward is on"
+        )
     return predictor
 
 
@@ -148,11 +150,13 @@ class Search(Decoder):
 def room_for(prompts: np.ndarray, limit: int, context: int, goal: np.ndarray | None = None) -> int:
     """How many tokens may be generated: `limit`, or what prompt (..., T) and goal (G,) leave of the context.
 
-    Raises `ValueError` if that is nothing, if a prompt is empty, or if `limit` is not positive.
+    Raises `ValueError` if that is nothing, if a prompt or the goal is empty, or if `limit` is not positive.
     """
     T, G = prompts.shape[-1], 0 if goal is None else len(goal)
     if T == 0:
         raise ValueError("the prompt is empty: it needs at least one symbol")
+    if goal is not None and G == 0:
+        raise ValueError("the goal is empty: give at least one symbol, or leave --goal away")
     if context <= T:
         raise ValueError(f"the prompt has {T} tokens, and the model's context is {context}")
     if context <= T + G:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 Rows = Sequence[Sequence[str]]
 
@@ -18,14 +18,14 @@ def number(value: float | int | None) -> str:
     return f"{value:.4f}"
 
 
-def text_table(header: Sequence[str], rows: Rows) -> str:
-    """Columns padded to their widest cell; the first to the left, the others to the right."""
+def text_table(header: Sequence[str], rows: Rows, left: Collection[int] = (0,)) -> str:
+    """Columns padded to their widest cell; those numbered in `left` to the left, the others to the right."""
     widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
-        first, *others = (cell.ljust(width) if place == 0 else cell.rjust(width)
-                          for place, (cell, width) in enumerate(zip(cells, widths)))  # fmt: skip
-        return "  ".join([first, *others]).rstrip()
+        padded = (cell.ljust(width) if place in left else cell.rjust(width)
+                  for place, (cell, width) in enumerate(zip(cells, widths)))  # fmt: skip
+        return "  ".join(padded).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *(line(row) for row in rows)])
 

@@ -1,0 +1,115 @@
+"""Goal search with its cache and batches against Algorithm 1 as it stands, which reads each prefix anew at every step.
+
+python benchmarks/goal_search.py
+
+A search with 120 roll-outs is timed with the cache, its first 16 without. Compared is the time per generated token;
+those that a roll-out takes over from another are not counted. Both ways must find the same first 16 and score them
+alike. The weights are drawn, not trained: what is timed hardly depends on them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from timing import Bars, in_turn, ratio
+
+from statewise.decoding.base import Predictor, goal_scorer
+from statewise.experiment import Experiment, make_search, read_recipe
+from statewise.recipes import recipe_text
+from statewise.training import machine
+from statewise.types import Completion
+
+SYMBOLS, PROMPT, GENERATED, GOAL = 1000, 50, 80, 50
+ALL, FIRST = 120, 16
+
+
+def read_anew(predictor: Predictor, prompt: np.ndarray, goal: np.ndarray, end: int | None) -> list[Completion]:
+    """The slow way: a queue with all tokens of all steps, one sequence at a time, without a cache."""
+    scorer, towards, numbers = goal_scorer(predictor), torch.from_numpy(goal), itertools.count()
+    queue: list[tuple[float, int, list[int], float]] = [(0.0, next(numbers), [], 0.0)]
+    found = []
+    for _ in range(FIRST):
+        cost, _, tokens, total = heapq.heappop(queue)
+        while len(tokens) < GENERATED:
+            _, logits = scorer.start_towards(torch.from_numpy(np.array([[*prompt, *tokens]])), towards)
+            log_probs = logits[0].log_softmax(-1)
+            if end is not None:
+                log_probs[end] = -math.inf
+            greedy = int(log_probs.argmax())
+            values = log_probs.tolist()
+            for token, value in enumerate(values):
+                if token != greedy and value > -math.inf:
+                    entry = (cost + values[greedy] - value, next(numbers), [*tokens, token], total + value)
+                    heapq.heappush(queue, entry)
+            tokens, total = [*tokens, greedy], total + values[greedy]
+        cursor, _ = scorer.start_towards(torch.from_numpy(np.array([[*prompt, *tokens]])), towards)
+        found.append(Completion(np.array(tokens), total, float(scorer.score_goal(cursor, towards))))
+    return found
+
+
+def model() -> Experiment:
+    """An untrained model on sequences of the right length."""
+    length = PROMPT + GENERATED + GOAL - 1  # and the end symbol
+    symbols = np.random.default_rng(1).permutation(np.tile(np.arange(SYMBOLS - 1), 10))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "random.txt"
+        lines = [symbols[first : first + length] for first in range(0, len(symbols), length)]
+        path.write_text("\n".join(" ".join(map(str, line)) for line in lines))
+        flags = [f"--task.path={path}", "--objective=belief_state", "--backbone.width=256", "--backbone.layers=4"]
+        experiment = Experiment.build(read_recipe(recipe_text("sequences-small"), flags))
+    with torch.no_grad():  # a fresh model finds all tokens equally likely, so that rounding would decide
+        for name, weight in experiment.objective.named_parameters():
+            if name.startswith("head.") and weight.dim() == 2:
+                weight *= 4
+    return experiment
+
+
+def main() -> None:
+    machine.keep_freed_memory()
+    experiment = model()
+    predictor, end = experiment.predictor(), experiment.task.end
+    tokens = np.random.default_rng(2).integers(0, SYMBOLS - 1, PROMPT + GOAL)
+    prompt, goal = tokens[:PROMPT], tokens[PROMPT:]
+    print(f"{machine.processor_name()}: {GENERATED} tokens between a prompt of {PROMPT} and a goal of {GOAL}")
+
+    def search(rollouts: int) -> list[Completion]:
+        decoder = make_search("goal_search", rollouts=rollouts)
+        return decoder.search(predictor, prompt, limit=GENERATED, end=end, goal=goal)
+
+    found: dict[str, list[Completion]] = {}
+    ways = {
+        f"{ALL} roll-outs with the cache": lambda: found.update(fast=search(ALL)),
+        f"{FIRST} roll-outs, each prefix anew": lambda: found.update(slow=read_anew(predictor, prompt, goal, end)),
+    }
+    with torch.no_grad():
+        scores = {tuple(one.tokens.tolist()): one.score for one in search(FIRST)}
+        seconds = in_turn(ways, rounds=2, warm_up=0)
+    assert len(scores) == FIRST
+    for one in found["slow"]:
+        score = scores[tuple(one.tokens.tolist())]
+        assert math.isclose(score or 0.0, one.score or 0.0, rel_tol=1e-5), "the two ways must agree"
+    per_token = {}
+    for (way, times), completions in zip(seconds.items(), (found["fast"], found["slow"])):
+        count = generated(completions)
+        per_token[way] = [second / count for second in times]
+        print(f"  {way:32} {statistics.median(times):8.2f} s for {count} tokens")
+    bars = Bars()
+    bars.at_least("goal search: speed with the cache", ratio(*reversed(per_token.values())), 10)
+    bars.finish()
+
+
+def generated(completions: list[Completion]) -> int:
+    """Steps that their tokens took: one for each different beginning, but for those by which a roll-out began."""
+    beginnings = {tuple(one.tokens[:end].tolist()) for one in completions for end in range(1, len(one.tokens) + 1)}
+    return len(beginnings) - (len(completions) - 1)
+
+
+if __name__ == "__main__":
+    main()

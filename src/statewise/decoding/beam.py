@@ -1,0 +1,76 @@
+"""Beam search: the most likely completions, found among the continuations of the most likely beginnings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from statewise.decoding.base import Predictor, Search, room_for
+from statewise.decoding.continuations import Continuations, choices, highest
+from statewise.types import Completion
+
+
+@dataclass(frozen=True)
+class BeamConfig:
+    """Fields of `--decoder beam`."""
+
+    beams: int = 120
+    """Sequences that are kept at every step."""
+
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise ValueError(f"beams must be at least 1, not {self.beams}")
+
+
+@dataclass(frozen=True)
+class Path:
+    """A beginning of a completion, or a whole one."""
+
+    tokens: tuple[int, ...]
+    log_probability: float
+    row: int
+    """Row of the cursor that has read all of its tokens but the last."""
+
+
+class Beam(Search):
+    """Keeps the `beams` most likely sequences at every step (Hu et al., Belief State Transformer, Algorithm 2).
+
+    The score is the log-probability. A sequence that has come to `end` keeps its place as long as it is likely enough;
+    as the others only become less likely, the search is over when such sequences hold all places. With a goal `end` is
+    no choice: what is wanted comes before the goal.
+    """
+
+    Config = BeamConfig
+
+    def __init__(self, config: BeamConfig) -> None:
+        self.config = config
+
+    @torch.no_grad()
+    def search(
+        self, predictor: Predictor, prompt: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+    ) -> list[Completion]:
+        """See `Search.search`. With a goal the predictor must be a `GoalScorer`; raises `ValueError` if not, if the
+        prompt or the goal is empty or leaves no room, or if `limit` is not positive."""
+        limit = room_for(prompt, limit, predictor.context, goal)
+        stop, banned = (end, None) if goal is None else (None, end)
+        rows = Continuations(predictor, prompt, goal)
+        logits = rows.first
+        kept = live = [Path((), 0.0, 0)]
+        for _ in range(limit):
+            so_far = torch.tensor([path.log_probability for path in live], dtype=torch.float64, device=logits.device)
+            totals = choices(logits, banned) + so_far[:, None]
+            V = totals.shape[1]
+            grown = [
+                Path((*live[place // V].tokens, place % V), total, place // V)
+                for total, place in highest(totals.flatten(), self.config.beams)
+            ]
+            ended = [path for path in kept if path.tokens and path.tokens[-1] == stop]
+            # `sorted` is stable: among equals those that ended earlier, then those of likelier beginnings.
+            kept = sorted([*ended, *grown], key=lambda path: -path.log_probability)[: self.config.beams]
+            live = [path for path in kept if path.tokens[-1] != stop]
+            if not live or len(live[0].tokens) == limit:
+                break
+            logits = rows.read(torch.tensor([path.tokens[-1] for path in live]), torch.tensor([p.row for p in live]))
+        return [Completion(np.array(path.tokens), path.log_probability, path.log_probability) for path in kept]

@@ -1,0 +1,238 @@
+"""Goal-conditioned planning of the Belief State Transformer: many likely completions, judged by another view of them.
+
+Candidates are greedy roll-outs. The first starts behind the prompt; every later one leaves an earlier one at some step
+by another token, and those go first that give away the least probability by that, as a ratio to the greedy token's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.decoding.base import GoalScorer, Predictor, Search, goal_scorer, room_for
+from statewise.decoding.beam import Beam, BeamConfig
+from statewise.decoding.continuations import Continuations, choices, highest
+from statewise.types import Completion
+
+
+@dataclass(frozen=True)
+class GoalSearchConfig:
+    """Fields of `--decoder goal_search`."""
+
+    rollouts: int = 120
+    """Candidates to find."""
+    candidates_from: Literal["queue", "beam"] = "queue"
+    """How: by roll-outs from a priority queue, or, an ablation, by a beam search that keeps as many."""
+    score: Literal["goal", "previous", "next"] | None = None
+    """How candidates are judged. goal: how likely they make the goal. Without a goal, previous: how likely the
+    previous-token head finds their last tokens; next: an ablation, the next-token head. null: goal or previous."""
+    scored_tokens: int = 50
+    """How many last tokens `previous` and `next` judge; at most as many as were generated."""
+    batch: int = 16
+    """Candidates that are run at a time. Decides speed and memory, not the result."""
+
+    def __post_init__(self) -> None:
+        for name in ("rollouts", "scored_tokens", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+class Branch(NamedTuple):
+    """An entry of the queue: where a roll-out starts. Entries sort by what comes out first."""
+
+    cost: float
+    """Nats given away against greedy choices: minus the logarithm of Algorithm 1's priority."""
+    parent: int
+    """Number of the roll-out that it leaves; those of equal cost come in the order in which they were found."""
+    step: int
+    """Tokens that it shares with its parent."""
+    token: int
+    """What comes next in place of the parent's token."""
+    below: float
+    """Nats that this token gives away."""
+
+
+@dataclass(frozen=True)
+class RollOut:
+    """A greedy continuation, or the start of one."""
+
+    tokens: list[int]
+    log_probs: list[float]
+    """Of each token."""
+    alternatives: list[tuple[float, int, int]]
+    """(nats below the token that was chosen, step, token) of tokens that were not, best first."""
+
+    def branch(self, branch: Branch) -> RollOut:
+        """The start of a roll-out that leaves this one."""
+        kept, log_prob = branch.step, self.log_probs[branch.step] - branch.below
+        return RollOut([*self.tokens[:kept], branch.token], [*self.log_probs[:kept], log_prob], [])
+
+
+class GoalSearch(Search):
+    """Algorithm 1 of the Belief State Transformer paper, with equation 7 as the score if there is a goal and equation 8
+    if there is none. Needs a `GoalScorer`.
+
+    With a goal candidates have exactly `limit` tokens and `end` is not among the choices; without one a roll-out is
+    over when it generates `end`. No two candidates are the same: a branch leaves its parent by a token that neither the
+    parent nor another branch of it takes there, so each has the completions that begin with it to itself.
+    """
+
+    Config = GoalSearchConfig
+
+    def __init__(self, config: GoalSearchConfig) -> None:
+        self.config = config
+
+    @torch.no_grad()
+    def search(
+        self, predictor: Predictor, prompt: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+    ) -> list[Completion]:
+        """See `Search.search`. Of equal scores the one found first comes first; there are fewer than `rollouts` where
+        there are no more sequences. Raises `ValueError` if the predictor is no `GoalScorer`, if the prompt or the goal
+        is empty or leaves no room, if `limit` is not positive, or if the score needs a goal or cannot use one."""
+        limit = room_for(prompt, limit, predictor.context, goal)
+        scorer = goal_scorer(predictor)
+        if self.config.score == "goal" and goal is None:
+            raise ValueError("score goal needs a goal: give one with --goal, or score by previous or next")
+        if self.config.score in ("previous", "next") and goal is not None:
+            raise ValueError(f"score {self.config.score} is for a search without a goal: leave --score or --goal away")
+        if self.config.candidates_from == "beam":
+            beam = Beam(BeamConfig(self.config.rollouts))
+            found = beam.search(predictor, prompt, limit=limit, end=end, goal=goal)
+        else:
+            found = self._roll_outs(predictor, prompt, limit, end, goal)
+        if goal is not None:
+            scores = self._goal_scores(predictor, scorer, prompt, goal, found)
+        else:
+            scores = self._ending_scores(scorer, prompt, found)
+        scored = [dataclasses.replace(completion, score=score) for completion, score in zip(found, scores)]
+        return sorted(scored, key=lambda completion: -completion.score)  # type: ignore[operator]
+
+    # Candidates
+
+    def _roll_outs(
+        self, predictor: Predictor, prompt: np.ndarray, limit: int, end: int | None, goal: np.ndarray | None
+    ) -> list[Completion]:
+        """The candidates, in the order in which Algorithm 1 finds them.
+
+        A roll-out depends on nothing but its start. So the best branches of the queue are run together, ahead of time,
+        and are then taken one by one in strict order, each adding its own branches before the next is taken. Only as
+        many branches as there are roll-outs to come can ever be taken: the queue is a sorted list of that length.
+        """
+        count = self.config.rollouts
+        stop, banned = (end, None) if goal is None else (None, end)
+        runner = Runner(Continuations(predictor, prompt, goal), limit, stop, banned)
+        taken = runner.run([RollOut([], [], [])], count)
+        queue = branches(0, 0.0, taken[0])[: count - 1]
+        ready: dict[Branch, RollOut] = {}
+        while queue:
+            branch = queue[0]
+            if branch not in ready:
+                ahead = [other for other in queue if other not in ready][: self.config.batch]
+                starts = [taken[other.parent].branch(other) for other in ahead]
+                ready |= zip(ahead, runner.run(starts, count - len(taken)))
+            taken.append(ready.pop(branch))
+            more = branches(len(taken) - 1, branch.cost, taken[-1])
+            queue = sorted([*queue[1:], *more])[: count - len(taken)]
+        return [Completion(np.array(one.tokens), math.fsum(one.log_probs)) for one in taken]
+
+    # Scores
+
+    def _goal_scores(
+        self, predictor: Predictor, scorer: GoalScorer, prompt: np.ndarray, goal: np.ndarray, found: list[Completion]
+    ) -> list[float]:
+        """Equation 7 of each."""
+        rows, scores = Continuations(predictor, prompt, goal), []
+        for first in range(0, len(found), self.config.batch):
+            some = [completion.tokens for completion in found[first : first + self.config.batch]]
+            rows.follow(torch.from_numpy(np.stack(some)))
+            scores += scorer.score_goal(rows.cursor, torch.from_numpy(goal)).tolist()
+        return scores
+
+    def _ending_scores(self, scorer: GoalScorer, prompt: np.ndarray, found: list[Completion]) -> list[float]:
+        """Equation 8 of each, always over as many tokens, since a product over fewer would be greater: where a
+        completion ended too early to have so many of its own, the prompt's last ones are judged as well, and where even
+        those are too few, the mean of all counts for each that is missing."""
+        head: Literal["previous", "next"] = "next" if self.config.score == "next" else "previous"
+        count = min(self.config.scored_tokens, max(len(completion.tokens) for completion in found))
+        lengths: dict[int, list[int]] = {}
+        for place, completion in enumerate(found):
+            lengths.setdefault(len(completion.tokens), []).append(place)
+        scores = [0.0] * len(found)
+        for length, places in lengths.items():
+            own = min(count, len(prompt) + length - 1)  # nothing comes before the first token of all
+            for first in range(0, len(places), self.config.batch):
+                some = places[first : first + self.config.batch]
+                sequences = np.stack([np.concatenate([prompt, found[place].tokens]) for place in some])
+                totals = scorer.score_ending(torch.from_numpy(sequences), own, head)
+                for place, total in zip(some, totals.tolist()):
+                    scores[place] = total * (count / own)
+        return scores
+
+
+def branches(number: int, cost: float, found: RollOut) -> list[Branch]:
+    """The branches of roll-out `number`, whose own branch has `cost`, in the order of the queue."""
+    return [Branch(cost + below, number, step, token, below) for below, step, token in found.alternatives]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Makes whole roll-outs of starts, many at a time."""
+
+    rows: Continuations
+    limit: int
+    stop: int | None
+    """Token behind which nothing comes."""
+    banned: int | None
+    """Token that must not be chosen."""
+
+    def run(self, starts: list[RollOut], count: int) -> list[RollOut]:
+        """Each start, followed by greedy choices up to `stop` or the limit, with its `count` best alternatives."""
+        whole = [len(start.tokens) == self.limit or start.tokens[-1:] == [self.stop] for start in starts]
+        going = [start for start, is_whole in zip(starts, whole) if not is_whole]
+        ran = iter(self._run(going, count) if going else ())
+        return [start if is_whole else next(ran) for start, is_whole in zip(starts, whole)]
+
+    def _run(self, starts: list[RollOut], count: int) -> list[RollOut]:
+        """In lockstep, from where the shortest start ends; a longer one reads its own tokens until it ends as well."""
+        known = torch.tensor([len(start.tokens) for start in starts])
+        shortest = int(known.min())
+        given = torch.zeros(len(starts), self.limit, dtype=torch.int64)
+        for row, start in enumerate(starts):
+            given[row, : len(start.tokens)] = torch.tensor(start.tokens, dtype=torch.int64)
+        logits = self.rows.follow(given[:, :shortest])
+        known, given = known.to(logits.device), given.to(logits.device)
+        ended = torch.zeros_like(known, dtype=torch.bool)
+        steps: list[tuple[Tensor, Tensor, Tensor]] = []
+        for step in range(shortest, self.limit):
+            log_probs = choices(logits, self.banned)
+            best, greedy = log_probs.max(-1)
+            free = (known <= step) & ~ended
+            below = (log_probs - best[:, None]).scatter(1, greedy[:, None], -math.inf)
+            token = torch.where(known <= step, greedy, given[:, step])
+            steps.append((token, best, below.masked_fill(~free[:, None], -math.inf)))
+            if self.stop is not None:
+                ended |= token == self.stop
+                if bool(ended.all()):
+                    break
+            if step + 1 < self.limit:
+                logits = self.rows.read(token)
+        tokens, bests, belows = (torch.stack(column, 1) for column in zip(*steps))
+        V, found = belows.shape[2], []
+        for row, start in enumerate(starts):
+            first = len(start.tokens) - shortest
+            own = tokens[row, first:].tolist()
+            length = own.index(self.stop) + 1 if self.stop in own else len(own)
+            found.append(
+                RollOut(
+                    [*start.tokens, *own[:length]],
+                    [*start.log_probs, *bests[row, first : first + length].tolist()],
+                    [(-value, shortest + at // V, at % V) for value, at in highest(belows[row].flatten(), count)],
+                )
+            )
+        return found

@@ -1,0 +1,156 @@
+"""Training as a whole: a run is made or taken up again, several processes are started, and the end is reported."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from statewise.config import Recipe
+from statewise.data import Stream
+from statewise.experiment import Experiment
+from statewise.run import Checkpoint, Record, Run
+from statewise.training import machine
+from statewise.training.trainer import Outcome, Trainer, Watch
+
+
+@dataclasses.dataclass(frozen=True)
+class Listener:
+    """What the outside wants to hear of while a run trains; called on the first process alone."""
+
+    begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
+    """Once, before the first step, with the step training starts from."""
+    record: Callable[[Record], None] = lambda record: None
+    step: Callable[[int], None] = lambda step: None
+    report: Callable[[dict[str, Any]], None] = lambda report: None
+    """Once, at the end, with what `Experiment.report` wrote about the best checkpoint."""
+
+
+def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
+    """Trains a new run in `folder`. Raises `FileExistsError` if something is there already."""
+    environment = machine.describe(recipe.trainer)
+    fabric = _launch(recipe, environment)
+    experiment = Experiment.build(recipe)
+    experiment.task.held_out(1)  # whatever is wrong with the data should show before a directory is made
+    with contextlib.ExitStack() as stack:
+
+        def create() -> None:
+            run = Run.create(Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite)
+            stack.enter_context(run.lock())
+            run.write_environment(environment)
+
+        _on_first(fabric, create)
+        experiment.run = Run.open(Path(folder))
+        return _train(experiment, fabric, None, listener or Listener())
+
+
+def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
+    """Goes on with a run from a checkpoint, exactly. None if the run is complete already."""
+    run = Run.open(Path(folder))
+    if run.complete():
+        return None
+    experiment = Experiment.of_run(run)
+    fabric = _launch(experiment.recipe, run.environment() or machine.describe(experiment.recipe.trainer))
+    with contextlib.ExitStack() as stack:
+
+        def choose() -> int | None:
+            stack.enter_context(run.lock())
+            # A run that was killed before its first checkpoint begins again from its seed.
+            return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
+
+        step = _on_first(fabric, choose)
+        found = None if step is None else run.find_checkpoint(str(step))
+        return _train(experiment, fabric, found, listener or Listener())
+
+
+Result = TypeVar("Result")
+
+
+def _on_first(fabric: Any, work: Callable[[], Result]) -> Result:
+    """What `work` returns on the first process, on all of them; what it raises is raised on all."""
+    result: Result | None = None
+    error: Exception | None = None
+    if fabric.global_rank == 0:
+        try:
+            result = work()
+        except (ValueError, OSError) as raised:
+            error = raised
+    result, error = fabric.broadcast((result, error))
+    if error is not None:
+        raise error
+    return result
+
+
+def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
+    from lightning_fabric import Fabric
+
+    machine.keep_freed_memory()
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # its notes on precision are in our environment
+    devices = recipe.trainer.devices
+    fabric = Fabric(
+        accelerator=machine.choose_device(environment["device"]),
+        devices=devices,
+        strategy="ddp" if devices > 1 else "auto",
+        precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
+    )
+    fabric.launch()
+    torch.set_num_threads(environment["threads"])
+    return fabric
+
+
+def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listener: Listener) -> Outcome:
+    """Trains from `found`, or from the start, and reports. The first process holds the run's lock."""
+    recipe, run, task = experiment.recipe, experiment.run, experiment.task
+    assert run is not None
+    config = recipe.trainer
+    first = fabric.global_rank == 0
+    stream = Stream(
+        task, seed=recipe.seed, batch_size=config.batch_size, rank=fabric.global_rank, world=fabric.world_size
+    )
+    with contextlib.ExitStack() as stack:
+        record = listener.record
+        if config.tensorboard and first:
+            record = stack.enter_context(_tensorboard(run, record))
+        watch = Watch(
+            evaluate=lambda: experiment.evaluate(config.evaluate_num).metrics, record=record, step=listener.step
+        )
+        trainer = Trainer(experiment.objective, stream, run, config, recipe.seed, task.headline, fabric, watch)
+        if found is not None:
+            trainer.resume(found)
+        elif first:
+            run.forget_after(0)
+        if first:
+            listener.begin(run, recipe, trainer.progress.step)
+        outcome = trainer.train()
+    if outcome.reason != "signal" and first:
+        device = next(experiment.objective.parameters()).device.type
+        final = Experiment.load(run.folder, device=device)
+        listener.report(final.report(final.evaluate(config.report_num)))
+    fabric.barrier()
+    return outcome
+
+
+@contextlib.contextmanager
+def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callable[[Record], None]]:
+    """Sends every record to TensorBoard as well."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("trainer.tensorboard needs the extra `track`: pip install 'statewise[track]'") from None
+    writer = SummaryWriter(str(run.folder / "tensorboard"))
+
+    def both(found: Record) -> None:
+        for name, value in found.items():
+            if isinstance(value, (int, float)) and name != "step":
+                writer.add_scalar(f"{found['kind']}/{name}", value, found["step"])
+        record(found)
+
+    try:
+        yield both
+    finally:
+        writer.close()
