@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "analysis": {"decoding.base", "tasks.base", "data", "types", "config"},
     "evaluation": {"decoding.base", "tasks.base", "data", "types"},
     "reporting": {"run", "types"},
+    "judging": {"reporting.statistics", "run", "tasks.lines"},
     "experiment": {
         "tasks",
         "analysis",
@@ -42,6 +43,7 @@ MAY_IMPORT = {
         "experiment",
         "recipes",
         "reporting",
+        "judging",
         "analysis",
         "run",
         "tasks",

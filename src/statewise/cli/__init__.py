@@ -17,6 +17,7 @@ VERBS = {
     "evaluate": "score a run on held-out data, or on a file",
     "generate": "complete a prompt",
     "analyze": "look into the states of a run",
+    "judge": "let a language model say which of two files of stories is better",
     "compare": "set runs side by side: table, curves, report.html",
 }
 
