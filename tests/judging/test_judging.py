@@ -101,7 +101,9 @@ def no_proxy(monkeypatch):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.delenv("STATEWISE_JUDGE_KEY", raising=False)
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.02)  # the package's backoff, in small
+    monkeypatch.setattr(
+        "openai._base_client.INITIAL_RETRY_DELAY", 0.02, raising=False
+    )  # the package's backoff, in small
 
 
 def rows(completions, **more):

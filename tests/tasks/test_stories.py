@@ -84,6 +84,14 @@ def test_longer_stories_are_dropped_and_counted(tmp_path):
         task_of(tmp_path, context=9)
 
 
+def test_large_corpora_are_handled_in_blocks_with_the_same_result(tmp_path, monkeypatch):
+    whole = task_of(tmp_path)
+    monkeypatch.setattr("statewise.tasks.bpe.BLOCK", 7)
+    parts = task_of(tmp_path)
+    np.testing.assert_array_equal(parts.training().tokens, whole.training().tokens)
+    np.testing.assert_array_equal(parts.training().lengths, whole.training().lengths)
+
+
 def slow_suffix_first(task, story, suffix):
     """A list straight from the definition: suffix, separator, what comes before, end."""
     cut = len(story) - suffix
