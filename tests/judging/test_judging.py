@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -308,6 +310,29 @@ def test_a_torn_line_is_judged_again_and_a_changed_file_is_refused(capsys, tmp_p
             assert code == 2
             assert message in err
             assert out.read_text() == text
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_stopped_or_killed_it_goes_on_where_it_was(capsys, tmp_path, files, number, code):
+    server, out = Server(before=[{"hang": 0.05}] * 4 + [{"hang": 1}] * 2), tmp_path / "judged.jsonl"
+    words = [sys.executable, "-m", "statewise", "judge", *files, "--model", "m", "--jobs", "2", "--out", str(out)]
+    with serving(server) as url:
+        process = subprocess.Popen([*words, "--url", url], stderr=subprocess.PIPE, text=True)
+        while len(server.requests) < 6 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(number)
+        err = process.communicate()[1]
+        assert process.returncode == code, err
+        kept = ledger(out)
+        assert 4 <= len(kept) < 24
+        if number == signal.SIGINT:  # the two under way were waited for, and no other was sent
+            assert len(kept) == len(server.questions) == 6
+            assert "6 judgements are in" in err
+    again = Server()
+    with serving(again) as url:
+        assert judged(capsys, files, url, out)[0] == 0
+    assert ledger(out)[: len(kept)] == kept
+    assert len(again.questions) == 24 - len(kept)
 
 
 def test_one_judging_at_a_time_writes_a_file(capsys, tmp_path, files):

@@ -272,6 +272,15 @@ def test_an_existing_tokenizer_serves_and_is_kept(tmp_path):
     np.testing.assert_array_equal(again.held_out().tokens, task.held_out().tokens)
 
 
+def test_the_first_story_that_a_tokenizer_changes_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("statewise.tasks.bpe.BLOCK", 7)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(task_of(tmp_path).bpe.content.replace('"normalizer":null', '"normalizer":{"type":"Lowercase"}'))
+    stories = [*(f"all small {n}" for n in range(30)), "One is not."]
+    with pytest.raises(ValueError, match=r"others.txt:61 back as it was"):
+        task_of(tmp_path, "".join(f"{story}\n{END}\n" for story in stories), "others.txt", tokenizer=str(path))
+
+
 def test_a_tokenizer_without_separator_gets_one(tmp_path):
     content = json.loads(task_of(tmp_path).bpe.content)
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] == END]

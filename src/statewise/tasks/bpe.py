@@ -61,6 +61,17 @@ class BPE:
             found += [np.array(encoding.ids, kind) for encoding in block]
         return found
 
+    def first_changed(self, texts: Sequence[str]) -> int | None:
+        """Place of the first text that is not the same again after encoding and decoding."""
+        for first in range(0, len(texts), BLOCK):
+            block = texts[first : first + BLOCK]
+            ids = [encoding.ids for encoding in self._tokenizer.encode_batch(block, add_special_tokens=False)]
+            back = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
+            for place, (text, again) in enumerate(zip(block, back)):
+                if text != again:
+                    return first + place
+        return None
+
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Text of token ids, marks included."""
         return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False))

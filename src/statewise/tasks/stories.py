@@ -176,12 +176,13 @@ class Stories(Task):
     def _check_lossless(self, parts: Sequence[tuple[Source, list[Story]]]) -> None:
         """Raises `ValueError` if the tokenizer that was given changes a story."""
         for source, stories in parts:
-            for number, text in stories:
-                if self.bpe.decode(self.bpe.encode(text)) != text:
-                    raise ValueError(
-                        f"{self.config.tokenizer}: this tokenizer does not give the story at {source.place(number)} "
-                        "back as it was; a byte-level one that puts no space in front would"
-                    )
+            changed = self.bpe.first_changed([text for _, text in stories])
+            if changed is not None:
+                raise ValueError(
+                    f"{self.config.tokenizer}: this tokenizer does not give the story at "
+                    f"{source.place(stories[changed][0])} back as it was; a byte-level one that puts no space in front "
+                    "would"
+                )
 
     def _split(self, read: list[list[Story]]) -> tuple[list[Story], list[Story], dict[str, int]]:
         """Stories to train on and held out, without the empty ones, and how many were left out for which reason."""
