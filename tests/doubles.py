@@ -55,6 +55,22 @@ def random_examples(rng: np.random.Generator, n: int = 4, longest: int = 10, pro
     return Examples(np.where(np.arange(longest) < lengths[:, None], tokens, 0), lengths, prompt_lengths)
 
 
+def small_stories(n: int, seed: int = 0) -> str:
+    """A file of n short stories, all different, with names, numbers, quotes and letters of more than one byte."""
+    rng = np.random.default_rng(seed)
+    names, things = ["Ann", "Böb", "Zoë", "Tim"], ["ball", "kite", "cat", "big red boat", "café"]
+    told = []
+    for number in range(n):
+        one, other = rng.permutation(names)[:2]
+        lines = [f"Once {one} had a {rng.choice(things)} and {number} stars."]
+        for _ in range(int(rng.integers(1, 3))):
+            lines.append(
+                f"“Look, {other}’s {rng.choice(things)}!” said {one}.\n" if rng.random() < 0.5 else "They ran."
+            )
+        told.append("\n".join([*lines, f"{other} was happy."]) + "\n<|endoftext|>\n")
+    return "".join(told)
+
+
 def random_batch(seed: int = 0, **options: Any) -> Batch:
     """A right-padded batch of random sequences."""
     return collate(random_examples(np.random.default_rng(seed), **options))

@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "analysis": {"decoding.base", "tasks.base", "data", "types", "config"},
     "evaluation": {"decoding.base", "tasks.base", "data", "types"},
     "reporting": {"run", "types"},
+    "judging": {"reporting.statistics", "tasks.lines"},
     "experiment": {
         "__version__",
         "tasks",
@@ -45,6 +46,7 @@ MAY_IMPORT = {
         "launch",
         "recipes",
         "reporting",
+        "judging",
         "analysis",
         "run",
         "tasks",
@@ -69,6 +71,12 @@ def imports(path: Path) -> set[str]:
             # `from statewise.data import x` may name a module or a thing in it
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return {name.removeprefix("statewise.") for name in found if name.startswith("statewise.")}
+
+
+HEAVY = {
+    *("torch", "lightning_fabric", "jsonargparse", "matplotlib", "scipy", "plotly", "rich"),
+    *("tokenizers", "datasets", "openai"),
+}
 
 
 def files() -> list[Path]:
@@ -102,13 +110,13 @@ def test_tasks_never_load_torch():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["list", "--help", "--version", "train --help"])
+@pytest.mark.parametrize("verb", ["list", "--help", "--version", "train --help", "judge --help"])
 def test_help_and_list_load_nothing_heavy(verb):
     loaded = modules_after(
         f"import sys\nfrom statewise.cli import main\nout, sys.stdout = sys.stdout, open('/dev/null', 'w')\n"
         f"try: main({verb.split()!r})\nexcept SystemExit: pass\nsys.stdout = out"
     )
-    assert not loaded & {"torch", "lightning_fabric", "jsonargparse", "matplotlib", "scipy", "plotly", "rich"}
+    assert not loaded & HEAVY
 
 
 def test_no_file_is_too_long():

@@ -2,16 +2,18 @@
 
 import importlib.util
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from doubles import pack, random_batch, spread_weights, tiny_gpt
+from doubles import pack, random_batch, small_stories, spread_weights, tiny_gpt
 
 from statewise.cli import main
 from statewise.config import parse
 from statewise.experiment import TABLES, Experiment, read_recipe
+from statewise.judging.pairs import read_pairs
 from statewise.launch import train
 from statewise.objectives import OBJECTIVES
 from statewise.run import Run
@@ -77,6 +79,32 @@ def test_the_readme_shows_its_library_in_under_15_lines_that_run(tmp_path, monke
     assert "torch.Size([1, 21, 96])" in capsys.readouterr().out
 
 
+def test_the_guide_tells_stories_towards_their_goals(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stories.txt").write_text(small_stories(60))
+    small = ["--task.vocabulary=300", "--task.context=64", "--task.prompt_length=8", "--task.goal_length=10"]
+    train_small = ["train", "stories-small", "--task.path=stories.txt", *small, *TINY, "--backbone.heads=2"]
+    for encoding, name in (("fill_in_the_middle", "middle"), ("plain", "plain")):
+        assert main([*train_small, f"--task.encoding={encoding}", "--out", f"runs/{name}"]) == 0
+        out = capsys.readouterr().out
+        assert re.search(r"^stories: \d+ to train on, \d+ held out; dropped: \d+ of more than 62 tokens$", out, re.M)
+    report = Run(tmp_path / "runs" / "middle").report("evaluation")
+    assert set(report["metrics"]) == {"loss", "perplexity", "token_accuracy"}  # nothing was decoded
+    assert main(["evaluate", "runs/middle", "--data", "stories.txt"]) == 0
+    assert "stories.txt: dropped: " in capsys.readouterr().err
+    for line in re.findall(r"^statewise (generate .*)$", (ROOT / "docs/stories.md").read_text(), flags=re.MULTILINE):
+        assert main([*shlex.split(line), "--limit", "3"]) == 0, line
+    (code,) = blocks("docs/stories.md", "python")
+    exec(compile(code, "stories.md", "exec"), {})
+    (tmp_path / "same.jsonl").write_text((tmp_path / "middle.jsonl").read_text())
+    pairs = read_pairs(tmp_path / "middle.jsonl", tmp_path / "same.jsonl")
+    task = Experiment.load("runs/middle").task
+    assert len(pairs) == len(task.goals(100)) > 0
+    for pair, (prompt, _, goal) in zip(pairs, task.goals(100)):
+        assert pair.a.startswith(task.decode(prompt))
+        assert pair.a.endswith(task.decode(goal))
+
+
 def test_the_recipe_of_the_guide_parses():
     import yaml
 
@@ -107,5 +135,6 @@ def test_every_train_command_of_the_guide_parses(line, tmp_path, monkeypatch, ca
 
 def test_links_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

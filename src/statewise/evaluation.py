@@ -17,7 +17,8 @@ SAMPLES = 6
 
 
 def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256) -> Evaluation:
-    """The task's own scores of decoded answers, where there are prompts; then, teacher-forced, `loss` (nats per
+    """The task's own scores of decoded answers, where there are prompts and the task wants
+    them; then, teacher-forced, `loss` (nats per
     scored token), `perplexity`, `token_accuracy`, and the task's scores by position.
 
     `block` sequences are handled at a time.
@@ -25,7 +26,7 @@ def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examp
     metrics: dict[str, float] = {}
     samples = []
     prompted = np.flatnonzero((examples.prompt_lengths > 0) & (examples.prompt_lengths < examples.lengths))
-    if len(prompted):
+    if task.decoded and len(prompted):
         asked = examples[prompted]
         completions = complete(task, predictor, decoder, asked, block=block)
         metrics = task.score(asked, completions)

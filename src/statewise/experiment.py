@@ -173,8 +173,10 @@ class Experiment:
 
     def _question(self, prompt: str, goal: str | None, limit: int | None) -> tuple[np.ndarray, dict[str, Any]]:
         """(T,) tokens of the prompt, and what else a decoder is told."""
-        tokens = self.task.encode(prompt)
-        wanted = None if goal is None else self.task.encode(goal)
+        wanted = self.task.encode(goal or "")
+        if goal is not None and len(wanted) == 0:
+            raise ValueError("the goal is empty: leave it away, or give what shall follow the completion")
+        tokens, wanted = self.task.towards(self.task.encode(prompt), wanted)
         room = self.task.context - len(tokens) - (0 if wanted is None else len(wanted))
         return tokens, {"limit": room if limit is None else limit, "end": self.task.end, "goal": wanted}
 

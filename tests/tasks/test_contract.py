@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from doubles import small_stories
 
 from statewise.tasks import TASKS
 from statewise.tasks.base import World
@@ -29,6 +30,10 @@ FIELDS = {
         {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 100, "encoding": "fill_in_the_middle"},
     ],
     "sequences": [{"held_out_share": 0.2}, {"held_out_share": 0.5}],
+    "stories": [
+        {"vocabulary": 300, "context": 64, "held_out_share": 0.2},
+        {"vocabulary": 300, "context": 64, "held_out_share": 0.2, "encoding": "fill_in_the_middle"},
+    ],
 }
 CASES = [(name, fields) for name in TASKS for fields in FIELDS[name]]
 every_task = pytest.mark.parametrize(("name", "fields"), CASES, ids=str)
@@ -38,6 +43,10 @@ def make(name, fields, data_file):
     kind = TASKS[name]
     if name == "sequences":
         fields = {"path": str(data_file), **fields}
+    if name == "stories":
+        path = data_file.with_name("stories.txt")
+        path.write_text(small_stories(200))
+        fields = {"path": str(path), **fields}
     return kind(kind.Config(**fields))
 
 
@@ -71,7 +80,9 @@ def test_its_own_answers_are_right_and_others_are_not(name, fields, data_file):
     wrong = [Completion(np.zeros(0, np.int64), 0.0) for _ in answers]
     assert set(task.score(examples, wrong).values()) == {0.0}
     swapped = [answers[-1], *answers[:-1]]
-    assert task.score(examples, swapped)[task.headline.metric] < 0.5
+    scores = task.score(examples, swapped)
+    # A task that is ranked by its loss has scores beside it, which must tell answers apart too.
+    assert scores.get(task.headline.metric, max(scores.values())) < 0.5
 
 
 @every_task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
@@ -30,6 +31,8 @@ def run(words: list[str]) -> int:
     deviations += [] if options.num is None else [f"first-{options.num}"]
     name = "-".join(["evaluation", *deviations])
     content = experiment.report(evaluation, name)
+    for note in experiment.task.notes:
+        print(note, file=sys.stderr)
     if options.json:
         print(json.dumps({key: content[key] for key in ("checkpoint", "num", "metrics")}, indent=2))
     else:

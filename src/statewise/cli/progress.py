@@ -76,6 +76,10 @@ class Display:
             self.live.start()
             self.live.add_task("starting", total=self.steps, completed=step)
 
+    def note(self, note: str) -> None:
+        """Says something of the data."""
+        self.console.print(note)
+
     def step(self, step: int) -> None:
         """Moves the bar."""
         if self.live is not None:

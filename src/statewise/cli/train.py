@@ -106,7 +106,8 @@ def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
     from statewise.launch import Listener
 
     with Display() as display:
-        outcome = work(Listener(display.begin, display.record, display.step, display.report))
+        listener = Listener(display.begin, display.note, display.record, display.step, display.report)
+        outcome = work(listener)
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the other processes of a distributed run keep quiet
         return 0
     if outcome is None:

@@ -34,6 +34,18 @@ def summarise(values: dict[int, float], reference: Sequence[float] | None) -> Su
     return Summary(values, mean, interval, welch(numbers, reference))
 
 
+def wilson(share: float, trials: int) -> tuple[float, float]:
+    """95% confidence interval of a probability, from the share of successes in so many independent trials (Wilson).
+
+    The share may be a mean of outcomes that are more than yes or no; the interval is then too wide rather than too
+    narrow, since no outcomes between 0 and 1 vary more than those at its ends.
+    """
+    z = float(stats.norm.ppf(0.975))
+    centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z * (share * (1 - share) / trials + (z / (2 * trials)) ** 2) ** 0.5 / (1 + z * z / trials)
+    return centre - half, centre + half
+
+
 def welch(values: Sequence[float] | np.ndarray, reference: Sequence[float] | None) -> float | None:
     """p of Welch's t-test; None unless both have two values or more and at least one of them varies."""
     if reference is None or len(values) < 2 or len(reference) < 2:

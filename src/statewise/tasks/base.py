@@ -28,6 +28,10 @@ class Task(ABC):
     """Token that ends an answer, if answers differ in length."""
     chance: Mapping[str, float] = {}
     """What guessing reaches, by metric, where that is known."""
+    decoded: bool = True
+    """Whether an evaluation decodes an answer to every prompt; False: prompts only say what is not scored."""
+    notes: Sequence[str] = ()
+    """What a person should know of the data, such as what of it was left out; a line each."""
 
     def files(self) -> dict[str, bytes]:
         """What must stay with a run so that the task can be built again without its data, by file name."""
@@ -73,6 +77,16 @@ class Task(ABC):
     @abstractmethod
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Text of token ids; `encode` takes it back."""
+
+    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """How a model of this task is asked to go on from `prompt` (t,) such that `goal` (g,), g >= 0, follows.
+
+        Returns what it reads first, and the goal for a decoder; None: there is none, or the first holds it already.
+        A goal is the last part of a sequence, so where answers end by a token, it does.
+        """
+        if self.end is not None and len(goal) and goal[-1] != self.end:
+            goal = np.append(goal, self.end)
+        return prompt, goal if len(goal) else None
 
     @abstractmethod
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""Judging: a language model behind a server says which of two stories is better."""

@@ -1,0 +1,125 @@
+"""How stories are judged (Belief State Transformer, appendix D.2): each pair several times in both orders, nameless.
+
+Every judgement is written down as soon as it is made, so that judging goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Event
+from typing import Any, Literal, NamedTuple
+
+from statewise.judging.ledger import Ledger, Record
+from statewise.judging.pairs import Pair
+
+INSTRUCTIONS = """\
+Two writers were each given the same task, and you see one story of each. Which writer did better?
+
+First describe each story: is its language correct, does one sentence follow from the other, does it hold \
+together from beginning to end, is it imaginative, does it repeat itself or break off? Then argue which story is \
+the better one, or that there is little between them. The order in which they are shown means nothing.
+
+Close your answer with a line that holds your verdict and nothing else, in one of these three forms:
+VERDICT: 1
+VERDICT: 2
+VERDICT: EQUAL"""
+
+VERDICT = re.compile(r"[\W_]*verdict[\W_]*(?:story[\W_]*)?(1|2|equal)[\W_]*", flags=re.IGNORECASE)
+
+Side = Literal["a", "b"]
+
+
+class Judge(ABC):
+    """Whoever reads two stories; asked from several threads at once."""
+
+    @abstractmethod
+    def ask(self, instructions: str, question: str) -> str:
+        """The whole answer, as text."""
+
+
+class Question(NamedTuple):
+    """One judgement to be made."""
+
+    story: int
+    """Number of the pair, from 1."""
+    first: Side
+    """Whose story is shown first."""
+    repeat: int
+    """From 1."""
+
+    def text(self, pair: Pair) -> str:
+        """What the judge reads: nothing in it says where a story comes from."""
+        first, second = (pair.a, pair.b) if self.first == "a" else (pair.b, pair.a)
+        return f"Story 1:\n\n{first.strip()}\n\nStory 2:\n\n{second.strip()}"
+
+    def verdict(self, answer: str) -> str | None:
+        """`a`, `b` or `equal`; None if the answer's last line is no verdict."""
+        lines = [line for line in answer.splitlines() if line.strip()]
+        found = VERDICT.fullmatch(lines[-1]) if lines else None
+        if found is None:
+            return None
+        if found[1].lower() == "equal":
+            return "equal"
+        return self.first if found[1] == "1" else ("b" if self.first == "a" else "a")
+
+
+def questions(stories: int, repeats: int) -> Iterator[Question]:
+    """All judgements of so many pairs, a pair after the other: both orders, `repeats` times."""
+    for story in range(1, stories + 1):
+        for repeat in range(1, repeats + 1):
+            for first in ("a", "b"):
+                yield Question(story, first, repeat)
+
+
+def facts(model: str, checksums: dict[str, str], repeats: int) -> dict[str, Any]:
+    """What must be the same for a judging to go on."""
+    asked = hashlib.sha256(INSTRUCTIONS.encode()).hexdigest()
+    return {"model": model, "files": checksums, "repeats": repeats, "instructions": asked}
+
+
+def judge(
+    pairs: Sequence[Pair], reader: Judge, ledger: Ledger, *, repeats: int, jobs: int, made: Callable[[int], None]
+) -> list[Record]:
+    """Asks for what the ledger does not hold yet, `jobs` requests at a time; returns all of its judgements.
+
+    `made` is told after each how many there are. What the reader raises ends it: requests under way are waited for and
+    kept, and those that were not sent stay for another call.
+    """
+    known = {Question(record["story"], record["first"], record["repeat"]) for record in ledger.records}
+    waiting = [question for question in questions(len(pairs), repeats) if question not in known]
+
+    failed = Event()  # set where it happens: the next request must not leave before this thread hears of it
+
+    def answer(question: Question) -> Record | None:
+        if failed.is_set():
+            return None
+        try:
+            text = reader.ask(INSTRUCTIONS, question.text(pairs[question.story - 1]))
+        except BaseException:
+            failed.set()
+            raise
+        return {**question._asdict(), "verdict": question.verdict(text), "answer": text}
+
+    def keep(record: Record | None) -> None:
+        if record is not None:
+            ledger.add(record)
+
+    made(len(known))
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(answer, question) for question in waiting}
+        try:
+            for done in as_completed(running):
+                running.discard(done)
+                keep(done.result())
+                made(len(ledger.records))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            for done in running:
+                if not done.cancelled() and done.exception() is None:
+                    keep(done.result())
+            raise
+    return ledger.records

@@ -1,0 +1,115 @@
+"""Byte-level BPE: text to token ids and back without loss, by the `tokenizers` package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+END = "<|endoftext|>"
+"""Token behind every text; its line closes a story in files."""
+SEPARATOR = "<|separator|>"
+"""Token between a suffix and the prefix that shall lead to it."""
+SMALLEST = 256 + 2
+"""Token ids of a vocabulary without any merge: the bytes and the two marks."""
+BLOCK = 10000
+"""Texts tokenised at a time, so that a large corpus is never held as lists of Python numbers."""
+
+
+class BPE:
+    """A tokenizer as its JSON file describes it."""
+
+    def __init__(self, content: str, source: str) -> None:
+        """`content` of tokenizer.json. Raises `ValueError`, naming `source`, if it is none or lacks the end mark.
+
+        One that lacks the separator gets it as a further token.
+        """
+        package = _package()
+        try:
+            self._tokenizer = package.Tokenizer.from_str(content)
+        except Exception as error:  # the package raises plain Exception
+            raise ValueError(f"{source}: no tokenizer file: {error}") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        if self._tokenizer.token_to_id(END) is None:
+            raise ValueError(f"{source}: this tokenizer has no token {END}, which must close every story")
+        self._tokenizer.add_special_tokens([END, SEPARATOR])  # what is there already keeps its id
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.symbols = sorted(ids, key=lambda symbol: ids[symbol])
+        """Tokens as the tokenizer spells them, by id."""
+        if [ids[symbol] for symbol in self.symbols] != list(range(len(ids))):
+            raise ValueError(f"{source}: the token ids of this tokenizer are not 0 to {len(ids) - 1} without a gap")
+        self.end: int = ids[END]
+        self.separator: int = ids[SEPARATOR]
+
+    @property
+    def content(self) -> str:
+        """tokenizer.json; the constructor takes it back."""
+        return str(self._tokenizer.to_str())
+
+    def encode(self, text: str) -> np.ndarray:
+        """(m,) int64 token ids; the marks written out in `text` become their tokens."""
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of each text, in the smallest type that holds them."""
+        kind = np.uint16 if len(self.symbols) <= 2**16 else np.uint32
+        found: list[np.ndarray] = []
+        for first in range(0, len(texts), BLOCK):
+            block = self._tokenizer.encode_batch(texts[first : first + BLOCK], add_special_tokens=False)
+            found += [np.array(encoding.ids, kind) for encoding in block]
+        return found
+
+    def first_changed(self, texts: Sequence[str]) -> int | None:
+        """Place of the first text that is not the same again after encoding and decoding."""
+        for first in range(0, len(texts), BLOCK):
+            block = texts[first : first + BLOCK]
+            ids = [encoding.ids for encoding in self._tokenizer.encode_batch(block, add_special_tokens=False)]
+            back = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
+            for place, (text, again) in enumerate(zip(block, back)):
+                if text != again:
+                    return first + place
+        return None
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Text of token ids, marks included."""
+        return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False))
+
+    def gives_back(self, tokens: np.ndarray) -> bool:
+        """Whether `tokens` are those that their own text is encoded to. Of a text that was cut between two tokens in
+        the middle of a word they need not be: BPE may cut what is left at other places."""
+        return np.array_equal(self.encode(self.decode(tokens)), tokens)
+
+
+def train(texts: Iterable[str], vocabulary: int) -> BPE:
+    """A tokenizer of `vocabulary` tokens learned from `texts`; the same texts give the same one.
+
+    Raises `ValueError` if they hold too few different pairs for so many tokens.
+    """
+    package = _package()
+    tokenizer = package.Tokenizer(package.models.BPE())
+    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = package.decoders.ByteLevel()
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END, SEPARATOR],
+        initial_alphabet=sorted(package.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    size = tokenizer.get_vocab_size()
+    if size < vocabulary:
+        raise ValueError(
+            f"the training stories make a vocabulary of no more than {size} tokens: set task.vocabulary to {size} or "
+            f"less, not {vocabulary}"
+        )
+    return BPE(tokenizer.to_str(), "the trained tokenizer")
+
+
+def _package() -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise ValueError("stories need the extra `data`: pip install 'statewise[data]'") from None
+    return tokenizers
