@@ -175,7 +175,7 @@ class Experiment:
         """(T,) tokens of the prompt, and what else a decoder is told."""
         wanted = self.task.encode(goal or "")
         if goal is not None and len(wanted) == 0:
-            raise ValueError("the goal is empty: leave it away, or give what shall follow the completion")
+            raise ValueError("the goal is empty: leave --goal away, or give what shall follow the completion")
         tokens, wanted = self.task.towards(self.task.encode(prompt), wanted)
         room = self.task.context - len(tokens) - (0 if wanted is None else len(wanted))
         return tokens, {"limit": room if limit is None else limit, "end": self.task.end, "goal": wanted}
