@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "decoding": {"types", "config"},
     "training": {"objectives.base", "data", "run", "types", "config"},
     "analysis": {"decoding.base", "tasks.base", "data", "types", "config"},
+    "infilling": {"decoding.base", "tasks.base", "data", "types"},
     "evaluation": {"decoding.base", "tasks.base", "data", "types"},
     "reporting": {"run", "types"},
     "judging": {"reporting.statistics", "tasks.lines"},
@@ -35,6 +36,7 @@ MAY_IMPORT = {
         "decoding",
         "training",
         "evaluation",
+        "infilling",
         "run",
         "types",
         "config",
@@ -43,6 +45,7 @@ MAY_IMPORT = {
     "cli": {
         "__version__",
         "experiment",
+        "infilling",
         "launch",
         "recipes",
         "reporting",

@@ -22,6 +22,7 @@ from statewise.data import collate
 from statewise.decoding import DECODERS
 from statewise.decoding.base import Decoder, Predictor, Search
 from statewise.evaluation import evaluate
+from statewise.infilling import Filled, fill_middles, referee
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, Run
@@ -173,10 +174,10 @@ class Experiment:
 
     def _question(self, prompt: str, goal: str | None, limit: int | None) -> tuple[np.ndarray, dict[str, Any]]:
         """(T,) tokens of the prompt, and what else a decoder is told."""
-        wanted = self.task.encode(goal or "")
-        if goal is not None and len(wanted) == 0:
+        given = self.task.encode(goal or "")
+        if goal is not None and len(given) == 0:
             raise ValueError("the goal is empty: leave --goal away, or give what shall follow the completion")
-        tokens, wanted = self.task.towards(self.task.encode(prompt), wanted)
+        tokens, wanted = self.task.towards(self.task.encode(prompt), given)
         room = self.task.context - len(tokens) - (0 if wanted is None else len(wanted))
         return tokens, {"limit": room if limit is None else limit, "end": self.task.end, "goal": wanted}
 
@@ -187,6 +188,16 @@ class Experiment:
         examples = self.task.held_out(num) if data is None else self.task.read(Path(data))[:num]
         with self._precision():
             return evaluate(self.task, self.predictor(), make_decoder(decoder), examples)
+
+    def fill(self, decoder: Decoder, num: int, skip: int = 0) -> Iterator[Filled]:
+        """New middles for the first `num` held-out sequences, but the first `skip`; see `infilling.fill_middles`."""
+        with self._precision():
+            yield from fill_middles(self.predictor(), self.task, decoder, num, skip)
+
+    def referee(self, found: Sequence[Filled]) -> dict[str, float]:
+        """How this model finds filled sequences; see `infilling.referee`."""
+        with self._precision():
+            return referee(self.predictor(), self.task, found)
 
     def analyze(self, analysis: Analysis) -> Findings:
         """What an analysis finds in this model."""

@@ -18,6 +18,7 @@ VERBS = {
     "generate": "complete a prompt",
     "analyze": "look into the states of a run",
     "embed": "write the belief vectors of sequences as a NumPy file",
+    "fill": "tell held-out stories from their beginning towards their end",
     "judge": "let a language model say which of two files of stories is better",
     "compare": "set runs side by side: table, curves, report.html",
 }

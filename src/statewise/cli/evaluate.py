@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser
+
+if TYPE_CHECKING:
+    from statewise.experiment import Experiment
 
 
 def run(words: list[str]) -> int:
@@ -15,6 +19,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help="run directory")
     parser.add_argument("--num", type=int, help="examples to evaluate (default: all held out)")
     parser.add_argument("--data", metavar="FILE", help="evaluate this file instead")
+    parser.add_argument(
+        "--fills", metavar="FILE", help="look over what `statewise fill` wrote, with RUN as the referee"
+    )
     parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -23,7 +30,11 @@ def run(words: list[str]) -> int:
     from statewise.experiment import Experiment
     from statewise.reporting.tables import metrics_table
 
+    if options.fills and (options.data or options.num is not None):
+        raise ValueError("--fills is looked over as it is: leave --data and --num away")
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
+    if options.fills:
+        return _referee(experiment, Path(options.fills), options.json)
     evaluation = experiment.evaluate(options.num, options.data)
     # `compare` reads "evaluation", which must mean the same for every run; what deviates gets a name of its own.
     deviations = [Path(options.data).name] if options.data else []
@@ -38,4 +49,23 @@ def run(words: list[str]) -> int:
     else:
         print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples, greedy decoding")
         print(metrics_table(evaluation.metrics))
+    return 0
+
+
+def _referee(experiment: Experiment, path: Path, as_json: bool) -> int:
+    """Prints and keeps what this model finds of the sequences in a file that `fill` wrote."""
+    from statewise.cli.fill import read
+    from statewise.reporting.tables import metrics_table
+
+    found = read(path)
+    metrics = experiment.referee(found)
+    assert experiment.run is not None
+    assert experiment.checkpoint is not None
+    content = {"checkpoint": experiment.checkpoint.step, "file": path.name, "num": len(found), "metrics": metrics}
+    experiment.run.write_report(f"fills-{path.stem}", content)
+    if as_json:
+        print(json.dumps(content, indent=2))
+    else:
+        print(f"{path}, {len(found)} sequences, as {experiment.run.folder}, step {content['checkpoint']}, finds them")
+        print(metrics_table(metrics))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -107,6 +107,22 @@ class Task(ABC):
 
 Kept = Mapping[str, bytes]
 """Files of a task that stay with its run."""
+
+
+class Infill(NamedTuple):
+    """A held-out sequence in three parts, as token ids."""
+
+    prompt: np.ndarray
+    middle: np.ndarray
+    goal: np.ndarray
+
+
+class Infilling(ABC):
+    """A task whose sequences can be given without their middle."""
+
+    @abstractmethod
+    def goals(self, n: int | None = None) -> list[Infill]:
+        """The first n held-out sequences that are long enough, cut in three. Raises `ValueError` if none is."""
 
 
 class World(ABC):

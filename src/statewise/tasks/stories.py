@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from statewise.tasks import bpe
-from statewise.tasks.base import Kept, Task
+from statewise.tasks.base import Infill, Infilling, Kept, Task
 from statewise.tasks.story_sources import DataSet, Source, Story, StoryFile, fingerprint
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -75,14 +75,6 @@ class StoriesConfig:
             raise ValueError("task.dataset_held_out_split goes with task.dataset")
 
 
-class Infill(NamedTuple):
-    """A held-out story in three parts, as token ids."""
-
-    prompt: np.ndarray
-    middle: np.ndarray
-    goal: np.ndarray
-
-
 class Shelf(NamedTuple):
     """Many stories, one behind the other."""
 
@@ -98,7 +90,7 @@ class Shelf(NamedTuple):
         return self.tokens[self.starts[row] : self.starts[row] + self.lengths[row]].astype(np.int64)
 
 
-class Stories(Task):
+class Stories(Task, Infilling):
     """Short stories under a tokenizer of their own."""
 
     Config = StoriesConfig
