@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "infilling": {"decoding.base", "tasks.base", "data", "types"},
     "evaluation": {"decoding.base", "tasks.base", "data", "types"},
     "reporting": {"run", "types"},
-    "judging": {"reporting.statistics", "tasks.lines"},
+    "ledger": set(),
+    "judging": {"reporting.statistics", "tasks.lines", "ledger"},
     "experiment": {
         "__version__",
         "tasks",
@@ -47,6 +48,7 @@ MAY_IMPORT = {
         "experiment",
         "infilling",
         "launch",
+        "ledger",
         "recipes",
         "reporting",
         "judging",

@@ -56,7 +56,8 @@ def test_middles_are_filled_and_looked_over(runs, tmp_path, capsys, name, decode
     code, printed, err = called(capsys, "fill", runs[name], "--num", 3, "--out", out, "--decoder", *decoder)
     assert code == 0, err
     task = Experiment.load(runs[name]).task
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    head, *lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert head["title"] == "statewise filling"
     assert "3 sequences" in printed
     for line, (prompt, middle, goal) in zip(lines, task.goals(3), strict=True):
         assert [line[key] for key in ("prompt", "original", "goal")] == [task.decode(t) for t in (prompt, middle, goal)]
@@ -74,7 +75,8 @@ def test_an_interrupted_filling_goes_on_and_changes_nothing(runs, tmp_path, caps
     whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
     words = ["fill", runs["bst"], "--num", 4, "--decoder", "greedy", "--out"]
     assert called(capsys, *words, whole)[0] == 0
-    part.write_text("".join(whole.read_text().splitlines(keepends=True)[:2]))
+    lines = whole.read_text().splitlines(keepends=True)
+    part.write_text("".join(lines[:3]) + lines[3][:20])  # the last line was torn by a kill
     code, _, err = called(capsys, *words, part)
     assert code == 0
     assert err.splitlines()[0].startswith("3/4")
@@ -85,7 +87,19 @@ def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):
     out = tmp_path / "filled.jsonl"
     out.write_text(json.dumps(vars(Filled("a", "b", "c", "d", None))) + "\n")
     code, _, err = called(capsys, "fill", runs["bst"], "--num", 2, "--out", out)
-    assert (code, "filled.jsonl:1" in err) == (2, True)
+    assert (code, "holds no filling" in err) == (2, True)
+    code, _, err = called(capsys, "evaluate", runs["fim"], "--fills", out)
+    assert (code, "cannot be a referee" in err) == (2, True)
+    out.unlink()
+    assert called(capsys, "fill", runs["bst"], "--num", 2, "--out", out)[0] == 0
+    for words in (["bst", "--decoder", "sample"], ["fim"]):  # another decoder, another model: not to be mixed
+        code, _, err = called(capsys, "fill", runs[words[0]], *words[1:], "--num", 3, "--out", out)
+        assert (code, "begun with something else" in err) == (2, True)
+    for bad in ("{}", json.dumps({**vars(Filled("a", "b", "c", "d", None)), "goal": ""}),
+                json.dumps({**vars(Filled("a", "b", "c", "d", None)), "completion": 3})):  # fmt: skip
+        out.write_text(bad + "\n")
+        code, _, err = called(capsys, "evaluate", runs["plain"], "--fills", out)
+        assert (code, "filled.jsonl:1" in err) == (2, True)
     out.write_text("{}\n")
     code, _, err = called(capsys, "evaluate", runs["plain"], "--fills", out)
     assert (code, "filled.jsonl:1" in err) == (2, True)
@@ -107,6 +121,9 @@ class Letters:
     def encode(self, text):
         return np.array(["abc".index(letter) for letter in text], np.int64)
 
+    def towards(self, prompt, goal):
+        return prompt, goal
+
 
 def test_the_referees_figures_are_what_they_are_called():
     table = torch.tensor([[0.1, 0.7, 0.2], [0.3, 0.3, 0.4], [0.25, 0.25, 0.5]])
@@ -126,5 +143,7 @@ def test_the_referees_figures_are_what_they_are_called():
     assert metrics["length"] == 4
     assert metrics["ended"] == 0.5
     assert metrics["original_length"] == 1.5
+    with pytest.raises(ValueError, match="no filled"):
+        referee(predictor, Letters(), [])
     with pytest.raises(ValueError, match="sequence 1 has 10 tokens"):
         referee(MarkovPredictor(table, context=9), Letters(), found)

@@ -191,8 +191,17 @@ class Experiment:
 
     def fill(self, decoder: Decoder, num: int, skip: int = 0) -> Iterator[Filled]:
         """New middles for the first `num` held-out sequences, but the first `skip`; see `infilling.fill_middles`."""
-        with self._precision():
-            yield from fill_middles(self.predictor(), self.task, decoder, num, skip)
+        found = fill_middles(self.predictor(), self.task, decoder, num, skip)
+        while True:
+            with self._precision():  # of the model, not of whoever takes the results
+                one = next(found, None)
+            if one is None:
+                return
+            yield one
+
+    def fingerprint(self) -> str:
+        """Hexadecimal digest of the model's weights."""
+        return fingerprint(self.objective)
 
     def referee(self, found: Sequence[Filled]) -> dict[str, float]:
         """How this model finds filled sequences; see `infilling.referee`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -65,8 +64,15 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[s
     sequences in which the goal's first token is the referee's first choice; `middle_nats`: log-likelihood of the
     middle, a token; `repetition`: share of the middles' runs of four tokens that stood in the same middle before;
     `length`: tokens of a middle; `ended`, where models end middles themselves: the share in which they did.
-    Those of the original middles as `original_...`. Raises `ValueError` if the sequences are too long for the referee.
+    Those of the original middles as `original_...`. Raises `ValueError` if there is no sequence, if one is too long for
+    the referee, or if its task lets models read the goal first.
     """
+    if not found:
+        raise ValueError("there is no filled sequence to look over")
+    if task.towards(task.encode(found[0].prompt), task.encode(found[0].goal))[1] is None:
+        raise ValueError(
+            "this run reads goals first, so it cannot be a referee: take one that was trained on plain order"
+        )
     told = _measure(predictor, task, [(one.prompt, one.completion, one.goal) for one in found])
     true = _measure(predictor, task, [(one.prompt, one.original, one.goal) for one in found])
     ended = [one.ended for one in found if one.ended is not None]
@@ -113,8 +119,3 @@ def _repeats(tokens: np.ndarray) -> tuple[int, int]:
     """(runs of `REPEATED` tokens that stood there before, all runs)."""
     runs = [tuple(tokens[place : place + REPEATED]) for place in range(len(tokens) - REPEATED + 1)]
     return len(runs) - len(set(runs)), len(runs)
-
-
-def as_line(one: Filled) -> dict[str, Any]:
-    """Plain data for a line of JSON; `judge` reads it too."""
-    return vars(one)

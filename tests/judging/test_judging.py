@@ -304,7 +304,7 @@ def test_a_torn_line_is_judged_again_and_a_changed_file_is_refused(capsys, tmp_p
         assert "files was" in err
         assert out.read_text() == content
         for text, message in (("hello\n", ":1: not JSON"), ("{}\n", "holds no judging"), ("torn", "holds no judging"),
-                              (content.splitlines()[0] + "\n[1]\n", ":2: no judgement")):  # fmt: skip
+                              (content.splitlines()[0] + "\n[1]\n", ":2: no line of a judging")):  # fmt: skip
             out.write_text(text)
             code, _, err = judged(capsys, files, url, out)
             assert code == 2

@@ -139,6 +139,23 @@ def test_bf16_gives_nearly_the_same_loss_and_gradients():
         assert torch.nn.functional.cosine_similarity(got.flatten(), expected.flatten(), dim=0) > 0.98
 
 
+def test_bf16_keeps_the_gradient_of_pairs_that_are_nearly_sure():
+    torch.set_default_dtype(torch.float32)
+    objective = tiny_objective("belief_state")
+    batch = random_batch(prompts=False)
+    batch = batch._replace(tokens=torch.where(batch.real, 7, 0))
+    with torch.no_grad():
+        objective.head.third.bias.view(2, -1)[:, 7] += 9.0  # its probability is 0.999
+    parameters = [objective.head.third.weight, objective.head.third.bias]
+    exact = objective(batch).value()
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = objective(batch).value()
+    assert exact < 0.02
+    torch.testing.assert_close(rough, exact, rtol=0.02, atol=0)
+    for got, expected in zip(torch.autograd.grad(rough, parameters), torch.autograd.grad(exact, parameters)):
+        assert torch.dist(got, expected) < 0.03 * expected.norm()
+
+
 def test_half_the_prefixes_give_the_same_loss_on_average():
     whole, part = (tiny_objective("belief_state", share=share) for share in (1.0, 0.4))
     for objective in (whole, part):

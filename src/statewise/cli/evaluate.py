@@ -34,7 +34,7 @@ def run(words: list[str]) -> int:
         raise ValueError("--fills is looked over as it is: leave --data and --num away")
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
     if options.fills:
-        return _referee(experiment, Path(options.fills), options.json)
+        return _referee(experiment, Path(options.fills), options.checkpoint, options.json)
     evaluation = experiment.evaluate(options.num, options.data)
     # `compare` reads "evaluation", which must mean the same for every run; what deviates gets a name of its own.
     deviations = [Path(options.data).name] if options.data else []
@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _referee(experiment: Experiment, path: Path, as_json: bool) -> int:
+def _referee(experiment: Experiment, path: Path, checkpoint: str, as_json: bool) -> int:
     """Prints and keeps what this model finds of the sequences in a file that `fill` wrote."""
     from statewise.cli.fill import read
     from statewise.reporting.tables import metrics_table
@@ -61,8 +61,9 @@ def _referee(experiment: Experiment, path: Path, as_json: bool) -> int:
     metrics = experiment.referee(found)
     assert experiment.run is not None
     assert experiment.checkpoint is not None
-    content = {"checkpoint": experiment.checkpoint.step, "file": path.name, "num": len(found), "metrics": metrics}
-    experiment.run.write_report(f"fills-{path.stem}", content)
+    content = {"checkpoint": experiment.checkpoint.step, "file": str(path), "num": len(found), "metrics": metrics}
+    deviation = "" if checkpoint == "best" else f"-checkpoint-{checkpoint}"
+    experiment.run.write_report(f"fills-{path.stem}{deviation}", content)
     if as_json:
         print(json.dumps(content, indent=2))
     else:

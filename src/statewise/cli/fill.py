@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,9 @@ from statewise.cli.arguments import Parser, pairs
 
 if TYPE_CHECKING:
     from statewise.infilling import Filled
+
+TITLE = "filling"
+KEYS = ("prompt", "completion", "goal", "original", "ended")
 
 DESCRIPTION = """Takes held-out sequences, gives a model their beginning and their end, and writes what it puts between.
 
@@ -37,25 +39,22 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--num must be at least 1, not {options.num}")
 
     from statewise.experiment import Experiment, make_decoder
-    from statewise.infilling import as_line, infilling
+    from statewise.infilling import infilling
+    from statewise.ledger import Ledger
 
     decoder = make_decoder(options.decoder, **pairs(rest))
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
     out, task = Path(options.out), experiment.task
     asked = infilling(task).goals(options.num)
-    done = read(out) if out.exists() else []
-    for number, (one, (prompt, _, goal)) in enumerate(zip(done, asked), 1):
-        if (one.prompt, one.goal) != (task.decode(prompt), task.decode(goal)):
-            raise ValueError(f"{out}:{number}: filled for other sequences: give another --out, or delete the file")
-    if len(done) > len(asked):
-        raise ValueError(f"{out} holds {len(done)} sequences already, more than the {len(asked)} that were asked for")
-    with open(out, "a") as file:
-        for number, one in enumerate(experiment.fill(decoder, len(asked), len(done)), len(done) + 1):
-            file.write(json.dumps(as_line(one), ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-            print(f"{number}/{len(asked)}  ...{one.completion[:90]!r}", file=sys.stderr)
-    print(f"wrote {out}: {len(asked)} sequences")
+    facts = {"weights": experiment.fingerprint(), "decoder": options.decoder, "options": vars(decoder.config)}
+    with Ledger(out, TITLE, facts, KEYS) as ledger:
+        for number, (line, (prompt, _, goal)) in enumerate(zip(ledger.records, asked), 2):
+            if (line["prompt"], line["goal"]) != (task.decode(prompt), task.decode(goal)):
+                raise ValueError(f"{out}:{number}: filled for other sequences: choose another --out")
+        for one in experiment.fill(decoder, len(asked), len(ledger.records)):
+            ledger.add(vars(one))
+            print(f"{len(ledger.records)}/{len(asked)}  ...{one.completion[:90]!r}", file=sys.stderr)
+    print(f"wrote {out}: {len(ledger.records)} sequences")
     return 0
 
 
@@ -65,10 +64,17 @@ def read(path: Path) -> list[Filled]:
     from statewise.tasks.lines import Problems, read_lines
 
     found, problems = [], Problems(path)
-    for number, line in read_lines(path) if path.stat().st_size else ():
+    for number, line in read_lines(path):
         try:
-            found.append(Filled(**json.loads(line)))
-        except (ValueError, TypeError):
-            problems.add(number, "not a line that `statewise fill` wrote")
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if number == 1 and isinstance(row, dict) and row.get("title") == f"statewise {TITLE}":
+            continue
+        if isinstance(row, dict) and set(row) == set(KEYS) and all(isinstance(row[key], str) for key in KEYS[:4]):
+            found.append(Filled(**row))
+            if row["goal"] and row["prompt"]:
+                continue
+        problems.add(number, "not a line that `statewise fill` wrote")
     problems.raise_if_any()
     return found

@@ -31,7 +31,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--goal", help="what shall follow the completion (models of the objective belief_state)")
     parser.add_argument("--decoder", default="greedy", help="`statewise list` shows them (default: greedy)")
     parser.add_argument(
-        "--limit", type=int, help="most tokens to generate (default: what prompt and goal leave of the context)"
+        "--limit",
+        type=int,
+        help="most tokens to generate; with a goal, exactly so many (default: what the context leaves)",
     )
     parser.add_argument(
         "--candidates", metavar="K", type=int, help="show the K best that a search found (beam, goal_search)"

@@ -45,10 +45,10 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--retries must not be negative, not {options.retries}")
 
     from statewise.judging.client import ChatJudge
-    from statewise.judging.ledger import Ledger
     from statewise.judging.pairs import checksum, read_pairs
-    from statewise.judging.protocol import facts, judge
+    from statewise.judging.protocol import NEEDED, facts, judge
     from statewise.judging.summary import as_text, summarise
+    from statewise.ledger import Ledger
     from statewise.run import write_atomically
 
     a, b, out = Path(options.a), Path(options.b), Path(options.out)
@@ -58,7 +58,7 @@ def run(words: list[str]) -> int:
     key = (os.environ.get(KEY) or "").strip() or None
     asked = ChatJudge(options.url, options.model, key, timeout=options.timeout, retries=options.retries)
     known = facts(options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats)
-    with Ledger(out, known) as ledger:
+    with Ledger(out, "judging", known, NEEDED) as ledger:
         try:
             made = _progress(2 * options.repeats * len(pairs))
             records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs, made=made)

@@ -74,6 +74,9 @@ class FutureReader(ABC):
 class GoalScorer(ABC):
     """A predictor that knows how to head for a goal, and how well a sequence leads to it."""
 
+    predicts_previous: bool = True
+    """Whether `score_ending` can be asked for the previous-token head."""
+
     @abstractmethod
     def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[Any, Tensor]:
         """`Predictor.start`, with every prediction of the cursor made in the knowledge that the sequence will end
@@ -115,10 +118,13 @@ def suffix_encoder(predictor: Predictor) -> SuffixEncoder:
 
 
 class Decoder(ABC):
-    """Turns prompts into completions."""
+    """Turns prompts into completions. Built as `cls(config)`."""
 
     Config: ClassVar[type]
     """Dataclass of its fields."""
+
+    config: Any
+    """What it was built with."""
 
     @abstractmethod
     def decode(

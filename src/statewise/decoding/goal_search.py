@@ -101,6 +101,8 @@ class GoalSearch(Search):
             raise ValueError("score goal needs a goal: give one with --goal, or score by previous or next")
         if self.config.score in ("previous", "next") and goal is not None:
             raise ValueError(f"score {self.config.score} is for a search without a goal: leave --score or --goal away")
+        if goal is None and self.config.score != "next" and not scorer.predicts_previous:
+            raise ValueError("this model was trained without previous tokens, which are to judge: add --score next")
         if self.config.candidates_from == "beam":
             beam = Beam(BeamConfig(self.config.rollouts))
             found = beam.search(predictor, prompt, limit=limit, end=end, goal=goal)

@@ -37,8 +37,9 @@ class StepByStep(Decoder):
         scores = torch.zeros(B, device=logits.device)
         ended = torch.zeros(B, dtype=torch.bool, device=logits.device)
         lengths = torch.zeros(B, dtype=torch.int64, device=logits.device)
+        banned, end = (None, end) if goal is None else (end, None)  # what ends a sequence is no way to a goal
         for place in range(limit):
-            token = self.choose(logits)
+            token = self.choose(logits if banned is None else logits.index_fill(-1, torch.tensor(banned), -torch.inf))
             gained = logits.log_softmax(-1).gather(1, token[:, None])[:, 0]
             scores += torch.where(ended, 0.0, gained)
             lengths += ~ended

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
-from statewise.judging.ledger import Ledger, Record
 from statewise.judging.pairs import Pair
+from statewise.ledger import Ledger, Record
 
 INSTRUCTIONS = """\
 Two writers were each given the same task, and you see one story of each. Which writer did better?
@@ -31,6 +31,9 @@ VERDICT: EQUAL"""
 VERDICT = re.compile(r"[\W_]*verdict[\W_]*(?:story[\W_]*)?(1|2|equal)[\W_]*", flags=re.IGNORECASE)
 
 Side = Literal["a", "b"]
+
+NEEDED = ("story", "first", "repeat", "verdict")
+"""What a judgement holds, besides the whole `answer`; the verdict is a, b, equal, or None for an unreadable one."""
 
 
 class Judge(ABC):

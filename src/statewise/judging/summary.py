@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from statewise.judging.ledger import Record
+from statewise.ledger import Record
 from statewise.reporting.statistics import wilson
 
 

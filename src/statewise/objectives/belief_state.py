@@ -35,7 +35,8 @@ class BeliefStateConfig:
     pairs: Literal["answer", "any_prefix", "all"] = "any_prefix"
     """Which previous tokens are targets where sequences have prompts: `answer`: those of the answer, from prefixes
     that hold the whole prompt (the authors' code); `any_prefix`: those of the answer, from prefixes of any length;
-    `all`: those of the prompt as well. docs/results/path-star.md compares them."""
+    `all`: those of the prompt as well. A prompt of one token counts as none. docs/results/path-star.md
+    compares them."""
     min_gap: Literal[1, 2] = 2
     """Least j - i of a prefix x_1 .. x_i and a suffix x_j .. x_T. 1 adds the pairs with nothing between them, for
     which both outputs are to say so by a symbol of their own."""
@@ -237,6 +238,10 @@ class GoalCursor(CausalCursor):
 class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
     """With the backward encoder at hand, goals can be headed for and scored."""
 
+    def __init__(self, objective: BeliefState) -> None:
+        super().__init__(objective)
+        self.predicts_previous = objective.head.outputs == 2
+
     @torch.no_grad()
     def suffix_states(self, batch: Batch) -> Tensor:
         """See `SuffixEncoder.suffix_states`."""
@@ -290,7 +295,7 @@ class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
         return log_probs.gather(-1, tokens[..., None])[..., 0].sum(1)
 
     def _need_previous(self) -> None:
-        if self.objective.head.outputs == 1:
+        if not self.predicts_previous:
             raise ValueError("this model was trained without previous tokens, so it has no head for them")
 
     def _suffixes(self, tokens: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ from statewise.objectives.text_head import MLPHead, TextHead
 
 BLOCK = {"cpu": 1024, "cuda": 32768}
 """Pairs that are worked on at a time: on a CPU their logits should stay in its cache."""
+MOST_LOGITS = 2**27
+"""Of a block, whatever the vocabulary."""
 
 
 class Pairs(NamedTuple):
@@ -102,7 +104,8 @@ class _PairLoss(torch.autograd.Function):
         worker = (MLPWorker if isinstance(head, MLPHead) else AutogradWorker)(
             head, pairs, weights, prefix, suffix, wanted
         )
-        for block in blocks(pairs, BLOCK["cpu" if prefix.device.type == "cpu" else "cuda"]):
+        size = BLOCK["cpu" if prefix.device.type == "cpu" else "cuda"]
+        for block in blocks(pairs, max(1, min(size, MOST_LOGITS // (head.outputs * head.vocabulary)))):
             worker.work(block)
         if wanted:
             ctx.save_for_backward(weights, worker.prefix_gradient, worker.suffix_gradient, *worker.gradients)
@@ -208,20 +211,26 @@ class MLPWorker(Worker):
         targets, counted = targets.reshape(N, K, 1), counted.reshape(N, K, 1)
         probabilities = logits.view(N, K, self.head.vocabulary)
         if logits.dtype in (torch.bfloat16, torch.float16):
-            # Probabilities keep their relative precision in bf16, log-probabilities would not. A pair's loss is
-            # right to 2^-9 nats this way, and ends at 87, where bf16 ends.
+            # Probabilities keep their relative precision in bf16, log-probabilities would not. That of a target near
+            # 1 is taken from what is left for the others: 1 - p itself would be rounded away. A pair's loss is right
+            # to one part in 2^8 this way, and ends at 87 nats, where bf16 ends.
             torch.softmax(probabilities, -1, out=probabilities)
-            picked = probabilities.gather(-1, targets).float().clamp(min=torch.finfo(torch.float32).tiny).log()
+            likely = probabilities.gather(-1, targets).float().clamp(min=torch.finfo(torch.float32).tiny)
+            probabilities.scatter_(-1, targets, 0.0)
+            others = probabilities.sum(-1, keepdim=True, dtype=torch.float32)
+            picked = torch.where(others < 0.5, torch.log1p(-others.clamp(max=0.5)), likely.log())
+            minus = -others.to(probabilities.dtype)
         else:
             torch.log_softmax(probabilities, -1, out=probabilities)
             picked = probabilities.gather(-1, targets)
             if self.wanted:
                 probabilities.exp_()
+                minus = probabilities.gather(-1, targets) - 1
         self.totals -= (picked * counted).sum((0, 2))
         if not self.wanted:
             return
         # From here on `logits` holds its own gradient: (softmax - one-hot) of what counts, times its weight.
-        probabilities.scatter_add_(-1, targets, probabilities.new_full((1, 1, 1), -1.0).expand(N, K, 1))
+        probabilities.scatter_(-1, targets, minus)
         probabilities.mul_((counted * self.weights[:, None]).to(logits.dtype))
         second, second_bias, third, third_bias = self.gradients
         add_product(third, logits, y)

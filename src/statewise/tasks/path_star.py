@@ -96,14 +96,16 @@ class PathStar(Task, World):
         if config.encoding == "reverse":
             self.chance = {}  # from the goal back there is but one way
         self._training: Examples | None = None
+        self._training_lines: np.ndarray | None = None
         self._held_out: Examples | None = None
 
     # Drawing graphs
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """n fresh training graphs, none of which is ever held out."""
-        if self.training() is not None:
-            return super().sample(rng, n)
+        """n training graphs, fresh ones or of the fixed set; none of them is ever held out."""
+        fixed = self._fixed_lines()
+        if fixed is not None:
+            return self._encode(fixed[rng.integers(len(fixed), size=n)], rng)
         return self._encode(self._draw(rng, n, held_out=False), rng)
 
     def _draw(self, rng: np.random.Generator, n: int, *, held_out: bool) -> np.ndarray:
@@ -190,17 +192,26 @@ class PathStar(Task, World):
         return value * np.uint64(0xBF58476D1CE4E5B9)
 
     def training(self) -> Examples | None:
-        """The fixed training set, if the recipe has one."""
+        """The fixed training set, if the recipe has one, and its graphs are always read alike."""
+        lines = self._fixed_lines()
+        if lines is None or self.config.encoding in ("goal_augmentation", "fill_in_the_middle"):
+            return None
+        if self._training is None:
+            self._training = self._encode(lines, None)
+        return self._training
+
+    def _fixed_lines(self) -> np.ndarray | None:
+        """(n, line length): the graphs of a fixed training set, in the published format."""
         config = self.config
-        if self._training is None and config.training_file is not None:
+        if self._training_lines is None and config.training_file is not None:
             lines = self._read(Path(config.training_file))
             if np.isin(self._hash(lines), self._hash(self._lines(self.held_out()))).any():
                 raise ValueError(f"{config.training_file}: holds graphs that are held out too")
-            self._training = self._encode(lines, np.random.default_rng([config.data_seed, 1]))
-        elif self._training is None and config.training_graphs is not None:
+            self._training_lines = lines
+        elif self._training_lines is None and config.training_graphs is not None:
             rng = np.random.default_rng([config.data_seed, 1])
-            self._training = self._encode(self._draw(rng, config.training_graphs, held_out=False), rng)
-        return self._training
+            self._training_lines = self._draw(rng, config.training_graphs, held_out=False)
+        return self._training_lines
 
     def held_out(self, n: int | None = None) -> Examples:
         """The fixed test set, or its first n graphs."""
@@ -221,6 +232,14 @@ class PathStar(Task, World):
         if compact and re.search(r"(^|[^\d]),|,([^\d]|$)", compact):
             raise ValueError("a comma must stand between two numbers")
         return self.vocab.encode([str(int(s)) if s.isdigit() else s for s in symbols])
+
+    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """See `Task.towards`. With `fill_in_the_middle` the goal, the last nodes of the path, goes before the `=` of a
+        published prompt, behind a `/`; a prompt that has it already is left as it is."""
+        published = len(prompt) == self.config.prompt_length and prompt[-1] == self.equals
+        if self.config.encoding != "fill_in_the_middle" or not published:
+            return super().towards(prompt, goal)
+        return np.concatenate([prompt[:-1], [self.slash], goal, [self.equals]]).astype(np.int64), None
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """The published format: numbers side by side are joined by a comma."""

@@ -291,7 +291,7 @@ class Stories(Task, Infilling):
                 raise ValueError(f"the prompt holds {bpe.SEPARATOR}, so it has a goal already: give one or the other")
             return prompt, None
         if self.config.encoding == "plain":
-            return prompt, np.append(goal, self.end) if len(goal) else None
+            return super().towards(prompt, goal)
         return np.concatenate([goal, [self.separator], prompt]).astype(np.int64), None
 
     def _fixed(self, shelf: Shelf, n: int | None) -> Examples:

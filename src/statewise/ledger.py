@@ -1,28 +1,28 @@
-"""The file of judgements: a line that says what is judged, then a line a judgement."""
+"""A file of JSON lines that costly work is written to: a line that says what it is about, then a line a result.
+
+Each result is on disk before the next is begun. The same work takes the file up where it was left.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
-"""One judgement: `story`, `first`, `repeat`, `verdict` (a, b, equal, or None) and the whole `answer`."""
-
-NEEDED = {"story", "first", "repeat", "verdict"}
-
-TITLE = "statewise judging"
+"""One result, as plain data."""
 
 
 class Ledger:
     """Use as a context manager; holds the file for one writer."""
 
-    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
-        """`facts` must be those that the file was begun with, if there is one."""
-        self.path, self.facts = path, dict(facts)
+    def __init__(self, path: Path, title: str, facts: Mapping[str, Any], needed: Collection[str]) -> None:
+        """`title` says what the file holds, such as "judging", and `facts` of what: both must be those that the file
+        was begun with, if there is one. Every record holds the keys `needed`."""
+        self.path, self.title, self.facts, self.needed = path, title, dict(facts), set(needed)
         self.records: list[Record] = []
 
     def __enter__(self) -> Ledger:
@@ -34,7 +34,7 @@ class Ledger:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BlockingIOError(f"{self.path} is in use by another judging") from None
+                raise BlockingIOError(f"{self.path} is in use by another {self.title}") from None
             self._take_up()
         except BaseException:
             self._file.close()
@@ -45,7 +45,7 @@ class Ledger:
         self._file.close()
 
     def add(self, record: Record) -> None:
-        """Writes a judgement down, durably."""
+        """Writes a result down, durably."""
         self._write(record)
         self.records.append(record)
 
@@ -64,12 +64,13 @@ class Ledger:
                 rows.append(json.loads(line))
             except ValueError as error:
                 raise ValueError(f"{self.path}:{number}: not JSON: {error}") from None
-            if rows[1:] and not (isinstance(rows[-1], dict) and set(rows[-1]) >= NEEDED):
-                raise ValueError(f"{self.path}:{number}: no judgement: it must hold {', '.join(sorted(NEEDED))}")
-        if content and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != TITLE):
-            raise ValueError(f"{self.path} exists and holds no judging: choose another --out")
+            if rows[1:] and not (isinstance(rows[-1], dict) and set(rows[-1]) >= self.needed):
+                wanted = ", ".join(sorted(self.needed))
+                raise ValueError(f"{self.path}:{number}: no line of a {self.title}: it must hold {wanted}")
+        if content and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}"):
+            raise ValueError(f"{self.path} exists and holds no {self.title}: choose another --out")
         if not rows:
-            self._write({"title": TITLE, **self.facts})
+            self._write({"title": f"statewise {self.title}", **self.facts})
             return
         before = {key: value for key, value in rows[0].items() if key != "title"}
         changed = [f"{key} was {before.get(key)}, is {value}" for key, value in self.facts.items()
