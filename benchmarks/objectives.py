@@ -2,7 +2,7 @@
 
 python benchmarks/objectives.py
 
-8 layers, 768 wide, 8 heads, T = 256, vocabulary 1000, two sequences a step. The bars are the ratios of Table 3 of the
+8 layers, 768 wide, 8 heads, T = 256, vocabulary 1000, eight sequences a step. The bars are the ratios of Table 3 of the
 next-latent prediction paper (H100, a batch of 256), and 6 for the Belief State Transformer, which takes 19.6 there.
 Parameter counts must be those of that table, to the million.
 """
@@ -29,7 +29,7 @@ from statewise.training import machine
 from statewise.training.optim import make_optimizer
 from statewise.types import Examples
 
-T, VOCABULARY, BATCH = 256, 1000, 2
+T, VOCABULARY, BATCH = 256, 1000, 8
 SIZE = GPTConfig(layers=8, width=768, heads=8)
 
 
@@ -95,7 +95,7 @@ def main() -> None:
         objective = make(name, **fields)
         found = millions(objective)
         # GPT is timed beside each, so that the drift of a shared machine hits both; one model at a time saves memory.
-        seconds = in_turn({"GPT": plain, title: stepper(objective, precision)}, rounds=5, warm_up=1)
+        seconds = in_turn({"GPT": plain, title: stepper(objective, precision)}, rounds=3, warm_up=1)
         times = statistics.median(seconds[title])
         print(f"  {title:16} {found:4} million parameters (table: {parameters})   {times:6.2f} s a step, "
               f"GPT {statistics.median(seconds['GPT']):.2f} s")  # fmt: skip

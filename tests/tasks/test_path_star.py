@@ -133,3 +133,50 @@ def test_files_in_place_of_drawn_graphs_stay_apart(tmp_path):
 def test_too_few_graphs_to_hold_some_out_are_named():
     with pytest.raises(ValueError, match="too few different graphs"):
         PathStar(PathStarConfig(degree=1, length=2, nodes=2)).held_out()
+
+
+def small(encoding, **fields):
+    return PathStar(PathStarConfig(degree=2, length=5, nodes=15, held_out_graphs=50, encoding=encoding, **fields))
+
+
+@pytest.mark.parametrize("fixed", [None, 40])
+def test_augmented_goals_are_any_node_of_the_path_but_the_start(fixed):
+    task = small("goal_augmentation", training_graphs=fixed)
+    examples = task.sample(np.random.default_rng(0), 4000)
+    goals, paths = examples.tokens[:, 3 * 8 + 1], examples.tokens[:, 27:]
+    places = (paths == goals[:, None]).argmax(1)
+    assert (np.take_along_axis(paths, places[:, None], 1)[:, 0] == goals).all()
+    np.testing.assert_allclose(np.bincount(places, minlength=5) / 4000, [0, 0.25, 0.25, 0.25, 0.25], atol=0.03)
+    held_out = task.held_out()
+    assert (held_out.tokens[:, 25] == held_out.tokens[:, -1]).all()
+    if fixed:  # one graph comes with different goals
+        assert task.training() is None
+        assert len({tuple(row) for row in examples.tokens[:, :24].tolist()}) <= 40
+        assert len({tuple(row) for row in examples.tokens[:, :27].tolist()}) > 100
+
+
+@pytest.mark.parametrize("fixed", [None, 40])
+def test_suffixes_of_any_length_go_before_the_path(fixed):
+    task = small("fill_in_the_middle", training_graphs=fixed)
+    examples = task.sample(np.random.default_rng(0), 2000)
+    given = examples.prompt_lengths - 28
+    np.testing.assert_allclose(np.bincount(given, minlength=5) / 2000, 0.2, atol=0.04)
+    for row in range(50):
+        prompt, path = task.decode(examples.prompt(row)), examples.answer(row)
+        nodes = ",".join(map(str, path[5 - given[row] :]))
+        assert prompt.endswith(f"/{path[0]},{path[-1]}/{nodes}=")
+    assert (task.held_out().prompt_lengths == 28).all()
+    assert next(iter(task.lines(task.held_out(1)))).count("/") == 1
+
+
+def test_published_prompts_are_asked_in_the_words_of_the_encoding():
+    prompt = "0,1|1,2|2,3|3,4|0,5|5,6|6,7|7,8/0,4="
+    plain, middle = small("plain"), small("fill_in_the_middle")
+    nothing = np.empty(0, np.int64)
+    read, goal = middle.towards(middle.encode(prompt), middle.encode("3,4"))
+    assert (middle.decode(read), goal) == ("0,1|1,2|2,3|3,4|0,5|5,6|6,7|7,8/0,4/3,4=", None)
+    read, _ = middle.towards(middle.encode(prompt), nothing)
+    assert middle.decode(read).endswith("/0,4/=")
+    assert middle.towards(read, nothing)[0] is read
+    read, goal = plain.towards(plain.encode(prompt), plain.encode("3,4"))
+    assert (plain.decode(read), plain.decode(goal)) == (prompt, "3,4")
