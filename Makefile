@@ -19,11 +19,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,report]'
 	touch $@
 
-# Trains GPT and NextLat on small path-star graphs and shows what the difference is.
+# Trains GPT, NextLat and a Belief State Transformer on small path-star graphs and shows what the difference is.
 demo: setup
 	$(BIN)/statewise train path-star-demo --seed $(SEED) --out runs/demo/next-token --overwrite
 	$(BIN)/statewise train path-star-demo --objective next_latent --objective.horizon 2 --seed $(SEED) --out runs/demo/next-latent --overwrite
-	$(BIN)/statewise compare runs/demo/next-token runs/demo/next-latent --out runs/demo/report
+	$(BIN)/statewise train path-star-demo --objective belief_state --objective.pairs answer --objective.head_width 128 --seed $(SEED) --out runs/demo/belief-state --overwrite
+	$(BIN)/statewise compare runs/demo/next-token runs/demo/next-latent runs/demo/belief-state --out runs/demo/report
 
 test: setup
 	$(BIN)/ruff check .

@@ -61,13 +61,11 @@ def test_middles_are_filled_and_looked_over(runs, tmp_path, capsys, name, decode
     assert "3 sequences" in printed
     for line, (prompt, middle, goal) in zip(lines, task.goals(3), strict=True):
         assert [line[key] for key in ("prompt", "original", "goal")] == [task.decode(t) for t in (prompt, middle, goal)]
-        assert (line["ended"] is None) == (name == "bst")
     code, printed, err = called(capsys, "evaluate", runs["plain"], "--fills", out, "--json")
     assert code == 0, err
     metrics = json.loads(printed)["metrics"]
     assert metrics["goal_nats"] < 0
     assert 0 <= metrics["exact_joins"] <= 1
-    assert ("ended" in metrics) == (name == "fim")
     assert json.loads((runs["plain"] / "reports" / "fills-filled.json").read_text())["metrics"] == metrics
 
 
@@ -85,7 +83,7 @@ def test_an_interrupted_filling_goes_on_and_changes_nothing(runs, tmp_path, caps
 
 def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):
     out = tmp_path / "filled.jsonl"
-    out.write_text(json.dumps(vars(Filled("a", "b", "c", "d", None))) + "\n")
+    out.write_text(json.dumps(vars(Filled("a", "b", "c", "d"))) + "\n")
     code, _, err = called(capsys, "fill", runs["bst"], "--num", 2, "--out", out)
     assert (code, "holds no filling" in err) == (2, True)
     code, _, err = called(capsys, "evaluate", runs["fim"], "--fills", out)
@@ -95,8 +93,8 @@ def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):
     for words in (["bst", "--decoder", "sample"], ["fim"]):  # another decoder, another model: not to be mixed
         code, _, err = called(capsys, "fill", runs[words[0]], *words[1:], "--num", 3, "--out", out)
         assert (code, "begun with something else" in err) == (2, True)
-    for bad in ("{}", json.dumps({**vars(Filled("a", "b", "c", "d", None)), "goal": ""}),
-                json.dumps({**vars(Filled("a", "b", "c", "d", None)), "completion": 3})):  # fmt: skip
+    for bad in ("{}", json.dumps({**vars(Filled("a", "b", "c", "d")), "goal": ""}),
+                json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": 3})):  # fmt: skip
         out.write_text(bad + "\n")
         code, _, err = called(capsys, "evaluate", runs["plain"], "--fills", out)
         assert (code, "filled.jsonl:1" in err) == (2, True)
@@ -128,7 +126,7 @@ class Letters:
 def test_the_referees_figures_are_what_they_are_called():
     table = torch.tensor([[0.1, 0.7, 0.2], [0.3, 0.3, 0.4], [0.25, 0.25, 0.5]])
     predictor = MarkovPredictor(table)
-    found = [Filled("a", "bcbcbcb", "cc", "b", True), Filled("ab", "c", "abab", "cc", False)]
+    found = [Filled("a", "bcbcbcb", "cc", "b"), Filled("ab", "c", "abab", "cc")]
     metrics = referee(predictor, Letters(), found)
 
     def nats(text):
@@ -141,7 +139,6 @@ def test_the_referees_figures_are_what_they_are_called():
     assert metrics["exact_joins"] == 0.5  # c after b is the first choice, a after c is not
     assert metrics["repetition"] == 2 / 4  # bcbc and cbcb come twice among four runs; c alone has none
     assert metrics["length"] == 4
-    assert metrics["ended"] == 0.5
     assert metrics["original_length"] == 1.5
     with pytest.raises(ValueError, match="no filled"):
         referee(predictor, Letters(), [])

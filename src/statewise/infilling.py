@@ -29,8 +29,6 @@ class Filled:
     goal: str
     original: str
     """What stood between prompt and goal."""
-    ended: bool | None
-    """Whether the model said by the end token that the goal comes next; None: its decoder knew the goal and length."""
 
 
 def infilling(task: Task) -> Infilling:
@@ -45,16 +43,12 @@ def infilling(task: Task) -> Infilling:
 def fill_middles(predictor: Predictor, task: Task, decoder: Decoder, num: int, skip: int = 0) -> Iterator[Filled]:
     """Fills the middles of the first `num` held-out sequences, but for the first `skip`, one by one.
 
-    A middle gets as many tokens as it had; a model that ends it by itself, rather than being headed for the goal, may
-    end it earlier.
+    Every middle gets exactly as many tokens as the original: searches prefer short ones, and endings are compared here.
     """
     for prompt, middle, goal in infilling(task).goals(num)[skip:]:
         read, ahead = task.towards(prompt, goal)
-        ends = ahead is None and task.end is not None
-        (told,) = decoder.decode(predictor, read[None], limit=len(middle) + ends, end=task.end, goal=ahead)
-        ended = bool(len(told.tokens) and told.tokens[-1] == task.end) if ends else None
-        kept = told.tokens[:-1] if ended else told.tokens[: len(middle)]
-        yield Filled(task.decode(prompt), task.decode(kept), task.decode(goal), task.decode(middle), ended)
+        (told,) = decoder.decode(predictor, read[None], limit=len(middle), end=task.end, goal=ahead, exact=True)
+        yield Filled(*map(task.decode, (prompt, told.tokens, goal, middle)))
 
 
 def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[str, float]:
@@ -63,7 +57,7 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[s
     `goal_nats`: log-likelihood of the goal's tokens, a token; `join_nats`: of its first five; `exact_joins`: share of
     sequences in which the goal's first token is the referee's first choice; `middle_nats`: log-likelihood of the
     middle, a token; `repetition`: share of the middles' runs of four tokens that stood in the same middle before;
-    `length`: tokens of a middle; `ended`, where models end middles themselves: the share in which they did.
+    `length`: tokens of a middle.
     Those of the original middles as `original_...`. Raises `ValueError` if there is no sequence, if one is too long for
     the referee, or if its task lets models read the goal first.
     """
@@ -75,9 +69,7 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[s
         )
     told = _measure(predictor, task, [(one.prompt, one.completion, one.goal) for one in found])
     true = _measure(predictor, task, [(one.prompt, one.original, one.goal) for one in found])
-    ended = [one.ended for one in found if one.ended is not None]
-    more = {"ended": float(np.mean(ended))} if ended else {}
-    return {**told, **more, **{f"original_{name}": value for name, value in true.items()}}
+    return {**told, **{f"original_{name}": value for name, value in true.items()}}
 
 
 def _measure(predictor: Predictor, task: Task, texts: Iterable[tuple[str, str, str]]) -> dict[str, float]:

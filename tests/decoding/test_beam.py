@@ -114,3 +114,15 @@ def test_a_goal_needs_a_model_that_can_head_for_one():
         search(MarkovPredictor(TABLE), [0], 2, goal=[1])
     with pytest.raises(ValueError, match="beams must be at least 1, not 0"):
         make_decoder("beam", beams=0)
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "sample", "beam"])
+def test_exact_completions_never_end_early(decoder):
+    table = torch.tensor([[0.1, 0.2, 0.7], [0.2, 0.1, 0.7], [0.5, 0.4, 0.1]])
+    asked = {"limit": 4, "end": 2}
+    prompts = np.array([[0], [1]])
+    made = make_decoder(decoder)
+    assert all(len(one.tokens) < 4 for one in made.decode(MarkovPredictor(table), prompts, **asked)[:1])
+    for one in made.decode(MarkovPredictor(table), prompts, exact=True, **asked):
+        assert len(one.tokens) == 4
+        assert 2 not in one.tokens

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from statewise.infilling import Filled
 
 TITLE = "filling"
-KEYS = ("prompt", "completion", "goal", "original", "ended")
+KEYS = ("prompt", "completion", "goal", "original")
 
 DESCRIPTION = """Takes held-out sequences, gives a model their beginning and their end, and writes what it puts between.
 
@@ -71,7 +71,7 @@ def read(path: Path) -> list[Filled]:
             row = None
         if number == 1 and isinstance(row, dict) and row.get("title") == f"statewise {TITLE}":
             continue
-        if isinstance(row, dict) and set(row) == set(KEYS) and all(isinstance(row[key], str) for key in KEYS[:4]):
+        if isinstance(row, dict) and set(row) == set(KEYS) and all(isinstance(row[key], str) for key in KEYS):
             found.append(Filled(**row))
             if row["goal"] and row["prompt"]:
                 continue

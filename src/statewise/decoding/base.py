@@ -128,11 +128,19 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(
-        self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+        self,
+        predictor: Predictor,
+        prompts: np.ndarray,
+        *,
+        limit: int,
+        end: int | None,
+        goal: np.ndarray | None = None,
+        exact: bool = False,
     ) -> list[Completion]:
         """Completes `prompts` (B, T), all of one length, by at most `limit` tokens, or up to the token `end`.
 
-        `goal` (G,) are tokens that shall follow the completion; they are not part of it. Raises `ValueError` if the
+        `exact`: by exactly `limit` tokens, with `end` no choice. `goal` (G,) are tokens that shall follow the
+        completion; they are not part of it, and it is then exact. Raises `ValueError` if the
         predictor lacks a power that this decoder needs, or if a goal is given to one that cannot head for it.
         """
 
@@ -142,15 +150,29 @@ class Search(Decoder):
 
     @abstractmethod
     def search(
-        self, predictor: Predictor, prompt: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+        self,
+        predictor: Predictor,
+        prompt: np.ndarray,
+        *,
+        limit: int,
+        end: int | None,
+        goal: np.ndarray | None = None,
+        exact: bool = False,
     ) -> list[Completion]:
         """The candidates for one `prompt` (T,), with their scores, best first; else as `decode`."""
 
     def decode(
-        self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+        self,
+        predictor: Predictor,
+        prompts: np.ndarray,
+        *,
+        limit: int,
+        end: int | None,
+        goal: np.ndarray | None = None,
+        exact: bool = False,
     ) -> list[Completion]:
         """The best candidate for each prompt."""
-        return [self.search(predictor, prompt, limit=limit, end=end, goal=goal)[0] for prompt in prompts]
+        return [self.search(predictor, prompt, limit=limit, end=end, goal=goal, exact=exact)[0] for prompt in prompts]
 
 
 def room_for(prompts: np.ndarray, limit: int, context: int, goal: np.ndarray | None = None) -> int:

@@ -49,12 +49,19 @@ class Beam(Search):
 
     @torch.no_grad()
     def search(
-        self, predictor: Predictor, prompt: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+        self,
+        predictor: Predictor,
+        prompt: np.ndarray,
+        *,
+        limit: int,
+        end: int | None,
+        goal: np.ndarray | None = None,
+        exact: bool = False,
     ) -> list[Completion]:
         """See `Search.search`. With a goal the predictor must be a `GoalScorer`; raises `ValueError` if not, if the
         prompt or the goal is empty or leaves no room, or if `limit` is not positive."""
         limit = room_for(prompt, limit, predictor.context, goal)
-        stop, banned = (end, None) if goal is None else (None, end)
+        stop, banned = (None, end) if exact or goal is not None else (end, None)
         rows = Continuations(predictor, prompt, goal)
         logits = rows.first
         kept = live = [Path((), 0.0, 0)]

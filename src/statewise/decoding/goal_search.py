@@ -90,7 +90,14 @@ class GoalSearch(Search):
 
     @torch.no_grad()
     def search(
-        self, predictor: Predictor, prompt: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+        self,
+        predictor: Predictor,
+        prompt: np.ndarray,
+        *,
+        limit: int,
+        end: int | None,
+        goal: np.ndarray | None = None,
+        exact: bool = False,
     ) -> list[Completion]:
         """See `Search.search`. Of equal scores the one found first comes first; there are fewer than `rollouts` where
         there are no more sequences. Raises `ValueError` if the predictor is no `GoalScorer`, if the prompt or the goal
@@ -105,9 +112,9 @@ class GoalSearch(Search):
             raise ValueError("this model was trained without previous tokens, which are to judge: add --score next")
         if self.config.candidates_from == "beam":
             beam = Beam(BeamConfig(self.config.rollouts))
-            found = beam.search(predictor, prompt, limit=limit, end=end, goal=goal)
+            found = beam.search(predictor, prompt, limit=limit, end=end, goal=goal, exact=exact)
         else:
-            found = self._roll_outs(predictor, prompt, limit, end, goal)
+            found = self._roll_outs(predictor, prompt, limit, end, goal, exact)
         if goal is not None:
             scores = self._goal_scores(predictor, scorer, prompt, goal, found)
         else:
@@ -118,7 +125,13 @@ class GoalSearch(Search):
     # Candidates
 
     def _roll_outs(
-        self, predictor: Predictor, prompt: np.ndarray, limit: int, end: int | None, goal: np.ndarray | None
+        self,
+        predictor: Predictor,
+        prompt: np.ndarray,
+        limit: int,
+        end: int | None,
+        goal: np.ndarray | None,
+        exact: bool,
     ) -> list[Completion]:
         """The candidates, in the order in which Algorithm 1 finds them.
 
@@ -127,7 +140,7 @@ class GoalSearch(Search):
         many branches as there are roll-outs to come can ever be taken: the queue is a sorted list of that length.
         """
         count = self.config.rollouts
-        stop, banned = (end, None) if goal is None else (None, end)
+        stop, banned = (None, end) if exact or goal is not None else (end, None)
         runner = Runner(Continuations(predictor, prompt, goal), limit, stop, banned)
         taken = runner.run([RollOut([], [], [])], count)
         queue = branches(0, 0.0, taken[0])[: count - 1]

@@ -22,7 +22,14 @@ class StepByStep(Decoder):
 
     @torch.no_grad()
     def decode(
-        self, predictor: Predictor, prompts: np.ndarray, *, limit: int, end: int | None, goal: np.ndarray | None = None
+        self,
+        predictor: Predictor,
+        prompts: np.ndarray,
+        *,
+        limit: int,
+        end: int | None,
+        goal: np.ndarray | None = None,
+        exact: bool = False,
     ) -> list[Completion]:
         """See `Decoder.decode`. With a goal the predictor must be a `GoalScorer`. Raises `ValueError` if a prompt is
         empty or leaves no room for an answer, or if `limit` is not positive."""
@@ -37,7 +44,7 @@ class StepByStep(Decoder):
         scores = torch.zeros(B, device=logits.device)
         ended = torch.zeros(B, dtype=torch.bool, device=logits.device)
         lengths = torch.zeros(B, dtype=torch.int64, device=logits.device)
-        banned, end = (None, end) if goal is None else (end, None)  # what ends a sequence is no way to a goal
+        banned, end = (end, None) if exact or goal is not None else (None, end)
         for place in range(limit):
             token = self.choose(logits if banned is None else logits.index_fill(-1, torch.tensor(banned), -torch.inf))
             gained = logits.log_softmax(-1).gather(1, token[:, None])[:, 0]
