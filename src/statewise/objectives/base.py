@@ -50,11 +50,6 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def squared(x: Tensor) -> Tensor:
-    """(..., D) -> (..., 1): squared length."""
-    return (x * x).sum(-1, keepdim=True)
-
-
 def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
     """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V)."""
     tokens, scored = batch.targets

@@ -25,7 +25,6 @@ from statewise.objectives.base import (
     precise,
     predicts,
     reached_columns,
-    squared,
     token_loss,
 )
 from statewise.types import Batch, Hidden, Loss, Part
@@ -57,7 +56,7 @@ class Fetch(nn.Module):
         super().__init__()
         self.heads = max(heads for heads in range(1, MOST_HEADS + 1) if width % heads == 0)
         self.gamma = nn.Parameter(torch.tensor(0.1))
-        self.mix_norm = nn.LayerNorm(width)
+        self.mix_norm = make_norm("layer", width, bias=True)
         self.inward = nn.Linear(width, 3 * width, bias=False)
         self.outward = nn.Linear(width, width, bias=False)
         self.bias = nn.Parameter(torch.zeros(self.heads, slots, slots))
@@ -65,41 +64,18 @@ class Fetch(nn.Module):
         for linear in (self.inward, self.outward):
             nn.init.normal_(linear.weight, std=0.02)
 
-    def forward(self, states: Tensor, embedded: Tensor, slots: int) -> Tensor:
-        """States (B, S, D) at S positions, and embeddings (B, S + slots - 1, D) of the tokens there and behind -> the
-        readouts (B, S, slots, D)."""
-        B, S, D = states.shape
-        rows = self._mixed(states, embedded, slots).view(B * S, slots, 3, self.heads, D // self.heads)
-        query, key, value = rows.permute(2, 0, 3, 1, 4)
+    def forward(self, states: Tensor, embedded: Tensor) -> Tensor:
+        """States (N, D) and embeddings (N, S, D) of the tokens of their slots -> readouts (N, S, D)."""
+        N, S, D = embedded.shape
+        mixed = self.mix_norm(embedded + self.gamma * states[:, None])
+        query, key, value = self.inward(mixed).view(N, S, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         scores = query @ key.transpose(-2, -1) * (D // self.heads) ** -0.5
-        scores = scores + (self.bias[:, :slots, :slots] + causal_bias(slots, slots, scores.device, scores.dtype))
+        scores = scores + (self.bias[:, :S, :S] + causal_bias(S, S, scores.device, scores.dtype))
         seen = scores.softmax(dim=-1) @ value
-        found = self.outward(seen.transpose(1, 2).reshape(B, S, slots, D))
+        found = self.outward(seen.transpose(1, 2).reshape(N, S, D))
         # Slot 0 has no residual: the next token must come through the attention, as at inference.
-        return self.norm(torch.cat((found[:, :, :1], found[:, :, 1:] + states[:, :, None]), dim=2))
-
-    def _mixed(self, states: Tensor, embedded: Tensor, slots: int) -> Tensor:
-        """(B, S, slots, 3 D): W norm(e + gamma h) of every position and slot.
-
-        With norm(x) = g (x - mean) / std + b this is ((W g) e + gamma (W g) h - mean (W g) 1) / std + W b: the products
-        are those of the tokens and those of the states, and a slot costs sums.
-        """
-        S, D = states.shape[1:]
-        weight, bias = self.inward.weight * self.mix_norm.weight, self.inward.weight @ self.mix_norm.bias
-        from_token, from_state = F.linear(embedded, weight), F.linear(self.gamma * states, weight)
-        ones = weight.sum(1)
-        state, token = self.gamma * precise(states), precise(embedded)
-        mean, square = state.mean(-1, keepdim=True), squared(state)
-        token_mean, token_square = token.mean(-1, keepdim=True), squared(token)
-        mixed = []
-        for slot in range(slots):
-            here = slice(slot, slot + S)
-            mean_here = mean + token_mean[:, here]
-            dot = (state * token[:, here]).sum(-1, keepdim=True)
-            variance = (square + 2 * dot + token_square[:, here]) / D - mean_here.square()
-            summed = from_token[:, here] + from_state - (mean_here * ones).to(from_state.dtype)
-            mixed.append(summed * (variance + self.mix_norm.eps).rsqrt().to(summed.dtype) + bias)
-        return torch.stack(mixed, dim=2)
+        residual = F.pad(states[:, None].expand(N, S - 1, D), (0, 0, 1, 0))
+        return self.norm(found + residual)
 
 
 class JointMultiToken(Objective):
@@ -119,8 +95,9 @@ class JointMultiToken(Objective):
         T = batch.tokens.shape[1]
         start, stop = max(0, first - 1 - K), end - 1
         states = self.backbone(batch.tokens, documents=batch.documents).state[:, start:stop]
-        read = torch.arange(start, stop + K, device=states.device).clamp(max=T - 1)  # nothing is scored beyond the end
-        readout = self.fetch(states, self.backbone.embed(batch.tokens[:, read]), K + 1)
+        ahead_of = torch.arange(start, stop, device=states.device)[:, None] + torch.arange(K + 1, device=states.device)
+        embedded = self.backbone.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # beyond the end nothing is scored
+        readout = self.fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])
         log_probs = precise(self.backbone.logits(readout[:, first - 1 - start :, 0])).log_softmax(-1)
         ahead = []
         for steps in range(1, K + 1):
@@ -153,4 +130,6 @@ class JointPredictor(CausalPredictor):
 
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
         """See `CausalPredictor.next_logits`."""
-        return self.backbone.logits(self.fetch(hidden.state, self.backbone.embed(tokens), 1)[:, :, 0])
+        embedded = self.backbone.embed(tokens).flatten(0, 1)[:, None]
+        readout = self.fetch(hidden.state.flatten(0, 1), embedded)[:, 0]
+        return self.backbone.logits(readout.unflatten(0, tokens.shape))

@@ -26,7 +26,6 @@ from statewise.objectives.base import (
     precise,
     predicts,
     reached_columns,
-    squared,
     token_loss,
 )
 from statewise.types import Batch, Loss, Part
@@ -108,6 +107,11 @@ class LatentDynamics(nn.Module):
             summed = F.linear(states, from_state) + token_part[:, step:]
             states = self._rest(states, summed * (mean_square + norm.eps).rsqrt().to(summed.dtype))
             yield states
+
+
+def squared(x: Tensor) -> Tensor:
+    """(..., D) -> (..., 1): squared length."""
+    return (x * x).sum(-1, keepdim=True)
 
 
 class NextLatent(Objective):
