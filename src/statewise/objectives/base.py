@@ -74,6 +74,29 @@ def predicts(batch: Batch, steps: int) -> Tensor:
     return scored & (batch.documents[:, start:stop] == batch.documents[:, start - steps : stop - steps])
 
 
+@dataclass(frozen=True)
+class AheadConfig:
+    """Fields of the objectives that predict further tokens besides the next one."""
+
+    horizon: int = 1
+    """Tokens K predicted beyond the next one."""
+    ahead_weight: float = 1.0
+    """Factor of their mean loss."""
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
+        if not self.ahead_weight > 0:
+            raise ValueError("ahead_weight must be positive; without it this is the objective next_token")
+
+
+def ahead_counts(batch: Batch, horizon: int) -> dict[str, Tensor]:
+    """Counts of the parts `next_token`, scored tokens, and `ahead`, (horizon,): those that each further prediction has
+    a position for."""
+    ahead = [predicts(batch, steps).sum() for steps in range(1, horizon + 1)]
+    return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
+
+
 def ahead_loss(log_probs: Tensor, batch: Batch, steps: int) -> Tensor:
     """Scalar: summed cross-entropy in nats of the tokens that `steps` beyond the next one are predicted, from
     `log_probs` (B, stop - start, V) over `reached_columns`."""

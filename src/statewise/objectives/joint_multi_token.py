@@ -18,12 +18,13 @@ from statewise.backbones.base import BackboneFactory
 from statewise.nn.masks import causal_bias
 from statewise.nn.norm import make_norm
 from statewise.objectives.base import (
+    AheadConfig,
     CausalCursor,
     CausalPredictor,
     Objective,
+    ahead_counts,
     ahead_loss,
     precise,
-    predicts,
     reached_columns,
     token_loss,
 )
@@ -34,19 +35,8 @@ MOST_HEADS = 4
 
 
 @dataclass(frozen=True)
-class JointMultiTokenConfig:
+class JointMultiTokenConfig(AheadConfig):
     """Fields of `objective: joint_multi_token`."""
-
-    horizon: int = 1
-    """Tokens K predicted beyond the next one."""
-    ahead_weight: float = 1.0
-    """Factor of their mean loss."""
-
-    def __post_init__(self) -> None:
-        if self.horizon < 1:
-            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
-        if not self.ahead_weight > 0:
-            raise ValueError("ahead_weight must be positive; without it this is the objective next_token")
 
 
 class Fetch(nn.Module):
@@ -112,9 +102,8 @@ class JointMultiToken(Objective):
         )
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Scored tokens; those that each further slot has a position to predict them from."""
-        ahead = [predicts(batch, steps).sum() for steps in range(1, self.config.horizon + 1)]
-        return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
+        """See `ahead_counts`."""
+        return ahead_counts(batch, self.config.horizon)
 
     def predictor(self) -> JointPredictor:
         """The backbone, slot 0 of Fetch, and the head."""

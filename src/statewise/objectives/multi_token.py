@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from statewise.backbones.base import BackboneFactory, Branching
 from statewise.objectives.base import (
+    AheadConfig,
     CausalPredictor,
     Objective,
+    ahead_counts,
     ahead_loss,
     precise,
-    predicts,
     reached_columns,
     token_loss,
 )
@@ -26,19 +27,8 @@ from statewise.types import Batch, Loss, Part
 
 
 @dataclass(frozen=True)
-class MultiTokenConfig:
+class MultiTokenConfig(AheadConfig):
     """Fields of `objective: multi_token`."""
-
-    horizon: int = 1
-    """Tokens K predicted beyond the next one, each by a head of its own."""
-    ahead_weight: float = 1.0
-    """Factor of their mean loss."""
-
-    def __post_init__(self) -> None:
-        if self.horizon < 1:
-            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
-        if not self.ahead_weight > 0:
-            raise ValueError("ahead_weight must be positive; without it this is the objective next_token")
 
 
 class MultiToken(Objective):
@@ -74,9 +64,8 @@ class MultiToken(Objective):
         )
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Scored tokens; those that each further head has a position to predict them from."""
-        ahead = [predicts(batch, steps).sum() for steps in range(1, self.config.horizon + 1)]
-        return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
+        """See `ahead_counts`."""
+        return ahead_counts(batch, self.config.horizon)
 
     def predictor(self) -> CausalPredictor:
         """The backbone and its head."""

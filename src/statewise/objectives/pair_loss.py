@@ -9,6 +9,7 @@ whole is one autograd function whose forward pass computes the gradients; from o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -120,7 +121,7 @@ class _PairLoss(torch.autograd.Function):
         return None, None, None, None, *((gradient * scale).to(gradient.dtype) for gradient in gradients)
 
 
-class Worker:
+class Worker(ABC):
     """Adds up the losses of blocks and, if `wanted`, the gradients of their weighted sum."""
 
     def __init__(
@@ -135,9 +136,9 @@ class Worker:
         self.suffix_gradient = torch.zeros_like(suffix, dtype=exact)
         self.gradients = [torch.zeros_like(parameter) for parameter in head.pair_parameters()]
 
+    @abstractmethod
     def work(self, block: Block) -> None:
         """Takes one block in."""
-        raise NotImplementedError
 
     def targets(self, block: Block) -> tuple[Tensor, Tensor]:
         """(b, r, S, K, 1) int64 targets and (b, r, S, K, 1) bool: whether they count."""
