@@ -234,7 +234,10 @@ class JointPredictor(Predictor, GoalScorer):
         return (self.probability(given | {place: row[place]}) / self.probability(given)).log()
 
     def states(self, batch: Batch) -> Hidden:
-        raise NotImplementedError
+        logits = self.logits(batch)
+        return Hidden(logits, logits)
 
     def logits(self, batch: Batch) -> Tensor:
-        raise NotImplementedError
+        return torch.stack(
+            [self.next_logits(batch.tokens[:, :end], ()) for end in range(1, batch.tokens.shape[1] + 1)], 1
+        )
