@@ -1,0 +1,192 @@
+"""Action models: which actions there are, and which atoms each of them requires, adds and deletes.
+
+What a trace means (Definition 1 of the STRIPS Transformer paper): no initial state is known, so an atom that nothing has
+touched yet counts as fine. A trace is positive unless some action requires an atom whose last effect before it was a
+delete. As a machine: the state is the set of atoms *known to be false*, empty at the start; an action is rejected if
+one of its preconditions is in it; otherwise what it adds leaves the set and what it deletes enters.
+
+Sets of atoms are integers here, bit l for atom l, so that a step is three operations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+FORMAT = "statewise action model 1"
+
+Atoms = int
+"""A set of atoms, as bits."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action. An atom that is both added and deleted is deleted, as in (s | add) - delete."""
+
+    name: str
+    pre: Atoms
+    add: Atoms
+    delete: Atoms
+
+
+@dataclass(frozen=True)
+class ActionModel:
+    """A propositional STRIPS domain (F, A). Atoms are known by number, actions by name or number."""
+
+    atoms: tuple[str, ...]
+    actions: tuple[Action, ...]
+
+    def __post_init__(self) -> None:
+        for kind, names in (("atom", self.atoms), ("action", self.names)):
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise ValueError(f"the {kind} {twice!r} is there twice")
+
+    @classmethod
+    def of(cls, atoms: Sequence[str], actions: Mapping[str, tuple[Iterable[str], Iterable[str], Iterable[str]]]) -> (
+        ActionModel
+    ):  # fmt: skip
+        """From names: for each action what it requires, adds and deletes. Raises `ValueError` at an unknown atom."""
+        bit = {name: 1 << place for place, name in enumerate(atoms)}
+
+        def as_bits(action: str, names: Iterable[str]) -> Atoms:
+            total = 0
+            for name in names:
+                if name not in bit:
+                    raise ValueError(f"action {action!r}: {name!r} is no atom of the model")
+                total |= bit[name]
+            return total
+
+        made = []
+        for name, (pre, add, delete) in actions.items():
+            added, deleted = as_bits(name, add), as_bits(name, delete)
+            made.append(Action(name, as_bits(name, pre), added & ~deleted, deleted))
+        return cls(tuple(atoms), tuple(made))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the actions."""
+        return tuple(action.name for action in self.actions)
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The number of each action."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    def spelled(self, atoms: Atoms) -> list[str]:
+        """Names of a set of atoms."""
+        return [self.atoms[place] for place in bits(atoms)]
+
+    def first_rejected(self, trace: Iterable[int], known_false: Atoms = 0) -> int | None:
+        """Position of the first action that is rejected (Definition 1), or None: the trace is positive.
+
+        `trace` holds numbers of actions, `known_false` what a history before it left behind.
+        """
+        for position, number in enumerate(trace):
+            action = self.actions[number]
+            if action.pre & known_false:
+                return position
+            known_false = known_false & ~action.add | action.delete
+        return None
+
+    def after(self, trace: Iterable[int], known_false: Atoms = 0) -> Atoms:
+        """The atoms known to be false after a trace, whether or not it is positive."""
+        for number in trace:
+            action = self.actions[number]
+            known_false = known_false & ~action.add | action.delete
+        return known_false
+
+    def possible(self, known_false: Atoms) -> list[int]:
+        """Numbers of the actions that may come next."""
+        return [place for place, action in enumerate(self.actions) if not action.pre & known_false]
+
+    def applicable(self, state: Atoms) -> list[int]:
+        """Numbers of the actions whose preconditions all hold in a full state, given as the set of true atoms."""
+        return [place for place, action in enumerate(self.actions) if not action.pre & ~state]
+
+    def result(self, state: Atoms, number: int) -> Atoms:
+        """The full state after an action."""
+        action = self.actions[number]
+        return (state | action.add) & ~action.delete
+
+    def reachable(self, start: Iterable[Atoms], limit: int | None = None) -> list[Atoms]:
+        """Every full state that can be reached, those of `start` first. Stops at `limit` states."""
+        found = list(dict.fromkeys(start))
+        seen = set(found)
+        for state in found:  # grows while it is gone through
+            for number in self.applicable(state):
+                if limit is not None and len(found) >= limit:
+                    return found
+                after = self.result(state, number)
+                if after not in seen:
+                    seen.add(after)
+                    found.append(after)
+        return found
+
+    def with_atoms(self, kept: Sequence[int], names: Sequence[str] | None = None) -> ActionModel:
+        """The model with the atoms `kept` alone, in that order, under new names if they are given."""
+        moved = tuple(
+            Action(action.name, *(_move(atoms, kept) for atoms in (action.pre, action.add, action.delete)))
+            for action in self.actions
+        )
+        return ActionModel(tuple(names) if names else tuple(self.atoms[place] for place in kept), moved)
+
+    def with_actions(self, names: Sequence[str]) -> ActionModel:
+        """The model with its actions in the order `names`. Raises `ValueError` unless they are its actions."""
+        if set(names) != set(self.names):
+            missing, more = sorted(set(names) - set(self.names)), sorted(set(self.names) - set(names))
+            parts = [f"{who} has no {', '.join(map(repr, which[:3]))}{' ...' if which[3:] else ''}"
+                     for who, which in (("the one", missing), ("the other", more)) if which]  # fmt: skip
+            raise ValueError(f"the two models have different actions: {'; '.join(parts)}")
+        return ActionModel(self.atoms, tuple(self.actions[self.number[name]] for name in names))
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data, for JSON."""
+        return {
+            "format": FORMAT,
+            "atoms": list(self.atoms),
+            "actions": {
+                action.name: {
+                    "pre": self.spelled(action.pre),
+                    "add": self.spelled(action.add),
+                    "delete": self.spelled(action.delete),
+                }
+                for action in self.actions
+            },
+        }
+
+    def as_json(self) -> str:
+        """As JSON text."""
+        return json.dumps(self.as_dict(), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> ActionModel:
+        """Reads what `as_json` gives; `where` is the file's name, for errors. Raises `ValueError`."""
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{where}: not JSON: {error}") from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ValueError(f"{where} holds no action model of this version ({FORMAT!r} is missing)")
+        try:
+            actions = {str(name): (each["pre"], each["add"], each["delete"]) for name, each in found["actions"].items()}
+            return cls.of([str(name) for name in found["atoms"]], actions)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{where} is no whole action model: {type(error).__name__} {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+
+def bits(atoms: Atoms) -> Iterator[int]:
+    """The numbers of a set's atoms."""
+    while atoms:
+        lowest = atoms & -atoms
+        yield lowest.bit_length() - 1
+        atoms ^= lowest
+
+
+def _move(atoms: Atoms, kept: Sequence[int]) -> Atoms:
+    return sum(1 << place for place, old in enumerate(kept) if atoms >> old & 1)

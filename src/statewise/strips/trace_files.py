@@ -1,0 +1,164 @@
+"""Trace files: CSV with the columns `trace_id,action` and perhaps `label` and `step`, or JSON lines.
+
+`label` is 0 where an action is valid and 1 where it is not, which only the last of a trace may be; it may stand on every
+row, or once for a trace, on its first or last row. Without labels all actions are valid. JSON lines hold
+`{"actions": [...], "label": 0}`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from statewise.strips.traces import Trace, Traces
+
+
+@dataclass
+class _Read:
+    """A trace as it stands in the file."""
+
+    line: int
+    actions: list[str] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    labels: list[int | None] = field(default_factory=list)
+
+
+def read_traces(path: Path, actions: Sequence[str] | None = None) -> Traces:
+    """Reads a file; `.jsonl` and `.json` hold JSON lines, anything else CSV.
+
+    `actions` are the actions of a model: any other is an error then. Without them the actions are those of the file, in
+    the order of their names. Raises `ValueError` with file and line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+    found = list(_from_json(text, path) if path.suffix in (".jsonl", ".json") else _from_csv(text, path))
+    if not found:
+        raise ValueError(f"{path} holds no traces")
+    known = list(actions) if actions is not None else sorted({name for each in found for name in each.actions})
+    number = {name: place for place, name in enumerate(known)}
+    rows: list[Trace] = []
+    for each in found:
+        if not each.actions:
+            raise ValueError(f"{path}:{each.line}: an empty trace: it must hold one action or more")
+        for name, line in zip(each.actions, each.lines):
+            if name not in number:
+                raise ValueError(f"{path}:{line}: {name!r} is no action of the model{_near(name, known)}")
+        rows.append(tuple(number[name] for name in each.actions))
+    return Traces(tuple(known), tuple(rows), tuple(_label(each, path) for each in found))
+
+
+def write_traces(written: Traces, path: Path) -> None:
+    """Writes a file that `read_traces` reads, JSON lines if its name ends so, otherwise CSV with a label a row."""
+    from statewise.run import write_atomically
+
+    out = io.StringIO()
+    if path.suffix in (".jsonl", ".json"):
+        for row, label in zip(written.rows, written.labels):
+            out.write(json.dumps({"actions": [written.actions[at] for at in row], "label": label}) + "\n")
+    else:
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(["trace_id", "action", "label"])
+        for place, (row, label) in enumerate(zip(written.rows, written.labels)):
+            table.writerows(
+                [place, written.actions[at], label if position == len(row) - 1 else 0]
+                for position, at in enumerate(row)
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, out.getvalue().encode())
+
+
+def _from_csv(text: str, path: Path) -> Iterator[_Read]:
+    rows = csv.reader(io.StringIO(text, newline=""))
+    header = [name.strip() for name in next(rows, [])]
+    column = {"action" if name == "action_id" else name: place for place, name in enumerate(header)}
+    if "trace_id" not in column or "action" not in column:
+        raise ValueError(f"{path}:1: the columns trace_id and action are needed, not {', '.join(header) or 'none'}")
+    current: _Read | None = None
+    name, begun = "", set()
+    last_step = 0
+    for row in rows:
+        line = rows.line_num
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise ValueError(f"{path}:{line}: {len(row)} cells, where the header has {len(header)}")
+        trace, action = row[column["trace_id"]].strip(), row[column["action"]].strip()
+        if not trace:
+            raise ValueError(f"{path}:{line}: trace_id is empty")
+        if current is None or trace != name:
+            if trace in begun:
+                raise ValueError(f"{path}:{line}: trace {trace} goes on here after a gap; its rows must be together")
+            if current is not None:
+                yield current
+            current, name = _Read(line), trace
+            begun.add(trace)
+        if not action:
+            raise ValueError(f"{path}:{line}: trace {trace} has a gap: no action here")
+        if "step" in column:
+            step = _whole(row[column["step"]], path, line, "step")
+            if current.actions and step != last_step + 1:
+                raise ValueError(f"{path}:{line}: trace {trace} has a gap: step {step} follows {last_step}")
+            last_step = step
+        current.actions.append(action)
+        current.lines.append(line)
+        cell = row[column["label"]].strip() if "label" in column else ""
+        current.labels.append(_whole(cell, path, line, "label") if cell else None)
+    if current is not None:
+        yield current
+
+
+def _from_json(text: str, path: Path) -> Iterator[_Read]:
+    for line, content in enumerate(text.splitlines(), 1):
+        if not content.strip():
+            continue
+        try:
+            found: Any = json.loads(content)
+        except ValueError as error:
+            raise ValueError(f"{path}:{line}: not JSON: {error}") from None
+        if not isinstance(found, dict) or not isinstance(found.get("actions"), list):
+            raise ValueError(f'{path}:{line}: a line must hold {{"actions": [...], "label": 0 or 1}}')
+        actions = [str(action) for action in found["actions"]]
+        if not all(actions):
+            raise ValueError(f"{path}:{line}: the trace has a gap: an action without a name")
+        label = found.get("label")
+        if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
+            raise ValueError(f"{path}:{line}: label must be 0 or 1, not {label!r}")
+        count = len(actions)
+        yield _Read(line, actions, [line] * count, [*([None] * (count - 1)), label] if count else [])
+
+
+def _label(read: _Read, path: Path) -> int:
+    for label, line in zip(read.labels, read.lines):
+        if label not in (None, 0, 1):
+            raise ValueError(f"{path}:{line}: label must be 0 or 1, not {label}")
+    given = [place for place, label in enumerate(read.labels) if label is not None]
+    if given == [0]:
+        return read.labels[0] or 0  # once for the whole trace
+    for place in given[:-1] if given and given[-1] == len(read.labels) - 1 else given:
+        if read.labels[place]:
+            raise ValueError(
+                f"{path}:{read.lines[place]}: label 1 on an action that is not the last of its trace: a negative trace "
+                "ends with its invalid action"
+            )
+    return read.labels[-1] or 0
+
+
+def _whole(cell: str, path: Path, line: int, what: str) -> int:
+    try:
+        return int(cell)
+    except ValueError:
+        raise ValueError(f"{path}:{line}: {what} must be a whole number, not {cell!r}") from None
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

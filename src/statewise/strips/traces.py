@@ -1,0 +1,165 @@
+"""Action traces: what they are, and how they are drawn from a domain as in the STRIPS Transformer paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from statewise.strips.domains import Domain
+from statewise.strips.model import ActionModel, Atoms
+
+Trace = tuple[int, ...]
+"""Numbers of actions."""
+
+PATIENCE = 20_000
+"""After so many draws in a row that gave no new trace there are none left to find, or next to none."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Traces over named actions. A trace with label 1 ends in its one invalid action; with label 0 all are valid."""
+
+    actions: tuple[str, ...]
+    rows: tuple[Trace, ...]
+    labels: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def positives(self) -> int:
+        """How many have label 0."""
+        return self.labels.count(0)
+
+    @property
+    def longest(self) -> int:
+        """Actions of the longest trace."""
+        return max(map(len, self.rows), default=0)
+
+    def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Action numbers [N, T], -1 behind the end; lengths [N]; labels [N]."""
+        lengths = np.array([len(row) for row in self.rows], dtype=np.int64)
+        numbers = np.full((len(self.rows), self.longest), -1, dtype=np.int64)
+        for place, row in enumerate(self.rows):
+            numbers[place, : len(row)] = row
+        return numbers, lengths, np.array(self.labels, dtype=np.int64)
+
+    def only(self, places: Iterable[int]) -> Traces:
+        """Some of them."""
+        kept = list(places)
+        return Traces(self.actions, tuple(self.rows[at] for at in kept), tuple(self.labels[at] for at in kept))
+
+    def with_actions(self, actions: Sequence[str]) -> Traces:
+        """The same traces, numbered by another list of actions. Raises `ValueError` if an action is not in it."""
+        number = {name: place for place, name in enumerate(actions)}
+        used = {at for row in self.rows for at in row}
+        unknown = sorted(self.actions[at] for at in used if self.actions[at] not in number)
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no action of the model ({len(unknown)} such actions)")
+        move = [number.get(name, -1) for name in self.actions]
+        return Traces(tuple(actions), tuple(tuple(move[at] for at in row) for row in self.rows), self.labels)
+
+
+def traces(
+    domain: Domain,
+    num: int,
+    max_length: int,
+    seed: int,
+    *,
+    negatives: float = 0.8,
+    split: str = "train",
+    without: Traces | None = None,
+) -> Traces:
+    """Unique random traces (section *Data generation* of the paper).
+
+    Random walks from the domain's initial states: four, of which the split `train` has two, `test` the other two and
+    `all` all. Lengths are uniform from 1 to `max_length`, of negatives from 2. A share `negatives` ends in one action
+    that Definition 1 rejects, drawn from all that it rejects there; what merely cannot be done in the state that the
+    walk happens to be in is no negative. `without` are traces that must not occur. Raises `ValueError` if the domain has
+    not enough of them.
+    """
+    if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
+        raise ValueError(
+            f"num and max_length must be at least 1 and negatives a share, not {num}, {max_length}, {negatives}"
+        )
+    if split not in SPLITS:
+        raise ValueError(f"the split must be one of {', '.join(SPLITS)}, not {split!r}")
+    begins = domain.initial_states(4)[SPLITS[split]]
+    rng = np.random.default_rng(seed)
+    walker = _Walker(domain.model, rng)
+    wanted = {1: round(num * negatives)}
+    wanted[0] = num - wanted[1]
+    seen = set(without.rows) if without is not None else set()
+    rows: list[tuple[Trace, int]] = []
+    for label, count in wanted.items():
+        found, idle = 0, 0
+        while found < count:
+            length = int(rng.integers(1 + label, max_length + 1)) if max_length > label else 0
+            trace = walker.walk(begins[rng.integers(len(begins))], length, label) if length else None
+            if trace is None or trace in seen:
+                idle += 1
+                if idle == PATIENCE:
+                    kind = "negative" if label else "positive"
+                    raise ValueError(
+                        f"{domain.name} has not enough unique {kind} traces of at most {max_length} actions: "
+                        f"{count} were asked for, {found} were found. Ask for fewer, or for longer ones."
+                    )
+                continue
+            idle, found = 0, found + 1
+            seen.add(trace)
+            rows.append((trace, label))
+    order = rng.permutation(len(rows))
+    chosen = [rows[place] for place in order]
+    return Traces(domain.model.names, tuple(row for row, _ in chosen), tuple(label for _, label in chosen))
+
+
+SPLITS = {"train": slice(0, 2), "test": slice(2, 4), "all": slice(0, 4)}
+
+
+class _Walker:
+    """Random walks; what can be done in a state is looked up once."""
+
+    def __init__(self, model: ActionModel, rng: np.random.Generator) -> None:
+        self.model, self.rng = model, rng
+        self.applicable: dict[Atoms, list[int]] = {}
+
+    def walk(self, state: Atoms, length: int, label: int) -> Trace | None:
+        """`length` actions; None if there is a dead end or nothing that Definition 1 rejects."""
+        model, known_false, trace = self.model, 0, []
+        for _ in range(length - label):
+            possible = self.applicable.get(state)
+            if possible is None:
+                possible = self.applicable[state] = model.applicable(state)
+            if not possible:
+                return None
+            number = possible[int(self.rng.integers(len(possible)))]
+            action = model.actions[number]
+            state = (state | action.add) & ~action.delete
+            known_false = known_false & ~action.add | action.delete
+            trace.append(number)
+        if label:
+            rejected = [place for place, action in enumerate(model.actions) if action.pre & known_false]
+            if not rejected:
+                return None
+            trace.append(rejected[int(self.rng.integers(len(rejected)))])
+        return tuple(trace)
+
+
+def with_noise(clean: Traces, share: float, kind: str, seed: int) -> Traces:
+    """Damages a share of the traces, chosen without replacement: `labels` flips the label of each, `actions` replaces
+    one of its actions by another. Raises `ValueError` for another kind."""
+    if kind not in ("labels", "actions"):
+        raise ValueError(f"noise is of labels or actions, not {kind!r}")
+    rng = np.random.default_rng(seed)
+    rows, labels = list(clean.rows), list(clean.labels)
+    for place in rng.choice(len(rows), round(share * len(rows)), replace=False):
+        if kind == "labels":
+            labels[place] = 1 - labels[place]
+        else:
+            row = list(rows[place])
+            at = int(rng.integers(len(row)))
+            row[at] = (row[at] + 1 + int(rng.integers(len(clean.actions) - 1))) % len(clean.actions)
+            rows[place] = tuple(row)
+    return Traces(clean.actions, tuple(rows), tuple(labels))
