@@ -1,8 +1,8 @@
 """Action models: which actions there are, and which atoms each of them requires, adds and deletes.
 
-What a trace means (Definition 1 of the STRIPS Transformer paper): no initial state is known, so an atom that nothing has
-touched yet counts as fine. A trace is positive unless some action requires an atom whose last effect before it was a
-delete. As a machine: the state is the set of atoms *known to be false*, empty at the start; an action is rejected if
+What a trace means (Definition 1 of the STRIPS Transformer paper): no initial state is known, so an atom that nothing
+has touched yet counts as fine. A trace is positive unless some action requires an atom whose last effect before it was
+a delete. As a machine: the state is the set of atoms *known to be false*, empty at the start; an action is rejected if
 one of its preconditions is in it; otherwise what it adds leaves the set and what it deletes enters.
 
 Sets of atoms are integers here, bit l for atom l, so that a step is three operations.

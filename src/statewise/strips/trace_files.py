@@ -1,7 +1,7 @@
 """Trace files: CSV with the columns `trace_id,action` and perhaps `label` and `step`, or JSON lines.
 
-`label` is 0 where an action is valid and 1 where it is not, which only the last of a trace may be; it may stand on every
-row, or once for a trace, on its first or last row. Without labels all actions are valid. JSON lines hold
+`label` is 0 where an action is valid and 1 where it is not, which only the last of a trace may be; it may stand on
+every row, or once for a trace, on its first or last row. Without labels all actions are valid. JSON lines hold
 `{"actions": [...], "label": 0}`.
 """
 

@@ -77,8 +77,8 @@ def traces(
     Random walks from the domain's initial states: four, of which the split `train` has two, `test` the other two and
     `all` all. Lengths are uniform from 1 to `max_length`, of negatives from 2. A share `negatives` ends in one action
     that Definition 1 rejects, drawn from all that it rejects there; what merely cannot be done in the state that the
-    walk happens to be in is no negative. `without` are traces that must not occur. Raises `ValueError` if the domain has
-    not enough of them.
+    walk happens to be in is no negative. `without` are traces that must not occur. Raises `ValueError` if the domain
+    has not enough of them.
     """
     if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
         raise ValueError(

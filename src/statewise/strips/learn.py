@@ -1,0 +1,248 @@
+"""Learning an action model from traces: restarts of the STRIPS Transformer together, then the best of all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from statewise.strips.heads import Heads, Judge
+from statewise.strips.learned import Learned, read_checkpoint, write_checkpoint
+from statewise.strips.pooling import Pool, pool, prune, sound
+from statewise.strips.traces import Traces
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn. Optimiser, batch and learning rate are the paper's."""
+
+    atoms: int | None = None
+    """Heads a restart; None: the number is to be found. Then there are more than enough, with gates."""
+    restarts: int = 10
+    """Restarts, which train together."""
+    steps: int = 20_000
+    """Steps at most. A restart ends sooner when it judges all training traces right and stays so."""
+    batch: int = 8
+    """Traces a step and restart."""
+    learning_rate: float = 0.02
+    """Of RAdam."""
+    check_every: int = 250
+    """Steps between two looks at the binary models."""
+    stay: int = 3
+    """A restart ends when it was right at so many looks in a row."""
+    stall: int = 6_000
+    """A restart ends when its accuracy has not risen for so many steps."""
+    noise: float = 0.0
+    """Share of the traces that may be damaged: heads are not dropped for disagreeing with up to that many."""
+    pool: bool | None = None
+    """Whether to take sound heads of all restarts together; None: if they catch all negatives that should be."""
+    seed: int = 1
+    """Seed of the initial weights and of the order of traces."""
+
+    def __post_init__(self) -> None:
+        if self.atoms is not None and self.atoms < 1:
+            raise ValueError(f"atoms must be 1 or more, or auto, not {self.atoms}: a model without atoms accepts all")
+        for name in ("restarts", "steps", "batch", "check_every", "stay", "stall"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if not 0 <= self.noise < 0.5:
+            raise ValueError(f"noise must be a share from 0 to below 0.5, not {self.noise}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be more than 0, not {self.learning_rate}")
+
+
+@dataclass
+class _Restart:
+    """What became of a restart so far."""
+
+    number: int
+    accuracy: float = 0.0
+    best: float = -1.0
+    best_step: int = 0
+    streak: int = 0
+    end: str = ""
+    steps: int = 0
+
+
+@dataclass
+class _Work:
+    """Learning under way."""
+
+    settings: Settings
+    judge: Judge
+    results: list[_Restart]
+    theta: np.ndarray
+    """[R, L, A, 3] of all restarts, those at their end as they ended."""
+    library: Heads
+    """Sound heads seen so far, in any restart."""
+    seconds: float = 0.0
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+
+def auto_atoms(actions: int) -> int:
+    """Heads to begin with when the number of atoms is not known: known planning domains have fewer atoms than twice
+    their actions."""
+    return max(6, 2 * actions)
+
+
+Progress = Callable[[int, int, np.ndarray, int], None]
+"""Called at each look with the step, the steps at most, the accuracy of each restart [R] and how many are active."""
+
+
+def learn(traces: Traces, settings: Settings, *, folder: Path | None = None, progress: Progress | None = None) -> (
+    Learned
+):  # fmt: skip
+    """Learns an action model that judges the traces right (section *Training the STRIPS Transformer* of the paper).
+
+    Beyond the paper: restarts train together and end by themselves, and their sound heads are pooled (`pooling.py`).
+    With `folder` the work is kept there, a checkpoint at each look; the same call goes on from it, exactly. Raises
+    `ValueError` if there are no negatives or no positives to learn from, and for a folder of other work.
+    """
+    if not sum(traces.labels):
+        raise ValueError(
+            "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
+            "traces of label 1 that end in an action that cannot be done there"
+        )
+    import torch
+
+    from statewise.strips.restarts import Restarts
+
+    gated = settings.atoms is None
+    width = settings.atoms or auto_atoms(len(traces.actions))
+    group = Restarts(traces, width, settings.restarts, seed=settings.seed, batch=settings.batch,
+                     learning_rate=settings.learning_rate, gated=gated)  # fmt: skip
+    nothing = np.zeros((0, len(traces.actions)), dtype=bool)
+    work = _Work(settings, Judge(traces), [_Restart(number) for number in range(settings.restarts)], group.binary(),
+                 Heads(nothing, nothing, nothing))  # fmt: skip
+    facts = {"format": FORMAT, "settings": asdict(settings), "traces": _digest(traces)}
+    if folder is not None:
+        _take_up(work, group, folder, facts)
+    began = time.monotonic() - work.seconds
+    while len(group.numbers) and group.steps < settings.steps:
+        group.step()
+        if group.steps % settings.check_every == 0 or group.steps == settings.steps:
+            _look(work, group)
+            work.seconds = time.monotonic() - began
+            if folder is not None:
+                _put_down(work, group, folder, facts)
+            if progress is not None:
+                accuracy = np.array([each.accuracy for each in work.results])
+                progress(group.steps, settings.steps, accuracy, len(group.numbers))
+    learned = _finish(work, traces, width, torch.get_num_threads())
+    if folder is not None:
+        learned.save(folder)
+    return learned
+
+
+def _look(work: _Work, group: Any) -> None:
+    """Judges the binary models of the active restarts, ends those that are done, and keeps their sound heads."""
+    settings, judge = work.settings, work.judge
+    theta = group.binary()
+    count, width = theta.shape[:2]
+    heads = Heads.of_theta(theta)
+    found = judge.verdicts(heads)
+    accuracy = judge.right(found.alarms.reshape(count, width, -1), found.catches.reshape(count, width, -1)).mean(1)
+    unique = heads.only(heads.unique())
+    work.library = work.library.and_also(unique.only(sound(unique, judge, settings.noise)))
+    work.library = work.library.only(work.library.unique())
+    active = np.ones(count, dtype=bool)
+    last = group.steps >= settings.steps
+    for place, number in enumerate(group.numbers):
+        result = work.results[number]
+        result.accuracy, result.steps = float(accuracy[place]), group.steps
+        result.streak = result.streak + 1 if result.accuracy == 1 else 0
+        if result.accuracy > result.best:
+            result.best, result.best_step = result.accuracy, group.steps
+        if result.streak >= settings.stay:
+            result.end = "solved"
+        elif group.steps - result.best_step >= settings.stall and result.accuracy < 1:
+            result.end = "stalled"
+        elif last:
+            result.end = "steps"
+        active[place] = not result.end
+        work.theta[number] = theta[place]
+    work.log.append({"step": group.steps, "accuracy": [round(each.accuracy, 4) for each in work.results]})
+    if not active.all():
+        group.keep(np.flatnonzero(active))
+
+
+def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
+    settings, judge = work.settings, work.judge
+    began = time.monotonic()
+    best = max(range(settings.restarts), key=lambda number: (work.results[number].accuracy, -number))
+    alone = Heads.of_theta(work.theta[best])
+    pooled = pool(work.library, judge, noise=settings.noise) if settings.pool is not False else None
+    use = pooled is not None and len(pooled.heads) > 0 and (
+        settings.pool or pooled.accuracy >= max(work.results[best].accuracy, 1 - 2 * settings.noise)
+    )  # fmt: skip
+    chosen = pooled.heads if use and pooled is not None else alone
+    chosen = chosen.only(chosen.unique())
+    pruned = prune(chosen)
+    found = judge.verdicts(pruned)
+    report = {
+        "settings": asdict(settings),
+        "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
+                   "sha256": _digest(traces)},
+        "actions": len(traces.actions),
+        "heads": width,
+        "restarts": [asdict(each) for each in work.results],
+        "best_restart": best,
+        "pool": _described(pooled),
+        "pooled": bool(use),
+        "heads_before_pruning": len(chosen),
+        "atoms": len(pruned),
+        "training_accuracy": float(judge.right(found.alarms, found.catches).mean()),
+        "threads": threads,
+        "seconds": round(work.seconds, 2),
+        "seconds_of_pooling": round(time.monotonic() - began, 2),
+        "log": work.log,
+    }  # fmt: skip
+    return Learned(pruned.model(traces.actions), work.theta, report)
+
+
+def _described(pooled: Pool | None) -> dict[str, Any] | None:
+    if pooled is None:
+        return None
+    return {"candidates": pooled.candidates, "sound": pooled.sound, "supported": pooled.supported,
+            "chosen": len(pooled.heads), "negatives_caught": pooled.caught,
+            "training_accuracy": pooled.accuracy}  # fmt: skip
+
+
+def _digest(traces: Traces) -> str:
+    content = json.dumps([traces.actions, traces.rows, traces.labels])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _put_down(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
+    arrays = {f"group.{name}": value for name, value in group.state().items()}
+    arrays |= {"theta": work.theta, "library": np.stack((work.library.pre, work.library.add, work.library.delete))}
+    progress = {"results": [asdict(each) for each in work.results], "log": work.log, "seconds": work.seconds}
+    write_checkpoint(folder, arrays, {**facts, "progress": progress})
+
+
+def _take_up(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """Goes on from the folder's checkpoint, if it has one."""
+    if (folder / "model.json").exists():
+        raise FileExistsError(f"{folder} holds a learned model already: choose another --out, or give --overwrite")
+    found = read_checkpoint(folder)
+    if found is None:
+        return
+    arrays, kept = found
+    before = {key: kept[key] for key in facts}
+    if before != json.loads(json.dumps(facts)):
+        changed = [key for key in facts["settings"] if before["settings"].get(key) != facts["settings"][key]]
+        what = f"other settings ({', '.join(changed)})" if changed else "other traces"
+        raise ValueError(f"{folder} holds an interrupted learning with {what}: choose another --out, or --overwrite")
+    group.restore({name.removeprefix("group."): value for name, value in arrays.items() if name.startswith("group.")})
+    progress = kept["progress"]
+    work.results = [_Restart(**each) for each in progress["results"]]
+    work.log, work.seconds, work.theta = progress["log"], progress["seconds"], arrays["theta"]
+    work.library = Heads(*arrays["library"])

@@ -1,0 +1,92 @@
+"""What learning leaves behind, and the folder that it is kept in.
+
+model.json       the action model
+theta.npz        theta of every restart [R, L, A, 3] and its gates, at the end
+report.json      how it was learned: settings, what each restart reached, the pool
+log.jsonl        a line a check: step, accuracy of the restarts
+checkpoint.npz   while learning goes on: everything that it needs to be resumed
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from statewise.run import write_atomically
+from statewise.strips.model import ActionModel
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A learned action model and how it came about."""
+
+    model: ActionModel
+    theta: np.ndarray
+    """[R, L, A, 3] at the end of each restart."""
+    report: dict[str, Any] = field(repr=False)
+    """Plain data: settings, restarts, pool, seconds."""
+
+    def save(self, folder: Path) -> None:
+        """Writes the folder; the checkpoint goes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_arrays(folder / "theta.npz", {"theta": self.theta})
+        write_atomically(folder / "report.json", (json.dumps(self.report, indent=2) + "\n").encode())
+        write_atomically(folder / "model.json", self.model.as_json().encode())
+        (folder / "checkpoint.npz").unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> Learned:
+        """Reads the folder. Raises `FileNotFoundError` if learning has not come to its end there, `ValueError` if it is
+        damaged."""
+        if not (folder / "model.json").is_file():
+            unfinished = (folder / "checkpoint.npz").exists()
+            raise FileNotFoundError(
+                f"{folder} holds no learned model"
+                + (": learning was interrupted; the same command goes on" if unfinished else "")
+            )
+        model = ActionModel.from_json((folder / "model.json").read_text(), str(folder / "model.json"))
+        try:
+            report = json.loads((folder / "report.json").read_text())
+        except ValueError as error:
+            raise ValueError(f"{folder / 'report.json'}: not JSON: {error}") from None
+        return cls(model, read_arrays(folder / "theta.npz")["theta"], report)
+
+
+def write_checkpoint(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    """Keeps what an interrupted learning goes on from; `facts` is plain data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+    _write_arrays(folder / "checkpoint.npz", {**arrays, "facts": text})
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """What `write_checkpoint` kept, or None."""
+    path = folder / "checkpoint.npz"
+    if not path.exists():
+        return None
+    arrays = read_arrays(path)
+    facts: dict[str, Any] = json.loads(arrays.pop("facts").tobytes())
+    return arrays, facts
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of an .npz file. Raises `ValueError` if it is damaged."""
+    import zipfile
+
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, buffer.getvalue())

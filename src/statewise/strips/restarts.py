@@ -1,0 +1,131 @@
+"""Training of the STRIPS Transformer, many restarts as one program.
+
+A restart is its initial theta and its order of the traces, both functions of (seed, its number) alone: it comes out the
+same whatever others train beside it, when they stop, and whether or not training was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.strips.traces import Traces
+from statewise.strips.transformer import focal_loss, inconsistency
+
+GATE_COST = 0.02
+"""What an open gate costs in the loss of its restart, shared among the heads."""
+
+
+class Restarts:
+    """Restarts in training. `theta` [R, L, A, 3] and `gates` [R, L] (or None) hold those still active, `numbers` [R]
+    says which they are."""
+
+    def __init__(
+        self, traces: Traces, atoms: int, count: int, *, seed: int, batch: int, learning_rate: float, gated: bool
+    ) -> None:
+        actions, lengths, labels = traces.padded()
+        self.actions, self.lengths = torch.from_numpy(actions), torch.from_numpy(lengths)
+        self.labels = torch.from_numpy(labels)
+        self.seed, self.batch, self.learning_rate = seed, batch, learning_rate
+        self.numbers = np.arange(count)
+        self.steps = 0
+        drawn = []
+        for number in range(count):
+            generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+            drawn.append(torch.rand(atoms, len(traces.actions), 3, generator=generator))
+        self._orders: dict[tuple[int, int], np.ndarray] = {}
+        self._take(torch.stack(drawn), torch.ones(count, atoms) if gated else None)
+
+    def _take(self, theta: Tensor, gates: Tensor | None) -> None:
+        self.theta = theta.requires_grad_()
+        self.gates = gates.requires_grad_() if gates is not None else None
+        self._parameters = [self.theta] if self.gates is None else [self.theta, self.gates]
+        self._optimizer = torch.optim.RAdam(self._parameters, lr=self.learning_rate)
+
+    def step(self) -> Tensor:
+        """One step of RAdam on a batch a restart; afterwards theta is put back into [0, 1]. Returns the losses [R]."""
+        chosen = self._batch()
+        lengths, labels = self.lengths[chosen], self.labels[chosen]
+        longest = int(lengths.max())
+        y = inconsistency(self.theta, self.actions[chosen].permute(2, 0, 1)[:longest], self.gates)
+        losses = focal_loss(y, lengths, labels)
+        total = losses.sum()
+        if self.gates is not None:
+            total = total + GATE_COST * self.gates.mean(1).sum()
+        self._optimizer.zero_grad(set_to_none=True)
+        total.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        with torch.no_grad():
+            for parameter in self._parameters:
+                parameter.clamp_(0, 1)
+        self.steps += 1
+        return losses.detach()
+
+    def binary(self) -> np.ndarray:
+        """theta [R, L, A, 3] as NumPy, heads behind a closed gate empty."""
+        theta = self.theta.detach().numpy().copy()
+        if self.gates is not None:
+            theta[self.gates.detach().numpy() < 0.5] = 0
+        return theta
+
+    def keep(self, places: np.ndarray) -> None:
+        """Goes on with some of the active restarts; the others come to their end as they are."""
+        state = self._optimizer.state_dict()["state"]
+        chosen = torch.from_numpy(np.asarray(places))
+        self.numbers = self.numbers[places]
+        before = [parameter.detach()[chosen].clone() for parameter in self._parameters]
+        self._take(before[0], before[1] if len(before) > 1 else None)
+        moments = {
+            index: {name: value[chosen].clone() if value.dim() else value for name, value in of.items()}
+            for index, of in state.items()
+        }
+        self._load(moments)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything that training depends on, as arrays."""
+        found = {"numbers": self.numbers, "steps": np.array(self.steps), "theta": self.theta.detach().numpy()}
+        if self.gates is not None:
+            found["gates"] = self.gates.detach().numpy()
+        for index, of in self._optimizer.state_dict()["state"].items():
+            found |= {f"moment.{index}.{name}": value.numpy() for name, value in of.items()}
+        return {name: value.copy() for name, value in found.items()}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what `state` gave."""
+        self.numbers, self.steps = state["numbers"], int(state["steps"])
+        gates = state.get("gates")
+        self._take(torch.from_numpy(state["theta"].copy()), None if gates is None else torch.from_numpy(gates.copy()))
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in state.items():
+            if name.startswith("moment."):
+                _, index, key = name.split(".", 2)
+                moments.setdefault(int(index), {})[key] = torch.from_numpy(value.copy())
+        self._load(moments)
+
+    def _load(self, moments: Mapping[int, Mapping[str, Tensor]]) -> None:
+        whole = self._optimizer.state_dict()
+        self._optimizer.load_state_dict({"state": dict(moments), "param_groups": whole["param_groups"]})
+
+    def _batch(self) -> Tensor:
+        """Numbers of the traces [R, B]: each restart goes through all of them in an order of its own an epoch."""
+        count = len(self.lengths)
+        wanted = np.arange(self.steps * self.batch, (self.steps + 1) * self.batch)
+        epochs, places = wanted // count, wanted % count
+        rows = np.empty((len(self.numbers), self.batch), dtype=np.int64)
+        for row, number in enumerate(self.numbers):
+            for epoch in np.unique(epochs):
+                here = epochs == epoch
+                rows[row, here] = self._order(int(number), int(epoch))[places[here]]
+        if len(self._orders) > 4 * len(self.numbers):
+            newest = int(epochs[-1])
+            self._orders = {key: order for key, order in self._orders.items() if key[1] >= newest}
+        return torch.from_numpy(rows)
+
+    def _order(self, number: int, epoch: int) -> np.ndarray:
+        key = (number, epoch)
+        if key not in self._orders:
+            self._orders[key] = np.random.default_rng([self.seed, number, epoch]).permutation(len(self.lengths))
+        return self._orders[key]
