@@ -12,64 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from statewise.strips.heads import Heads, Judge
+from statewise.strips.head_arrays import Heads, Judge
 from statewise.strips.learned import Learned, read_checkpoint, write_checkpoint
-from statewise.strips.pooling import Pool, pool, prune, sound
+from statewise.strips.pooling import Candidates, Pool, pool, prune, sound, undominated
+from statewise.strips.settings import Attempt, Settings
 from statewise.strips.traces import Traces
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to learn. Optimiser, batch and learning rate are the paper's."""
-
-    atoms: int | None = None
-    """Heads a restart; None: the number is to be found. Then there are more than enough, with gates."""
-    restarts: int = 10
-    """Restarts, which train together."""
-    steps: int = 20_000
-    """Steps at most. A restart ends sooner when it judges all training traces right and stays so."""
-    batch: int = 8
-    """Traces a step and restart."""
-    learning_rate: float = 0.02
-    """Of RAdam."""
-    check_every: int = 250
-    """Steps between two looks at the binary models."""
-    stay: int = 3
-    """A restart ends when it was right at so many looks in a row."""
-    stall: int = 6_000
-    """A restart ends when its accuracy has not risen for so many steps."""
-    noise: float = 0.0
-    """Share of the traces that may be damaged: heads are not dropped for disagreeing with up to that many."""
-    pool: bool | None = None
-    """Whether to take sound heads of all restarts together; None: if they catch all negatives that should be."""
-    seed: int = 1
-    """Seed of the initial weights and of the order of traces."""
-
-    def __post_init__(self) -> None:
-        if self.atoms is not None and self.atoms < 1:
-            raise ValueError(f"atoms must be 1 or more, or auto, not {self.atoms}: a model without atoms accepts all")
-        for name in ("restarts", "steps", "batch", "check_every", "stay", "stall"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if not 0 <= self.noise < 0.5:
-            raise ValueError(f"noise must be a share from 0 to below 0.5, not {self.noise}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be more than 0, not {self.learning_rate}")
-
-
-@dataclass
-class _Restart:
-    """What became of a restart so far."""
-
-    number: int
-    accuracy: float = 0.0
-    best: float = -1.0
-    best_step: int = 0
-    streak: int = 0
-    end: str = ""
-    steps: int = 0
 
 
 @dataclass
@@ -78,7 +27,7 @@ class _Work:
 
     settings: Settings
     judge: Judge
-    results: list[_Restart]
+    results: list[Attempt]
     theta: np.ndarray
     """[R, L, A, 3] of all restarts, those at their end as they ended."""
     library: Heads
@@ -117,10 +66,10 @@ def learn(traces: Traces, settings: Settings, *, folder: Path | None = None, pro
 
     gated = settings.atoms is None
     width = settings.atoms or auto_atoms(len(traces.actions))
-    group = Restarts(traces, width, settings.restarts, seed=settings.seed, batch=settings.batch,
+    group = Restarts(traces, (width, len(traces.actions)), settings.restarts, seed=settings.seed, batch=settings.batch,
                      learning_rate=settings.learning_rate, gated=gated)  # fmt: skip
     nothing = np.zeros((0, len(traces.actions)), dtype=bool)
-    work = _Work(settings, Judge(traces), [_Restart(number) for number in range(settings.restarts)], group.binary(),
+    work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary(),
                  Heads(nothing, nothing, nothing))  # fmt: skip
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": _digest(traces)}
     if folder is not None:
@@ -151,22 +100,12 @@ def _look(work: _Work, group: Any) -> None:
     found = judge.verdicts(heads)
     accuracy = judge.right(found.alarms.reshape(count, width, -1), found.catches.reshape(count, width, -1)).mean(1)
     unique = heads.only(heads.unique())
-    work.library = work.library.and_also(unique.only(sound(unique, judge, settings.noise)))
+    work.library = work.library.and_also(unique.only(sound(Candidates.alone(unique), judge, settings.noise)))
     work.library = work.library.only(work.library.unique())
     active = np.ones(count, dtype=bool)
-    last = group.steps >= settings.steps
     for place, number in enumerate(group.numbers):
         result = work.results[number]
-        result.accuracy, result.steps = float(accuracy[place]), group.steps
-        result.streak = result.streak + 1 if result.accuracy == 1 else 0
-        if result.accuracy > result.best:
-            result.best, result.best_step = result.accuracy, group.steps
-        if result.streak >= settings.stay:
-            result.end = "solved"
-        elif group.steps - result.best_step >= settings.stall and result.accuracy < 1:
-            result.end = "stalled"
-        elif last:
-            result.end = "steps"
+        result.look(float(accuracy[place]), group.steps, settings)
         active[place] = not result.end
         work.theta[number] = theta[place]
     work.log.append({"step": group.steps, "accuracy": [round(each.accuracy, 4) for each in work.results]})
@@ -179,13 +118,14 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     began = time.monotonic()
     best = max(range(settings.restarts), key=lambda number: (work.results[number].accuracy, -number))
     alone = Heads.of_theta(work.theta[best])
-    pooled = pool(work.library, judge, noise=settings.noise) if settings.pool is not False else None
+    pooled = pool(Candidates.alone(work.library), judge, noise=settings.noise) if settings.pool is not False else None
     use = pooled is not None and len(pooled.heads) > 0 and (
         settings.pool or pooled.accuracy >= max(work.results[best].accuracy, 1 - 2 * settings.noise)
     )  # fmt: skip
     chosen = pooled.heads if use and pooled is not None else alone
     chosen = chosen.only(chosen.unique())
-    pruned = prune(chosen)
+    chosen = chosen.only(undominated(chosen))
+    pruned = chosen.only(prune(Candidates.alone(chosen), traces.actions))
     found = judge.verdicts(pruned)
     report = {
         "settings": asdict(settings),
@@ -195,7 +135,7 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
         "heads": width,
         "restarts": [asdict(each) for each in work.results],
         "best_restart": best,
-        "pool": _described(pooled),
+        "pool": _described(pooled, len(work.library)),
         "pooled": bool(use),
         "heads_before_pruning": len(chosen),
         "atoms": len(pruned),
@@ -208,11 +148,11 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     return Learned(pruned.model(traces.actions), work.theta, report)
 
 
-def _described(pooled: Pool | None) -> dict[str, Any] | None:
+def _described(pooled: Pool | None, offered: int) -> dict[str, Any] | None:
     if pooled is None:
         return None
-    return {"candidates": pooled.candidates, "sound": pooled.sound, "supported": pooled.supported,
-            "chosen": len(pooled.heads), "negatives_caught": pooled.caught,
+    return {"offered": offered, "sound": pooled.sound, "supported": pooled.supported,
+            "chosen": len(pooled.chosen), "negatives_caught": pooled.caught,
             "training_accuracy": pooled.accuracy}  # fmt: skip
 
 
@@ -243,6 +183,6 @@ def _take_up(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> No
         raise ValueError(f"{folder} holds an interrupted learning with {what}: choose another --out, or --overwrite")
     group.restore({name.removeprefix("group."): value for name, value in arrays.items() if name.startswith("group.")})
     progress = kept["progress"]
-    work.results = [_Restart(**each) for each in progress["results"]]
+    work.results = [Attempt(**each) for each in progress["results"]]
     work.log, work.seconds, work.theta = progress["log"], progress["seconds"], arrays["theta"]
     work.library = Heads(*arrays["library"])

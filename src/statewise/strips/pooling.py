@@ -11,25 +11,75 @@ hidden model than the smallest set that explains the negatives (measured: docs/r
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.strips.heads import Heads, Judge
+from statewise.strips.head_arrays import Heads, Judge
+from statewise.strips.model import bits
 
 EVIDENCE = 3.0
 """Evidence that a head needs, in units of its description length."""
 
 
 @dataclass(frozen=True)
-class Pool:
-    """Heads that were chosen together."""
+class Candidates:
+    """What a pool chooses among: heads, or groups of heads that stand or fall together (a lifted predicate's)."""
 
     heads: Heads
-    candidates: int
-    """Different heads that were offered."""
+    group: np.ndarray
+    """[H] the candidate that each head is of, from 0, without gaps and rising."""
+    size: np.ndarray
+    """[G] how many weights of each candidate are on."""
+    places: np.ndarray
+    """[G] how many weights it has."""
+
+    @classmethod
+    def alone(cls, heads: Heads) -> Candidates:
+        """Every head a candidate by itself."""
+        return cls(heads, np.arange(len(heads)), heads.size(), np.full(len(heads), 3 * heads.pre.shape[1]))
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def only(self, kept: np.ndarray) -> Candidates:
+        """Some of them, by rising number."""
+        new = np.full(len(self), -1)
+        new[kept] = np.arange(len(kept))
+        mine = new[self.group] >= 0
+        return Candidates(
+            self.heads.only(np.flatnonzero(mine)), new[self.group[mine]], self.size[kept], self.places[kept]
+        )
+
+    def verdicts(self, judge: Judge) -> tuple[np.ndarray, np.ndarray]:
+        """(alarms, catches) [G, N]: whether any of a candidate's heads raises one."""
+        found = judge.verdicts(self.heads)
+        return self._any(found.alarms), self._any(found.catches)
+
+    def rejects(self, judge: Judge) -> np.ndarray:
+        """[G] the share of all actions, over the valid prefixes, that each candidate would reject; for a group the sum
+        over its heads, which rarely reject the same."""
+        at_risk = judge.verdicts(self.heads).at_risk / max(1, judge.valid)
+        return np.bincount(self.group, at_risk * self.heads.pre.mean(1), minlength=len(self))
+
+    def _any(self, of_heads: np.ndarray) -> np.ndarray:
+        if not len(self):
+            return np.zeros((0, of_heads.shape[1]), dtype=bool)
+        return np.logical_or.reduceat(of_heads, np.searchsorted(self.group, np.arange(len(self))), axis=0)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Candidates that were chosen together."""
+
+    chosen: np.ndarray
+    """Their places among the candidates."""
+    heads: Heads
+    """Their heads."""
     sound: int
-    """So many of them reject no valid action (beyond the noise allowed) and catch a negative."""
+    """So many candidates reject no valid action (beyond the noise allowed) and catch a negative."""
     supported: int
     """So many of those the traces speak for."""
     caught: float
@@ -38,57 +88,46 @@ class Pool:
     """Share of the traces that they judge right, every prefix."""
 
 
-def sound(heads: Heads, judge: Judge, noise: float = 0.0) -> np.ndarray:
-    """Places of the heads that reject no valid action and catch a negative.
+def sound(candidates: Candidates, judge: Judge, noise: float = 0.0) -> np.ndarray:
+    """Places of the candidates that reject no valid action and catch a negative.
 
     With a share `noise` of damaged traces a real head is blamed for some of them: alarms on up to that share, twofold,
     of the traces at which the head speaks, or on one.
     """
-    found = judge.verdicts(heads)
-    alarms, catches = found.alarms.sum(1), found.catches.sum(1)
+    by_trace = candidates.verdicts(judge)
+    alarms, catches = (each.sum(1) for each in by_trace)
     allowed = np.maximum(1, 2 * noise * (alarms + catches)) if noise > 0 else 0
     return np.flatnonzero((alarms <= allowed) & (catches > alarms))
 
 
-def evidence(heads: Heads, judge: Judge) -> np.ndarray:
-    """[H] how strongly the valid actions speak for each sound head, in units of its description length.
-
-    The share f of choices that a head would reject is counted over the same prefixes: how often its atom is known to be
-    false there, times the share of the actions that require it.
-    """
+def evidence(candidates: Candidates, judge: Judge) -> np.ndarray:
+    """[G] how strongly the valid actions speak for each sound candidate, in units of its description length."""
     from scipy.special import gammaln
 
-    count = heads.pre.shape[1]
-    at_risk = judge.verdicts(heads).at_risk / max(1, judge.valid)
-    rejects = np.minimum(at_risk * heads.pre.sum(1) / count, 1 - 1e-9)
-    size, places = heads.size(), 3 * count
+    size, places = candidates.size, candidates.places
     description = gammaln(places + 1) - gammaln(size + 1) - gammaln(places - size + 1)
+    rejects = np.minimum(candidates.rejects(judge), 1 - 1e-9)
     return -judge.valid * np.log1p(-rejects) / np.maximum(description, 1e-9)  # type: ignore[no-any-return]
 
 
-def pool(heads: Heads, judge: Judge, *, noise: float = 0.0, threshold: float = EVIDENCE) -> Pool:
-    """Chooses among heads: all sound ones that the traces speak for, and the smallest set of other sound ones that
-    catches the negatives still left (a set cover; those with more evidence are preferred). Heads that another one makes
-    redundant are left out."""
-    unique = heads.only(heads.unique())
-    able = unique.only(sound(unique, judge, noise))
-    if not len(able):
-        return Pool(able, len(unique), 0, 0, 0.0, float((judge.labels == 0).mean()))
+def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold: float = EVIDENCE) -> Pool:
+    """Chooses among candidates: all sound ones that the traces speak for, and the smallest set of other sound ones that
+    catches the negatives still left (a set cover; those with more evidence are preferred)."""
+    places = sound(candidates, judge, noise)
+    able = candidates.only(places)
     worth = evidence(able, judge)
-    chosen = worth >= threshold
-    supported = int(chosen.sum())
+    taken = worth >= threshold
+    supported = int(taken.sum())
     negative = judge.labels == 1
-    catches = judge.verdicts(able).catches[:, negative]
-    open_ones = catches.any(0) & ~catches[chosen].any(0)
+    alarms, catches = able.verdicts(judge)
+    open_ones = catches[:, negative].any(0) & ~catches[taken][:, negative].any(0)
     if open_ones.sum() > noise * negative.sum():
-        rest = np.flatnonzero(~chosen)
-        chosen[rest[_smallest_cover(catches[rest][:, open_ones], worth[rest])]] = True
-    kept = able.only(np.flatnonzero(chosen))
-    kept = kept.only(undominated(kept))
-    found = judge.verdicts(kept)
-    caught = float(found.catches[:, negative].any(0).mean()) if negative.any() else 1.0
-    accuracy = float(judge.right(found.alarms, found.catches).mean())
-    return Pool(kept, len(unique), len(able), supported, caught, accuracy)
+        rest = np.flatnonzero(~taken)
+        taken[rest[_smallest_cover(catches[rest][:, negative][:, open_ones], worth[rest])]] = True
+    caught = float(catches[taken][:, negative].any(0).mean()) if negative.any() else 1.0
+    accuracy = float(judge.right(alarms[taken], catches[taken]).mean())
+    chosen = np.flatnonzero(taken)
+    return Pool(places[chosen], able.only(chosen).heads, len(able), supported, caught, accuracy)
 
 
 def undominated(heads: Heads) -> np.ndarray:
@@ -112,23 +151,25 @@ def undominated(heads: Heads) -> np.ndarray:
     return np.flatnonzero(alive)
 
 
-def prune(heads: Heads, seconds: float = 30.0) -> Heads:
-    """Leaves out heads that the rest implies (exact containment): the language is kept. The largest
-    are tried first; what cannot be decided within the time stays."""
-    import time
-
+def prune(candidates: Candidates, actions: Sequence[str], seconds: float = 30.0) -> np.ndarray:
+    """Places of candidates that are left when those that the rest implies are taken out (exact containment): the
+    language is kept. The largest are tried first; what cannot be decided within the time stays."""
     from statewise.strips.containment import implied
 
-    heads = heads.only(undominated(heads))
-    model = heads.model([str(number) for number in range(heads.pre.shape[1])])
-    among, end = (1 << len(heads)) - 1, time.monotonic() + seconds
-    for place in np.argsort(-heads.size(), kind="stable"):
+    model = candidates.heads.model(actions)
+    members = [0] * len(candidates)
+    for head, of in enumerate(candidates.group):
+        members[of] |= 1 << head
+    among, end = sum(members), time.monotonic() + seconds
+    kept = np.ones(len(candidates), dtype=bool)
+    for place in np.argsort(-candidates.size, kind="stable"):
         left = end - time.monotonic()
         if left <= 0:
             break
-        if implied(model, int(place), among & ~(1 << int(place)), seconds=left):
-            among &= ~(1 << int(place))
-    return heads.only([place for place in range(len(heads)) if among >> place & 1])
+        rest = among & ~members[place]
+        if all(implied(model, head, rest, seconds=left) for head in bits(members[place])):
+            among, kept[place] = rest, False
+    return np.flatnonzero(kept)
 
 
 def _smallest_cover(catches: np.ndarray, worth: np.ndarray) -> np.ndarray:

@@ -20,11 +20,24 @@ GATE_COST = 0.02
 
 
 class Restarts:
-    """Restarts in training. `theta` [R, L, A, 3] and `gates` [R, L] (or None) hold those still active, `numbers` [R]
-    says which they are."""
+    """Restarts in training. `weights` [R, L, A, 3] and `gates` [R, L] (or None) hold those still active, `numbers` [R]
+    says which they are.
+
+    With `places` [L, A] the weights [R, K, 3] are shared: head l reads for action a those at places[l, a], and K stands
+    for "does not concern it".
+    """
 
     def __init__(
-        self, traces: Traces, atoms: int, count: int, *, seed: int, batch: int, learning_rate: float, gated: bool
+        self,
+        traces: Traces,
+        shape: tuple[int, ...],
+        count: int,
+        *,
+        seed: int,
+        batch: int,
+        learning_rate: float,
+        gated: bool = False,
+        places: np.ndarray | None = None,
     ) -> None:
         actions, lengths, labels = traces.padded()
         self.actions, self.lengths = torch.from_numpy(actions), torch.from_numpy(lengths)
@@ -35,14 +48,21 @@ class Restarts:
         drawn = []
         for number in range(count):
             generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
-            drawn.append(torch.rand(atoms, len(traces.actions), 3, generator=generator))
+            drawn.append(torch.rand(*shape, 3, generator=generator))
         self._orders: dict[tuple[int, int], np.ndarray] = {}
-        self._take(torch.stack(drawn), torch.ones(count, atoms) if gated else None)
+        self._places = None if places is None else torch.from_numpy(places)
+        self._take(torch.stack(drawn), torch.ones(count, shape[0]) if gated else None)
 
-    def _take(self, theta: Tensor, gates: Tensor | None) -> None:
-        self.theta = theta.requires_grad_()
+    def theta(self) -> Tensor:
+        """[R, L, A, 3] of the active restarts."""
+        if self._places is None:
+            return self.weights
+        return torch.nn.functional.pad(self.weights, (0, 0, 0, 1))[:, self._places]
+
+    def _take(self, weights: Tensor, gates: Tensor | None) -> None:
+        self.weights = weights.requires_grad_()
         self.gates = gates.requires_grad_() if gates is not None else None
-        self._parameters = [self.theta] if self.gates is None else [self.theta, self.gates]
+        self._parameters = [self.weights] if self.gates is None else [self.weights, self.gates]
         self._optimizer = torch.optim.RAdam(self._parameters, lr=self.learning_rate)
 
     def step(self) -> Tensor:
@@ -50,7 +70,7 @@ class Restarts:
         chosen = self._batch()
         lengths, labels = self.lengths[chosen], self.labels[chosen]
         longest = int(lengths.max())
-        y = inconsistency(self.theta, self.actions[chosen].permute(2, 0, 1)[:longest], self.gates)
+        y = inconsistency(self.theta(), self.actions[chosen].permute(2, 0, 1)[:longest], self.gates)
         losses = focal_loss(y, lengths, labels)
         total = losses.sum()
         if self.gates is not None:
@@ -66,7 +86,7 @@ class Restarts:
 
     def binary(self) -> np.ndarray:
         """theta [R, L, A, 3] as NumPy, heads behind a closed gate empty."""
-        theta = self.theta.detach().numpy().copy()
+        theta = self.theta().detach().numpy().copy()
         if self.gates is not None:
             theta[self.gates.detach().numpy() < 0.5] = 0
         return theta
@@ -86,7 +106,7 @@ class Restarts:
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything that training depends on, as arrays."""
-        found = {"numbers": self.numbers, "steps": np.array(self.steps), "theta": self.theta.detach().numpy()}
+        found = {"numbers": self.numbers, "steps": np.array(self.steps), "weights": self.weights.detach().numpy()}
         if self.gates is not None:
             found["gates"] = self.gates.detach().numpy()
         for index, of in self._optimizer.state_dict()["state"].items():
@@ -97,7 +117,7 @@ class Restarts:
         """Goes on from what `state` gave."""
         self.numbers, self.steps = state["numbers"], int(state["steps"])
         gates = state.get("gates")
-        self._take(torch.from_numpy(state["theta"].copy()), None if gates is None else torch.from_numpy(gates.copy()))
+        self._take(torch.from_numpy(state["weights"].copy()), None if gates is None else torch.from_numpy(gates.copy()))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in state.items():
             if name.startswith("moment."):

@@ -1,0 +1,230 @@
+"""Lifted learning: weights that the ground actions of a schema share, learned on small instances, good for all sizes.
+
+A predicate of arity k has a ground head for each k different objects. A head reads for the action `schema x1 .. xn` the
+weights of (predicate, schema, positions), where the objects at those positions are the head's own; an action that does
+not mention them all does not concern it. So a predicate has as many weights as there are ways to place its arguments
+among those of each schema, whatever the number of objects, and what is learned can be grounded over any others.
+
+Objects have sorts, which the traces show: objects that stand at the same argument of the same schema are of one sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+
+from statewise.strips.head_arrays import Heads, Judge
+from statewise.strips.model import ActionModel
+from statewise.strips.pooling import Candidates, pool, prune, sound
+from statewise.strips.schemas import Literal, Schema, arguments, ground
+from statewise.strips.settings import Attempt, Settings
+from statewise.strips.traces import Traces
+
+COPIES = {0: 2, 1: 4, 2: 2}
+"""Predicates of each signature, by arity: more than known domains need. What is not needed is not chosen."""
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """One predicate in training."""
+
+    sorts: tuple[int, ...]
+    """Sort of each argument."""
+    slots: tuple[tuple[str, tuple[int, ...]], ...]
+    """Its weights: a schema, and the position in it of each argument."""
+
+
+@dataclass(frozen=True)
+class LiftedModel:
+    """Action schemas that were learned, and how."""
+
+    schemas: dict[str, Schema]
+    report: dict[str, Any]
+
+    def ground(self, actions: Sequence[str]) -> ActionModel:
+        """The action model over any ground actions of these schemas."""
+        return ground(self.schemas, actions)
+
+
+def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[str, int]]:
+    """The sort of each argument of each schema, and of each object. Raises `ValueError` if a schema occurs with
+    different numbers of arguments."""
+    parent: dict[Any, Any] = {}
+
+    def root(of: Any) -> Any:
+        while parent.setdefault(of, of) != of:
+            of = parent[of]
+        return of
+
+    arity: dict[str, int] = {}
+    for action in actions:
+        schema, objects = arguments(action)
+        if arity.setdefault(schema, len(objects)) != len(objects):
+            raise ValueError(f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments")
+        for position, name in enumerate(objects):
+            parent[root((schema, position))] = root(("object", name))
+    numbers: dict[Any, int] = {}
+    found = {of: numbers.setdefault(root(of), len(numbers)) for of in sorted(parent, key=str)}
+    slots = {(schema, at): found[schema, at] for schema, count in arity.items() for at in range(count)}
+    return slots, {name: sort for (kind, name), sort in found.items() if kind == "object" and isinstance(name, str)}
+
+
+class Space:
+    """The predicates in training, and where their ground heads over the traces' objects read.
+
+    `places` [L, A] numbers the weights, all predicates' in a row; the last number stands for none.
+    """
+
+    def __init__(self, actions: Sequence[str], copies: dict[int, int]) -> None:
+        slots, objects = sorts_of(actions)
+        schemas: dict[str, list[int]] = {}
+        for (schema, _), sort in sorted(slots.items()):
+            schemas.setdefault(schema, []).append(sort)
+        for action in actions:
+            schemas.setdefault(arguments(action)[0], [])
+        kinds = sorted(set(objects.values()))
+        self.predicates: list[Predicate] = []
+        for arity, count in sorted(copies.items()):
+            for signature in product(kinds, repeat=arity):
+                if arity == 2 and signature[0] > signature[1]:
+                    continue  # the same predicate with its arguments the other way round
+                mine = tuple(
+                    (schema, at)
+                    for schema, sorts in sorted(schemas.items())
+                    for at in permutations(range(len(sorts)), arity)
+                    if tuple(sorts[place] for place in at) == signature
+                )
+                if mine:
+                    self.predicates += [Predicate(signature, mine)] * count
+        self.first = np.cumsum([0, *(len(predicate.slots) for predicate in self.predicates)])
+        """Number of the first weight of each predicate, and of all."""
+        rows, owner = [], []
+        for number, predicate in enumerate(self.predicates):
+            for tuple_of in _tuples(predicate.sorts, objects):
+                row = [self._reads(number, action, tuple_of) for action in actions]
+                rows.append(row)
+                owner.append(number)
+        self.places = np.array(rows, dtype=np.int64)
+        self.owner = np.array(owner, dtype=np.int64)
+
+    def _reads(self, number: int, action: str, objects: tuple[str, ...]) -> int:
+        schema, given = arguments(action)
+        for place, (of, at) in enumerate(self.predicates[number].slots):
+            if of == schema and tuple(given[position] for position in at) == objects:
+                return int(self.first[number]) + place
+        return int(self.first[-1])
+
+    def candidates(self, weights: Sequence[tuple[int, np.ndarray]]) -> Candidates:
+        """Predicates, each given as its number and its weights [slots, 3] bool, with their ground heads."""
+        theta, group, size = [], [], []
+        for place, (number, on) in enumerate(weights):
+            mine = np.flatnonzero(self.owner == number)
+            padded = np.concatenate((on, np.zeros((1, 3), dtype=bool)))
+            at = self.places[mine] - self.first[number]
+            theta.append(padded[np.where(at < len(on), at, len(on))])
+            group += [place] * len(mine)
+            size.append(int(on[:, 0].sum() + on[:, 1].sum()))
+        actions = self.places.shape[1]
+        stacked = np.concatenate(theta) if theta else np.zeros((0, actions, 3), dtype=bool)
+        every = np.array([3 * len(self.predicates[number].slots) for number, _ in weights], dtype=np.int64)
+        return Candidates(Heads.of_theta(stacked.astype(np.float32)), np.array(group, dtype=np.int64),
+                          np.array(size, dtype=np.int64), every)  # fmt: skip
+
+
+def learn_lifted(
+    traces: Traces,
+    settings: Settings,
+    *,
+    copies: dict[int, int] | None = None,
+    progress: Callable[[int, int, np.ndarray, int], None] | None = None,
+) -> LiftedModel:
+    """Learns action schemas from ground traces whose actions are written `schema object object`.
+
+    Restarts train together as in `learn.learn`; predicates that are sound over all their ground heads are pooled.
+    `settings.atoms` is not used: the number of predicates is found. Raises `ValueError` if there are no negatives, or
+    if a schema occurs with different numbers of arguments.
+    """
+    if not sum(traces.labels):
+        raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
+    from statewise.strips.restarts import Restarts
+
+    space = Space(traces.actions, copies or COPIES)
+    group = Restarts(traces, (int(space.first[-1]),), settings.restarts, seed=settings.seed, batch=settings.batch,
+                     learning_rate=settings.learning_rate, places=space.places)  # fmt: skip
+    judge = Judge(traces)
+    results = [Attempt(number) for number in range(settings.restarts)]
+    library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
+    heads = len(space.owner)
+    while len(group.numbers) and group.steps < settings.steps:
+        group.step()
+        if group.steps % settings.check_every and group.steps < settings.steps:
+            continue
+        found = judge.verdicts(Heads.of_theta(group.binary()))
+        right = judge.right(*(each.reshape(-1, heads, len(traces)) for each in (found.alarms, found.catches)))
+        for each, number in enumerate(group.numbers):
+            results[number].look(float(right[each].mean()), group.steps, settings)
+        _collect(space, group.weights.detach().numpy() >= 0.5, judge, settings, library)
+        if progress is not None:
+            progress(group.steps, settings.steps, np.array([one.accuracy for one in results]), len(group.numbers))
+        active = [not results[number].end for number in group.numbers]
+        if not all(active):
+            group.keep(np.flatnonzero(active))
+    offered = list(library.values())
+    candidates = space.candidates(offered)
+    pooled = pool(candidates, judge, noise=settings.noise)
+    chosen = candidates.only(np.sort(pooled.chosen))
+    kept = prune(chosen, traces.actions)
+    schemas = _schemas(space, [offered[np.sort(pooled.chosen)[place]] for place in kept], traces.actions)
+    report = {
+        "settings": asdict(settings),
+        "restarts": [asdict(each) for each in results],
+        "offered": len(offered),
+        "sound": pooled.sound,
+        "predicates": len(kept),
+        "training_accuracy": pooled.accuracy,
+    }
+    return LiftedModel(schemas, report)
+
+
+def _tuples(sorts: tuple[int, ...], objects: dict[str, int]) -> list[tuple[str, ...]]:
+    """Different objects of the sorts; for two of one sort each order is a tuple of its own."""
+    by_sort = [[name for name, sort in objects.items() if sort == wanted] for wanted in sorts]
+    return [chosen for chosen in product(*by_sort) if len(set(chosen)) == len(chosen)]
+
+
+def _collect(
+    space: Space,
+    on: np.ndarray,
+    judge: Judge,
+    settings: Settings,
+    library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]],
+) -> None:
+    """Puts the sound predicates of the binary weights [R, K, 3] into the library, each kind once."""
+    new: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
+    for weights in on:
+        for number, predicate in enumerate(space.predicates):
+            mine = weights[space.first[number] : space.first[number + 1]].copy()
+            mine[:, 2] &= mine[:, 1]  # a value without a key is never read
+            key = (predicate.sorts, mine.tobytes())
+            if mine[:, 0].any() and mine[:, 2].any() and key not in library:
+                new.setdefault(key, (number, mine))
+    offered = list(new.items())
+    for place in sound(space.candidates([each for _, each in offered]), judge, settings.noise):
+        library[offered[place][0]] = offered[place][1]
+
+
+def _schemas(space: Space, chosen: Sequence[tuple[int, np.ndarray]], actions: Sequence[str]) -> dict[str, Schema]:
+    sets: dict[str, tuple[set[Literal], set[Literal], set[Literal]]] = {
+        arguments(action)[0]: (set(), set(), set()) for action in actions
+    }
+    for name, (number, on) in enumerate(chosen):
+        for (schema, at), (pre, key, value) in zip(space.predicates[number].slots, on):
+            literal: Literal = (f"p{name}", at)
+            for wanted, into in zip((pre, key and not value, key and value), sets[schema]):
+                if wanted:
+                    into.add(literal)
+    return {schema: Schema(*(frozenset(each) for each in parts)) for schema, parts in sets.items()}

@@ -1,0 +1,212 @@
+"""The paper's Table 1, and what lies beyond it: larger domains, an unknown number of atoms, noise.
+
+Every experiment is a list of cells. A cell draws traces, learns, and measures; its record goes to a ledger as soon as
+it is there, so that an interrupted reproduction goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from statewise.ledger import Ledger, Record
+from statewise.strips.domains import domain
+
+SIZES = (50, 100, 200, 500, 1000, 2000)
+MAX_LENGTH = {"simple": 10, "blocksworld:2": 20, "ferry:2x1": 20, "blocksworld:3": 30, "ferry:2x2": 30}
+"""The paper's five domains, with the longest training traces of each."""
+TEST, TEST_LENGTH = 10_000, 50
+"""Test traces, half of them negative, and their greatest length."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training set and what is learned from it."""
+
+    domain: str
+    size: int
+    draw: int
+    """Seed of the training set, and of the restarts."""
+    max_length: int
+    atoms: str = "true"
+    """`true`: as many heads as the domain has atoms; `auto`: the number is not told."""
+    noise: float = 0.0
+    noise_of: str = "labels"
+    restarts: int = 10
+
+    @property
+    def name(self) -> str:
+        """The key of its record."""
+        more = f" atoms={self.atoms}" if self.atoms != "true" else ""
+        more += f" noise={self.noise:g} of {self.noise_of}" if self.noise else ""
+        more += f" restarts={self.restarts}" if self.restarts != 10 else ""
+        return f"{self.domain} {self.size} draw {self.draw}{more}"
+
+
+def table1(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
+    """The paper's table. `simple` has too few unique traces for more than 500."""
+    return [Cell(name, size, draw, MAX_LENGTH[name]) for draw in range(1, draws + 1) for size in sizes
+            for name in domains if not (name == "simple" and size > 500)]  # fmt: skip
+
+
+def larger(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
+    """Domains beyond the paper's, by number of traces."""
+    return [Cell(name, size, draw, 40) for draw in range(1, draws + 1) for name in domains for size in sizes]
+
+
+def unknown_atoms(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
+    """The table's domains without telling the number of atoms."""
+    return [replace(cell, atoms="auto") for cell in table1(domains, sizes, draws)]
+
+
+def noisy(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
+    """1, 5 and 10% of the traces with a flipped label, or with an action replaced."""
+    return [replace(cell, noise=share, noise_of=kind) for cell in table1(domains, sizes, draws)
+            for share in (0.01, 0.05, 0.1) for kind in ("labels", "actions")]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Cells by domains, sizes and draws, with those that are taken when none are named."""
+
+    cells: Callable[[Sequence[str], Sequence[int], int], list[Cell]]
+    domains: tuple[str, ...]
+    sizes: tuple[int, ...]
+    title: str
+
+
+EXPERIMENTS = {
+    "table1": Experiment(table1, tuple(MAX_LENGTH), SIZES, "Table 1 of the paper"),
+    "larger": Experiment(
+        larger, ("blocksworld:4", "ferry:3x3", "gripper:3"), (500, 1000, 2000, 4000), "Larger domains"
+    ),
+    "atoms": Experiment(unknown_atoms, tuple(MAX_LENGTH), (200, 1000), "The number of atoms is not told"),
+    "noise": Experiment(noisy, ("simple", "blocksworld:2", "ferry:2x1"), (500,), "Damaged traces"),
+}
+
+NOTIONS = {
+    "definition_1": {},
+    "real_states": {"real_states": True},
+    "drawn_traces": {"real_states": True, "drawn_only": True},
+}
+NEEDED = ("cell", "pooled", "single", "seconds")
+
+
+def reproduce(
+    experiment: str,
+    out: Path,
+    *,
+    domains: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+    draws: int = 1,
+    jobs: int = 1,
+    progress: Callable[[int, int, Record], None] | None = None,
+) -> list[Record]:
+    """Runs an experiment's cells that `out`/EXPERIMENT.jsonl does not hold yet; returns the records of all of them.
+
+    `jobs` cells at a time, each in a process of its own with one thread. Raises `ValueError` for an unknown experiment
+    or a domain that it does not have.
+    """
+    if experiment not in EXPERIMENTS:
+        raise ValueError(f"unknown experiment {experiment!r}: choices: {', '.join(EXPERIMENTS)}")
+    known = EXPERIMENTS[experiment]
+    chosen = tuple(domains or known.domains)
+    for name in chosen:
+        domain(name)
+        if known.cells is not larger and name not in MAX_LENGTH:
+            raise ValueError(f"{experiment} has the domains {', '.join(MAX_LENGTH)}, not {name}")
+    cells = known.cells(chosen, tuple(sizes or known.sizes), draws)
+    wanted = {cell.name for cell in cells}
+    with Ledger(out / f"{experiment}.jsonl", "reproduction", {"experiment": experiment}, NEEDED) as ledger:
+        done = {record["cell"] for record in ledger.records}
+        todo = [cell for cell in cells if cell.name not in done]
+        for record in _run_all(todo, jobs):
+            ledger.add(record)
+            if progress is not None:
+                progress(len([each for each in ledger.records if each["cell"] in wanted]), len(cells), record)
+        return [record for record in ledger.records if record["cell"] in wanted]
+
+
+def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
+    """Records as they come."""
+    if jobs <= 1:
+        for cell in cells:
+            yield run_cell(cell)
+        return
+    import multiprocessing
+
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as workers:
+        waiting: set[Future[Record]] = {workers.submit(run_cell, cell) for cell in cells}
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for one in ended:
+                    yield one.result()
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+def run_cell(cell: Cell) -> Record:
+    """Draws, learns and measures one cell."""
+    import torch
+
+    from statewise.strips.head_arrays import Heads, Judge
+    from statewise.strips.learn import learn
+    from statewise.strips.settings import Settings
+    from statewise.strips.traces import traces, with_noise
+    from statewise.strips.verify import verify
+
+    torch.set_num_threads(1)
+    world = domain(cell.domain)
+    clean = traces(world, cell.size, cell.max_length, cell.draw)
+    given = with_noise(clean, cell.noise, cell.noise_of, cell.draw) if cell.noise else clean
+    test = traces(world, TEST, TEST_LENGTH, 1000 + cell.draw, negatives=0.5, split="test")
+    began = time.monotonic()
+    atoms = len(world.model.atoms) if cell.atoms == "true" else None
+    learned = learn(given, Settings(atoms=atoms, restarts=cell.restarts, seed=cell.draw, noise=cell.noise))
+    seconds = time.monotonic() - began
+    judge = Judge(test)
+
+    def tested(heads: Heads) -> float:
+        found = judge.verdicts(heads)
+        return float(judge.right(found.alarms, found.catches).mean())
+
+    def equivalent(model: Any) -> dict[str, str]:
+        return {notion: verify(model, world, **how, seconds=20).outcome for notion, how in NOTIONS.items()}
+
+    restarts = learned.report["restarts"]
+    alone = [Heads.of_theta(theta) for theta in learned.theta]
+    accuracy = [tested(heads) for heads in alone]
+    best = learned.report["best_restart"]
+    exact = [equivalent(heads.only(heads.unique()).model(given.actions)) for heads in alone]
+    return {
+        "cell": cell.name,
+        **asdict(cell),
+        "single": {
+            "train": [each["accuracy"] for each in restarts],
+            "test": accuracy,
+            "steps": [each["steps"] for each in restarts],
+            "end": [each["end"] for each in restarts],
+            "best": best,
+            "best_equivalent": exact[best],
+            "equivalent": {notion: sum(each[notion] == "equivalent" for each in exact) for notion in exact[0]},
+        },
+        "pooled": {
+            "used": learned.report["pooled"],
+            "train": learned.report["training_accuracy"],
+            "test": tested(Heads.of_model(learned.model)),
+            "atoms": len(learned.model.atoms),
+            "pool": learned.report["pool"],
+            "equivalent": equivalent(learned.model),
+        },
+        "true_atoms": len(world.model.atoms),
+        "seconds": round(seconds, 1),
+        "mean_test": float(np.mean(accuracy)),
+    }
