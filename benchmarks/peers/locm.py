@@ -2,10 +2,10 @@
 
 PYTHON-WITH-MACQ benchmarks/peers/locm.py < request.json > answer.json
 
-The request holds {"traces": [[["stack", "b1", "b2"], ...], ...]}, all of them valid; the answer holds the learned schemas
-{"stack": {"pre": [["sort1_state0", [0]], ...], "add": ..., "delete": ...}}, the seconds of learning, and what was
-corrected. Hypotheses about state parameters and their merging (steps 3 and 4) and the state machines of objects (step 1)
-are macq's own. What is put right is listed in CORRECTIONS, which the table of results quotes.
+The request holds {"traces": [[["stack", "b1", "b2"], ...], ...]}, all of them valid; the answer holds the learned
+schemas {"stack": {"pre": [["sort1_state0", [0]], ...], "add": ..., "delete": ...}}, the seconds of learning, and what
+was corrected. The state machines of objects (step 1), the hypotheses about state parameters and their merging (steps 3
+and 4) are macq's own. What is put right is listed in CORRECTIONS, which the table of results quotes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ import sys
 import time
 from collections import defaultdict
 from importlib.metadata import version
+from itertools import pairwise
 from types import SimpleNamespace
 
 from macq.extract.locm import AP, LOCM, StatePointers
 from macq.trace import Action, PlanningObject
 
 CORRECTIONS = [
-    "step 7: a literal is a state with the positions of its arguments, for each argument of an action. macq tells literals "
-    "of one action apart by the state alone: two arguments in the same state share the first one's literal, to which the "
-    "parameters of both are appended, and an action that changes only a parameter of a state has no effect",
-    "step 5: a state parameter is dropped unless every transition into and out of its state gives its value. macq looks "
-    "only at transitions that occur in hypotheses, and leaves literals of one state with different numbers of arguments",
-    "several traces: objects are others in each trace, so that no transition leads from one trace into the next, and the "
-    "zero object starts anew. macq reads the first trace alone",
-    "sorts are the classes of argument positions that share objects. macq shifts the numbers of unrelated sorts when it "
-    "unites two",
+    "step 7: a literal is a state with the positions of its arguments, for each argument of an action. macq tells "
+    "literals of one action apart by the state alone: two arguments in the same state share the first one's literal, "
+    "to which the parameters of both are appended, and an action that changes only a parameter of a state has no "
+    "effect",
+    "step 5: a state parameter is dropped unless every transition into and out of its state gives its value. macq "
+    "looks only at transitions that occur in hypotheses, and leaves literals of one state with different numbers of "
+    "arguments",
+    "several traces: objects are others in each trace, so that no transition leads from one trace into the next, and "
+    "the zero object starts anew. macq reads the first trace alone",
+    "sorts are the classes of argument positions that share objects. macq shifts the numbers of unrelated sorts when "
+    "it unites two",
 ]
 
 
@@ -68,14 +71,14 @@ def sorts(traces: list[list[list[str]]]) -> dict[tuple[str, int], int]:
 
 
 def zero_machine(traces: list[list[list[str]]]) -> tuple[dict[AP, StatePointers], list[set[int]]]:
-    """The machine of the object that every action has, which starts anew with every trace; nothing if it has one state."""
+    """The machine of the object that every action has; it starts anew with every trace. Empty if it has one state."""
     pointers: dict[str, StatePointers] = {}
     follows = set()
     for trace in traces:
         schemas_in_order = [step[0] for step in trace]
         for schema in schemas_in_order:
             pointers.setdefault(schema, StatePointers(2 * len(pointers), 2 * len(pointers) + 1))
-        follows.update(zip(schemas_in_order, schemas_in_order[1:]))
+        follows.update(pairwise(schemas_in_order))
     states = [{state} for pair in pointers.values() for state in pair]
     for before, after in follows:
         one, other = (next(s for s in states if p in s) for p in (pointers[before].end, pointers[after].start))
@@ -113,12 +116,14 @@ def position_of(pairs) -> dict[AP, int]:
     found: dict[AP, int] = {}
     for ap, position in pairs:
         if found.setdefault(ap, position) != position:
-            raise ValueError(f"{ap.action.name}: arguments {found[ap]} and {position} are both the same state parameter")
+            raise ValueError(
+                f"{ap.action.name}: arguments {found[ap]} and {position} are both the same state parameter"
+            )
     return found
 
 
 def schemas(pointers, states, parameters):
-    """Literals of each action: it requires where its objects are, deletes that and adds where they get, if it differs."""
+    """Literals of each action: the states its objects are in, deleted if they get into others, and those, added."""
     made = defaultdict(lambda: {"pre": [], "add": [], "delete": []})
     for sort, transitions in pointers.items():
         for ap, ends in transitions.items():
@@ -138,9 +143,7 @@ def main() -> None:
     started = time.perf_counter()
     learned = learn(traces)
     seconds = time.perf_counter() - started
-    json.dump(
-        {"schemas": learned, "seconds": seconds, "macq": version("macq"), "corrections": CORRECTIONS}, sys.stdout
-    )
+    json.dump({"schemas": learned, "seconds": seconds, "macq": version("macq"), "corrections": CORRECTIONS}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """A baseline without training: every possible atom is tried, and those that the positive traces allow are kept.
 
 The idea is that of SIFT (Gösgens, Jansen and Geffner, 2024) where actions have no parameters. An atom is known by the
-actions that add it and those that delete it; with n actions there are 3^n candidates. A candidate requires nothing of
-its own accord: it becomes a precondition of every action that was never seen to happen while the atom was known to be
-false. That is the most that it can forbid without rejecting a positive trace, so that the model of all candidates is the
-strictest one of its kind: it never accepts too much, and with few traces it rejects too much.
+actions that add it and those that delete it; with n actions there are 3^n candidates. Each becomes a precondition
+of every action that was never seen to happen while the atom was known to be false: the most that it can forbid without
+rejecting a positive trace. The model of all candidates is therefore the strictest of its kind.
+It never accepts what the domain rejects, if the domain's own atoms are among the candidates; with few traces it rejects
+too much, and what no walk from a real state shows it rejects for good.
 
 Only positive traces are read, and negative ones without their last action.
 """
@@ -17,25 +18,26 @@ from statewise.strips.model import Action, ActionModel
 from statewise.strips.traces import Trace, Traces
 
 MOST_ACTIONS = 12
-"""3^12 = 531,441 candidates take some seconds; each further action takes three times as long."""
+"""3^12 = 531,441 candidates; each further action takes three times as long."""
 
 NONE, ADDS, DELETES = range(3)
 """What an action does to a candidate: a digit of the candidate's number in base 3, action 0 in the highest place."""
 
 
 def enumerate_features(traces: Traces, *, alternating: bool = False) -> ActionModel:
-    """The model of all candidate atoms that are consistent with the positive traces and that say something of their own.
+    """The model of all candidate atoms that agree with the positive traces and say something of their own.
 
     A candidate is consistent if no action deletes it while it is known to be false, as in a domain whose actions delete
     only what they require. With `alternating` no action may add it either while it is known to be true, so that what
     adds and what deletes it take turns in every trace: the test of SIFT. It leaves far fewer candidates that hold by
-    chance, and misses atoms that a domain adds twice, such as r of `simple`. Candidates that another one makes superfluous
-    are left out. Raises `ValueError` with more than `MOST_ACTIONS` actions.
+    chance, and misses atoms that a domain adds twice, such as r of `simple`. Candidates that another one makes
+    superfluous are left out. Raises `ValueError` with more than `MOST_ACTIONS` actions.
     """
     count = len(traces.actions)
     if count > MOST_ACTIONS:
         raise ValueError(
-            f"{count} actions make 3^{count} = {3**count:,} candidate atoms; at most {MOST_ACTIONS} actions can be enumerated"
+            f"{count} actions make 3^{count} = {3**count:,} candidate atoms; "
+            f"at most {MOST_ACTIONS} actions can be enumerated"
         )
     required, bad = _tried(_positive(traces), count, alternating)
     good = ~bad & (required != 0)

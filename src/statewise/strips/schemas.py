@@ -30,8 +30,8 @@ def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel
     """The action model over the ground `actions`, each named `schema object object`.
 
     Atoms are those that occur, in the order in which they do. An action whose schema is not in `schemas` requires and
-    changes nothing: who has learned nothing about it has no ground to reject it. Raises `ValueError` if a schema reads an
-    argument that an action does not have.
+    changes nothing: who has learned nothing about it has no ground to reject it. Raises `ValueError` if a schema reads
+    an argument that an action does not have.
     """
     nothing = Schema(frozenset(), frozenset(), frozenset())
     atoms: dict[str, None] = {}
@@ -42,7 +42,9 @@ def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel
         sets = []
         for literals in (schema.pre, schema.add, schema.delete):
             try:
-                named = [" ".join((predicate, *(objects[at] for at in places))) for predicate, places in sorted(literals)]
+                named = [
+                    " ".join((predicate, *(objects[at] for at in places))) for predicate, places in sorted(literals)
+                ]
             except IndexError:
                 raise ValueError(f"{action!r} has {len(objects)} arguments, fewer than its schema reads") from None
             atoms.update(dict.fromkeys(named))
