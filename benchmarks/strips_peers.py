@@ -2,10 +2,12 @@
 
 python benchmarks/strips_peers.py [--macq-python PATH] [--domains simple:200,ferry:2x1:500] [--json]
 
-A test trace is judged right if a learned model rejects no action of a positive trace, and of a negative one exactly the
-last (Definition 1 of the STRIPS Transformer paper). Traces are drawn as in the paper: 80% of the training traces are
-negative; test traces, 5,000 of each label and up to 50 actions long, begin in other initial states. The peers learn
-from positive traces only: they are given the positive traces and the negative ones without their last actions.
+A test trace is judged right if a learned model rejects no action of a positive trace, and of a negative one exactly
+the last (Definition 1 of the STRIPS Transformer paper). Traces are drawn as in the paper: 80% of the training traces
+are negative; test traces, 5,000 of each label and up to 50 actions long, begin in other initial states. The peers
+learn from positive traces only: they are given the positive traces and the negative ones without their last actions.
+Those are walks from real states; Definition 1 allows more (picking up one block and putting down another, where
+nothing was known before), so that a peer can be right on every test trace and yet reject such a trace.
 
 LOCM comes with macq, whose requirements do not go with ours: it runs in an interpreter of its own, that --macq-python
 names, and is left out without it. As macq releases it, it cannot be used here; peers/locm.py says what was corrected.

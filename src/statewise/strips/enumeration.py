@@ -1,11 +1,11 @@
 """A baseline without training: every possible atom is tried, and those that the positive traces allow are kept.
 
 The idea is that of SIFT (Gösgens, Jansen and Geffner, 2024) where actions have no parameters. An atom is known by the
-actions that add it and those that delete it; with n actions there are 3^n candidates. Each becomes a precondition
-of every action that was never seen to happen while the atom was known to be false: the most that it can forbid without
-rejecting a positive trace. The model of all candidates is therefore the strictest of its kind.
-It never accepts what the domain rejects, if the domain's own atoms are among the candidates; with few traces it rejects
-too much, and what no walk from a real state shows it rejects for good.
+actions that add it and those that delete it; with n actions there are 3^n candidates. Each becomes a precondition of
+every action that was never seen to happen while the atom was known to be false: the most that it can forbid without
+rejecting a positive trace. The model of all candidates is therefore the strictest of its kind. It never accepts what
+the domain rejects, if the domain's own atoms are among the candidates; with few traces it rejects too much, and what
+no walk from a real state shows it rejects for good.
 
 Only positive traces are read, and negative ones without their last action.
 """
