@@ -1,0 +1,221 @@
+"""Learners of STRIPS models from action traces alone, side by side: same traces, same measure, one run.
+
+python benchmarks/strips_peers.py [--macq-python PATH] [--domains simple:200,ferry:2x1:500] [--json]
+
+A test trace is judged right if a learned model rejects no action of a positive trace, and of a negative one exactly
+the last (Definition 1 of the STRIPS Transformer paper). Traces are drawn as in the paper: 80% of the training traces
+are negative; test traces, 5,000 of each label and up to 50 actions long, begin in other initial states. The peers
+learn from positive traces only: they are given the positive traces and the negative ones without their last actions.
+Those are walks from real states; Definition 1 allows more (picking up one block and putting down another, where
+nothing was known before), so that a peer can be right on every test trace and yet reject such a trace.
+
+LOCM comes with macq, whose requirements do not go with ours: it runs in an interpreter of its own, that --macq-python
+names, and is left out without it. As macq releases it, it cannot be used here; peers/locm.py says what was corrected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from statewise.reporting.tables import number, text_table
+from statewise.strips.domains import Domain, domain
+from statewise.strips.enumeration import MOST_ACTIONS, enumerate_features
+from statewise.strips.model import Action, ActionModel, bits
+from statewise.strips.schemas import Schema, arguments, ground
+from statewise.strips.traces import Traces, traces
+
+DOMAINS = "simple:200,ferry:2x1:500,blocksworld:2:500,blocksworld:3:2000"
+LONGEST = {"simple": 10, "ferry:2x1": 20, "blocksworld:2": 20}
+"""Longest training trace of a domain, as in the paper; 30 in all others."""
+TEST_LENGTH = 50
+
+Learner = Callable[[Traces, Domain], ActionModel]
+
+
+class CannotLearn(Exception):
+    """A learner has to pass on a domain; the text is the reason."""
+
+
+def enumeration(data: Traces, of: Domain) -> ActionModel:
+    """All atoms that the positive traces allow."""
+    return _enumerated(data, alternating=False)
+
+
+def sift_like(data: Traces, of: Domain) -> ActionModel:
+    """The same with SIFT's test: what adds and what deletes an atom take turns."""
+    return _enumerated(data, alternating=True)
+
+
+def _enumerated(data: Traces, alternating: bool) -> ActionModel:
+    if len(data.actions) > MOST_ACTIONS:
+        raise CannotLearn(f"{len(data.actions)} actions, 3^{len(data.actions)} candidates")
+    return enumerate_features(data, alternating=alternating)
+
+
+class Locm:
+    """LOCM of macq, corrected, in the interpreter that has macq."""
+
+    def __init__(self, python: str) -> None:
+        self.python = python
+        self.corrections: list[str] = []
+
+    def __call__(self, data: Traces, of: Domain) -> ActionModel:
+        """Learns schemas and grounds them over the domain's actions."""
+        rows = [row[: len(row) - label] for row, label in zip(data.rows, data.labels)]
+        named = [
+            [[schema, *objects] for schema, objects in (arguments(data.actions[at]) for at in row)] for row in rows
+        ]
+        script = Path(__file__).parent / "peers" / "locm.py"
+        done = subprocess.run(
+            [self.python, str(script)], input=json.dumps({"traces": named}), capture_output=True, text=True,
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""},
+        )  # fmt: skip
+        if done.returncode:
+            raise CannotLearn((done.stderr.strip().splitlines() or ["it gave no reason"])[-1])
+        answer = json.loads(done.stdout)
+        self.corrections = answer["corrections"]
+        learned = {
+            name: Schema(*(frozenset((predicate, tuple(places)) for predicate, places in each[part])
+                           for part in ("pre", "add", "delete")))
+            for name, each in answer["schemas"].items()
+        }  # fmt: skip
+        return ground(learned, data.actions)
+
+
+def one_state_each(model: ActionModel) -> ActionModel:
+    """LOCM's model with what its state machines mean and its schemas do not say: an object is in one state at a time.
+
+    An action deletes all other states of the objects whose states it leaves behind as true. Atoms are `sort_state`, the
+    object and the parameters of its state.
+    """
+    whose: dict[tuple[str, ...], int] = {}
+    owner = [(atom.split("_")[0], *atom.split()[1:2]) for atom in model.atoms]
+    for place, key in enumerate(owner):
+        whose[key] = whose.get(key, 0) | 1 << place
+    made = []
+    for action in model.actions:
+        true = (action.pre | action.add) & ~action.delete
+        others = 0
+        for place in bits(true):
+            others |= whose[owner[place]]
+        made.append(Action(action.name, action.pre, action.add, action.delete | others & ~true))
+    return ActionModel(model.atoms, tuple(made))
+
+
+LEARNERS: dict[str, Learner] = {
+    "enumeration": enumeration,
+    "sift-like": sift_like,
+}
+"""Name -> function of the training traces and the domain, of which only names and sizes may be used, to a model."""
+
+
+@dataclass
+class Row:
+    """One learner on one set of traces."""
+
+    domain: str
+    traces: int
+    learner: str
+    accuracy: float | None = None
+    positives: float | None = None
+    negatives: float | None = None
+    atoms: int | None = None
+    equivalent: str = "-"
+    seconds: float | None = None
+    note: str = ""
+
+
+def judged(model: ActionModel, test: Traces) -> tuple[float, float, float]:
+    """Share of test traces judged right: of all, of the positive, of the negative."""
+    right = {0: 0, 1: 0}
+    for row, label in zip(test.rows, test.labels):
+        right[label] += model.first_rejected(row) == (len(row) - 1 if label else None)
+    positives = test.positives
+    return sum(right.values()) / len(test), right[0] / positives, right[1] / (len(test) - positives)
+
+
+def equivalent(learned: ActionModel, reference: ActionModel) -> str:
+    """Exact equivalence under Definition 1."""
+    # The place to call `statewise.strips.verify.verify(learned, reference)`. Learners that see positive walks from real
+    # states alone cannot be told what Definition 1 allows beyond those: the notion with real initial states is theirs.
+    return "-"
+
+
+def run(spec: str, num: int, learners: dict[str, Learner], tests: int, seed: int) -> list[Row]:
+    """Every learner on the same traces of one domain."""
+    of = domain(spec)
+    train = traces(of, num, LONGEST.get(spec, 30), seed)
+    test = traces(of, 2 * tests, TEST_LENGTH, seed + 1, negatives=0.5, split="test", without=train)
+    rows = []
+    for name, learn in learners.items():
+        row = Row(spec, num, name)
+        started = time.perf_counter()
+        try:
+            model = learn(train, of).with_actions(of.model.names)
+        except CannotLearn as why:
+            row.note = str(why)
+        else:
+            row.seconds = time.perf_counter() - started
+            row.accuracy, row.positives, row.negatives = judged(model, test)
+            row.atoms = len(model.atoms)
+            row.equivalent = equivalent(model, of.model)
+        rows.append(row)
+        print(f"{spec} {num} {name} done", file=sys.stderr, flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--macq-python", metavar="PATH", help="interpreter of an environment that has macq 0.3.11")
+    parser.add_argument("--domains", default=DOMAINS, help=f"DOMAIN:TRACES,... (default {DOMAINS})")
+    parser.add_argument("--tests", type=int, default=5000, help="test traces of each label (default 5000)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the training traces; test traces have the next")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    given = parser.parse_args()
+
+    learners = dict(LEARNERS)
+    remarks = []
+    locm = Locm(given.macq_python) if given.macq_python else None
+    if locm:
+        learners["LOCM, corrected"] = locm
+        learners["LOCM, corrected, one state each"] = lambda data, of: one_state_each(locm(data, of))
+    rows = []
+    for each in given.domains.split(","):
+        spec, _, num = each.rpartition(":")
+        rows += run(spec, int(num), learners, given.tests, given.seed)
+    remarks += [f"{row.learner} on {row.domain}: not run ({row.note})." for row in rows if row.note]
+    if locm:
+        remarks.append("LOCM is that of macq 0.3.11 with corrections; its seconds hold the start of its interpreter.")
+        remarks += [f"- {text}." for text in locm.corrections]
+        remarks.append(
+            "'One state each' adds to its model that an object which is in one state is in no other, which its state "
+            "machines mean and its schemas do not say."
+        )
+    else:
+        remarks.append(
+            "LOCM is left out: install macq in an environment of its own (python -m venv macq; "
+            "macq/bin/pip install macq==0.3.11) and pass --macq-python macq/bin/python."
+        )
+    if given.json:
+        print(json.dumps({"rows": [asdict(row) for row in rows], "remarks": remarks}, indent=2))
+        return
+    header = ["domain", "traces", "learner", "right", "positives", "negatives", "atoms", "equivalent", "seconds"]
+    cells = [
+        [row.domain, number(row.traces), row.learner, *map(number, (row.accuracy, row.positives, row.negatives)),
+         number(row.atoms), row.equivalent, "-" if row.seconds is None else f"{row.seconds:.3f}"]
+        for row in rows
+    ]  # fmt: skip
+    print(text_table(header, cells, left=(0, 2)))
+    print("", *remarks, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Lifted action models: schemas whose literals name positions of the action's arguments, and their grounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from statewise.strips.model import ActionModel
+
+Literal = tuple[str, tuple[int, ...]]
+"""A predicate and, for each of its places, which argument of the action stands there (from 0)."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What every ground action of one schema requires, adds and deletes."""
+
+    pre: frozenset[Literal]
+    add: frozenset[Literal]
+    delete: frozenset[Literal]
+
+
+def arguments(action: str) -> tuple[str, tuple[str, ...]]:
+    """Schema and objects of a ground action that is written `schema object object`."""
+    schema, *objects = action.split()
+    return schema, tuple(objects)
+
+
+def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel:
+    """The action model over the ground `actions`, each named `schema object object`.
+
+    Atoms are those that occur, in the order in which they do. An action whose schema is not in `schemas` requires and
+    changes nothing: who has learned nothing about it has no ground to reject it. Raises `ValueError` if a schema reads
+    an argument that an action does not have.
+    """
+    nothing = Schema(frozenset(), frozenset(), frozenset())
+    atoms: dict[str, None] = {}
+    effects = {}
+    for action in actions:
+        name, objects = arguments(action)
+        schema = schemas.get(name, nothing)
+        sets = []
+        for literals in (schema.pre, schema.add, schema.delete):
+            try:
+                named = [
+                    " ".join((predicate, *(objects[at] for at in places))) for predicate, places in sorted(literals)
+                ]
+            except IndexError:
+                raise ValueError(f"{action!r} has {len(objects)} arguments, fewer than its schema reads") from None
+            atoms.update(dict.fromkeys(named))
+            sets.append(named)
+        effects[action] = (sets[0], sets[1], sets[2])
+    return ActionModel.of(list(atoms), effects)
