@@ -50,7 +50,7 @@ def ground(problem: Any, environment: Any) -> Ground:
     order = list(_atom_names(problem))
     initial = {_spelled(atom) for atom, value in problem.initial_values.items() if value.is_true()}
     goal = set(_literals(problem.goals))
-    variants = list(_named_apart(_variants(problem, environment), order))
+    variants = list(_variants(problem, environment))
     affected = {atom for each in variants for atom in each.effects}
     static = {atom: atom in initial for atom in order if atom not in affected}
     kept = []
@@ -76,7 +76,8 @@ def ground(problem: Any, environment: Any) -> Ground:
 
     model = ActionModel(tuple(names), tuple(as_action(each) for each in kept))
     start = as_bits((atom, atom in initial) for atom in order)
-    return pruned(Ground(model, start, as_bits(goal)))
+    whole = pruned(Ground(model, start, as_bits(goal)))
+    return Ground(_told_apart(whole.model), whole.initial, whole.goal)
 
 
 def pruned(whole: Ground) -> Ground:
@@ -106,7 +107,7 @@ def pruned(whole: Ground) -> Ground:
 
 
 def _variants(problem: Any, environment: Any) -> Iterator[_Variant]:
-    """Ground actions with literals as preconditions; names may come several times."""
+    """Ground actions with literals as preconditions, numbered through: `schema object#0`, `schema object#1`, ..."""
     from unified_planning.engines import CompilationKind
     from unified_planning.model import Fluent
     from unified_planning.plans import ActionInstance
@@ -128,7 +129,7 @@ def _variants(problem: Any, environment: Any) -> Iterator[_Variant]:
             result = engine.compile(compiled, kind)
         compiled = result.problem
         names.append(result.map_back_action_instance)
-    for action in compiled.actions:
+    for number, action in enumerate(compiled.actions):
         instance = ActionInstance(action)
         for back in reversed(names):
             instance = back(instance)
@@ -142,23 +143,26 @@ def _variants(problem: Any, environment: Any) -> Iterator[_Variant]:
             if atom != RAN:
                 effects[atom] = effects.get(atom, False) or value
         name = " ".join((instance.action.name, *map(str, instance.actual_parameters)))
-        yield _Variant(name, set(_literals(action.preconditions)), effects)
+        yield _Variant(f"{name}#{number}", set(_literals(action.preconditions)), effects)
 
 
-def _named_apart(variants: Iterable[_Variant], order: list[str]) -> Iterator[_Variant]:
-    """Numbers the variants of one action; those of other conditions that come to the same are one."""
-    together: dict[str, list[_Variant]] = {}
-    for each in variants:
-        known = together.setdefault(each.name, [])
-        if not any(each.pre == other.pre and each.effects == other.effects for other in known):
-            known.append(each)
+def _told_apart(model: ActionModel) -> ActionModel:
+    """Without the variants that others of the same effects cover, and with numbers only where several are left."""
+    together: dict[str, list[Action]] = {}
+    for action in model.actions:
+        together.setdefault(action.name.rpartition("#")[0], []).append(action)
+    told: list[Action] = []
     for name, group in together.items():
-        group.sort(key=lambda each: (sorted(each.pre), sorted(each.effects.items())))
+        ways = sorted({(each.pre, each.add, each.delete) for each in group})
+        needed = [
+            way
+            for way in ways
+            if not any(other != way and other[1:] == way[1:] and not other[0] & ~way[0] for other in ways)
+        ]
         schema, _, objects = name.partition(" ")
-        for number, each in enumerate(group, 1):
-            if len(group) > 1:
-                each.name = f"{schema}#{number} {objects}".strip()
-            yield each
+        for number, way in enumerate(needed, 1):
+            told.append(Action(f"{schema}#{number} {objects}".strip() if needed[1:] else name, *way))
+    return ActionModel(model.atoms, tuple(told))
 
 
 def _atom_names(problem: Any) -> Iterator[str]:

@@ -95,7 +95,7 @@ def renamed(learned: ActionModel, match: Match) -> ActionModel:
     if match.learned != learned.atoms:
         raise ValueError("the matching is of another model: its learned atoms are not those of this one")
     names = match.as_names()
-    taken = set(match.reference) | {name for name in learned.atoms if name not in names}
+    taken = {*match.reference, *learned.atoms}  # nor a name that meant another atom before
     used = set(names.values())
     chosen = []
     for name in learned.atoms:

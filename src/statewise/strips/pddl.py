@@ -7,6 +7,7 @@ write_pddl(problem.domain.model, Path("ground.pddl"), "ground", problem=problem)
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,11 +82,20 @@ class Problem:
         return not self.goal & ~state
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without unified-planning's warnings about a predicate and an action of one name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def read_domain(domain_path: Path, problem_path: Path) -> Domain:
     """The domain of `read_problem`: ground, with the problem's initial state as its start. Raises what that raises."""
     return read_problem(domain_path, problem_path).domain
 
 
+@_quietly()
 def read_problem(domain_path: Path, problem_path: Path) -> Problem:
     """Reads and grounds a PDDL domain with one of its problems.
 
@@ -114,6 +124,7 @@ def read_problem(domain_path: Path, problem_path: Path) -> Problem:
     return Problem(domain, found.initial, found.goal, (domain_path, problem_path))
 
 
+@_quietly()
 def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool:
     """Whether unified-planning's validator accepts a plan for a PDDL problem: a check that owes our grounding nothing.
 
@@ -137,6 +148,7 @@ def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool:
         return bool(validator.validate(parsed, SequentialPlan(steps, environment)))
 
 
+@_quietly()
 def write_pddl(
     model: ActionModel,
     path: Path,
@@ -167,7 +179,7 @@ def write_pddl(
     changed = [f"; {safe} = {name}" for safe, name in originals if safe != name]
     table = ["; names in this file, and in the model where they differ", *changed] if changed else []
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "\n".join([*table, writer.get_domain()]).encode())
+    write_atomically(path, "\n".join([*table, _complete(writer.get_domain())]).encode())
     if problem is not None:
         target = problem_path or path.with_name(f"{path.stem}-problem.pddl")
         write_atomically(target, writer.get_problem().encode())
@@ -250,6 +262,20 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+
+
+def _complete(domain: str) -> str:
+    """The text of a domain with the empty preconditions and effects that unified-planning leaves out: not every planner
+    can read an action without them."""
+    begin, *actions = domain.rstrip().removesuffix(")").rstrip().split("\n (:action ")
+    whole = []
+    for action in actions:
+        if ":precondition" not in action:
+            action = action.replace(":parameters ()", ":parameters ()\n  :precondition (and)", 1)
+        if ":effect" not in action:
+            action = action.removesuffix(")") + "\n  :effect (and))"
+        whole.append(action)
+    return "\n (:action ".join([begin, *whole]) + "\n)\n"
 
 
 def _safe(names: Sequence[str], taken: set[str]) -> list[str]:

@@ -59,7 +59,12 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
         "initial": initial,
         "goal": goal,
         "atoms": len(model.atoms),
-        "actions": [[action.pre, action.add, action.delete] for action in model.actions],
+        # what adds nothing helps no plan, and not every planner can read an action without effects
+        "actions": {
+            number: [action.pre, action.add, action.delete]
+            for number, action in enumerate(model.actions)
+            if action.add & ~action.delete
+        },
     }
     with (
         tempfile.TemporaryDirectory() as scratch,  # what a killed planner leaves lying goes with it
@@ -99,8 +104,9 @@ def _solve(told: dict[str, Any]) -> dict[str, Any]:
     from statewise.strips.pddl import as_planning_problem
 
     atoms = [f"f{place}" for place in range(told["atoms"])]
-    actions = [f"a{place}" for place in range(len(told["actions"]))]
-    model = ActionModel(tuple(atoms), tuple(Action(name, *masks) for name, masks in zip(actions, told["actions"])))
+    actions = [f"a{number}" for number in told["actions"]]
+    made = tuple(Action(name, *masks) for name, masks in zip(actions, told["actions"].values()))
+    model = ActionModel(tuple(atoms), made)
     problem = as_planning_problem(model, told["initial"], told["goal"], "task", atoms, actions)
     with problem.environment.factory.OneshotPlanner(name=told["planner"]) as planner:
         result = planner.solve(problem)
