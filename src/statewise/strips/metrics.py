@@ -94,7 +94,8 @@ def trace_accuracy(model: ActionModel, traces: Traces) -> dict[str, float]:
     it rejects nothing. `accuracy` is over all traces, `positives` over those with label 0, `negatives` over those
     with label 1; a share of no traces is 1. Raises `ValueError` for an action that the model lacks.
     """
-    numbers, lengths, labels = traces.with_actions(model.names).padded()
+    same = traces if traces.actions == model.names else traces.with_actions(model.names)
+    numbers, lengths, labels = same.padded()
     rejected = first_rejected(model, numbers)
     right = rejected == np.where(labels == 1, lengths - 1, -1)
 
