@@ -51,7 +51,7 @@ TOWN = """
     :effect (and (not (at ?a)) (at ?b) (increase (total-cost) 1)
                  (forall (?p - parcel) (when (has ?p) (dirty ?b)))))
   (:action wait :parameters (?a ?b - place)
-    :precondition (and (at ?a) (= ?a ?b)) :effect (and (not (at ?a)) (at ?b)))
+    :precondition (and (at ?a) (= ?a ?b)) :effect (and (at ?b) (not (at ?a))))
   (:action look :parameters (?a - place) :precondition (at ?a))
   (:action clean :parameters (?a - place) :precondition (at ?a) :effect (not (dirty ?a)))
   (:action drop :parameters (?p - parcel)
