@@ -1,0 +1,160 @@
+"""How good a learned action model is: against a true model, on traces, and for planning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from statewise.strips.domains import Domain
+from statewise.strips.mapping import KINDS, as_table, match_atoms
+from statewise.strips.model import ActionModel, Atoms
+from statewise.strips.pddl import Problem
+from statewise.strips.traces import Traces
+
+WORD = 64
+"""Atoms in a word of the vectorised semantics."""
+
+
+def syntactic(learned: ActionModel, reference: ActionModel) -> dict[str, float]:
+    """Precision and recall of what a learned model writes down: `pre_precision`, `pre_recall`, `add_...`, `delete_...`.
+
+    Atoms are matched first (`mapping.match_atoms`); a learned atom without a partner counts as wrong wherever it
+    occurs, a reference atom without one as missed. As is usual for learned action models (macq, AMLGym), each figure
+    is taken for every action and averaged over the actions. Nothing claimed is no false claim: a precision over an
+    empty learned set is 1, and a recall over an empty reference set is 1. `precision` and `recall` are the means over
+    the three kinds. Different models may be exactly equivalent, so that a model can be right and score below 1.
+    Raises `ValueError` unless both have the same actions, and at least one.
+    """
+    learned = learned.with_actions(reference.names)
+    if not reference.actions:
+        raise ValueError("a model without actions has no precision and recall")
+    mine, theirs = as_table(learned), as_table(reference)
+    pairs = match_atoms(learned, reference).pairs
+    rows, columns = [one for one, _ in pairs], [other for _, other in pairs]
+    shared = (mine[rows] & theirs[columns]).sum(0)  # [A, 3]
+    claimed, wanted = mine.sum(0), theirs.sum(0)
+    precision = np.where(claimed > 0, shared / np.maximum(claimed, 1), 1.0).mean(0)
+    recall = np.where(wanted > 0, shared / np.maximum(wanted, 1), 1.0).mean(0)
+    scores = {"precision": float(precision.mean()), "recall": float(recall.mean())}
+    for kind, name in enumerate(KINDS):
+        scores[f"{name}_precision"] = float(precision[kind])
+        scores[f"{name}_recall"] = float(recall[kind])
+    return scores
+
+
+def applicability(learned: ActionModel, domain: Domain, *, num: int, length: int, seed: int) -> dict[str, float]:
+    """How well the learned model tells what can be done, along `num` random walks of `length` actions in the domain.
+
+    After each action of a walk, the actions that the learned model accepts then (Definition 1: those that require
+    nothing known false) are held against two truths: `definition_precision` and `definition_recall` against the
+    actions that Definition 1 accepts in the true model, `state_precision` and `state_recall` against those whose
+    preconditions hold in the real state. The second precision is below 1 even for a perfect model, since no initial
+    state is known. Counts are summed over all walks and divided once. `states` is how many states that were. Walks
+    begin in states drawn from the first 10,000 that can be reached, and end early in a dead end. Raises `ValueError`
+    unless both have the same actions.
+    """
+    if num < 1 or length < 1:
+        raise ValueError(f"num and length must be at least 1, not {num} and {length}")
+    true = domain.model
+    learned = learned.with_actions(true.names)
+    rng = np.random.default_rng(seed)
+    begins = true.reachable(domain.start, limit=10_000)
+    counts = dict.fromkeys(("accepted", "definition", "state", "definition_both", "state_both", "states"), 0)
+    for _ in range(num):
+        state, known_false, known_by_learned = begins[int(rng.integers(len(begins)))], 0, 0
+        possible = true.applicable(state)
+        for _ in range(length):
+            if not possible:
+                break
+            number = possible[int(rng.integers(len(possible)))]
+            state = true.result(state, number)
+            known_false = true.after([number], known_false)
+            known_by_learned = learned.after([number], known_by_learned)
+            possible = true.applicable(state)
+            accepted = set(learned.possible(known_by_learned))
+            by_definition = set(true.possible(known_false))
+            counts["states"] += 1
+            counts["accepted"] += len(accepted)
+            for truth, numbers in (("definition", by_definition), ("state", set(possible))):
+                counts[truth] += len(numbers)
+                counts[f"{truth}_both"] += len(accepted & numbers)
+    scores: dict[str, float] = {}
+    for truth in ("definition", "state"):
+        both = counts[f"{truth}_both"]
+        scores[f"{truth}_precision"] = both / counts["accepted"] if counts["accepted"] else 1.0
+        scores[f"{truth}_recall"] = both / counts[truth] if counts[truth] else 1.0
+    return {**scores, "states": counts["states"]}
+
+
+def trace_accuracy(model: ActionModel, traces: Traces) -> dict[str, float]:
+    """The share of traces of which every prefix is judged right (the STRIPS Transformer paper's accuracy).
+
+    A trace with label 1 is right if the model rejects exactly its last action and nothing before; one with label 0 if
+    it rejects nothing. `accuracy` is over all traces, `positives` over those with label 0, `negatives` over those
+    with label 1; a share of no traces is 1. Raises `ValueError` for an action that the model lacks.
+    """
+    same = traces if traces.actions == model.names else traces.with_actions(model.names)
+    numbers, lengths, labels = same.padded()
+    rejected = first_rejected(model, numbers)
+    right = rejected == np.where(labels == 1, lengths - 1, -1)
+
+    def share(of: np.ndarray) -> float:
+        return float(of.mean()) if len(of) else 1.0
+
+    return {"accuracy": share(right), "positives": share(right[labels == 0]), "negatives": share(right[labels == 1])}
+
+
+def first_rejected(model: ActionModel, numbers: np.ndarray) -> np.ndarray:
+    """For many traces at once, the position of the first action that Definition 1 rejects, -1 where there is none: [N].
+
+    `numbers` [N, T] are numbers of actions, -1 behind the end of a trace. Same as `ActionModel.first_rejected`.
+    """
+    words = max(1, -(-len(model.atoms) // WORD))
+    # one row more: an action that does nothing, which -1 points to
+    pre, add, delete = (
+        np.array([*(_words(atoms, words) for atoms in kind), [0] * words], np.uint64)  # [A + 1, W]
+        for kind in zip(*((action.pre, action.add, action.delete) for action in model.actions))
+    )
+    known_false = np.zeros((len(numbers), words), np.uint64)
+    first = np.full(len(numbers), -1, np.int64)
+    for position in range(numbers.shape[1]):
+        at = numbers[:, position]
+        bad = (pre[at] & known_false).any(1)
+        first[bad & (first < 0)] = position
+        known_false = known_false & ~add[at] | delete[at]
+    return first
+
+
+def problem_solving(
+    learned: ActionModel, problems: Sequence[Problem], *, planner: str = "auto", timeout: float = 60.0
+) -> dict[str, float]:
+    """What the learned model is worth for planning: shares of `problems`, each given `timeout` seconds.
+
+    `solving_ratio`: a plan was found with the learned model and reaches the goal in the true problem.
+    `false_plan_ratio`: a plan was found and does not. `no_plan_ratio`: the planner showed that the learned model has
+    none, or no learned atom stands for a goal atom. `timeout_ratio`: the time was over. `problems`: how many there
+    were. Goals and initial states are put into learned atoms by matching (`plan.plan`). Raises `ValueError` for no
+    problems, for other actions than the model's, and without a planner.
+    """
+    from statewise.strips.plan import UnmatchedGoal, plan
+    from statewise.strips.planner import PlannerTimeout
+
+    if not problems:
+        raise ValueError("there are no problems to solve")
+    counts = dict.fromkeys(("solving", "false_plan", "no_plan", "timeout"), 0)
+    for problem in problems:
+        try:
+            found = plan(learned, problem=problem, planner=planner, timeout=timeout)
+        except PlannerTimeout:
+            counts["timeout"] += 1
+        except UnmatchedGoal:
+            counts["no_plan"] += 1
+        else:
+            counts["no_plan" if found.actions is None else "solving" if found.valid_in_problem else "false_plan"] += 1
+    ratios = {f"{name}_ratio": count / len(problems) for name, count in counts.items()}
+    return {**ratios, "problems": len(problems)}
+
+
+def _words(atoms: Atoms, count: int) -> list[int]:
+    return [atoms >> place * WORD & (1 << WORD) - 1 for place in range(count)]

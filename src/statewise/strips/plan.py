@@ -1,0 +1,150 @@
+"""Plans with a learned action model: a real planner finds the plan, and it is checked by other means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from statewise.strips.mapping import match_atoms
+from statewise.strips.model import ActionModel, Atoms, bits
+from statewise.strips.pddl import Problem, validated
+from statewise.strips.planner import chosen, find_plan
+
+
+class UnmatchedGoal(ValueError):
+    """The goal holds an atom that no learned atom stands for."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What planning came to."""
+
+    actions: tuple[str, ...] | None
+    """Names of the actions, in order; None: there is no plan in the learned model."""
+    valid_in_model: bool | None
+    """Whether every action is accepted by the learned model and the goal holds then; None without a plan."""
+    valid_in_problem: bool | None
+    """The same in the true problem; None without a problem or a plan."""
+    mapping: Mapping[str, str]
+    """The problem's atom for each learned atom; empty without a problem."""
+    seconds: float
+    """What the planner took, its start included."""
+    planner: str
+
+
+def plan(
+    learned: ActionModel,
+    *,
+    goal: Sequence[str] | None = None,
+    after: Sequence[str] | None = None,
+    problem: Problem | None = None,
+    mapping: Mapping[str, str] | str = "auto",
+    planner: str = "auto",
+    timeout: float = 60.0,
+) -> Plan:
+    """Finds actions that reach a goal in a learned model.
+
+    Either `goal` names learned atoms that must be true at the end, and `after` the actions done so far: what is known
+    false after them is false at the start, every other atom true (Definition 1 of the STRIPS Transformer paper). Or
+    `problem` is a true planning problem over the same actions: its initial state and goal are put into learned atoms
+    by `mapping`, which gives the problem's atom for learned atoms; `auto` matches them by `mapping.match_atoms`, and
+    so looks at the true model. A learned atom without a partner starts true.
+
+    Every plan is checked by simulating it in the learned model; with a problem in the true model too, and by
+    unified-planning's validator if it was read from PDDL. No plan is a result. Raises `ValueError` for unknown names
+    and an unknown or missing planner; and two kinds of it: `UnmatchedGoal` for a goal atom that no learned atom
+    stands for, `PlannerTimeout` when `timeout` seconds are over.
+    """
+    if (goal is None) == (problem is None):
+        raise ValueError("planning needs either a goal in learned atoms or a problem")
+    used = chosen(planner)
+    names: dict[str, str] = {}
+    if problem is not None:
+        if after is not None:
+            raise ValueError("a problem says how it begins: `after` belongs to a goal in learned atoms")
+        names = _names(learned, problem, mapping)
+        start, wanted = _translated(learned, problem, names)
+    else:
+        assert goal is not None
+        known_false = learned.after(_numbers(learned, after or ()))
+        start, wanted = _all_atoms(learned) & ~known_false, _named(learned, goal)
+    begun = time.perf_counter()
+    found = find_plan(learned, start, wanted, used, timeout)
+    seconds = time.perf_counter() - begun
+    if found is None:
+        return Plan(None, None, None, names, seconds, used)
+    actions = tuple(learned.names[number] for number in found)
+    fine = _reaches(learned, start, found, wanted)
+    truly: bool | None = None
+    if problem is not None:
+        truly = problem.solved_by(actions) and (problem.files is None or validated(problem.files, actions))
+    return Plan(actions, fine, truly, names, seconds, used)
+
+
+def _names(learned: ActionModel, problem: Problem, mapping: Mapping[str, str] | str) -> dict[str, str]:
+    """The problem's atom for each learned atom that has one."""
+    true = problem.domain.model
+    if isinstance(mapping, str):
+        if mapping != "auto":
+            raise ValueError(f"the mapping is 'auto' or names the problem's atom for learned atoms, not {mapping!r}")
+        return match_atoms(learned, true).as_names()
+    _named(learned, mapping)
+    _named(true, mapping.values())
+    if len(set(mapping.values())) < len(mapping):
+        raise ValueError("the mapping gives one atom of the problem to two learned atoms")
+    return dict(mapping)
+
+
+def _translated(learned: ActionModel, problem: Problem, names: Mapping[str, str]) -> tuple[Atoms, Atoms]:
+    """Initial state and goal of the problem in learned atoms."""
+    true = problem.domain.model
+    place = {name: at for at, name in enumerate(true.atoms)}
+    stands_for = {at: place[names[name]] for at, name in enumerate(learned.atoms) if name in names}
+    missing = [true.atoms[at] for at in bits(problem.goal) if at not in stands_for.values()]
+    if missing:
+        raise UnmatchedGoal(
+            f"no learned atom stands for the goal atom {missing[0]!r}: the goal cannot be put to the model"
+        )
+    start = _all_atoms(learned)
+    goal = 0
+    for mine, theirs in stands_for.items():
+        if not problem.initial >> theirs & 1:
+            start &= ~(1 << mine)
+        if problem.goal >> theirs & 1:
+            goal |= 1 << mine
+    return start, goal
+
+
+def _reaches(model: ActionModel, state: Atoms, found: Sequence[int], goal: Atoms) -> bool:
+    """Whether the actions can be done one after the other and the goal holds then."""
+    for number in found:
+        if model.actions[number].pre & ~state:
+            return False
+        state = model.result(state, number)
+    return not goal & ~state
+
+
+def _all_atoms(model: ActionModel) -> Atoms:
+    return (1 << len(model.atoms)) - 1
+
+
+def _named(model: ActionModel, names: Iterable[str]) -> Atoms:
+    place = {name: 1 << at for at, name in enumerate(model.atoms)}
+    total = 0
+    for name in names:
+        if name not in place:
+            raise ValueError(f"{name!r} is no atom of the model{_some(model.atoms)}")
+        total |= place[name]
+    return total
+
+
+def _numbers(model: ActionModel, names: Sequence[str]) -> list[int]:
+    for name in names:
+        if name not in model.number:
+            raise ValueError(f"{name!r} is no action of the model{_some(model.names)}")
+    return [model.number[name] for name in names]
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"; there are {', '.join(names[:8])}{', ...' if names[8:] else ''}"

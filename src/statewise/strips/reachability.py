@@ -1,0 +1,56 @@
+"""Which atoms can be true together, and which actions can ever be applied: the h^2 fixpoint on bit masks.
+
+A pair of atoms is kept until it is shown that no action sequence makes both true, looking at pairs alone (Haslum and
+Geffner, *Admissible heuristics for optimal planning*, 2000; its unit-cost fixpoint with every finite value taken for
+"possible"). What it rules out is impossible; what it keeps may be.
+"""
+
+from __future__ import annotations
+
+from statewise.strips.model import ActionModel, Atoms, bits
+
+
+def reachable_pairs(model: ActionModel, *start_true: Atoms) -> list[Atoms]:
+    """For each atom p the atoms that may be true together with it, as bits; 0 if p itself can never be true.
+
+    Bit p of entry p says whether p can be true. `start_true` are the states to start from, each as the set of the atoms
+    that are true, or may be true together, in it. The answer is symmetric, and sound: a pair that it leaves out is true
+    in no state that can be reached. (|F| entries of |F| bits.)
+    """
+    beside = [0] * len(model.atoms)
+    for state in start_true:
+        for atom in bits(state):
+            beside[atom] |= state
+    changed = True
+    while changed:
+        changed = False
+        for action in model.actions:
+            holds = compatible(beside, action.pre)
+            if holds is None:
+                continue
+            added = action.add & ~action.delete
+            after = added | holds & ~action.delete
+            for atom in bits(added):
+                news = after & ~beside[atom]
+                if news:
+                    changed = True
+                    beside[atom] |= news
+                    for other in bits(news):
+                        beside[other] |= 1 << atom
+    return beside
+
+
+def compatible(beside: list[Atoms], atoms: Atoms) -> Atoms | None:
+    """The atoms that may be true together with each of `atoms`, these included; None if they cannot all be true.
+
+    `beside` is what `reachable_pairs` gives.
+    """
+    holds = sum(1 << place for place, others in enumerate(beside) if others)
+    for atom in bits(atoms):
+        holds &= beside[atom]
+    return None if atoms & ~holds else holds
+
+
+def possible_actions(model: ActionModel, beside: list[Atoms]) -> list[int]:
+    """Numbers of the actions that `reachable_pairs` does not rule out."""
+    return [place for place, action in enumerate(model.actions) if compatible(beside, action.pre) is not None]

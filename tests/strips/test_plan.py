@@ -1,0 +1,173 @@
+import dataclasses
+import os
+import sys
+
+import pytest
+
+from statewise.strips import planner as planner_module
+from statewise.strips.domains import domain
+from statewise.strips.metrics import problem_solving
+from statewise.strips.model import Action, ActionModel
+from statewise.strips.pddl import Problem, write_pddl
+from statewise.strips.plan import UnmatchedGoal, plan
+from statewise.strips.planner import PLANNERS, PlannerTimeout, find_plan, installed
+
+
+def stacked(blocks=2):
+    """Blocksworld with everything on the table; b1 shall stand on b2."""
+    bw = domain(f"blocksworld:{blocks}")
+    return Problem(bw, bw.start[0], 1 << bw.model.atoms.index("on b1 b2"))
+
+
+def unnamed(model):
+    return ActionModel(tuple(f"p{place}" for place in range(len(model.atoms))), model.actions).with_atoms(
+        range(len(model.atoms) - 1, -1, -1)
+    )
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_a_plan_in_learned_atoms_solves_the_true_problem(name):
+    if name not in installed():
+        pytest.skip(f"{name} is not installed here")
+    task = stacked()
+    found = plan(unnamed(task.domain.model), problem=task, planner=name)
+    assert found.actions == ("pickup b1", "stack b1 b2")
+    assert found.valid_in_model
+    assert found.valid_in_problem
+    assert found.mapping["p0"] == "on b1 b2"
+    assert found.planner == name
+
+
+def test_what_is_known_false_after_a_history_decides_the_plan():
+    simple = domain("simple").model
+    assert plan(simple, goal=["q"]).actions == ()  # nothing is known false
+    found = plan(simple, goal=["p"], after=["a"])
+    assert found.actions == ("c", "b")
+    assert (found.valid_in_model, found.valid_in_problem, found.mapping) == (True, None, {})
+
+
+def test_no_plan_is_a_result():
+    simple = domain("simple").model
+    found = plan(simple, goal=["p", "q"], after=["a"])
+    assert (found.actions, found.valid_in_model) == (None, None)
+
+
+def test_a_plan_that_only_the_learned_model_allows_is_told_apart():
+    task = stacked()
+    free = ActionModel(
+        task.domain.model.atoms,
+        tuple(Action(each.name, 0, each.add, each.delete) for each in task.domain.model.actions),
+    )
+    found = plan(free, problem=task)
+    assert found.actions == ("stack b1 b2",)
+    assert found.valid_in_model
+    assert found.valid_in_problem is False
+    assert problem_solving(free, [task])["false_plan_ratio"] == 1
+
+
+def test_a_problem_read_from_pddl_is_checked_by_the_validator_as_well(tmp_path, monkeypatch):
+    from statewise.strips import plan as plan_module
+    from statewise.strips.pddl import read_problem
+
+    task = stacked()
+    write_pddl(task.domain.model, tmp_path / "d.pddl", "blocks", problem=task)
+    read = read_problem(tmp_path / "d.pddl", tmp_path / "d-problem.pddl")
+    asked = []
+
+    def spy(files, actions):
+        from statewise.strips.pddl import validated
+
+        asked.append((files, actions, validated(files, actions)))
+        return asked[-1][-1]
+
+    monkeypatch.setattr(plan_module, "validated", spy)
+    assert plan(unnamed(read.domain.model), problem=read).valid_in_problem
+    assert asked == [((tmp_path / "d.pddl", tmp_path / "d-problem.pddl"), ("pickup-b1", "stack-b1-b2"), True)]
+
+
+def test_a_goal_atom_without_a_partner_is_named():
+    task = stacked()
+    kept = [at for at, name in enumerate(task.domain.model.atoms) if name != "on b1 b2"]
+    with pytest.raises(UnmatchedGoal, match="'on b1 b2'"):
+        plan(task.domain.model.with_atoms(kept), problem=task)
+
+
+def test_a_mapping_can_be_given():
+    task = stacked()
+    learned = unnamed(task.domain.model)
+    right = plan(learned, problem=task).mapping
+    crossed = {**right, "p0": "on b2 b1", "p1": "on b1 b2"}
+    assert plan(learned, problem=task, mapping=crossed).valid_in_problem is False
+    with pytest.raises(ValueError, match="'nowhere' is no atom"):
+        plan(learned, problem=task, mapping={"p0": "nowhere"})
+    with pytest.raises(ValueError, match="to two learned atoms"):
+        plan(learned, problem=task, mapping={"p0": "handempty", "p1": "handempty"})
+    with pytest.raises(ValueError, match="'auto'"):
+        plan(learned, problem=task, mapping="names")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "either a goal in learned atoms or a problem"),
+        ({"goal": ["p"], "problem": stacked()}, "either a goal in learned atoms or a problem"),
+        ({"problem": stacked(), "after": ["a"]}, "says how it begins"),
+        ({"goal": ["z"]}, "'z' is no atom of the model; there are p, q, r"),
+        ({"goal": ["p"], "after": ["d"]}, "'d' is no action of the model; there are a, b, c"),
+        ({"goal": ["p"], "planner": "oracle"}, "'oracle' is no planner .* auto, "),
+        ({"goal": ["p"], "timeout": 0}, "above 0 seconds"),
+        ({"problem": stacked()}, "different actions"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        plan(domain("simple").model, **arguments)
+
+
+def test_the_planner_is_killed_when_its_time_is_over(tmp_path, monkeypatch):
+    """The child starts a program of its own, as some planners do; both are gone afterwards."""
+    script = tmp_path / "slow"
+    script.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\nsleep 600 &\necho $! > grandchild.tmp\nmv grandchild.tmp grandchild\nwait\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    simple = domain("simple").model
+    with pytest.raises(PlannerTimeout, match="found nothing within 2 seconds"):
+        find_plan(simple, 0b101, 0b010, "pyperplan", 2)
+    assert not alive(int((tmp_path / "grandchild").read_text()))
+
+
+def alive(process):
+    """Whether a process still runs; one that waits to be collected does not."""
+    try:
+        os.kill(process, 0)
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_a_planner_that_fails_is_quoted(tmp_path, monkeypatch):
+    script = tmp_path / "broken"
+    script.write_text("#!/bin/sh\ncat > /dev/null\necho out of luck >&2\nexit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(ValueError, match="pyperplan failed: out of luck"):
+        find_plan(domain("simple").model, 0b101, 0b010, "pyperplan", 30)
+
+
+def test_without_the_extra_it_is_named(monkeypatch):
+    simple = domain("simple").model
+    monkeypatch.setattr(planner_module, "PLANNERS", {})
+    with pytest.raises(ValueError, match=r"needs a planner.*statewise\[planning\]"):
+        plan(simple, goal=["p"])
+    monkeypatch.setitem(sys.modules, "unified_planning", None)
+    with pytest.raises(ValueError, match=r"needs unified-planning: pip install 'statewise\[planning\]'"):
+        plan(simple, goal=["p"])
+
+
+def test_a_result_cannot_be_changed():
+    found = plan(domain("simple").model, goal=["q"])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.actions = None
