@@ -1,6 +1,7 @@
 """Action models made from others: with errors, in another order, or written another way."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from random import Random
 
 from statewise.strips.heads import heads
@@ -33,11 +34,19 @@ def permuted(model: ActionModel, order: Callable[[range], list[int]]) -> ActionM
     return other.with_actions([model.names[number] for number in order(range(len(model.actions)))])
 
 
+def with_needless_adds(model: ActionModel) -> ActionModel:
+    """An equivalent model: an action that requires an atom and leaves it also adds it, which it was fine before."""
+    return ActionModel(
+        model.atoms,
+        tuple(replace(action, add=action.add | action.pre & ~action.delete) for action in model.actions),
+    )
+
+
 def split(model: ActionModel, seed: int) -> ActionModel:
     """An equivalent model: every head becomes three that reject together what it rejects.
 
     A head rejects if one of its deletes is followed by one of its preconditions with none of its adds between. Each of
-    the three takes a part of these pairs. So no head is left as it was, where it has more than one of each.
+    the three takes a part of these pairs. A head with one delete and one precondition stays as it was.
     """
     random = Random(seed)
     columns = []
