@@ -1,0 +1,152 @@
+"""Is every trace that one action model accepts accepted by another? Decided exactly, one atom at a time.
+
+By Definition 1 of the STRIPS Transformer paper a trace is accepted iff every atom by itself accepts it: the language of
+a model is the intersection of the languages of its atoms. So L(M) lies in L(M') iff it lies in L(q) for each atom q of
+M': a sum of small searches over known-false sets of M, where a product of both models grows beyond all bounds.
+
+The question is PSPACE-complete in general (it holds the existence of a plan), so every search runs within limits, and
+what they cut off is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from statewise.strips.heads import Head, heads, uncovered
+from statewise.strips.model import Action, ActionModel, Atoms, bits
+from statewise.strips.search import MAX_STATES, SECONDS, Limits, Node, Search, shortest
+
+HERE = 0
+"""The one place of a search to which places do not matter."""
+
+
+class KnownFalseSearch(Search):
+    """The search under Definition 1."""
+
+    def __init__(self, accepting: ActionModel, head: Head) -> None:
+        super().__init__(accepting, head)
+        between = [(at, action) for at, action in enumerate(accepting.actions) if not head.touching >> at & 1]
+        relevant, used = _relevant((goal for goal, _ in self.goals), [action for _, action in between])
+        self.relevant = relevant
+        """The atoms that matter on a way to a goal: all else is left out of the known-false sets."""
+        # an action that adds nothing of use can be left out, since what it deletes only forbids more
+        self.actions = [
+            (action.pre, action.add & ~action.delete & relevant, action.delete & relevant, at)
+            for (at, action), of_use in zip(between, used)
+            if of_use
+        ]
+
+    def begin(self) -> Iterator[tuple[Node, int]]:
+        """What each action `a` that deletes the atom makes known to be false."""
+        for number in bits(self.head.delete):
+            yield (HERE, self.accepting.actions[number].delete & self.relevant), number
+
+    def excluded(self, limits: Limits) -> bool:
+        """By pairs of atoms."""
+        return pairs_exclude(
+            [false for (_, false), _ in self.begin()],
+            [action[:3] for action in self.actions],
+            [goal for goal, _ in self.goals],
+            limits,
+        )
+
+    def steps(self, node: Node) -> Iterator[tuple[Node, int]]:
+        """Actions that are accepted and that make something fine again."""
+        false = node[1]
+        for pre, add, delete, number in self.actions:
+            if add & false and not pre & false:
+                yield (HERE, false & ~add | delete), number
+
+
+def _relevant(goals: Iterable[Atoms], actions: Sequence[Action]) -> tuple[Atoms, list[bool]]:
+    """The atoms that matter on a way to one of the goals, and which of the actions do."""
+    relevant = 0
+    for goal in goals:
+        relevant |= goal
+    used = [False] * len(actions)
+    grown = True
+    while grown:
+        grown = False
+        for place, action in enumerate(actions):
+            if not used[place] and action.add & relevant:
+                used[place] = grown = True
+                relevant |= action.pre
+    return relevant, used
+
+
+def pairs_exclude(
+    starts: Sequence[Atoms], actions: Iterable[tuple[Atoms, Atoms, Atoms]], goals: Sequence[Atoms], limits: Limits
+) -> bool:
+    """Whether pairs of atoms prove that no known-false set disjoint from one of the `goals` can be reached.
+
+    `starts` are known-false sets, `actions` the pre, add and delete of each. For every atom those are kept that can be
+    fine together with it, over-approximated: the h^2 bound of planning (Haslum and Geffner, 2000), here from all starts
+    at once. False proves nothing.
+    """
+    split = [(pre, list(bits(pre)), add, list(bits(add)), delete) for pre, add, delete in actions]
+    atoms = 0
+    for goal in goals:
+        atoms |= goal
+    for pre, _, add, _, _ in split:
+        atoms |= pre | add
+    fine = 0
+    together = dict.fromkeys(bits(atoms), 0)
+    for false in starts:
+        free = atoms & ~false
+        fine |= free
+        for atom in bits(free):
+            together[atom] |= free
+    grown = True
+    while grown:
+        grown = False
+        limits.look_at_the_clock()
+        for pre, required, add, added, delete in split:
+            along = fine  # what can be fine together with all that the action requires
+            for atom in required:
+                along &= together[atom]
+            if pre & ~along:
+                continue
+            fine |= add
+            beside = along & ~delete | add
+            for atom in added:
+                more = beside & ~together[atom]
+                if more:
+                    grown = True
+                    together[atom] |= more
+                    for other in bits(more):
+                        together[other] |= 1 << atom
+    return all(any(goal & ~together[atom] for atom in bits(goal)) for goal in goals)
+
+
+def contained(
+    inner: ActionModel, outer: ActionModel, *, seconds: float = SECONDS, max_states: int = MAX_STATES
+) -> bool | None:
+    """Whether every trace that `inner` accepts is accepted by `outer` (Definition 1); None: not decided in the limits.
+
+    Raises `ValueError` unless both have the same actions, in whatever order.
+    """
+    return _none_rejects(heads(outer.with_actions(inner.names)), inner, Limits(seconds, max_states))
+
+
+def implied(
+    model: ActionModel, atom: int, among: Atoms, *, seconds: float = SECONDS, max_states: int = MAX_STATES
+) -> bool | None:
+    """Whether the atoms `among`, without `atom` itself, reject every trace that `atom` rejects; None: not decided.
+
+    If so, the model that has just the atoms `among` accepts the same traces with and without `atom`. To prune, ask one
+    atom after the other and take the implied ones out of `among` before the next question: of two equal atoms each is
+    implied by the other.
+    """
+    others = model.with_atoms(list(bits(among & ~(1 << atom))))
+    return _none_rejects([heads(model)[atom]], others, Limits(seconds, max_states))
+
+
+def _none_rejects(wanted: Iterable[Head], accepting: ActionModel, limits: Limits) -> bool | None:
+    """Whether no head rejects a trace that the model accepts."""
+    searches = [KnownFalseSearch(accepting, head) for head in uncovered(wanted, heads(accepting))]
+    found, limit = shortest(
+        searches, limits, lambda trace: trace[:0]
+    )  # any will do, and nothing is shorter than nothing
+    if found is not None:
+        return False
+    return True if limit is None else None
