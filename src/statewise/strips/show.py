@@ -1,6 +1,6 @@
-"""An action model to look at: as text, with what its B-RASP program does on a trace, and as pictures of its parameters.
+"""An action model as text, and what its B-RASP program does on a trace (Figures 1 and 3 of the paper).
 
-The tables are those of Figures 1 and 3 of the STRIPS Transformer paper, the pictures its equations 8 to 10.
+The pictures, `save_...`, are of `pictures.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from statewise.reporting.tables import text_table
 from statewise.strips.brasp import NOWHERE, Execution, run
-from statewise.strips.model import ActionModel, Atoms, bits
+from statewise.strips.model import ActionModel, Atoms
+from statewise.strips.pictures import save_attention, save_models, save_theta
 from statewise.strips.traces import Trace
+
+__all__ = ["model_table", "parse_trace", "save_attention", "save_models", "save_theta", "show"]
 
 WIDTH = 34
 """Characters of a list of atoms in the table of actions; longer ones go on below."""
@@ -24,7 +27,7 @@ INVALID = "!"
 
 
 def show(model: ActionModel, trace: Sequence[int] | None = None) -> str:
-    """The action model as a table; with a trace of action numbers the vectors of Figure 1 and the attention of Figure 3.
+    """The action model as a table; with a trace of action numbers Figure 1's vectors and Figure 3's attention.
 
     In tables of a trace, rows and heads that are zero throughout it are left out and named below. Positions count from
     1 as in the paper. Raises `ValueError` if the trace is empty or has actions that the model has not.
@@ -55,20 +58,14 @@ def model_table(model: ActionModel) -> str:
     """What each action requires, adds and deletes."""
 
     def cell(atoms: Atoms) -> list[str]:
-        names = [name.replace(" ", _SPACE) for name in model.spelled(atoms)]
-        lines = textwrap.wrap(", ".join(names), WIDTH, break_long_words=False, break_on_hyphens=False)
-        return [line.replace(_SPACE, " ") for line in lines] or ["-"]
+        return _wrapped("", model.spelled(atoms), WIDTH) or ["-"]
 
     rows = []
     for action in model.actions:
         cells = [[action.name], cell(action.pre), cell(action.add), cell(action.delete)]
         rows += [[each[line] if line < len(each) else "" for each in cells] for line in range(max(map(len, cells)))]
     table = text_table(["action", "requires", "adds", "deletes"], rows, left=range(4))
-    return f"{len(model.atoms)} atoms: {', '.join(model.atoms)}\n{len(model.actions)} actions\n\n{table}"
-
-
-_SPACE = "\N{NO-BREAK SPACE}"
-"""Keeps a name together that has spaces in it."""
+    return f"{_listing(f'{len(model.atoms)} atoms', model.atoms)}\n{len(model.actions)} actions\n\n{table}"
 
 
 def _trace_parts(model: ActionModel, trace: Sequence[int]) -> Iterator[str]:
@@ -156,4 +153,12 @@ def _aligned(*blocks: list[list[str]]) -> str:
 
 
 def _listing(title: str, names: Sequence[str]) -> str:
-    return textwrap.fill(f"{title}: {', '.join(names)}", PAGE, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n  ".join(_wrapped(f"{title}: ", names, PAGE)).rstrip()
+
+
+def _wrapped(before: str, names: Sequence[str], width: int) -> list[str]:
+    """Lines of names with commas between them, broken between names alone."""
+    blank = "\N{NO-BREAK SPACE}"
+    text = before + ", ".join(name.replace(" ", blank) for name in names)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(blank, " ") for line in lines]
