@@ -64,23 +64,41 @@ def test_held_out_traces_differ_and_may_be_longer():
     assert set(task.sample(np.random.default_rng(0), 10).lengths) == {10}
 
 
-def test_what_is_legal_and_known_is_definition_1():
+def test_what_is_legal_is_definition_1():
     task = make()
     examples, model = task.held_out(10), task.model
-    labels = task.labels(examples)
+    allowed = task._legal_after(examples)
     for row, trace in enumerate(examples.tokens.tolist()):
-        for place in range(len(trace)):
-            known_false = model.after(trace[: place + 1])
-            assert labels[row, place] == known_false
-            if place < len(trace) - 1:
-                assert task.legal(np.array(trace[: place + 1])).tolist() == model.possible(known_false)
+        for place in range(len(trace) - 1):
+            possible = model.possible(model.after(trace[: place + 1]))
+            assert task.legal(np.array(trace[: place + 1])).tolist() == possible
+            assert np.flatnonzero(allowed[row, place]).tolist() == possible
     assert len(task.legal(np.empty(0, np.int64))) == len(model.actions)  # nothing is known to be false
 
 
-def test_labels_are_undefined_on_padding():
+@pytest.mark.parametrize("name", ["blocksworld:3", "ferry:2x2", "simple"])
+def test_labels_are_the_real_states(name):
+    task = make(domain=name, max_length=25, held_out_traces=20)
+    model, begins = task.model, task.domain.initial_states(4)
+    for examples in (task.held_out(), task.sample(np.random.default_rng(0), 20)):
+        labels = task.labels(examples)
+        for row, trace in enumerate(examples.tokens.tolist()):
+            states = [state for state in begins if runs_from(model, state, trace)]
+            for place, number in enumerate(trace):
+                states = [model.result(state, number) for state in states]
+                known = task.walks.places[states[0]] if len(set(states)) == 1 else -1
+                assert labels[row, place] == known
+
+
+def test_labels_are_undefined_on_padding_and_where_no_walk_of_the_task_leads():
     task = make()
-    short = Examples.of([np.array([0, 1]), np.array([0, 1, 0])], [1, 1])
-    assert (task.labels(short) == -1).tolist() == [[False, False, True], [False, False, False]]
+    whole = task.held_out(2)
+    cut = Examples(whole.tokens, np.array([30, 12]), whole.prompt_lengths)
+    labels = task.labels(cut)
+    assert (labels[0] >= 0).all()
+    assert (labels[1, 12:] == -1).all()
+    nonsense = Examples.of([task.encode("pickup b1, pickup b2")], [1])
+    assert (task.labels(nonsense) == -1).all()
 
 
 def completions(task, *texts):

@@ -33,7 +33,7 @@ HELD_OUT_SHARE = 16
 MOST_STATES = 20_000
 """Domains with more states are refused: walks read a table of all."""
 MOST_ATOMS = 62
-"""A label is a set of atoms as the bits of an int64."""
+"""Sets of atoms are the bits of an int64 here."""
 
 
 @dataclass(frozen=True)
@@ -240,20 +240,40 @@ class StripsTraces(Task, World):
     # World
 
     def labels(self, examples: Examples) -> np.ndarray:
-        """(n, T): the set of atoms known to be false after each position, as bits; -1 on padding.
+        """(n, T): the number of the real state after each position; -1 on padding and where it is not known.
 
-        The real state is not told by a trace; this set is, and where all atoms were touched the two are the same.
+        It follows from the whole trace and the four states in which walks begin. Where the trace could be walked from
+        more than one of these, or from none, as in files of other walks, it is known only where all lead to one state.
         """
-        known_false = np.zeros(len(examples), np.int64)
-        labels = np.full(examples.tokens.shape, -1, np.int64)
+        state = np.broadcast_to(self._begins, (len(examples), len(self._begins)))
+        passed = np.empty((*examples.tokens.shape, len(self._begins)), np.int64)
         for place, actions in enumerate(examples.tokens.T):
-            known_false = known_false & ~self._sets["add"][actions] | self._sets["delete"][actions]
-            labels[:, place] = np.where(place < examples.lengths, known_false, -1)
-        return labels
+            real = (place < examples.lengths)[:, None]
+            state = np.where(real & (state >= 0), self._following[state, actions[:, None]], state)
+            passed[:, place] = state
+        alive = (state >= 0)[:, None]  # from where the whole trace can be walked
+        lowest = np.where(alive, passed, np.iinfo(np.int64).max).min(axis=2)
+        known = alive.any(axis=2) & (np.where(alive, passed, -1).max(axis=2) == lowest)
+        real = np.arange(examples.tokens.shape[1]) < examples.lengths[:, None]
+        return np.where(known & real, lowest, -1)
+
+    @cached_property
+    def _following(self) -> np.ndarray:
+        """(S, V) the place of the state after an action, -1 where it is not applicable."""
+        walks = self.walks
+        following = np.full((len(walks.counts), len(self.vocab)), -1, np.int64)
+        rows, columns = np.nonzero(np.arange(walks.actions.shape[1]) < walks.counts[:, None])
+        following[rows, walks.actions[rows, columns]] = walks.after[rows, columns]
+        return following
 
     def _legal_after(self, examples: Examples) -> np.ndarray:
         """(n, T, V) bool: the actions that Definition 1 allows after each position."""
-        return self._sets["pre"] & self.labels(examples)[:, :, None] == 0
+        known_false = np.zeros(len(examples), np.int64)
+        allowed = np.empty((*examples.tokens.shape, len(self.vocab)), bool)
+        for place, actions in enumerate(examples.tokens.T):
+            known_false = known_false & ~self._sets["add"][actions] | self._sets["delete"][actions]
+            allowed[:, place] = self._sets["pre"] & known_false[:, None] == 0
+        return allowed
 
     @cached_property
     def _sets(self) -> dict[str, np.ndarray]:
