@@ -34,6 +34,11 @@ FIELDS = {
         {"vocabulary": 300, "context": 64, "held_out_share": 0.2},
         {"vocabulary": 300, "context": 64, "held_out_share": 0.2, "encoding": "fill_in_the_middle"},
     ],
+    "strips_traces": [
+        {"held_out_traces": 200},
+        {"domain": "ferry:2x1", "max_length": 20, "held_out_length": 30, "held_out_traces": 100},
+        {"domain": "simple", "max_length": 40, "held_out_traces": 50, "states_seed": 1},
+    ],
 }
 CASES = [(name, fields) for name in TASKS for fields in FIELDS[name]]
 every_task = pytest.mark.parametrize(("name", "fields"), CASES, ids=str)

@@ -8,5 +8,6 @@ TASKS = Table(
         "path_star": ("statewise.tasks.path_star:PathStar", "find the arm of a star graph that ends at the goal"),
         "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences, from a text file or JSON lines"),
         "stories": ("statewise.tasks.stories:Stories", "short stories, told onwards or towards a known ending"),
+        "strips_traces": ("statewise.tasks.strips_traces:StripsTraces", "action traces of a planning domain"),
     },
 )

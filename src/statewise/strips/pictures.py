@@ -1,0 +1,207 @@
+"""Pictures of action models: theta as it was learned, the learned model with the true one, attention on a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from statewise.strips.brasp import NOWHERE, run
+from statewise.strips.model import ActionModel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 130
+PANELS = {"required": "query", "affected": "key", "deleted": "value"}
+"""What the last axis of theta says of an atom and an action, and the vector of its head that it becomes."""
+
+SAME, EXCESS, MISSING, ABSENT = "#3b6fb6", "#d1432f", "#f0b429", "#ececec"
+GRID = "#d5d9df"
+
+
+def save_theta(theta: np.ndarray, path: Path, atoms: Sequence[str], actions: Sequence[str]) -> None:
+    """The parameters as a PNG: three heat maps, atoms down and actions across (equations 8 to 13).
+
+    `theta` is [L, A, 3] in [0, 1], in the order query, key, value; `atoms` and `actions` are its L and A names. Raises
+    `ValueError` if they do not fit.
+    """
+    theta = np.asarray(theta, float)
+    if theta.shape != (len(atoms), len(actions), 3) or not theta.size:
+        raise ValueError(
+            f"theta must have the shape (atoms, actions, 3) = ({len(atoms)}, {len(actions)}, 3) and hold something, "
+            f"not {theta.shape}"
+        )
+    if not ((theta >= 0) & (theta <= 1)).all():
+        raise ValueError("theta must lie between 0 and 1")
+    figure, grid = _panels(1, atoms, actions)
+    cell = _cell_size(theta.shape)
+    for place, (what, letter) in enumerate(PANELS.items()):
+        axes = grid[0][place]
+        drawn = _cells(axes, theta[:, :, place], vmin=0, vmax=1, cmap="Blues")
+        axes.set_title(f"{what} ({letter})", fontsize=9)
+        _names(axes, atoms if place == 0 else [], actions, cell)
+    beside = grid[0][-1].inset_axes((1 + 0.15 / (len(actions) * cell), 0, 0.15 / (len(actions) * cell), 1))
+    figure.colorbar(drawn, cax=beside).ax.tick_params(labelsize=8)
+    _save(figure, path)
+
+
+def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> None:
+    """A learned action model above the true one as a PNG: what each action requires, adds and deletes.
+
+    Atoms are matched by their order, whatever their names; where one model has more, the other has empty rows. Actions
+    are matched by name. Raises `ValueError` if their actions differ, or there are no atoms or actions.
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    learned = learned.with_actions(reference.names)
+    rows = max(len(learned.atoms), len(reference.atoms))
+    if not rows or not reference.actions:
+        raise ValueError("models without atoms or without actions make no picture")
+    kinds = {"requires": "pre", "adds": "add", "deletes": "delete"}
+    has = {
+        (model, kind): np.array([[getattr(action, kind) >> place & 1 for action in model.actions]
+                                 for place in range(rows)], bool)
+        for model in (learned, reference) for kind in kinds.values()
+    }  # fmt: skip
+    labels = {model: [*model.atoms, *["-"] * (rows - len(model.atoms))] for model in (learned, reference)}
+    cell = _cell_size((rows, len(reference.actions)))
+    figure, grid = _panels(2, max(labels.values(), key=lambda names: max(map(len, names))), reference.names)
+    colours = ListedColormap(["white", SAME, EXCESS, MISSING, ABSENT])
+    for line, (model, who) in enumerate(((learned, "learned"), (reference, "true"))):
+        for place, (title, kind) in enumerate(kinds.items()):
+            mine, truth = has[learned, kind], has[reference, kind]
+            shown = np.where(mine & truth, 1, 0)
+            shown[truth & ~mine] = 3
+            shown[mine & ~truth] = 2 if model is learned else 0
+            shown[len(model.atoms) :] = 4
+            axes = grid[line][place]
+            _cells(axes, shown, vmin=-0.5, vmax=4.5, cmap=colours)
+            _crosses(axes, shown, cell)
+            axes.set_title(f"{who}: {title}", fontsize=9)
+            _names(axes, labels[model] if place == 0 else [], reference.names if line else [], cell)
+    count = {EXCESS: 0, MISSING: 0}
+    for kind in kinds.values():
+        count[EXCESS] += int((has[learned, kind] & ~has[reference, kind]).sum())
+        count[MISSING] += int((has[reference, kind] & ~has[learned, kind]).sum())
+    patches = [Patch(color=SAME, label="in both"), Patch(color=EXCESS, label=f"x  learned alone ({count[EXCESS]})"),
+               Patch(color=MISSING, label=f"o  true alone ({count[MISSING]})")]  # fmt: skip
+    if len(learned.atoms) != len(reference.atoms):
+        patches.append(Patch(color=ABSENT, label="no such atom"))
+    figure.legend(handles=patches, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def save_attention(model: ActionModel, trace: Sequence[int], path: Path) -> None:
+    """Attention on a trace of action numbers as a PNG (Figure 3 of the paper).
+
+    Of each head that attends to anything the scores, queries down and keys across; what is masked is blank, where a
+    query attends is grey, and y stands at the right, red where it says that an action is not applicable. Raises
+    `ValueError` if the trace is empty or has actions that the model has not.
+    """
+    done = run(model, trace)
+    n = len(done.word)
+    heads = [atom for atom in model.atoms if (done.attended[f"Y_{atom}"] != NOWHERE).any()]
+    names = [model.names[number] for number in done.word]
+    short = max(map(len, names)) <= 3
+    down = names if short else [f"{position + 1} {name}" for position, name in enumerate(names)]
+    across = names if short else [str(position + 1) for position in range(n)]
+    columns = min(4, max(1, len(heads)))
+    lines = max(1, -(-len(heads) // columns))
+    cell = float(np.clip(6 / n, 0.17, 0.32))
+    left = max(map(len, down)) * 0.075
+    figure = _canvas(columns * ((n + 2) * cell + 0.6) + left, lines * (n * cell + 0.8) + 0.5, 0.15)
+    verdict = "negative" if done.output else "positive"
+    silent = len(model.atoms) - len(heads)
+    rest = f"; {silent} heads attend to nothing" if silent else ""
+    figure.suptitle(f"{verdict} trace{rest}", fontsize=10)
+    for place, atom in enumerate(heads):
+        axes = figure.add_subplot(lines, columns, place + 1)
+        query, key, out, attended = done[f"Q_{atom}"], done[f"K_{atom}"], done[f"Y_{atom}"], done.attended[f"Y_{atom}"]
+        font = cell * 72 * 0.5
+        for i in range(n):
+            for j in range(i):
+                grey = "0.72" if attended[i] == j else "white"
+                _square(axes, j, i, grey, str(int(query[i] and key[j])), font)
+            _square(axes, n + 0.5, i, EXCESS if out[i] else "white", str(int(out[i])), font)
+        axes.set(xlim=(-0.1, n + 1.6), ylim=(n + 0.1, -0.1), aspect="equal")
+        axes.set_title(f"head {atom}", fontsize=9)
+        axes.set_xticks([*np.arange(n) + 0.5, n + 1], [*across, "y"], fontsize=8)
+        axes.set_yticks(np.arange(n) + 0.5, down if place % columns == 0 or short else across, fontsize=8)
+        for labels in (axes.get_xticklabels()[:n], axes.get_yticklabels()):
+            for label, wrong in zip(labels, done["Y"]):
+                label.set_color(EXCESS if wrong else "black")
+        _bare(axes)
+    _save(figure, path)
+
+
+def _canvas(width: float, height: float, gap: float = 0.04) -> Figure:
+    """A figure of so many inches, with a gap between its panels."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    engine = ConstrainedLayoutEngine(w_pad=gap)
+    figure = Figure(figsize=(max(width, 3.5), max(height, 2.5)), layout=engine)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Cut to what is drawn, since the sizes of names are guessed."""
+    figure.savefig(path, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12)
+
+
+def _cell_size(shape: Sequence[int]) -> float:
+    """Inches of a cell of a matrix with so many rows and columns."""
+    return float(np.clip(5 / max(shape[:2]), 0.13, 0.3))
+
+
+def _panels(lines: int, down: Sequence[str], across: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
+    """Lines of three panels whose matrices have the names `down` and `across`."""
+    cell = _cell_size((len(down), len(across)))
+    letter = _font(cell) * 0.6 / 72
+    width = 3 * (max(len(across) * cell, 1.2) + 0.3) + max(map(len, down)) * letter + 1.0
+    height = lines * (len(down) * cell + 0.45) + max(map(len, across)) * letter + 0.5
+    figure = _canvas(width, height)
+    return figure, [[figure.add_subplot(lines, 3, 3 * line + place + 1) for place in range(3)] for line in range(lines)]
+
+
+def _font(cell: float) -> float:
+    return min(9.0, cell * 72 * 0.72)
+
+
+def _cells(axes: Axes, values: np.ndarray, **colours: Any) -> Any:
+    return axes.pcolormesh(values, edgecolors=GRID, linewidth=0.4, **colours)
+
+
+def _crosses(axes: Axes, shown: np.ndarray, cell: float) -> None:
+    """Differences are told by a sign too, not by colour alone."""
+    for kind, sign in ((2, "x"), (3, "o")):
+        rows, columns = np.nonzero(shown == kind)
+        axes.plot(columns + 0.5, rows + 0.5, sign, color="black", markerfacecolor="none", markersize=cell * 72 * 0.4)
+
+
+def _names(axes: Axes, down: Sequence[str], across: Sequence[str], cell: float) -> None:
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    axes.set_xticks(np.arange(len(across)) + 0.5, across, rotation=90, fontsize=_font(cell))
+    axes.set_yticks(np.arange(len(down)) + 0.5, down, fontsize=_font(cell))
+    _bare(axes)
+
+
+def _square(axes: Axes, x: float, y: float, colour: str, text: str, font: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="0.5", linewidth=0.6))
+    pale = {"0": "0.65"}  # so that the ones stand out
+    axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=font, color=pale.get(text, "black"))
+
+
+def _bare(axes: Axes) -> None:
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,164 @@
+"""An action model as text, and what its B-RASP program does on a trace (Figures 1 and 3 of the paper).
+
+The pictures, `save_...`, are of `pictures.py`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from statewise.reporting.tables import text_table
+from statewise.strips.brasp import NOWHERE, Execution, run
+from statewise.strips.model import ActionModel, Atoms
+from statewise.strips.pictures import save_attention, save_models, save_theta
+from statewise.strips.traces import Trace
+
+__all__ = ["model_table", "parse_trace", "save_attention", "save_models", "save_theta", "show"]
+
+WIDTH = 34
+"""Characters of a list of atoms in the table of actions; longer ones go on below."""
+SHORT = 3
+"""Names of actions up to so many characters stand above their columns; longer ones are listed by their positions."""
+PAGE = 100
+"""Characters of a line of running text."""
+INVALID = "!"
+"""Stands before actions that are not applicable."""
+
+
+def show(model: ActionModel, trace: Sequence[int] | None = None) -> str:
+    """The action model as a table; with a trace of action numbers Figure 1's vectors and Figure 3's attention.
+
+    In tables of a trace, rows and heads that are zero throughout it are left out and named below. Positions count from
+    1 as in the paper. Raises `ValueError` if the trace is empty or has actions that the model has not.
+    """
+    return model_table(model) if trace is None else "\n\n".join(_trace_parts(model, trace))
+
+
+def parse_trace(model: ActionModel, text: str) -> Trace:
+    """Action numbers of names with white space or commas between them, such as `a c c b` or `pickup b1, stack b1 b2`.
+
+    The longest name that fits is taken. Raises `ValueError` where no action begins.
+    """
+    names = sorted(model.names, key=len, reverse=True)
+    found, left = [], text.lstrip(" \t\n,")
+    while left:
+        name = next((name for name in names if left.startswith(name) and left[len(name) :][:1] in _BETWEEN), None)
+        if name is None:
+            raise ValueError(f"no action of the model begins here: {left[:40]!r}")
+        found.append(model.number[name])
+        left = left[len(name) :].lstrip(" \t\n,")
+    return tuple(found)
+
+
+_BETWEEN = ("", " ", "\t", "\n", ",")
+
+
+def model_table(model: ActionModel) -> str:
+    """What each action requires, adds and deletes."""
+
+    def cell(atoms: Atoms) -> list[str]:
+        return _wrapped("", model.spelled(atoms), WIDTH) or ["-"]
+
+    rows = []
+    for action in model.actions:
+        cells = [[action.name], cell(action.pre), cell(action.add), cell(action.delete)]
+        rows += [[each[line] if line < len(each) else "" for each in cells] for line in range(max(map(len, cells)))]
+    table = text_table(["action", "requires", "adds", "deletes"], rows, left=range(4))
+    return f"{_listing(f'{len(model.atoms)} atoms', model.atoms)}\n{len(model.actions)} actions\n\n{table}"
+
+
+def _trace_parts(model: ActionModel, trace: Sequence[int]) -> Iterator[str]:
+    done = run(model, trace)
+    names = [model.names[number] for number in done.word]
+    negative = "negative" if done.output else "positive"
+    yield f"{negative} trace of {len(names)} action{'s' if len(names) > 1 else ''}"
+    if max(map(len, names)) > SHORT or done.output:
+        yield "\n".join(_steps(model, done))
+    yield "The B-RASP program's vectors (equations 2 to 7)\n\n" + _vectors_table(model, done)
+    yield "Attention: queries i down, keys j across, [ ] where i attends, y the output (equation 5)"
+    silent = []
+    for atom in model.atoms:
+        if (done.attended[f"Y_{atom}"] != NOWHERE).any():
+            yield _attention_table(model, done, atom)
+        else:
+            silent.append(atom)
+    if silent:
+        yield _listing("Heads that attend to nothing, so that y is 0", silent)
+
+
+def _steps(model: ActionModel, done: Execution) -> Iterator[str]:
+    """The actions, a line each, with what is missing for those that are not applicable and which action deleted it."""
+    wide = len(str(len(done.word)))
+    for position, number in enumerate(done.word):
+        reasons = [
+            f"{atom} was deleted by {done.attended[f'Y_{atom}'][position] + 1}"
+            for atom in model.atoms
+            if done[f"Y_{atom}"][position]
+        ]
+        mark, note = (INVALID, f"   not applicable: {', '.join(reasons)}") if reasons else (" ", "")
+        yield f"{mark}{position + 1:>{wide}}  {model.names[number]}{note}"
+
+
+def _heading(model: ActionModel, done: Execution) -> list[list[str]]:
+    """Rows above the columns of positions: their numbers, and the actions if their names are short."""
+    marks = [INVALID if wrong else "" for wrong in done["Y"]]
+    names = [model.names[number] for number in done.word]
+    if max(map(len, names)) > SHORT:
+        return [[f"{mark}{position + 1}" for position, mark in enumerate(marks)]]
+    return [[str(position + 1) for position in range(len(names))], [mark + name for mark, name in zip(marks, names)]]
+
+
+def _vectors_table(model: ActionModel, done: Execution) -> str:
+    heading = [["", *row] for row in _heading(model, done)]
+    present = [number for number in range(len(model.names)) if number in done.word]
+    used = [atom for atom in model.atoms if done[f"Q_{atom}"].any() or done[f"K_{atom}"].any()]
+    blocks = [[f"I_{model.names[number]}" for number in present]]
+    blocks += [[f"{letter}_{atom}" for letter in "QKVY"] for atom in used]
+    blocks.append(["Y", "Z"])
+    cells = [[[name, *("1" if bit else "0" for bit in done[name])] for name in block] for block in blocks]
+    parts = [_aligned(heading, *cells)]
+    absent = [name for number, name in enumerate(model.names) if number not in present]
+    unused = [atom for atom in model.atoms if atom not in used]
+    parts += [_listing("Not in the trace", absent)] if absent else []
+    parts += [_listing("Atoms that no action of the trace requires or affects", unused)] if unused else []
+    return "\n".join(parts)
+
+
+def _attention_table(model: ActionModel, done: Execution, atom: str) -> str:
+    query, key, out, attended = done[f"Q_{atom}"], done[f"K_{atom}"], done[f"Y_{atom}"], done.attended[f"Y_{atom}"]
+    n = len(done.word)
+    heading = _heading(model, done)
+    top = [["", *(f"{cell} " for cell in row), last] for row, last in zip(heading, ["y", ""])]
+    left = [" ".join(column) for column in zip(*heading)]
+    rows = []
+    for i in range(n):
+        scores = [f" {int(query[i] and key[j])} " if j < i else "" for j in range(n)]
+        if attended[i] != NOWHERE:
+            scores[attended[i]] = "[1]"
+        rows.append([left[i], *scores, str(int(out[i]))])
+    return f"head {atom}\n" + _aligned(top, rows)
+
+
+def _aligned(*blocks: list[list[str]]) -> str:
+    """Rows in blocks with rules between them; the first column to the left, the others to the right."""
+    widths = [max(len(row[place]) for block in blocks for row in block) for place in range(len(blocks[0][0]))]
+
+    def line(row: list[str]) -> str:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+        return " ".join([row[0].ljust(widths[0]), *cells]).rstrip()
+
+    rule = "-" * (sum(widths) + len(widths) - 1)
+    return f"\n{rule}\n".join("\n".join(line(row) for row in block) for block in blocks)
+
+
+def _listing(title: str, names: Sequence[str]) -> str:
+    return "\n  ".join(_wrapped(f"{title}: ", names, PAGE)).rstrip()
+
+
+def _wrapped(before: str, names: Sequence[str], width: int) -> list[str]:
+    """Lines of names with commas between them, broken between names alone."""
+    blank = "\N{NO-BREAK SPACE}"
+    text = before + ", ".join(name.replace(" ", blank) for name in names)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(blank, " ") for line in lines]

@@ -1,0 +1,200 @@
+"""What is shown of a model and of a trace holds what the equations say, and the pictures are pictures."""
+
+import re
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from statewise.strips.domains import domain
+from statewise.strips.model import Action, ActionModel
+from statewise.strips.pictures import ABSENT, EXCESS, MISSING
+from statewise.strips.show import parse_trace, save_attention, save_models, save_theta, show
+
+SIMPLE = domain("simple").model
+BLOCKS = domain("blocksworld:3").model
+
+POSITIVE = """
+I_a 1 0 0 0 0 1
+I_b 0 0 0 1 0 0
+I_c 0 1 1 0 1 0
+Q_p 1 0 0 0 0 1
+K_p 1 0 0 1 0 1
+V_p 1 0 0 0 0 1
+Y_p 0 0 0 0 0 0
+Q_q 0 0 0 1 0 0
+K_q 1 0 0 1 0 1
+V_q 0 0 0 1 0 0
+Y_q 0 0 0 0 0 0
+Q_r 1 0 0 1 0 1
+K_r 1 1 1 1 1 1
+V_r 1 0 0 1 0 1
+Y_r 0 0 0 0 0 0
+Y 0 0 0 0 0 0
+Z 0 0 0 0 0 0
+"""
+NEGATIVE = """
+I_a 1 0 1 0 0 0
+I_b 0 0 0 0 1 1
+I_c 0 1 0 1 0 0
+Q_p 1 0 1 0 0 0
+K_p 1 0 1 0 1 1
+V_p 1 0 1 0 0 0
+Y_p 0 0 1 0 0 0
+Q_q 0 0 0 0 1 1
+K_q 1 0 1 0 1 1
+V_q 0 0 0 0 1 1
+Y_q 0 0 0 0 0 1
+Q_r 1 0 1 0 1 1
+K_r 1 1 1 1 1 1
+V_r 1 0 1 0 1 1
+Y_r 0 0 0 0 0 1
+Y 0 0 1 0 0 1
+Z 1 1 1 1 1 1
+"""
+
+
+def shown(text, model=SIMPLE):
+    return show(model, parse_trace(model, text))
+
+
+@pytest.mark.parametrize(("trace", "expected"), [("a c c b c a", POSITIVE), ("a c a c b b", NEGATIVE)])
+def test_the_table_of_figure_1(trace, expected):
+    text = shown(trace)
+    rows = [" ".join(line.split()) for line in text.splitlines() if re.match(r"[IQKVYZ](_\S+)? ", line)]
+    assert rows == expected.split("\n")[1:-1]
+    rules = [place for place, line in enumerate(text.splitlines()) if set(line) == {"-"}][:5]
+    assert np.diff(rules).tolist() == [4, 5, 5, 5]  # inputs, then the three heads
+
+
+def test_invalid_actions_are_marked_with_the_reason():
+    text = shown("a c a c b b")
+    assert "negative trace of 6 actions" in text
+    assert re.search(r"^ *a +c +!a +c +b +!b$", text, re.M)
+    assert re.search(r"^!3  a +not applicable: p was deleted by 1$", text, re.M)
+    assert re.search(r"^!6  b +not applicable: q was deleted by 5, r was deleted by 5$", text, re.M)
+    assert "!" not in shown("a c c b c a")
+
+
+def test_the_attention_of_figure_3():
+    head = shown("a c a c b b").split("head q\n")[1].split("\n\n")[0].splitlines()
+    assert [" ".join(line.split()) for line in head[3:]] == [
+        "1 a 0",
+        "2 c 0 0",
+        "3 !a 0 0 0",
+        "4 c 0 0 0 0",
+        "5 b 1 0 [1] 0 0",
+        "6 !b 1 0 1 0 [1] 1",
+    ]
+    assert len({len(line) for line in head[2:]}) == 1  # columns line up
+    # Keys stand under their positions, masked cells are blank.
+    assert head[0].index("3") == head[7].index("[1]") + 1
+    assert not head[3][4:-2].strip()
+
+
+def test_what_a_trace_leaves_at_zero_is_named_and_not_shown():
+    text = shown("pickup b1, stack b1 b2, putdown b3", BLOCKS)
+    assert not re.search("^K_on b2 b1", text, re.M)
+    assert "on b2 b1" in text.split("requires or affects: ")[1].split("\n\n")[0]
+    assert "pickup b3" in text.split("Not in the trace: ")[1].split("\nAtoms")[0]
+    assert re.search(r"^ +2  stack b1 b2$", text.replace("!", " "), re.M)
+
+
+def test_a_model_as_text():
+    lines = [line.split() for line in show(SIMPLE).splitlines()]
+    assert ["a", "p,", "r", "q", "p,", "r"] in lines
+    assert ["c", "-", "r", "-"] in lines
+    text = show(BLOCKS)
+    assert all(name in text for name in (*BLOCKS.names, *BLOCKS.atoms))
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_long_lists_of_atoms_go_on_below_and_break_between_names():
+    atoms = tuple(f"atom number {number}" for number in range(20))
+    text = show(ActionModel(atoms, (Action("wait", 2**20 - 1, 0, 1),)))
+    assert max(map(len, text.splitlines())) <= 120
+    listed = [re.split(r"  +", line)[1] for line in text.split("wait ")[1].splitlines()]
+    assert [name for line in listed for name in line.strip(", ").split(", ")] == list(atoms)
+
+
+def test_traces_are_read_from_names_with_spaces():
+    expected = [BLOCKS.number[name] for name in ("pickup b1", "stack b1 b2", "pickup b3")]
+    for text in (
+        "pickup b1, stack b1 b2, pickup b3",
+        "pickup b1 stack b1 b2 pickup b3",
+        " pickup b1,stack b1 b2\npickup b3 ",
+    ):
+        assert list(parse_trace(BLOCKS, text)) == expected
+    assert parse_trace(BLOCKS, "  ") == ()
+    with pytest.raises(ValueError, match="no action of the model begins here: 'stack b1 b9'"):
+        parse_trace(BLOCKS, "pickup b1 stack b1 b9")
+    with pytest.raises(ValueError, match="begins here: 'ab'"):
+        parse_trace(SIMPLE, "a ab")
+
+
+def test_an_empty_trace_is_an_error():
+    with pytest.raises(ValueError, match="one symbol or more"):
+        show(SIMPLE, [])
+
+
+def is_picture(path):
+    assert path.read_bytes().startswith(b"\x89PNG\r\n")
+    pixels = imread(path)[:, :, :3].reshape(-1, 3)
+    return len(np.unique(pixels, axis=0)) > 3
+
+
+def has_colour(path, hexadecimal, above=0):
+    """Whether the picture has the colour, but for so many pixels at its top."""
+    wanted = np.array([int(hexadecimal[place : place + 2], 16) for place in (1, 3, 5)])
+    return bool((np.abs(imread(path)[above:, :, :3] * 255 - wanted).max(axis=2) < 1).sum() > 50)
+
+
+def true_theta(model):
+    return np.array([[[bool(atoms >> place & 1) for atoms in (action.pre, action.add | action.delete, action.delete)]
+                      for action in model.actions] for place in range(len(model.atoms))], float)  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [SIMPLE, BLOCKS], ids=["simple", "blocksworld:3"])
+def test_theta_is_drawn(model, tmp_path):
+    save_theta(true_theta(model), tmp_path / "theta.png", model.atoms, model.names)
+    assert is_picture(tmp_path / "theta.png")
+
+
+def test_theta_that_does_not_fit_is_an_error(tmp_path):
+    theta = true_theta(SIMPLE)
+    with pytest.raises(ValueError, match=r"\(4, 3, 3\).*not \(3, 3, 3\)"):
+        save_theta(theta, tmp_path / "x.png", ["a"] * 4, SIMPLE.names)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        save_theta(theta * 2, tmp_path / "x.png", SIMPLE.atoms, SIMPLE.names)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        save_theta(theta * np.nan, tmp_path / "x.png", SIMPLE.atoms, SIMPLE.names)
+
+
+def coloured(learned, tmp_path):
+    """Which colours of differences there are below the legend."""
+    path = tmp_path / "models.png"
+    save_models(learned, SIMPLE, path)
+    assert is_picture(path)
+    return [has_colour(path, colour, above=45) for colour in (EXCESS, MISSING, ABSENT)]
+
+
+def test_differences_between_models_are_seen(tmp_path):
+    a, b, c = SIMPLE.actions
+    others = ("p0", "p1", "p2")
+    assert coloured(ActionModel(others, SIMPLE.actions), tmp_path) == [False, False, False]
+    assert coloured(ActionModel(others, (a, b, Action("c", 1, c.add, 0))), tmp_path) == [True, False, False]
+    assert coloured(ActionModel(others, (c, b, Action("a", 0, a.add, a.delete))), tmp_path) == [False, True, False]
+    assert coloured(SIMPLE.with_atoms([0, 1]), tmp_path) == [False, True, True]
+    with pytest.raises(ValueError, match="different actions"):
+        save_models(BLOCKS, SIMPLE, tmp_path / "x.png")
+
+
+def test_attention_is_drawn(tmp_path):
+    path = tmp_path / "attention.png"
+    save_attention(SIMPLE, parse_trace(SIMPLE, "a c c b c a"), path)
+    assert is_picture(path)
+    assert not has_colour(path, EXCESS)
+    save_attention(SIMPLE, parse_trace(SIMPLE, "a c a c b b"), path)
+    assert has_colour(path, EXCESS)  # where y is 1
+    save_attention(BLOCKS, parse_trace(BLOCKS, "pickup b1 stack b1 b2"), path)
+    assert is_picture(path)
