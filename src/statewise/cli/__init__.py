@@ -21,6 +21,7 @@ VERBS = {
     "fill": "tell held-out stories from their beginning towards their end",
     "judge": "let a language model say which of two files of stories is better",
     "compare": "set runs side by side: table, curves, report.html",
+    "strips": "learn STRIPS action models from traces, prove them right, plan with them",
 }
 
 USAGE = "usage: statewise VERB ...   (statewise VERB --help explains a verb)"

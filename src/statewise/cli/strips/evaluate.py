@@ -1,0 +1,74 @@
+"""statewise strips evaluate: judge a model by traces, and against a true model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from statewise.cli.arguments import Parser
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    from statewise.cli.strips.sources import AGAINST
+
+    parser = Parser(
+        "strips evaluate",
+        "Judges an action model: the share of traces of which it judges every prefix right; against a true model also\n"
+        "precision and recall of its preconditions and effects (atoms matched), of the actions that it thinks\n"
+        "applicable on random walks, and exact equivalence.\n\n"
+        "  statewise strips evaluate learned/ --traces test.csv\n"
+        "  statewise strips evaluate learned/ --traces test.csv --against blocksworld:3 --json",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
+    parser.add_argument("--traces", metavar="FILE", help="test traces with labels")
+    parser.add_argument("--against", metavar="REFERENCE", help=AGAINST)
+    parser.add_argument("--walks", type=int, default=100, help="random walks for applicability (default 100)")
+    parser.add_argument("--walk-length", type=int, default=50, help="actions of each (default 50)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    options = parser.parse_args(words)
+    if options.traces is None and options.against is None:
+        raise ValueError("give --traces FILE, --against REFERENCE, or both")
+
+    from statewise.cli.strips.sources import model_of, read_model, read_reference
+    from statewise.reporting.tables import metrics_table
+    from statewise.strips.domains import Domain
+    from statewise.strips.metrics import applicability, syntactic, trace_accuracy
+    from statewise.strips.trace_files import read_traces
+    from statewise.strips.verify import verify
+
+    reference = read_reference(options.against) if options.against else None
+    model = read_model(options.model, model_of(reference).names if reference is not None else None)
+    found: dict[str, dict[str, Any]] = {}
+    if options.traces:
+        found["traces"] = trace_accuracy(model, read_traces(Path(options.traces), model.names))
+    if reference is not None:
+        found["syntactic"] = syntactic(model, model_of(reference))
+        found["equivalence"] = {"definition_1": verify(model, reference).outcome}
+        if isinstance(reference, Domain):
+            found["applicability"] = applicability(model, reference, num=options.walks, length=options.walk_length,
+                                                   seed=options.seed)  # fmt: skip
+            found["equivalence"] |= {
+                "real_states": verify(model, reference, real_states=True).outcome,
+                "drawn_traces": verify(model, reference, drawn_only=True).outcome,
+            }
+    if options.json:
+        print(json.dumps({"model": options.model, **found}, indent=2))
+        return 0
+    titles = {
+        "traces": "traces judged right, every prefix",
+        "syntactic": "preconditions and effects, atoms matched",
+        "applicability": "actions thought applicable on random walks: against Definition 1, and the real state",
+        "equivalence": "exact equivalence",
+    }
+    for part, title in titles.items():
+        if part in found:
+            print(title)
+            if part == "equivalence":
+                print(*(f"{notion.replace('_', ' '):14} {outcome}" for notion, outcome in found[part].items()), sep="\n")
+            else:
+                print(metrics_table(found[part]))
+            print()
+    return 0

@@ -1,0 +1,33 @@
+"""statewise strips export: write a model as PDDL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statewise.cli.arguments import Parser
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    from statewise.cli.strips.sources import AGAINST
+
+    parser = Parser(
+        "strips export",
+        "Writes an action model as a ground PDDL domain. Atoms are p0, p1, ...; with --names-from they have the names of\n"
+        "the atoms that they match there. Needs the extra `planning`.\n\n"
+        "  statewise strips export learned/ --pddl out.pddl\n"
+        "  statewise strips export learned/ --pddl out.pddl --names-from blocksworld:3",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
+    parser.add_argument("--pddl", metavar="FILE", required=True)
+    parser.add_argument("--names-from", metavar="REFERENCE", help=AGAINST)
+    options = parser.parse_args(words)
+
+    from statewise.cli.strips.sources import model_of, read_model, read_reference
+    from statewise.strips.export import export
+
+    reference = model_of(read_reference(options.names_from)) if options.names_from else None
+    model = read_model(options.model, reference.names if reference is not None else None)
+    named = export(model, Path(options.pddl), reference=reference)
+    print(f"wrote {options.pddl}: {len(named.atoms)} atoms, {len(named.actions)} actions")
+    return 0

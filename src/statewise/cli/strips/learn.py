@@ -1,0 +1,106 @@
+"""statewise strips learn: learn an action model from traces."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from statewise.cli.arguments import Parser
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    parser = Parser(
+        "strips learn",
+        "Learns an action model from positive and negative traces: restarts of the STRIPS Transformer, all at once,\n"
+        "then one model from the sound heads of all of them. The same command goes on after an interruption.\n\n"
+        "  statewise strips learn train.csv --atoms 16 --out learned/\n"
+        "  statewise strips learn train.csv --atoms auto --restarts 10 --out learned/\n"
+        "  statewise strips learn train.csv --lifted --out learned/     # schemas, good for instances of any size",
+    )
+    parser.add_argument("traces", metavar="FILE", help="CSV with trace_id,action[,label], or JSON lines")
+    parser.add_argument("--atoms", default="auto", help="heads a restart, or auto: find the number (default)")
+    parser.add_argument("--restarts", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=20_000, help="steps at most (default 20000)")
+    parser.add_argument("--noise", type=float, default=0.0, help="share of damaged traces to put up with (default 0)")
+    parser.add_argument("--pool", action="store_true", default=None, dest="pool", help="always take the pooled model")
+    parser.add_argument("--no-pool", action="store_false", dest="pool", help="take the best restart alone")
+    parser.add_argument("--lifted", action="store_true",
+                        help="share weights over the ground actions of a schema, named `schema object object`")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", metavar="FOLDER", required=True)
+    parser.add_argument("--overwrite", action="store_true", help="replace what was learned there before")
+    options = parser.parse_args(words)
+    atoms = None if options.atoms == "auto" else _whole(options.atoms)
+
+    from statewise.strips.settings import Settings
+
+    settings = Settings(atoms=atoms, restarts=options.restarts, steps=options.steps, noise=options.noise,
+                        pool=options.pool, seed=options.seed)  # fmt: skip
+
+    from statewise.strips.learn import learn
+    from statewise.strips.learned import is_learned
+    from statewise.strips.lifted import learn_lifted
+    from statewise.strips.show import model_table
+    from statewise.strips.trace_files import read_traces
+
+    out = Path(options.out)
+    given = read_traces(Path(options.traces))
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file: --out names a folder")
+    if options.overwrite and is_learned(out):
+        shutil.rmtree(out)
+    print(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
+          f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
+    if options.lifted:
+        lifted = learn_lifted(given, settings, folder=out, progress=_progress())
+        print("\n".join(lifted.as_lines()))
+        print(f"{lifted.report['predicates']} predicates; {lifted.report['training_accuracy']:.4f} of the training "
+              f"traces right, every prefix; wrote {out}")  # fmt: skip
+        return 0
+    learned = learn(given, settings, folder=out, progress=_progress())
+    report = learned.report
+    print(model_table(learned.model))
+    restarts = report["restarts"]
+    print()
+    print(f"restarts   {sum(each['accuracy'] == 1 for each in restarts)} of {len(restarts)} judge all training traces "
+          f"right; accuracies {', '.join(format(each['accuracy'], '.3f') for each in restarts)}")  # fmt: skip
+    if report["pool"] is not None:
+        pool = report["pool"]
+        print(f"pool       {pool['sound']} sound heads, {pool['supported']} well supported; they catch "
+              f"{pool['negatives_caught']:.4f} of the negatives"
+              + ("" if report["pooled"] else ": the best restart alone was taken"))  # fmt: skip
+    print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
+    print(f"{report['seconds']:.0f} s; wrote {out}")
+    return 0
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--atoms must be a number or auto, not {text!r}") from None
+
+
+def _progress() -> Callable[[int, int, np.ndarray, int], None]:
+    """On a terminal one line that changes, elsewhere a line every ten looks."""
+    began, looks = time.monotonic(), 0
+
+    def show(step: int, steps: int, accuracy: np.ndarray, active: int) -> None:
+        nonlocal looks
+        looks += 1
+        line = (f"step {step:>6}/{steps}  right on all traces: {int((accuracy == 1).sum())} of {len(accuracy)} restarts  "
+                f"mean accuracy {accuracy.mean():.3f}  {active} active  {time.monotonic() - began:.0f} s")  # fmt: skip
+        if sys.stderr.isatty():
+            print(f"\r{line}", end="" if active and step < steps else "\n", file=sys.stderr, flush=True)
+        elif looks % 10 == 1 or not active or step >= steps:
+            print(line, file=sys.stderr, flush=True)
+
+    return show

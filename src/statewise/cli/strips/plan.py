@@ -1,0 +1,77 @@
+"""statewise strips plan: plan with a learned model, by a real planner."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from statewise.cli.arguments import Parser
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb: 0 a plan that holds, 1 none or one that does not."""
+    parser = Parser(
+        "strips plan",
+        "Finds a plan in a learned model by a real planner, and checks it. Needs the extra `planning`.\n\n"
+        "  statewise strips plan learned/ --goal p3,p5 --after 'pickup b1, stack b1 b2'\n"
+        "  statewise strips plan learned/ --domain d.pddl --problem p.pddl --mapping auto",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
+    parser.add_argument("--goal", help="learned atoms that are to be true, separated by commas")
+    parser.add_argument("--after", help="actions done so far, separated by commas: what they made false starts false")
+    parser.add_argument("--domain", metavar="FILE", help="PDDL domain of the problem (default: domain.pddl beside it)")
+    parser.add_argument("--problem", metavar="FILE", help="a PDDL problem; the learned actions are its ground actions")
+    parser.add_argument("--mapping", default="auto",
+                        help="auto: match learned atoms to the problem's; or a JSON file {learned atom: its atom}")  # fmt: skip
+    parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds (default 60)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
+    options = parser.parse_args(words)
+
+    from statewise.cli.strips.sources import read_model
+    from statewise.strips.plan import plan
+    from statewise.strips.show import parse_trace
+
+    if options.problem is not None:
+        from statewise.strips.pddl import read_problem
+
+        if options.goal is not None:
+            raise ValueError("the problem has a goal of its own: --goal and --problem exclude each other")
+        files = Path(options.domain or Path(options.problem).with_name("domain.pddl")), Path(options.problem)
+        problem = read_problem(*files)
+        model = read_model(options.model, problem.domain.model.names)
+        mapping = options.mapping if options.mapping == "auto" else _mapping(Path(options.mapping))
+        found = plan(model, problem=problem, mapping=mapping, planner=options.planner, timeout=options.timeout)
+    elif options.goal is not None:
+        model = read_model(options.model)
+        after = [model.names[at] for at in parse_trace(model, options.after)] if options.after else None
+        goal = [atom.strip() for atom in options.goal.split(",") if atom.strip()]
+        found = plan(model, goal=goal, after=after, planner=options.planner, timeout=options.timeout)
+    else:
+        raise ValueError("give --goal ATOM,ATOM or --problem P.pddl")
+    good = found.actions is not None and bool(found.valid_in_model) and found.valid_in_problem is not False
+    if options.json:
+        print(json.dumps(dataclasses.asdict(found), indent=2))
+        return 0 if good else 1
+    if found.mapping:
+        print("learned atoms stand for", ", ".join(f"{mine} = {theirs}" for mine, theirs in found.mapping.items()))
+    if found.actions is None:
+        print(f"no plan exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
+        return 1
+    print(*(f"{number:3}  {action}" for number, action in enumerate(found.actions, 1)), sep="\n")
+    print(f"{len(found.actions)} actions ({found.planner}, {found.seconds:.1f} s); "
+          f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
+          + ("" if found.valid_in_problem is None else
+             f", {'valid' if found.valid_in_problem else 'NOT valid'} in the true problem"))  # fmt: skip
+    return 0 if good else 1
+
+
+def _mapping(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{path}: a mapping is a JSON object of learned atoms and the problem's atoms")
+    return found

@@ -1,0 +1,67 @@
+"""statewise strips show: an action model as text and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statewise.cli.arguments import Parser
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    parser = Parser(
+        "strips show",
+        "Shows an action model: as text, theta as a picture, and what the B-RASP program does on a trace.\n\n"
+        "  statewise strips show learned/\n"
+        "  statewise strips show learned/ --against blocksworld:3      # side by side, atoms matched\n"
+        '  statewise strips show simple --trace "a c c b c a"          # Figures 1 and 3 of the paper',
+    )
+    parser.add_argument("model", metavar="MODEL", help="a learned folder, a model.json, or a domain such as simple")
+    parser.add_argument("--trace", help="actions, separated by spaces or commas")
+    parser.add_argument("--against", metavar="REFERENCE", help="a domain, PDDL files, or another model")
+    parser.add_argument("--out", metavar="FOLDER", help="where pictures go (default: the learned folder)")
+    options = parser.parse_args(words)
+
+    from statewise.cli.strips.sources import model_of, read_model, read_reference
+    from statewise.strips.learned import Learned
+    from statewise.strips.mapping import match_atoms, renamed
+    from statewise.strips.show import parse_trace, save_attention, save_models, save_theta, show
+
+    place = Path(options.model)
+    reference = model_of(read_reference(options.against)) if options.against else None
+    if place.exists():
+        model = read_model(options.model, reference.names if reference is not None else None)
+    else:
+        model = model_of(read_reference(options.model))
+    into = Path(options.out) if options.out else place if place.is_dir() else None
+    if into is not None:
+        into.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+
+    def picture(name: str) -> Path:
+        assert into is not None
+        written.append(into / name)
+        return written[-1]
+
+    if reference is not None:
+        match = match_atoms(model, reference)
+        model = renamed(model, match)
+        pairs = [mine for mine, _ in match.pairs] + list(match.unmatched_learned)
+        theirs = [true for _, true in match.pairs] + list(match.unmatched_reference)
+        print(match.as_text(), "", sep="\n")
+        if into is not None:
+            save_models(model.with_atoms(pairs), reference.with_atoms(theirs).with_actions(model.names),
+                        picture("models.png"))  # fmt: skip
+    trace = parse_trace(model, options.trace) if options.trace else None
+    print(show(model, trace))
+    if into is not None:
+        if trace is not None:
+            save_attention(model, trace, picture("attention.png"))
+        if (place / "theta.npz").exists():
+            learned = Learned.load(place)
+            best = learned.report["best_restart"]
+            theta = learned.theta[best]
+            save_theta(theta, picture("theta.png"), [f"head {head}" for head in range(len(theta))], learned.model.names)
+    if written:
+        print(f"wrote {', '.join(map(str, written))}")
+    return 0

@@ -1,0 +1,49 @@
+"""statewise strips traces: draw random traces from a domain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statewise.cli.arguments import Parser
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    parser = Parser(
+        "strips traces",
+        "Draws unique random traces, as in the STRIPS Transformer paper, and writes them as CSV or JSON lines.\n\n"
+        "  statewise strips traces blocksworld:3 --num 1000 --max-length 30 --seed 1 --out train.csv\n"
+        "  statewise strips traces blocksworld:3 --num 10000 --max-length 50 --negatives 0.5 --split test --out test.csv\n"
+        "  statewise strips traces --domain d.pddl --problem p.pddl --num 500 --out train.csv",
+    )
+    parser.add_argument("name", metavar="DOMAIN", nargs="?", help="such as simple, blocksworld:3, ferry:2x1")
+    parser.add_argument("--domain", metavar="FILE", help="a PDDL domain instead")
+    parser.add_argument("--problem", metavar="FILE", help="its PDDL problem: objects and initial state")
+    parser.add_argument("--num", type=int, required=True, help="traces")
+    parser.add_argument("--max-length", type=int, default=20, help="actions of the longest (default 20)")
+    parser.add_argument("--negatives", type=float, default=0.8, help="share that ends in an invalid action (default 0.8)")
+    parser.add_argument("--split", default="train", choices=["train", "test", "all"],
+                        help="which of the four initial states: the first two, the others, or all")  # fmt: skip
+    parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default 0)")
+    parser.add_argument("--noise-of", default="labels", choices=["labels", "actions"],
+                        help="flip the label, or replace an action")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", metavar="FILE", required=True, help="CSV, or JSON lines if it ends in .jsonl")
+    options = parser.parse_args(words)
+
+    from statewise.cli.strips.sources import read_world
+    from statewise.strips.trace_files import write_traces
+    from statewise.strips.traces import traces, with_noise
+
+    world = read_world(options.name, (options.domain, options.problem))
+    drawn = traces(world, options.num, options.max_length, options.seed, negatives=options.negatives,
+                   split=options.split)  # fmt: skip
+    if options.noise:
+        drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)
+    write_traces(drawn, Path(options.out))
+    print(
+        f"{world.name}: {len(world.model.atoms)} atoms, {len(drawn.actions)} actions\n"
+        f"wrote {len(drawn)} traces ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "
+        f"up to {drawn.longest} actions) to {options.out}"
+    )
+    return 0

@@ -1,0 +1,62 @@
+"""statewise strips verify: is a model equivalent to another?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from statewise.cli.arguments import Parser
+
+CODES = {"equivalent": 0, "different": 1, "unknown": 3}
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb: 0 equivalent, 1 different, 3 unknown."""
+    from statewise.cli.strips.sources import AGAINST
+
+    parser = Parser(
+        "strips verify",
+        "Decides whether two action models accept the same traces, with a shortest counterexample if not.\n"
+        "Exit code: 0 equivalent, 1 different, 3 unknown (a limit was reached).\n\n"
+        "  statewise strips verify learned/ --against blocksworld:3\n"
+        "  statewise strips verify learned/ --against blocksworld:3 --real-states\n"
+        "  statewise strips verify learned/ --against blocksworld:5       # a model that was learned lifted",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
+    parser.add_argument("--against", metavar="REFERENCE", required=True, help=AGAINST)
+    parser.add_argument("--real-states", action="store_true",
+                        help="only traces that can be done, up to their last action, from a real state")  # fmt: skip
+    parser.add_argument("--drawn-only", action="store_true",
+                        help="of those, only the ones that `traces` can draw: the last action can be done in the real "
+                             "state or is rejected by Definition 1")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit of time (default 60)")
+    parser.add_argument("--states", type=int, default=1_000_000, help="limit of states (default a million)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
+    options = parser.parse_args(words)
+    for name in ("seconds", "states"):
+        if not getattr(options, name) > 0:
+            raise ValueError(f"--{name} must be more than 0, not {getattr(options, name)}")
+
+    from statewise.cli.strips.sources import model_of, read_model, read_reference
+    from statewise.strips.verify import verify
+
+    reference = read_reference(options.against)
+    learned = read_model(options.model, model_of(reference).names)
+    found = verify(learned, reference, real_states=options.real_states, drawn_only=options.drawn_only,
+                   seconds=options.seconds, max_states=options.states)  # fmt: skip
+    if options.json:
+        print(json.dumps(dataclasses.asdict(found), indent=2))
+        return CODES[found.outcome]
+    print(f"{found.outcome} ({found.notion}; {found.states} states, {found.seconds:.2f} s)")
+    if found.counterexample is not None:
+        print(f"counterexample: {', '.join(found.counterexample)}"
+              + ("" if found.shortest else "   (there may be a shorter one)"))  # fmt: skip
+        if found.start is not None:
+            print(f"from the state: {', '.join(found.start)}")
+        other = "the reference" if found.accepted_by == "learned" else "the learned model"
+        whose = "the reference's" if found.accepted_by == "learned" else "the learned model's"
+        first = "the learned model" if found.accepted_by == "learned" else "the reference"
+        print(f"{first} accepts it, {other} rejects its last action; at fault: {whose} atom {found.head}")
+    if found.reason is not None:
+        print(found.reason)
+    return CODES[found.outcome]
