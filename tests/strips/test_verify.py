@@ -11,7 +11,7 @@ from statewise.strips.containment import contained, implied
 from statewise.strips.domains import Domain, domain
 from statewise.strips.heads import heads
 from statewise.strips.model import Action, ActionModel, bits
-from statewise.strips.verify import Verdict, verify
+from statewise.strips.verify import Verdict, difference_on, verify
 
 
 @st.composite
@@ -51,6 +51,11 @@ def agrees(verdict: Verdict, found, learned: ActionModel, reference: ActionModel
     assert not verdict
     assert verdict.shortest
     assert len(verdict.counterexample) == len(found)
+    is_counterexample(verdict, learned, reference)
+
+
+def is_counterexample(verdict: Verdict, learned: ActionModel, reference: ActionModel) -> None:
+    """One model accepts all of it, the other, and its head alone, all but the last action."""
     by_name = {"learned": learned, "reference": reference}
     accepting = by_name.pop(verdict.accepted_by)
     (rejecting,) = by_name.values()
@@ -86,6 +91,25 @@ def test_with_real_states_too(pair, start, drawn_only):
             state = reference.result(state, number)
         if drawn_only and verdict.accepted_by == "reference":
             assert reference.number[verdict.counterexample[-1]] in reference.applicable(state)
+
+
+@settings(max_examples=400, deadline=None)
+@given(pairs(), st.lists(st.integers(0, 7), min_size=1, max_size=2), st.integers(1, 12), st.booleans())
+def test_what_is_found_within_a_limit_is_true(pair, start, max_states, drawn_only):
+    learned, reference = pair
+    where = Domain("random", reference, tuple(start))
+    found = product_search(learned, reference)[0], real_search(learned, where, undone=not drawn_only)[0]
+    verdicts = (
+        verify(learned, reference, max_states=max_states),
+        verify(learned, where, real_states=True, drawn_only=drawn_only, max_states=max_states),
+    )
+    for right, verdict in zip(found, verdicts):
+        if verdict.outcome == "different":
+            is_counterexample(verdict, learned, reference)
+            assert len(verdict.counterexample) >= len(right)
+            assert not verdict.shortest or len(verdict.counterexample) == len(right)
+        else:
+            assert verdict.outcome == "unknown" or right is None
 
 
 @settings(max_examples=200, deadline=None)
@@ -279,6 +303,17 @@ def test_a_difference_found_before_the_limit_counts_but_may_not_be_the_shortest(
     assert cut.counterexample == ("a", "s1", "s2", "s3", "c")
     assert "states" in cut.reason
     assert verify(learned, reference, max_states=10).outcome == "unknown"
+
+
+def test_a_trace_is_cut_where_the_models_part_first():
+    reference = ActionModel.of(["p"], {"a": ([], [], ["p"]), "b": ([], [], []), "c": (["p"], [], [])})
+    learned = ActionModel.of(["x"], {"a": ([], [], ["x"]), "b": (["x"], [], []), "c": ([], [], [])})
+    found = difference_on(learned, reference, [0, 1, 2])
+    assert (found.trace, found.accepted_by, found.head) == ((0, 1), "reference", "x")
+    found = difference_on(reference, learned, [0, 1, 2])
+    assert (found.trace, found.accepted_by, found.head) == ((0, 1), "learned", "x")
+    with pytest.raises(AssertionError):
+        difference_on(learned, reference, [1, 2])
 
 
 def test_what_cannot_be_compared():

@@ -55,7 +55,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Difference:
+class Difference:
     """A trace up to the first action that exactly one model rejects."""
 
     trace: tuple[int, ...]
@@ -109,7 +109,7 @@ def verify(
     try:
         if isinstance(reference, Domain) and notion != "definition 1" and (too_strict or lacking):
             real = RealStates(reference, learned.names, limits)
-        difference, limit = shortest(searches(), limits, lambda trace: _difference(learned, true, trace))
+        difference, limit = shortest(searches(), limits, lambda trace: difference_on(learned, true, trace))
     except LimitReached as reached:
         limit = str(reached)
     if difference is None:
@@ -135,7 +135,7 @@ def verify(
     )
 
 
-def _difference(learned: ActionModel, reference: ActionModel, trace: list[int]) -> _Difference:
+def difference_on(learned: ActionModel, reference: ActionModel, trace: list[int]) -> Difference:
     """Runs both models on a trace that was found, up to the first rejection: exactly one of them must reject there."""
     ends = [(model, model.first_rejected(trace)) for model in (learned, reference)]
     places = [end for _, end in ends if end is not None]
@@ -147,4 +147,4 @@ def _difference(learned: ActionModel, reference: ActionModel, trace: list[int]) 
     at_fault = model.actions[trace[last]].pre & model.after(trace[:last])
     atom = next(bits(at_fault))
     accepted_by: Literal["learned", "reference"] = "reference" if model is learned else "learned"
-    return _Difference(tuple(trace[: last + 1]), accepted_by, model.atoms[atom])
+    return Difference(tuple(trace[: last + 1]), accepted_by, model.atoms[atom])
