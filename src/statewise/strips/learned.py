@@ -20,6 +20,7 @@ import numpy as np
 
 from statewise.run import write_atomically
 from statewise.strips.model import ActionModel
+from statewise.strips.schemas import Schema
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,39 @@ class Learned:
         except ValueError as error:
             raise ValueError(f"{folder / 'report.json'}: not JSON: {error}") from None
         return cls(model, read_arrays(folder / "theta.npz")["theta"], report)
+
+
+def is_learned(folder: Path) -> bool:
+    """Whether learning has been at work in the folder, to its end or not."""
+    return any((folder / name).is_file() for name in ("model.json", "checkpoint.npz"))
+
+
+def write_schemas(folder: Path, schemas: Mapping[str, Schema], model: ActionModel, report: Mapping[str, Any]) -> None:
+    """Writes the folder of a lifted model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        name: {which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
+               for which in ("pre", "add", "delete")}
+        for name, schema in schemas.items()
+    }  # fmt: skip
+    write_atomically(folder / "schemas.json", (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(folder / "report.json", (json.dumps(report, indent=2) + "\n").encode())
+    write_atomically(folder / "model.json", model.as_json().encode())
+
+
+def read_schemas(folder: Path) -> dict[str, Schema] | None:
+    """The schemas of a folder that was learned lifted, or None. Raises `ValueError` if they are damaged."""
+    path = folder / "schemas.json"
+    if not path.is_file():
+        return None
+    try:
+        return {
+            name: Schema(*(frozenset((str(literal[0]), tuple(int(place) for place in literal[1:]))
+                                     for literal in of[which]) for which in ("pre", "add", "delete")))
+            for name, of in json.loads(path.read_text()).items()
+        }  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__} {error}") from None
 
 
 def write_checkpoint(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:

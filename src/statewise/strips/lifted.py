@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from statewise.strips.head_arrays import Heads, Judge
+from statewise.strips.learned import is_learned, write_schemas
 from statewise.strips.model import ActionModel
 from statewise.strips.pooling import Candidates, pool, prune, sound
 from statewise.strips.schemas import Literal, Schema, arguments, ground
@@ -48,6 +50,17 @@ class LiftedModel:
     def ground(self, actions: Sequence[str]) -> ActionModel:
         """The action model over any ground actions of these schemas."""
         return ground(self.schemas, actions)
+
+    def as_lines(self) -> list[str]:
+        """The schemas as text, `x1 x2 ...` standing for their arguments."""
+        lines = []
+        for name, schema in self.schemas.items():
+            lines.append(name)
+            for title, literals in (("pre", schema.pre), ("add", schema.add), ("del", schema.delete)):
+                spelled = (" ".join((predicate, *(f"x{at + 1}" for at in places)))
+                           for predicate, places in sorted(literals))  # fmt: skip
+                lines.append(f"  {title}  {', '.join(spelled) or '-'}")
+        return lines
 
 
 def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[str, int]]:
@@ -140,16 +153,19 @@ def learn_lifted(
     settings: Settings,
     *,
     copies: dict[int, int] | None = None,
+    folder: Path | None = None,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
 ) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
     Restarts train together as in `learn.learn`; predicates that are sound over all their ground heads are pooled.
-    `settings.atoms` is not used: the number of predicates is found. Raises `ValueError` if there are no negatives, or
-    if a schema occurs with different numbers of arguments.
+    `settings.atoms` is not used: the number of predicates is found. With `folder` the result is written there. Raises
+    `ValueError` if there are no negatives, or if a schema occurs with different numbers of arguments.
     """
     if not sum(traces.labels):
         raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
+    if folder is not None and is_learned(folder):
+        raise FileExistsError(f"{folder} holds a learned model already: choose another --out, or give --overwrite")
     from statewise.strips.restarts import Restarts
 
     space = Space(traces.actions, copies or COPIES)
@@ -187,7 +203,10 @@ def learn_lifted(
         "predicates": len(kept),
         "training_accuracy": pooled.accuracy,
     }
-    return LiftedModel(schemas, report)
+    learned = LiftedModel(schemas, report)
+    if folder is not None:
+        write_schemas(folder, schemas, learned.ground(traces.actions), report)
+    return learned
 
 
 def _tuples(sorts: tuple[int, ...], objects: dict[str, int]) -> list[tuple[str, ...]]:

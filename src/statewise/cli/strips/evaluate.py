@@ -67,7 +67,9 @@ def run(words: list[str]) -> int:
         if part in found:
             print(title)
             if part == "equivalence":
-                print(*(f"{notion.replace('_', ' '):14} {outcome}" for notion, outcome in found[part].items()), sep="\n")
+                print(
+                    *(f"{notion.replace('_', ' '):14} {outcome}" for notion, outcome in found[part].items()), sep="\n"
+                )
             else:
                 print(metrics_table(found[part]))
             print()

@@ -13,8 +13,8 @@ def run(words: list[str]) -> int:
 
     parser = Parser(
         "strips export",
-        "Writes an action model as a ground PDDL domain. Atoms are p0, p1, ...; with --names-from they have the names of\n"
-        "the atoms that they match there. Needs the extra `planning`.\n\n"
+        "Writes an action model as a ground PDDL domain. Atoms are p0, p1, ...; with --names-from they get the names\n"
+        "of the atoms that they match there. Needs the extra `planning`.\n\n"
         "  statewise strips export learned/ --pddl out.pddl\n"
         "  statewise strips export learned/ --pddl out.pddl --names-from blocksworld:3",
     )

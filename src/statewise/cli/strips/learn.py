@@ -33,7 +33,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--pool", action="store_true", default=None, dest="pool", help="always take the pooled model")
     parser.add_argument("--no-pool", action="store_false", dest="pool", help="take the best restart alone")
     parser.add_argument("--lifted", action="store_true",
-                        help="share weights over the ground actions of a schema, named `schema object object`")  # fmt: skip
+                        help="share weights in a schema; actions are named `schema object object`")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", metavar="FOLDER", required=True)
     parser.add_argument("--overwrite", action="store_true", help="replace what was learned there before")
@@ -96,8 +96,9 @@ def _progress() -> Callable[[int, int, np.ndarray, int], None]:
     def show(step: int, steps: int, accuracy: np.ndarray, active: int) -> None:
         nonlocal looks
         looks += 1
-        line = (f"step {step:>6}/{steps}  right on all traces: {int((accuracy == 1).sum())} of {len(accuracy)} restarts  "
-                f"mean accuracy {accuracy.mean():.3f}  {active} active  {time.monotonic() - began:.0f} s")  # fmt: skip
+        right = int((accuracy == 1).sum())
+        line = (f"step {step:>6}/{steps}  right on all traces: {right} of {len(accuracy)} restarts  mean accuracy "
+                f"{accuracy.mean():.3f}  {active} active  {time.monotonic() - began:.0f} s")  # fmt: skip
         if sys.stderr.isatty():
             print(f"\r{line}", end="" if active and step < steps else "\n", file=sys.stderr, flush=True)
         elif looks % 10 == 1 or not active or step >= steps:

@@ -23,7 +23,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--domain", metavar="FILE", help="PDDL domain of the problem (default: domain.pddl beside it)")
     parser.add_argument("--problem", metavar="FILE", help="a PDDL problem; the learned actions are its ground actions")
     parser.add_argument("--mapping", default="auto",
-                        help="auto: match learned atoms to the problem's; or a JSON file {learned atom: its atom}")  # fmt: skip
+                        help="auto: match learned atoms to the problem's; or a JSON file {learned: atom}")  # fmt: skip
     parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds (default 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")

@@ -13,7 +13,8 @@ def run(words: list[str]) -> int:
         "strips traces",
         "Draws unique random traces, as in the STRIPS Transformer paper, and writes them as CSV or JSON lines.\n\n"
         "  statewise strips traces blocksworld:3 --num 1000 --max-length 30 --seed 1 --out train.csv\n"
-        "  statewise strips traces blocksworld:3 --num 10000 --max-length 50 --negatives 0.5 --split test --out test.csv\n"
+        "  statewise strips traces blocksworld:3 --num 10000 --max-length 50 --negatives 0.5 --split test \\\n"
+        "    --out test.csv\n"
         "  statewise strips traces --domain d.pddl --problem p.pddl --num 500 --out train.csv",
     )
     parser.add_argument("name", metavar="DOMAIN", nargs="?", help="such as simple, blocksworld:3, ferry:2x1")
@@ -21,7 +22,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--problem", metavar="FILE", help="its PDDL problem: objects and initial state")
     parser.add_argument("--num", type=int, required=True, help="traces")
     parser.add_argument("--max-length", type=int, default=20, help="actions of the longest (default 20)")
-    parser.add_argument("--negatives", type=float, default=0.8, help="share that ends in an invalid action (default 0.8)")
+    parser.add_argument(
+        "--negatives", type=float, default=0.8, help="share that ends in an invalid action (default 0.8)"
+    )
     parser.add_argument("--split", default="train", choices=["train", "test", "all"],
                         help="which of the four initial states: the first two, the others, or all")  # fmt: skip
     parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default 0)")
