@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from statewise.strips.mapping import match_atoms
+from statewise.strips.meaning import meaning
 from statewise.strips.model import ActionModel, Atoms, bits
 from statewise.strips.pddl import Problem, validated
 from statewise.strips.planner import chosen, find_plan
@@ -27,7 +28,8 @@ class Plan:
     valid_in_problem: bool | None
     """The same in the true problem; None without a problem or a plan."""
     mapping: Mapping[str, str]
-    """The problem's atom for each learned atom; empty without a problem."""
+    """How the problem was put into learned atoms; empty without one. Of meanings: the goal, and the learned atoms that
+    say it together. Of names: for each learned atom the problem's."""
     seconds: float
     """What the planner took, its start included."""
     planner: str
@@ -48,8 +50,10 @@ def plan(
     Either `goal` names learned atoms that must be true at the end, and `after` the actions done so far: what is known
     false after them is false at the start, every other atom true (Definition 1 of the STRIPS Transformer paper). Or
     `problem` is a true planning problem over the same actions: its initial state and goal are put into learned atoms
-    by `mapping`, which gives the problem's atom for learned atoms; `auto` matches them by `mapping.match_atoms`, and
-    so looks at the true model. A learned atom without a partner starts true.
+    by `mapping`, which gives the problem's atom for learned atoms. `meanings` looks at what the learned atoms mean in
+    the true states (`meaning.meaning`), `names` matches atoms one to one by what actions do with them
+    (`mapping.match_atoms`; a learned atom without a partner starts true), and `auto` takes meanings where they can be
+    had: where the domain has few enough states, and learned atoms say the goal. All look at the true model.
 
     Every plan is checked by simulating it in the learned model; with a problem in the true model too, and by
     unified-planning's validator if it was read from PDDL. No plan is a result. Raises `ValueError` for unknown names
@@ -63,8 +67,13 @@ def plan(
     if problem is not None:
         if after is not None:
             raise ValueError("a problem says how it begins: `after` belongs to a goal in learned atoms")
-        names = _names(learned, problem, mapping)
-        start, wanted = _translated(learned, problem, names)
+        put = _by_meaning(learned, problem) if mapping in ("auto", "meanings") else None
+        if put is None and mapping == "meanings":
+            raise UnmatchedGoal("no learned atoms say the goal, or the domain has too many states to find out")
+        if put is None:
+            names = _names(learned, problem, mapping)
+            put = names, *_translated(learned, problem, names)
+        names, start, wanted = put
     else:
         assert goal is not None
         known_false = learned.after(_numbers(learned, after or ()))
@@ -82,12 +91,25 @@ def plan(
     return Plan(actions, fine, truly, names, seconds, used)
 
 
+def _by_meaning(learned: ActionModel, problem: Problem) -> tuple[dict[str, str], Atoms, Atoms] | None:
+    """How the goal is said, initial state and goal in learned atoms; None if they do not say it."""
+    found = meaning(learned, problem.domain, problem.initial)
+    wanted = found.of(problem.goal) if found is not None else None
+    if found is None or wanted is None:
+        return None
+    goal = " and ".join(problem.domain.model.spelled(problem.goal))
+    return {goal: " and ".join(learned.spelled(wanted)) or "always"}, found.initial, wanted
+
+
 def _names(learned: ActionModel, problem: Problem, mapping: Mapping[str, str] | str) -> dict[str, str]:
     """The problem's atom for each learned atom that has one."""
     true = problem.domain.model
     if isinstance(mapping, str):
-        if mapping != "auto":
-            raise ValueError(f"the mapping is 'auto' or names the problem's atom for learned atoms, not {mapping!r}")
+        if mapping not in ("auto", "names"):
+            raise ValueError(
+                "the mapping is auto, meanings, names, or gives the problem's atom for learned atoms, not "
+                + repr(mapping)
+            )
         return match_atoms(learned, true).as_names()
     _named(learned, mapping)
     _named(true, mapping.values())

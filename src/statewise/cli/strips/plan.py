@@ -23,7 +23,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--domain", metavar="FILE", help="PDDL domain of the problem (default: domain.pddl beside it)")
     parser.add_argument("--problem", metavar="FILE", help="a PDDL problem; the learned actions are its ground actions")
     parser.add_argument("--mapping", default="auto",
-                        help="auto: match learned atoms to the problem's; or a JSON file {learned: atom}")  # fmt: skip
+                        help="how the problem is put into learned atoms: auto, meanings, names, or a JSON file "
+                             "{learned atom: its atom}")  # fmt: skip
     parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds (default 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
@@ -41,7 +42,9 @@ def run(words: list[str]) -> int:
         files = Path(options.domain or Path(options.problem).with_name("domain.pddl")), Path(options.problem)
         problem = read_problem(*files)
         model = read_model(options.model, problem.domain.model.names)
-        mapping = options.mapping if options.mapping == "auto" else _mapping(Path(options.mapping))
+        mapping = (
+            options.mapping if options.mapping in ("auto", "meanings", "names") else _mapping(Path(options.mapping))
+        )
         found = plan(model, problem=problem, mapping=mapping, planner=options.planner, timeout=options.timeout)
     elif options.goal is not None:
         model = read_model(options.model)
@@ -55,7 +58,7 @@ def run(words: list[str]) -> int:
         print(json.dumps(dataclasses.asdict(found), indent=2))
         return 0 if good else 1
     if found.mapping:
-        print("learned atoms stand for", ", ".join(f"{mine} = {theirs}" for mine, theirs in found.mapping.items()))
+        print("the problem in learned atoms:", "; ".join(f"{one} = {other}" for one, other in found.mapping.items()))
     if found.actions is None:
         print(f"no plan exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
         return 1
