@@ -1,4 +1,4 @@
-"""LOCM (Cresswell, McCluskey and West) as in macq 0.3.11, corrected. Run by benchmarks/strips_peers.py.
+"""LOCM (Cresswell, McCluskey and West) as in macq 0.3.11, corrected. Run by benchmarks/peers/compare.py.
 
 PYTHON-WITH-MACQ benchmarks/peers/locm.py < request.json > answer.json
 

@@ -27,6 +27,8 @@ SHORT = {"equivalent": "yes", "different": "no", "unknown": "?"}
 
 def as_text(experiment: str, records: Sequence[Record]) -> str:
     """A Markdown table, a row for each kind of cell; several draws of the training set are averaged."""
+    if experiment == "lifted":
+        return _lifted_table(records)
     header = ["domain", "traces", "restarts: train", "restarts: test", "best by training", "paper: test",
               "pooled: test", "worst draw", "atoms", "Def. 1", "real states", "drawn traces", "best restart: drawn",
               "seconds"]  # fmt: skip
@@ -52,6 +54,31 @@ def as_text(experiment: str, records: Sequence[Record]) -> str:
               for notion in ("definition_1", "real_states", "drawn_traces")),
             " ".join(SHORT[cell["single"]["best_equivalent"]["drawn_traces"]] for cell in cells),
             f"{statistics.mean(cell['seconds'] for cell in cells):.0f}",
+        ])  # fmt: skip
+    return markdown_table(header, rows)
+
+
+def _lifted_table(records: Sequence[Record]) -> str:
+    """Schemas: where they were learned, and on which instances they are exact (on what traces can show)."""
+    header = [
+        "learned on",
+        "traces",
+        "draw",
+        "restarts right",
+        "test",
+        "predicates",
+        "exact on (drawn traces)",
+        "seconds",
+    ]
+    rows = []
+    for record in sorted(records, key=lambda each: (each["domain"], each["size"], each["draw"])):
+        exact = record["pooled"]["equivalent"].items()
+        rows.append([
+            record["domain"], f"{record['size']:,}", str(record["draw"]),
+            f"{sum(value == 1 for value in record['single']['train'])} of {len(record['single']['train'])}",
+            f"{record['pooled']['test']:.4f}", str(record["pooled"]["predicates"]),
+            ", ".join(f"{name} {SHORT[of['drawn_traces']]}" for name, of in exact),
+            f"{record['seconds']:.0f}",
         ])  # fmt: skip
     return markdown_table(header, rows)
 

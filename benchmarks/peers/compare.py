@@ -1,6 +1,6 @@
 """Learners of STRIPS models from action traces alone, side by side: same traces, same measure, one run.
 
-python benchmarks/strips_peers.py [--macq-python PATH] [--domains simple:200,ferry:2x1:500] [--json]
+python benchmarks/peers/compare.py [--macq-python PATH] [--domains simple:200,ferry:2x1:500] [--json]
 
 A test trace is judged right if a learned model rejects no action of a positive trace, and of a negative one exactly
 the last (Definition 1 of the STRIPS Transformer paper). Traces are drawn as in the paper: 80% of the training traces
@@ -10,7 +10,7 @@ Those are walks from real states; Definition 1 allows more (picking up one block
 nothing was known before), so that a peer can be right on every test trace and yet reject such a trace.
 
 LOCM comes with macq, whose requirements do not go with ours: it runs in an interpreter of its own, that --macq-python
-names, and is left out without it. As macq releases it, it cannot be used here; peers/locm.py says what was corrected.
+names, and is left out without it. As macq releases it, it cannot be used here; locm.py says what was corrected.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ from pathlib import Path
 from statewise.reporting.tables import number, text_table
 from statewise.strips.domains import Domain, domain
 from statewise.strips.enumeration import MOST_ACTIONS, enumerate_features
+from statewise.strips.learn import learn
+from statewise.strips.lifted import learn_lifted
 from statewise.strips.model import Action, ActionModel, bits
 from statewise.strips.schemas import Schema, arguments, ground
+from statewise.strips.settings import Settings
 from statewise.strips.traces import Traces, traces
+from statewise.strips.verify import verify
 
 DOMAINS = "simple:200,ferry:2x1:500,blocksworld:2:500,blocksworld:3:2000"
 LONGEST = {"simple": 10, "ferry:2x1": 20, "blocksworld:2": 20}
@@ -54,6 +58,23 @@ def sift_like(data: Traces, of: Domain) -> ActionModel:
     return _enumerated(data, alternating=True)
 
 
+def ours(data: Traces, of: Domain) -> ActionModel:
+    """The STRIPS Transformer, ten restarts pooled; it is told the number of atoms, and learns from negatives too."""
+    return learn(data, Settings(atoms=len(of.model.atoms))).model
+
+
+def ours_untold(data: Traces, of: Domain) -> ActionModel:
+    """The same without the number of atoms."""
+    return learn(data, Settings()).model
+
+
+def ours_lifted(data: Traces, of: Domain) -> ActionModel:
+    """The lifted learner; it finds the number of predicates itself."""
+    if any(" " not in action for action in data.actions):
+        raise CannotLearn("actions without arguments")
+    return learn_lifted(data, Settings()).ground(of.model.names)
+
+
 def _enumerated(data: Traces, alternating: bool) -> ActionModel:
     if len(data.actions) > MOST_ACTIONS:
         raise CannotLearn(f"{len(data.actions)} actions, 3^{len(data.actions)} candidates")
@@ -73,7 +94,7 @@ class Locm:
         named = [
             [[schema, *objects] for schema, objects in (arguments(data.actions[at]) for at in row)] for row in rows
         ]
-        script = Path(__file__).parent / "peers" / "locm.py"
+        script = Path(__file__).parent / "locm.py"
         done = subprocess.run(
             [self.python, str(script)], input=json.dumps({"traces": named}), capture_output=True, text=True,
             env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""},
@@ -111,6 +132,9 @@ def one_state_each(model: ActionModel) -> ActionModel:
 
 
 LEARNERS: dict[str, Learner] = {
+    "ours": ours,
+    "ours, atoms unknown": ours_untold,
+    "ours, lifted": ours_lifted,
     "enumeration": enumeration,
     "sift-like": sift_like,
 }
@@ -142,11 +166,12 @@ def judged(model: ActionModel, test: Traces) -> tuple[float, float, float]:
     return sum(right.values()) / len(test), right[0] / positives, right[1] / (len(test) - positives)
 
 
-def equivalent(learned: ActionModel, reference: ActionModel) -> str:
-    """Exact equivalence under Definition 1."""
-    # The place to call `statewise.strips.verify.verify(learned, reference)`. Learners that see positive walks from real
-    # states alone cannot be told what Definition 1 allows beyond those: the notion with real initial states is theirs.
-    return "-"
+def equivalent(learned: ActionModel, reference: Domain) -> str:
+    """Exact equivalence under Definition 1 / on the traces that walks from real states can show."""
+    short = {"equivalent": "yes", "different": "no", "unknown": "?"}
+    return " / ".join(
+        short[verify(learned, reference, drawn_only=drawn, seconds=20).outcome] for drawn in (False, True)
+    )
 
 
 def run(spec: str, num: int, learners: dict[str, Learner], tests: int, seed: int) -> list[Row]:
@@ -155,18 +180,18 @@ def run(spec: str, num: int, learners: dict[str, Learner], tests: int, seed: int
     train = traces(of, num, LONGEST.get(spec, 30), seed)
     test = traces(of, 2 * tests, TEST_LENGTH, seed + 1, negatives=0.5, split="test", without=train)
     rows = []
-    for name, learn in learners.items():
+    for name, learner in learners.items():
         row = Row(spec, num, name)
         started = time.perf_counter()
         try:
-            model = learn(train, of).with_actions(of.model.names)
+            model = learner(train, of).with_actions(of.model.names)
         except CannotLearn as why:
             row.note = str(why)
         else:
             row.seconds = time.perf_counter() - started
             row.accuracy, row.positives, row.negatives = judged(model, test)
             row.atoms = len(model.atoms)
-            row.equivalent = equivalent(model, of.model)
+            row.equivalent = equivalent(model, of)
         rows.append(row)
         print(f"{spec} {num} {name} done", file=sys.stderr, flush=True)
     return rows
@@ -207,7 +232,17 @@ def main() -> None:
     if given.json:
         print(json.dumps({"rows": [asdict(row) for row in rows], "remarks": remarks}, indent=2))
         return
-    header = ["domain", "traces", "learner", "right", "positives", "negatives", "atoms", "equivalent", "seconds"]
+    header = [
+        "domain",
+        "traces",
+        "learner",
+        "right",
+        "positives",
+        "negatives",
+        "atoms",
+        "equivalent: Def. 1 / drawn",
+        "seconds",
+    ]
     cells = [
         [row.domain, number(row.traces), row.learner, *map(number, (row.accuracy, row.positives, row.negatives)),
          number(row.atoms), row.equivalent, "-" if row.seconds is None else f"{row.seconds:.3f}"]
