@@ -82,7 +82,7 @@ def imports(path: Path) -> set[str]:
 
 HEAVY = {
     *("torch", "lightning_fabric", "jsonargparse", "matplotlib", "scipy", "plotly", "rich"),
-    *("tokenizers", "datasets", "openai"),
+    *("tokenizers", "datasets", "openai", "unified_planning"),
 }
 
 
@@ -117,7 +117,10 @@ def test_tasks_never_load_torch():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["list", "--help", "--version", "train --help", "judge --help"])
+@pytest.mark.parametrize(
+    "verb",
+    ["list", "--help", "--version", "train --help", "judge --help", "strips --help", "strips learn --help"],
+)
 def test_help_and_list_load_nothing_heavy(verb):
     loaded = modules_after(
         f"import sys\nfrom statewise.cli import main\nout, sys.stdout = sys.stdout, open('/dev/null', 'w')\n"
@@ -129,3 +132,12 @@ def test_help_and_list_load_nothing_heavy(verb):
 def test_no_file_is_too_long():
     for path in files():
         assert len(path.read_text().splitlines()) <= 400, f"{path}: does it still hold one idea?"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "strips").glob("*.py")), ids=lambda path: path.stem)
+def test_the_strips_wing_loads_without_what_it_may_not_need(path):
+    loaded = modules_after(
+        f"import statewise.strips.{path.stem}" if path.stem != "__init__" else "import statewise.strips"
+    )
+    assert not loaded & (HEAVY - {"torch"})
+    assert ("torch" in loaded) == (path.stem in ("transformer", "restarts"))

@@ -1,0 +1,211 @@
+"""The verbs for action models, as a user calls them."""
+
+import json
+import shutil
+
+import pytest
+
+from statewise.cli import main
+from statewise.strips.learned import Learned
+from statewise.strips.planner import installed
+
+PROBLEM = """(define (problem two) (:domain blocks) (:objects b1 b2 - block)
+(:init (ontable b1) (ontable b2) (clear b1) (clear b2) (handempty)) (:goal (on b1 b2)))"""
+DOMAIN = """(define (domain blocks) (:requirements :strips :typing) (:types block)
+(:predicates (on ?x ?y - block) (ontable ?x - block) (clear ?x - block) (holding ?x - block) (handempty))
+(:action pickup :parameters (?x - block) :precondition (and (clear ?x) (ontable ?x) (handempty))
+ :effect (and (holding ?x) (not (clear ?x)) (not (ontable ?x)) (not (handempty))))
+(:action putdown :parameters (?x - block) :precondition (holding ?x)
+ :effect (and (not (holding ?x)) (clear ?x) (ontable ?x) (handempty)))
+(:action stack :parameters (?x ?y - block) :precondition (and (holding ?x) (clear ?y))
+ :effect (and (not (holding ?x)) (not (clear ?y)) (on ?x ?y) (clear ?x) (handempty)))
+(:action unstack :parameters (?x ?y - block) :precondition (and (on ?x ?y) (clear ?x) (handempty))
+ :effect (and (not (on ?x ?y)) (not (clear ?x)) (not (handempty)) (holding ?x) (clear ?y))))"""
+QUICK = ["--restarts", "4", "--steps", "2000"]
+
+
+def called(capsys, *words):
+    code = main(["strips", *(str(word) for word in words)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Traces of `simple`, and what was learned from them."""
+    place = tmp_path_factory.mktemp("strips")
+    simple = ["strips", "traces", "simple", "--max-length", "10"]
+    assert main([*simple, "--num", "200", "--out", str(place / "train.csv")]) == 0
+    assert main([*simple, "--num", "60", "--split", "test", "--negatives", "0.5", "--seed", "2",
+                 "--out", str(place / "test.jsonl")]) == 0  # fmt: skip
+    assert main(["strips", "learn", str(place / "train.csv"), "--atoms", "3", *QUICK, "--out",
+                 str(place / "learned")]) == 0  # fmt: skip
+    (place / "domain.pddl").write_text(DOMAIN)
+    (place / "p.pddl").write_text(PROBLEM)
+    return place
+
+
+def test_help_explains_every_verb(capsys):
+    code, out, _ = called(capsys, "--help")
+    assert code == 0
+    for verb in ("traces", "learn", "show", "verify", "evaluate", "export", "plan", "reproduce"):
+        assert f"  {verb} " in out
+        with pytest.raises(SystemExit) as left:
+            main(["strips", verb, "--help"])
+        assert left.value.code == 0
+        assert f"statewise strips {verb}" in capsys.readouterr().out
+
+
+def test_what_was_learned_is_shown_and_verified(capsys, folder):
+    code, out, _ = called(capsys, "verify", folder / "learned", "--against", "simple")
+    assert code == 0
+    assert out.startswith("equivalent (definition 1")
+    code, out, _ = called(capsys, "show", folder / "learned", "--against", "simple", "--trace", "a c a")
+    assert code == 0
+    assert "negative trace" in out
+    for picture in ("theta", "models", "attention"):
+        assert (folder / "learned" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_model_gets_a_counterexample_and_exit_code_1(capsys, folder, tmp_path):
+    shutil.copytree(folder / "learned", tmp_path / "wrong")
+    model = json.loads((tmp_path / "wrong" / "model.json").read_text())
+    for action in model["actions"].values():
+        action["pre"] = []
+    (tmp_path / "wrong" / "model.json").write_text(json.dumps(model))
+    code, out, _ = called(capsys, "verify", tmp_path / "wrong", "--against", "simple")
+    assert code == 1
+    assert "counterexample: " in out
+    assert "the learned model accepts it, the reference rejects its last action" in out
+    code, out, _ = called(capsys, "verify", tmp_path / "wrong", "--against", "simple", "--json")
+    assert (code, json.loads(out)["outcome"]) == (1, "different")
+
+
+def test_what_cannot_be_decided_in_time_is_unknown(capsys, folder):
+    strict = folder / "strict.json"
+    model = json.loads((folder / "learned" / "model.json").read_text())
+    model["atoms"].append("extra")
+    model["actions"]["a"]["delete"].append("extra")
+    model["actions"]["b"]["pre"].append("extra")
+    strict.write_text(json.dumps(model))
+    code, out, _ = called(capsys, "verify", strict, "--against", "simple", "--seconds", "1e-9")
+    assert code == 3
+    assert out.startswith("unknown")
+
+
+def test_evaluation_counts_traces_and_compares_models(capsys, folder):
+    words = ("evaluate", folder / "learned", "--traces", folder / "test.jsonl", "--against", "simple", "--json")
+    code, out, _ = called(capsys, *words)
+    found = json.loads(out)
+    assert code == 0
+    assert found["traces"]["accuracy"] == 1
+    assert found["equivalence"] == dict.fromkeys(("definition_1", "real_states", "drawn_traces"), "equivalent")
+    assert found["applicability"]["definition_recall"] == 1
+    assert "precision" in found["syntactic"]
+    assert "exact equivalence" in called(capsys, *words[:-1])[1]
+
+
+def test_learning_goes_on_only_where_it_may(capsys, folder):
+    words = ("learn", folder / "train.csv", "--atoms", "3", *QUICK, "--out", folder / "learned")
+    code, _, err = called(capsys, *words)
+    assert code == 2
+    assert "holds a learned model already" in err
+    again = ("learn", folder / "train.csv", "--atoms", "3", "--restarts", "1", "--steps", "250", "--out",
+             folder / "learned-2")  # fmt: skip
+    assert called(capsys, *again)[0] == 0
+    assert called(capsys, *again, "--overwrite")[0] == 0
+    assert Learned.load(folder / "learned-2").report["settings"]["restarts"] == 1
+
+
+def test_lifted_learning_is_good_for_other_sizes(capsys, folder, tmp_path):
+    assert called(capsys, "traces", "ferry:2x1", "--num", "150", "--out", tmp_path / "t.csv")[0] == 0
+    code, out, _ = called(capsys, "learn", tmp_path / "t.csv", "--lifted", *QUICK, "--out", tmp_path / "lifted")
+    assert code == 0
+    assert "sail\n" in out
+    code, out, _ = called(capsys, "verify", tmp_path / "lifted", "--against", "ferry:3x2", "--drawn-only")
+    assert code in (0, 1)
+    assert "drawn traces" in out
+
+
+@pytest.mark.skipif(not installed(), reason="no planner is installed")
+def test_planning_and_pddl(capsys, folder, tmp_path):
+    code, out, _ = called(
+        capsys, "export", folder / "learned", "--pddl", tmp_path / "out.pddl", "--names-from", "simple"
+    )
+    assert code == 0
+    assert "(:predicates" in (tmp_path / "out.pddl").read_text()
+    goal = Learned.load(folder / "learned").model
+    known_false = goal.spelled(goal.after([goal.number["a"]]))[0]
+    code, out, _ = called(capsys, "plan", folder / "learned", "--goal", known_false, "--after", "a")
+    assert code == 0
+    assert "valid in the learned model" in out
+    assert called(capsys, "traces", "--domain", folder / "domain.pddl", "--problem", folder / "p.pddl", "--num", "200",
+                  "--out", tmp_path / "t.csv")[0] == 0  # fmt: skip
+    assert called(capsys, "learn", tmp_path / "t.csv", "--atoms", "9", *QUICK, "--out", tmp_path / "b")[0] == 0
+    code, out, _ = called(capsys, "plan", tmp_path / "b", "--problem", folder / "p.pddl", "--json")
+    assert json.loads(out)["planner"]
+    spec = f"{folder / 'domain.pddl'},{folder / 'p.pddl'}"
+    assert called(capsys, "verify", tmp_path / "b", "--against", spec, "--drawn-only")[0] in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["learn", "pos.csv", "--out", "x"], "no negative traces"),
+        (["learn", "gap.csv", "--out", "x"], "gap.csv:4: trace 1 goes on here after a gap"),
+        (["learn", "late.csv", "--out", "x"], "late.csv:3: label 1 on an action that is not the last"),
+        (["learn", "train.csv", "--atoms", "0", "--out", "x"], "atoms must be 1 or more"),
+        (["learn", "train.csv", "--atoms", "many", "--out", "x"], "a number or auto, not 'many'"),
+        (["learn", "train.csv", "--atomz", "3", "--out", "x"], "did you mean --atoms"),
+        (["learn", "train.csv", "--lifted", "--noise", "0.7", "--out", "x"], "noise must be a share"),
+        (["evaluate", "learned", "--traces", "odd.csv"], "odd.csv:2: 'd' is no action of the model"),
+        (["evaluate", "learned"], "--traces FILE, --against REFERENCE"),
+        (["verify", "learned", "--against", "ferry:2"], "written ferry:PORTSxCARS"),
+        (["verify", "learned", "--against", "ferry:2x1"], "different actions"),
+        (["verify", "nowhere", "--against", "simple"], "nowhere"),
+        (["verify", "learned", "--against", "simple", "--seconds", "0"], "--seconds must be more than 0"),
+        (["traces", "blocksword:3", "--num", "5", "--out", "x.csv"], "is no domain; known are simple, "),
+        (["traces", "--num", "5", "--out", "x.csv"], "name a domain"),
+        (["traces", "simple", "--num", "1000", "--max-length", "10", "--out", "x.csv"], "not enough unique negative"),
+        (["plan", "learned"], "--goal ATOM,ATOM or --problem"),
+        (["show", "learned", "--trace", "a z"], "z"),
+        (["reproduce", "table2", "--out", "x"], "choices: table1"),
+        (["reproduce", "table1", "--sizes", "5,x", "--out", "x"], "whole numbers"),
+        (["learned"], "did you mean learn"),
+    ],
+)
+def test_bad_input_is_answered_in_the_users_words(capsys, folder, monkeypatch, words, said):
+    monkeypatch.chdir(folder)
+    (folder / "pos.csv").write_text("trace_id,action\n1,a\n1,c\n")
+    (folder / "gap.csv").write_text("trace_id,action\n1,a\n2,c\n1,b\n")
+    (folder / "late.csv").write_text("trace_id,action,label\n1,a,0\n1,b,1\n1,c,0\n")
+    (folder / "odd.csv").write_text("trace_id,action\n1,d\n")
+    code, _, err = called(capsys, *words)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_reproduction_goes_on_where_it_was(capsys, tmp_path, monkeypatch):
+    from statewise.strips import reproduce
+
+    ran = []
+
+    def quick(cell):
+        ran.append(cell.name)
+        exact = dict.fromkeys(reproduce.NOTIONS, "equivalent")
+        return {
+            "cell": cell.name, **reproduce.asdict(cell), "true_atoms": 3, "mean_test": 0.9, "seconds": 1.0,
+            "single": {"train": [1.0], "test": [0.9], "best": 0, "best_equivalent": exact},
+            "pooled": {"test": 1.0, "atoms": 3, "equivalent": exact},
+        }  # fmt: skip
+
+    monkeypatch.setattr(reproduce, "run_cell", quick)
+    words = ("reproduce", "table1", "--domains", "simple", "--jobs", "1", "--out", tmp_path)
+    assert called(capsys, *words, "--sizes", "50")[0] == 0
+    code, out, _ = called(capsys, *words, "--sizes", "50,100")
+    assert code == 0
+    assert ran == ["simple 50 draw 1", "simple 100 draw 1"]
+    assert "| simple | 100 |" in out
+    assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
+    assert "| simple | 50 |" in (tmp_path / "table1.md").read_text()
