@@ -91,7 +91,7 @@ def traces(
     walker = _Walker(domain.model, rng)
     wanted = {1: round(num * negatives)}
     wanted[0] = num - wanted[1]
-    seen = set(without.rows) if without is not None else set()
+    seen = set(without.with_actions(domain.model.names).rows) if without is not None else set()
     rows: list[tuple[Trace, int]] = []
     for label, count in wanted.items():
         found, idle = 0, 0
