@@ -148,7 +148,7 @@ def test_bad_json_lines_are_told_with_their_line(tmp_path, content, line, messag
 
 
 def test_near_misses_are_only_offered_if_there_are_any(tmp_path):
-    with pytest.raises(ValueError, match="no action of the model$"):
+    with pytest.raises(ValueError, match=r"no action of the model$"):
         read_traces(write(tmp_path, CSV + "1,jump,0\n"), ["a", "b"])
 
 
