@@ -222,6 +222,11 @@ def test_noise_of_actions_puts_any_other_action_at_any_place():
 def test_other_noise_is_unknown():
     with pytest.raises(ValueError, match="labels or actions, not 'states'"):
         with_noise(drawn("simple"), 0.1, "states", 1)
+    for share in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=f"must be a share from 0 to 1, not {share}"):
+            with_noise(drawn("simple"), share, "labels", 1)
+    with pytest.raises(ValueError, match="there is but one action"):
+        with_noise(Traces(("a",), ((0,),), (0,)), 1.0, "actions", 1)
 
 
 # domains
