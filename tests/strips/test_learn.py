@@ -63,7 +63,11 @@ def test_simple_is_learned_exactly():
     assert best["end"] == "solved"
     assert best["accuracy"] == 1
     assert learned.theta.shape == (2, 3, 3, 3)
-    assert [step for step, *_ in seen] == [each["step"] for each in report["log"]] == list(range(100, seen[-1][0] + 1, 100))
+    assert (
+        [step for step, *_ in seen]
+        == [each["step"] for each in report["log"]]
+        == list(range(100, seen[-1][0] + 1, 100))
+    )
     assert {(most, active) for _, most, _, active in seen} <= {(1200, 0), (1200, 1), (1200, 2)}
     assert seen[-1][2].tolist() == pytest.approx([each["accuracy"] for each in report["restarts"]])
     json.dumps(report)
