@@ -107,7 +107,7 @@ def evidence(candidates: Candidates, judge: Judge) -> np.ndarray:
     size, places = candidates.size, candidates.places
     description = gammaln(places + 1) - gammaln(size + 1) - gammaln(places - size + 1)
     rejects = np.minimum(candidates.rejects(judge), 1 - 1e-9)
-    return -judge.valid * np.log1p(-rejects) / np.maximum(description, 1e-9)  # type: ignore[no-any-return]
+    return -judge.valid * np.log1p(-rejects) / np.maximum(description, 1e-9)
 
 
 def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold: float = EVIDENCE) -> Pool:

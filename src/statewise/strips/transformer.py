@@ -63,7 +63,7 @@ def head_outputs(theta: Tensor, actions: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(theta, (0, 0, 0, 1))  # an action that does nothing, for what lies behind the end
     tables = padded.permute(3, 0, 2, 1).reshape(3, restarts * (count + 1), -1)
     query, key, value = (torch.nn.functional.embedding(rows, table) for table in tables)
-    return _Attend.apply(query, key, value)  # type: ignore[no-any-return, no-untyped-call]
+    return _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]
 
 
 def inconsistency(theta: Tensor, actions: Tensor, gates: Tensor | None = None) -> Tensor:
