@@ -213,10 +213,10 @@ def test_a_damaged_checkpoint(tmp_path, stopped):
     content = (stopped / "checkpoint.npz").read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"nothing of the kind"):
         (tmp_path / "checkpoint.npz").write_bytes(damaged)
-        with pytest.raises(ValueError, match="checkpoint.npz is damaged"):
+        with pytest.raises(ValueError, match=r"checkpoint\.npz is damaged"):
             learn(GIVEN, SHORT, folder=tmp_path)
     np.savez(tmp_path / "checkpoint.npz", other=np.zeros(3))
-    with pytest.raises(ValueError, match="checkpoint.npz is damaged"):
+    with pytest.raises(ValueError, match=r"checkpoint\.npz is damaged"):
         learn(GIVEN, SHORT, folder=tmp_path)
 
 
@@ -224,9 +224,9 @@ def test_a_damaged_checkpoint(tmp_path, stopped):
 
 
 def test_a_folder_without_a_model(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no learned model$"):
+    with pytest.raises(FileNotFoundError, match=r"holds no learned model$"):
         Learned.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match="holds no learned model$"):
+    with pytest.raises(FileNotFoundError, match=r"holds no learned model$"):
         Learned.load(tmp_path / "nowhere")
 
 

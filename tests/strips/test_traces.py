@@ -255,21 +255,23 @@ def test_domains_have_the_sizes_that_they_should(spec, atoms, actions):
 
 
 @pytest.mark.parametrize(
-    ("spec", "states"),
+    ("spec", "states", "steps"),
     [
-        ("simple", 4),
-        ("blocksworld:1", 2),
-        ("blocksworld:2", 5),
-        ("blocksworld:3", 22),
-        ("ferry:2x1", 2 * 3),  # the ferry's place, the car's or aboard
-        ("ferry:3x2", 3 * (9 + 2 * 3)),  # both cars ashore, or one aboard
-        ("hanoi:3", 27),
-        ("miconic:3x2", 3 * 16),
-        ("gripper:1", 2 * 4),
+        ("simple", 4, 2 + 1 + 2 + 1),
+        ("blocksworld:1", 2, 2),
+        ("blocksworld:2", 5, 2 + 2 * 2 + 2 * 1),
+        ("blocksworld:3", 13 + 3 * 3, 21 + 21),  # every block that is picked up can be put back
+        ("ferry:2x1", 2 * 3, 6 + 2 + 2),  # the ferry's place, and the car's or that it is aboard
+        ("ferry:3x2", 3 * (9 + 2 * 3), 45 * 2 + 18 + 18),  # both cars ashore, or one aboard
+        ("gripper:1", 2 * 4, 8 + 4 + 4),
+        ("hanoi:3", 27, 3 * 27 - 3),  # three moves, but two where all discs are on one peg
+        ("miconic:3x2", 3 * 16, 48 * 2 + 24 + 24),
     ],
 )
-def test_domains_have_as_many_real_states_as_their_stories(spec, states):
-    assert len(domain(spec).states) == states
+def test_domains_have_as_many_real_states_and_steps_as_their_stories(spec, states, steps):
+    world = domain(spec)
+    assert len(world.states) == states
+    assert sum(len(world.model.applicable(state)) for state in world.states) == steps
 
 
 def test_simple_is_the_paper_s_figure_1():
