@@ -150,6 +150,7 @@ def test_the_true_lifted_model_grounds_to_the_true_model(spec, by_hand):
     assert candidates.size.tolist() == [on[:, :2].sum() for _, on in weights]
     assert candidates.places.tolist() == [on.size for _, on in weights]
     schemas = _schemas(space, weights, world.model.names)
+    assert not any(schema.add & schema.delete for schema in schemas.values())
     assert columns(Heads.of_model(ground(schemas, world.model.names))) == columns(Heads.of_model(world.model))
 
 
