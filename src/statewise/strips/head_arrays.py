@@ -74,12 +74,12 @@ class Heads:
         """Places of the first of each kind that can reject anything at all: requires and deletes are not empty."""
         flat = np.concatenate(self._parts(), axis=1)
         _, first = np.unique(np.packbits(flat, axis=1), axis=0, return_index=True)
-        able = np.logical_and(self.pre.any(1), self.delete.any(1))
+        able: np.ndarray = np.logical_and(self.pre.any(1), self.delete.any(1))
         return np.sort(first[able[first]])
 
     def size(self) -> np.ndarray:
         """[H] how many actions each head requires, adds and deletes, in all."""
-        return sum(part.sum(1) for part in self._parts())
+        return np.sum([part.sum(1) for part in self._parts()], axis=0)
 
     def _parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.pre, self.add, self.delete

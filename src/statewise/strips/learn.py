@@ -53,7 +53,7 @@ def learn(traces: Traces, settings: Settings, *, folder: Path | None = None, pro
 
     Beyond the paper: restarts train together and end by themselves, and their sound heads are pooled (`pooling.py`).
     With `folder` the work is kept there, a checkpoint at each look; the same call goes on from it, exactly. Raises
-    `ValueError` if there are no negatives or no positives to learn from, and for a folder of other work.
+    `ValueError` if there are no negatives to learn from, and for a folder of other work.
     """
     if not sum(traces.labels):
         raise ValueError(

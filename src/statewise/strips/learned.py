@@ -56,7 +56,7 @@ class Learned:
             report = json.loads((folder / "report.json").read_text())
         except ValueError as error:
             raise ValueError(f"{folder / 'report.json'}: not JSON: {error}") from None
-        return cls(model, read_arrays(folder / "theta.npz")["theta"], report)
+        return cls(model, read_arrays(folder / "theta.npz", "theta")["theta"], report)
 
 
 def is_learned(folder: Path) -> bool:
@@ -104,20 +104,23 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
     path = folder / "checkpoint.npz"
     if not path.exists():
         return None
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, "facts")
     facts: dict[str, Any] = json.loads(arrays.pop("facts").tobytes())
     return arrays, facts
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Arrays of an .npz file. Raises `ValueError` if it is damaged."""
+def read_arrays(path: Path, needed: str) -> dict[str, np.ndarray]:
+    """Arrays of an .npz file, `needed` among them. Raises `ValueError` if it is damaged."""
     import zipfile
 
     try:
         with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+            arrays = {name: found[name] for name in found.files}
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
+    if needed not in arrays:
+        raise ValueError(f"{path} is damaged: it holds no {needed}")
+    return arrays
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

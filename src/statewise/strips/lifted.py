@@ -111,7 +111,7 @@ class Space:
                     for at in permutations(range(len(sorts)), arity)
                     if tuple(sorts[place] for place in at) == signature
                 )
-                if mine:
+                if mine and _tuples(signature, objects):
                     self.predicates += [Predicate(signature, mine)] * count
         self.first = np.cumsum([0, *(len(predicate.slots) for predicate in self.predicates)])
         """Number of the first weight of each predicate, and of all."""

@@ -138,7 +138,7 @@ def undominated(heads: Heads) -> np.ndarray:
     the whole is kept.
     """
     alive = np.ones(len(heads), dtype=bool)
-    for place in np.argsort(heads.size(), kind="stable"):  # of two equal ones the later goes
+    for place in np.argsort(heads.size(), kind="stable"):  # of two equal ones the earlier goes
         covers = (
             ~(heads.pre[place] & ~heads.pre).any(1)
             & ~(heads.delete[place] & ~heads.delete).any(1)

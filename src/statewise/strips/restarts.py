@@ -1,7 +1,8 @@
 """Training of the STRIPS Transformer, many restarts as one program.
 
 A restart is its initial theta and its order of the traces, both functions of (seed, its number) alone: it comes out the
-same whatever others train beside it, when they stop, and whether or not training was interrupted.
+same whatever others train beside it and when they stop, but for rounding (sums over tensors of another shape may go in
+another order), and exactly the same whether or not training was interrupted.
 """
 
 from __future__ import annotations

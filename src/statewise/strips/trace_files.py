@@ -75,7 +75,8 @@ def write_traces(written: Traces, path: Path) -> None:
 
 
 def _from_csv(text: str, path: Path) -> Iterator[_Read]:
-    rows = csv.reader(io.StringIO(text, newline=""))
+    table = csv.reader(io.StringIO(text, newline=""))
+    rows = _rows(table, path)
     header = [name.strip() for name in next(rows, [])]
     column = {"action" if name == "action_id" else name: place for place, name in enumerate(header)}
     if "trace_id" not in column or "action" not in column:
@@ -84,7 +85,7 @@ def _from_csv(text: str, path: Path) -> Iterator[_Read]:
     name, begun = "", set()
     last_step = 0
     for row in rows:
-        line = rows.line_num
+        line = table.line_num
         if not row:
             continue
         if len(row) != len(header):
@@ -114,8 +115,16 @@ def _from_csv(text: str, path: Path) -> Iterator[_Read]:
         yield current
 
 
+def _rows(table: Any, path: Path) -> Iterator[list[str]]:
+    """The rows of a CSV reader."""
+    try:
+        yield from table
+    except csv.Error as error:
+        raise ValueError(f"{path}:{table.line_num}: not CSV: {error}") from None
+
+
 def _from_json(text: str, path: Path) -> Iterator[_Read]:
-    for line, content in enumerate(text.splitlines(), 1):
+    for line, content in enumerate(text.split("\n"), 1):  # not splitlines: JSON may hold other line ends as they are
         if not content.strip():
             continue
         try:
@@ -124,14 +133,20 @@ def _from_json(text: str, path: Path) -> Iterator[_Read]:
             raise ValueError(f"{path}:{line}: not JSON: {error}") from None
         if not isinstance(found, dict) or not isinstance(found.get("actions"), list):
             raise ValueError(f'{path}:{line}: a line must hold {{"actions": [...], "label": 0 or 1}}')
-        actions = [str(action) for action in found["actions"]]
-        if not all(actions):
-            raise ValueError(f"{path}:{line}: the trace has a gap: an action without a name")
+        actions = [_name(action, path, line) for action in found["actions"]]
         label = found.get("label")
         if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
             raise ValueError(f"{path}:{line}: label must be 0 or 1, not {label!r}")
         count = len(actions)
         yield _Read(line, actions, [line] * count, [*([None] * (count - 1)), label] if count else [])
+
+
+def _name(action: object, path: Path, line: int) -> str:
+    if action is None or action == "":
+        raise ValueError(f"{path}:{line}: the trace has a gap: an action without a name")
+    if not isinstance(action, str | int) or isinstance(action, bool):
+        raise ValueError(f"{path}:{line}: an action must be a name, not {action!r}")
+    return str(action)
 
 
 def _label(read: _Read, path: Path) -> int:

@@ -91,7 +91,7 @@ def traces(
     walker = _Walker(domain.model, rng)
     wanted = {1: round(num * negatives)}
     wanted[0] = num - wanted[1]
-    seen = set(without.rows) if without is not None else set()
+    seen = set(without.with_actions(domain.model.names).rows) if without is not None else set()
     rows: list[tuple[Trace, int]] = []
     for label, count in wanted.items():
         found, idle = 0, 0
@@ -149,9 +149,14 @@ class _Walker:
 
 def with_noise(clean: Traces, share: float, kind: str, seed: int) -> Traces:
     """Damages a share of the traces, chosen without replacement: `labels` flips the label of each, `actions` replaces
-    one of its actions by another. Raises `ValueError` for another kind."""
+    one of its actions by another. Raises `ValueError` for another kind, for what is no share, and if there is no other
+    action."""
     if kind not in ("labels", "actions"):
         raise ValueError(f"noise is of labels or actions, not {kind!r}")
+    if not 0 <= share <= 1:
+        raise ValueError(f"the noise must be a share from 0 to 1, not {share}")
+    if kind == "actions" and len(clean.actions) < 2:
+        raise ValueError("there is but one action: none can be replaced by another")
     rng = np.random.default_rng(seed)
     rows, labels = list(clean.rows), list(clean.labels)
     for place in rng.choice(len(rows), round(share * len(rows)), replace=False):

@@ -1,0 +1,302 @@
+"""Learning: what comes out, that it resumes exactly, and what it says where it cannot."""
+
+import json
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from statewise.strips.domains import domain
+from statewise.strips.learn import auto_atoms, learn
+from statewise.strips.learned import Learned, read_checkpoint
+from statewise.strips.metrics import trace_accuracy
+from statewise.strips.restarts import Restarts
+from statewise.strips.settings import Attempt, Settings
+from statewise.strips.traces import Traces, traces, with_noise
+from statewise.strips.verify import verify
+
+SIMPLE = domain("simple")
+GIVEN = traces(SIMPLE, 200, 10, 1)
+QUICK = Settings(atoms=3, restarts=2, steps=600, learning_rate=0.05, check_every=50, stay=1)
+SHORT = Settings(atoms=4, restarts=3, steps=500, learning_rate=0.05, check_every=25, stay=2, stall=150)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    return learn(GIVEN, SHORT)
+
+
+def without_seconds(report):
+    return {key: value for key, value in report.items() if "seconds" not in key}
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_at(wanted):
+    def progress(step, *_):
+        if step == wanted:
+            raise StoppedError
+
+    return progress
+
+
+# what comes out
+
+
+def test_simple_is_learned_exactly():
+    seen = []
+    learned = learn(GIVEN, QUICK, progress=lambda *each: seen.append(each))
+    assert verify(learned.model, SIMPLE)
+    assert learned.model.names == SIMPLE.model.names
+    assert trace_accuracy(learned.model, GIVEN)["accuracy"] == 1
+    report = learned.report
+    assert report["training_accuracy"] == 1
+    assert report["pooled"]
+    assert report["pool"]["negatives_caught"] == 1
+    assert report["atoms"] == len(learned.model.atoms) == 3
+    assert report["traces"]["count"] == 200
+    assert report["traces"]["positive"] == 40
+    best = report["restarts"][report["best_restart"]]
+    assert best["end"] == "solved"
+    assert best["accuracy"] == 1
+    assert learned.theta.shape == (2, 3, 3, 3)
+    steps = [step for step, *_ in seen]
+    assert steps == [each["step"] for each in report["log"]] == list(range(50, steps[-1] + 1, 50))
+    assert {(most, active) for _, most, _, active in seen} <= {(600, 0), (600, 1), (600, 2)}
+    assert seen[-1][2].tolist() == pytest.approx([each["accuracy"] for each in report["restarts"]])
+    json.dumps(report)
+
+
+def test_the_number_of_atoms_is_found():
+    learned = learn(GIVEN, replace(QUICK, atoms=None, restarts=1))
+    assert verify(learned.model, SIMPLE)
+    assert learned.report["heads"] == auto_atoms(3) == 6
+    assert len(learned.model.atoms) == 3
+
+
+def test_flipped_labels_do_no_harm_where_they_are_expected():
+    damaged = with_noise(GIVEN, 0.05, "labels", 1)
+    learned = learn(damaged, replace(QUICK, restarts=1, noise=0.05))
+    assert verify(learned.model, SIMPLE)
+    assert learned.report["pooled"]
+    assert learned.report["training_accuracy"] == 0.95
+
+
+def test_heads_of_several_restarts_make_up_what_none_of_them_has():
+    """Two heads a restart, where three atoms are needed."""
+    learned = learn(GIVEN, Settings(atoms=2, restarts=4, steps=400, learning_rate=0.05, check_every=25))
+    assert max(each["accuracy"] for each in learned.report["restarts"]) < 0.9
+    assert learned.report["pooled"]
+    assert learned.report["training_accuracy"] == learned.report["pool"]["training_accuracy"] == 1
+    assert verify(learned.model, SIMPLE)
+
+
+@pytest.mark.parametrize("asked", [False, None, True])
+def test_a_pool_that_leaves_negatives_uncaught_is_taken_only_if_asked_for(asked):
+    learned = learn(GIVEN, replace(SHORT, pool=asked, steps=100))
+    accuracies = [each["accuracy"] for each in learned.report["restarts"]]
+    assert len(set(accuracies)) > 1
+    assert accuracies[learned.report["best_restart"]] == max(accuracies)
+    assert learned.report["pooled"] == bool(asked)
+    if asked is False:
+        assert learned.report["pool"] is None
+    else:
+        assert learned.report["pool"]["training_accuracy"] < max(accuracies)
+    expected = learned.report["pool"]["training_accuracy"] if asked else max(accuracies)
+    assert trace_accuracy(learned.model, GIVEN)["accuracy"] == learned.report["training_accuracy"] == expected
+
+
+def test_restarts_end_when_they_are_done(uninterrupted):
+    attempts = uninterrupted.report["restarts"]
+    log = {each["step"]: each["accuracy"] for each in uninterrupted.report["log"]}
+    assert {each["number"] for each in attempts} == {0, 1, 2}
+    assert len({each["steps"] for each in attempts}) > 1, "the tests below are to see one end before another"
+    for number, each in enumerate(attempts):
+        course = [log[step][number] for step in sorted(log) if step <= each["steps"]]
+        assert course[-1] == pytest.approx(each["accuracy"], abs=1e-4)
+        if each["end"] == "solved":
+            assert course[-2:] == [1, 1]
+            assert [1, 1] not in [course[at : at + 2] for at in range(len(course) - 2)]
+        elif each["end"] == "stalled":
+            assert each["steps"] - each["best_step"] == 150
+            assert max(course) == pytest.approx(log[each["best_step"]][number])
+        else:
+            assert each["steps"] == 500
+
+
+def test_an_attempt_ends_solved_stalled_or_out_of_steps():
+    def course(*accuracies, **more):
+        attempt = Attempt(0)
+        for place, accuracy in enumerate(accuracies, 1):
+            assert not attempt.end
+            attempt.look(accuracy, 100 * place, Settings(**({"steps": 1000, "stay": 2, "stall": 300} | more)))
+        return attempt.end
+
+    assert course(0.5, 1.0, 1.0) == "solved"
+    assert course(0.5, 1.0, 0.9, 1.0) == ""
+    assert course(*[1.0] * 5, stay=6) == ""  # right all the time is not stalled
+    assert course(0.5, 1.0, 0.9, 1.0, 0.9) == "stalled"
+    assert course(0.5, 0.4, 0.5, 0.5) == "stalled"
+    assert course(0.5, 0.4, 0.6, 0.5, 0.5) == ""
+    assert course(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95) == "steps"
+    assert course(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.0) == "solved"
+
+
+# going on
+
+
+def same(one: Learned, other: Learned) -> bool:
+    """Bit for bit."""
+    assert one.model == other.model
+    assert without_seconds(one.report) == without_seconds(other.report)
+    return np.array_equal(one.theta, other.theta)
+
+
+def test_what_was_interrupted_goes_on_exactly(tmp_path, uninterrupted, monkeypatch):
+    ends = sorted(each["steps"] for each in uninterrupted.report["restarts"])
+    for at in (25, ends[0]):  # the second time just when a restart has ended
+        with pytest.raises(StoppedError):
+            learn(GIVEN, SHORT, folder=tmp_path, progress=stop_at(at))
+        assert read_checkpoint(tmp_path)[0]["group.steps"] == at
+        with pytest.raises(FileNotFoundError, match="holds no learned model: learning was interrupted; the same comm"):
+            Learned.load(tmp_path)
+    step = Restarts.step
+    with monkeypatch.context() as patched:
+
+        def killed(group):
+            if group.steps == ends[0] + 37:  # between two looks: back to the last
+                raise StoppedError
+            return step(group)
+
+        patched.setattr(Restarts, "step", killed)
+        with pytest.raises(StoppedError):
+            learn(GIVEN, SHORT, folder=tmp_path)
+    assert read_checkpoint(tmp_path)[0]["group.steps"] == ends[0] + 25
+    seen = []
+    learned = learn(GIVEN, SHORT, folder=tmp_path, progress=lambda step, *_: seen.append(step))
+    assert seen[0] == ends[0] + 50  # nothing is done twice
+    assert same(learned, uninterrupted)
+    assert same(Learned.load(tmp_path), learned)
+    assert not (tmp_path / "checkpoint.npz").exists()
+    with pytest.raises(FileExistsError, match="holds a learned model already"):
+        learn(GIVEN, SHORT, folder=tmp_path)
+
+
+def test_interrupted_before_the_end_is_written(tmp_path, monkeypatch):
+    settings = replace(SHORT, steps=50, atoms=None)  # with gates
+    with monkeypatch.context() as patched:
+        patched.setattr(Learned, "save", lambda *_: stop_at(0)(0))
+        with pytest.raises(StoppedError):
+            learn(GIVEN, settings, folder=tmp_path)
+    assert same(learn(GIVEN, settings, folder=tmp_path), learn(GIVEN, settings))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.raises(StoppedError):
+        learn(GIVEN, SHORT, folder=folder, progress=stop_at(25))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 2}, r"interrupted learning with other settings \(seed\)"),
+        ({"restarts": 2, "noise": 0.1}, r"other settings \(restarts, noise\)"),
+        ({"atoms": None}, r"other settings \(atoms\)"),
+    ],
+)
+def test_a_folder_of_other_settings(stopped, change, message):
+    with pytest.raises(ValueError, match=message):
+        learn(GIVEN, replace(SHORT, **change), folder=stopped)
+
+
+@pytest.mark.parametrize("other", [GIVEN.only(range(199)), GIVEN.only([1, 0, *range(2, 200)])])
+def test_a_folder_of_other_traces(stopped, other):
+    with pytest.raises(ValueError, match=f"{stopped} holds an interrupted learning with other traces"):
+        learn(other, SHORT, folder=stopped)
+
+
+def test_a_damaged_checkpoint(tmp_path, stopped):
+    content = (stopped / "checkpoint.npz").read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"nothing of the kind"):
+        (tmp_path / "checkpoint.npz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"checkpoint\.npz is damaged"):
+            learn(GIVEN, SHORT, folder=tmp_path)
+    np.savez(tmp_path / "checkpoint.npz", other=np.zeros(3))
+    with pytest.raises(ValueError, match=r"checkpoint\.npz is damaged"):
+        learn(GIVEN, SHORT, folder=tmp_path)
+
+
+# the folder
+
+
+def test_a_folder_without_a_model(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"holds no learned model$"):
+        Learned.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"holds no learned model$"):
+        Learned.load(tmp_path / "nowhere")
+
+
+def test_a_damaged_folder(tmp_path, uninterrupted):
+    def damage(name, content):
+        uninterrupted.save(tmp_path)
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=name) as caught:
+            Learned.load(tmp_path)
+        return str(caught.value)
+
+    assert "not JSON" in damage("model.json", b"{")
+    assert "holds no action model of this version" in damage("model.json", b"[]")
+    assert "is no whole action model" in damage("model.json", b'{"format": "statewise action model 1"}')
+    assert "not JSON" in damage("report.json", b"{")
+    whole = (tmp_path / "theta.npz").read_bytes()
+    for content in (whole[:-30], b"", b"no arrays"):
+        assert "is damaged" in damage("theta.npz", content)
+    np.savez(tmp_path / "other.npz", other=np.zeros(3))
+    assert "is damaged" in damage("theta.npz", (tmp_path / "other.npz").read_bytes())
+    flipped = bytearray(whole)
+    with zipfile.ZipFile(tmp_path / "other.npz") as archive:
+        flipped[archive.infolist()[0].file_size] ^= 0xFF
+    assert "is damaged" in damage("theta.npz", bytes(flipped))
+    uninterrupted.save(tmp_path)
+    assert same(Learned.load(tmp_path), uninterrupted)
+
+
+# what cannot be learned
+
+
+def test_without_negatives_there_is_nothing_to_learn():
+    with pytest.raises(ValueError, match="no negative traces: a model that rejects nothing would explain the positive"):
+        learn(Traces(("a",), ((0,), (0, 0)), (0, 0)), QUICK)
+
+
+def test_negatives_alone_are_enough():
+    given = GIVEN.only([place for place, label in enumerate(GIVEN.labels) if label])
+    learned = learn(given, replace(QUICK, restarts=1))
+    assert trace_accuracy(learned.model, given)["accuracy"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"atoms": 0}, "atoms must be 1 or more, or auto, not 0: a model without atoms accepts all"),
+        ({"restarts": 0}, "restarts must be 1 or more, not 0"),
+        ({"steps": 0}, "steps must be 1 or more"),
+        ({"batch": 0}, "batch must be 1 or more"),
+        ({"check_every": -1}, "check_every must be 1 or more, not -1"),
+        ({"stay": 0}, "stay must be 1 or more"),
+        ({"stall": 0}, "stall must be 1 or more"),
+        ({"noise": 0.5}, "noise must be a share from 0 to below 0.5, not 0.5"),
+        ({"noise": -0.1}, "noise must be a share"),
+        ({"learning_rate": 0.0}, "learning_rate must be more than 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be more than 0"),
+    ],
+)
+def test_settings_that_make_no_sense(change, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**change)
