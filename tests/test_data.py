@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from statewise.data import Stream, blocks, collate, same_prompt_length
 from statewise.tasks.path_star import PathStar, PathStarConfig
+from statewise.types import Examples
 
 
 @given(st.integers(0, 2**32), st.integers(1, 9), st.booleans())
@@ -23,6 +24,17 @@ def test_masks_say_what_is_asked_for(seed, n, prompts):
             assert not scored or first <= place < end
     assert batch.scored[:, first].any()
     assert batch.scored[:, end - 1].any()
+
+
+def test_the_first_token_of_a_document_is_no_target():
+    tokens = np.arange(1, 13).reshape(2, 6)
+    documents = np.array([[1, 1, 2, 2, 2, 3], [1, 1, 1, 1, 1, 1]])
+    examples = Examples(tokens, np.array([6, 4]), np.zeros(2, np.int64), documents)
+    batch = collate(examples)
+    assert batch.scored.tolist() == [[False, True, False, True, True, False], [False, True, True, True, False, False]]
+    assert batch.documents.tolist() == [[1, 1, 2, 2, 2, 3], [1, 1, 1, 1, 0, 0]]
+    cut = examples[np.array([1])]
+    assert cut.documents.tolist() == [[1, 1, 1, 1]]
 
 
 def task(**fields):

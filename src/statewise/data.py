@@ -12,17 +12,21 @@ from statewise.types import Batch, Examples
 
 
 def collate(examples: Examples) -> Batch:
-    """Right-padded batch; every answer token is scored, except a sequence's very first token."""
+    """Right-padded batch; every answer token is scored, except a sequence's or a document's very first token."""
     column = np.arange(examples.tokens.shape[1])
     real = column < examples.lengths[:, None]
     scored = real & (column >= np.maximum(examples.prompt_lengths, 1)[:, None])
+    documents = None
+    if examples.documents is not None:
+        scored[:, 1:] &= examples.documents[:, 1:] == examples.documents[:, :-1]
+        documents = torch.from_numpy(np.where(real, examples.documents, 0))
     columns = np.flatnonzero(scored.any(axis=0))
     span = (int(columns[0]), int(columns[-1]) + 1) if len(columns) else (1, 1)
     return Batch(
         tokens=torch.from_numpy(np.where(real, examples.tokens, 0)),
         scored=torch.from_numpy(scored),
         real=torch.from_numpy(real),
-        documents=None,
+        documents=documents,
         span=span,
     )
 

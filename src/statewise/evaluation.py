@@ -17,9 +17,8 @@ SAMPLES = 6
 
 
 def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256) -> Evaluation:
-    """The task's own scores of decoded answers, where there are prompts and the task wants
-    them; then, teacher-forced, `loss` (nats per
-    scored token), `perplexity`, `token_accuracy`, and the task's scores by position.
+    """The task's own scores of decoded answers, where there are prompts and the task wants them; then, teacher-forced,
+    `loss` (nats per scored token), `perplexity`, `token_accuracy`, and the task's scores by position.
 
     `block` sequences are handled at a time.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class Examples:
     """(n,) int64: tokens of each sequence, prompt included."""
     prompt_lengths: np.ndarray
     """(n,) int64: tokens given, never asked for. 0 where a sequence has no prompt."""
+    documents: np.ndarray | None = None
+    """(n, T) int64, from 1 and not falling: the document of each position when several share a row; None: one a row."""
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray], prompt_lengths: Sequence[int]) -> Examples:
@@ -45,7 +47,8 @@ class Examples:
         """The chosen rows, cut to the longest of them."""
         lengths = self.lengths[rows]
         longest = int(lengths.max()) if len(lengths) else 0
-        return Examples(self.tokens[rows, :longest], lengths, self.prompt_lengths[rows])
+        documents = None if self.documents is None else self.documents[rows, :longest]
+        return Examples(self.tokens[rows, :longest], lengths, self.prompt_lengths[rows], documents)
 
     def prompt(self, row: int) -> np.ndarray:
         """(prompt length,) tokens given in one row."""
@@ -54,6 +57,16 @@ class Examples:
     def answer(self, row: int) -> np.ndarray:
         """(length - prompt length,) tokens asked for in one row."""
         return self.tokens[row, self.prompt_lengths[row] : self.lengths[row]]
+
+
+class Rows(Protocol):
+    """Examples by number: all of them in memory (`Examples` itself), or read when asked for."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, rows: np.ndarray) -> Examples:
+        """Those of the given numbers, in that order."""
 
 
 class Batch(NamedTuple):

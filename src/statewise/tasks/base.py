@@ -11,7 +11,7 @@ import numpy as np
 
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.vocab import Vocab
-from statewise.types import Completion, Examples, Headline
+from statewise.types import Completion, Examples, Headline, Rows
 
 
 class Task(ABC):
@@ -38,7 +38,7 @@ class Task(ABC):
         return {}
 
     @abstractmethod
-    def training(self) -> Examples | None:
+    def training(self) -> Rows | None:
         """All training examples, or None if they are drawn afresh without end by `sample`."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
