@@ -14,7 +14,7 @@ import numpy as np
 
 from statewise.strips.head_arrays import Heads, Judge
 from statewise.strips.learned import Learned, read_checkpoint, write_checkpoint
-from statewise.strips.pooling import Candidates, Pool, pool, prune, sound, undominated
+from statewise.strips.pooling import Candidates, Pool, pool, prune, undominated
 from statewise.strips.settings import Attempt, Settings
 from statewise.strips.traces import Traces
 
@@ -30,8 +30,6 @@ class _Work:
     results: list[Attempt]
     theta: np.ndarray
     """[R, L, A, 3] of all restarts, those at their end as they ended."""
-    library: Heads
-    """Sound heads seen so far, in any restart."""
     seconds: float = 0.0
     log: list[dict[str, Any]] = field(default_factory=list)
 
@@ -68,9 +66,7 @@ def learn(traces: Traces, settings: Settings, *, folder: Path | None = None, pro
     width = settings.atoms or auto_atoms(len(traces.actions))
     group = Restarts(traces, (width, len(traces.actions)), settings.restarts, seed=settings.seed, batch=settings.batch,
                      learning_rate=settings.learning_rate, gated=gated)  # fmt: skip
-    nothing = np.zeros((0, len(traces.actions)), dtype=bool)
-    work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary(),
-                 Heads(nothing, nothing, nothing))  # fmt: skip
+    work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary())
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": _digest(traces)}
     if folder is not None:
         _take_up(work, group, folder, facts)
@@ -92,16 +88,13 @@ def learn(traces: Traces, settings: Settings, *, folder: Path | None = None, pro
 
 
 def _look(work: _Work, group: Any) -> None:
-    """Judges the binary models of the active restarts, ends those that are done, and keeps their sound heads."""
+    """Judges the binary models of the active restarts, and ends those that are done."""
     settings, judge = work.settings, work.judge
     theta = group.binary()
     count, width = theta.shape[:2]
     heads = Heads.of_theta(theta)
     found = judge.verdicts(heads)
     accuracy = judge.right(found.alarms.reshape(count, width, -1), found.catches.reshape(count, width, -1)).mean(1)
-    unique = heads.only(heads.unique())
-    work.library = work.library.and_also(unique.only(sound(Candidates.alone(unique), judge, settings.noise)))
-    work.library = work.library.only(work.library.unique())
     active = np.ones(count, dtype=bool)
     for place, number in enumerate(group.numbers):
         result = work.results[number]
@@ -118,7 +111,9 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     began = time.monotonic()
     best = max(range(settings.restarts), key=lambda number: (work.results[number].accuracy, -number))
     alone = Heads.of_theta(work.theta[best])
-    pooled = pool(Candidates.alone(work.library), judge, noise=settings.noise) if settings.pool is not False else None
+    every = Heads.of_theta(work.theta)
+    offered = Candidates.alone(every.only(every.unique()))
+    pooled = pool(offered, judge, noise=settings.noise) if settings.pool is not False else None
     use = pooled is not None and len(pooled.heads) > 0 and (
         settings.pool or pooled.accuracy >= max(work.results[best].accuracy, 1 - 2 * settings.noise)
     )  # fmt: skip
@@ -135,7 +130,7 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
         "heads": width,
         "restarts": [asdict(each) for each in work.results],
         "best_restart": best,
-        "pool": _described(pooled, len(work.library)),
+        "pool": _described(pooled, len(offered)),
         "pooled": bool(use),
         "heads_before_pruning": len(chosen),
         "atoms": len(pruned),
@@ -163,7 +158,7 @@ def _digest(traces: Traces) -> str:
 
 def _put_down(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
     arrays = {f"group.{name}": value for name, value in group.state().items()}
-    arrays |= {"theta": work.theta, "library": np.stack((work.library.pre, work.library.add, work.library.delete))}
+    arrays["theta"] = work.theta
     progress = {"results": [asdict(each) for each in work.results], "log": work.log, "seconds": work.seconds}
     write_checkpoint(folder, arrays, {**facts, "progress": progress})
 
@@ -185,4 +180,3 @@ def _take_up(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> No
     progress = kept["progress"]
     work.results = [Attempt(**each) for each in progress["results"]]
     work.log, work.seconds, work.theta = progress["log"], progress["seconds"], arrays["theta"]
-    work.library = Heads(*arrays["library"])

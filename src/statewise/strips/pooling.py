@@ -20,7 +20,7 @@ import numpy as np
 from statewise.strips.head_arrays import Heads, Judge
 from statewise.strips.model import bits
 
-EVIDENCE = 3.0
+EVIDENCE = 4.0
 """Evidence that a head needs, in units of its description length."""
 
 
