@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from statewise.analysis.base import Model, Subject
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
+from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.data import collate
 from statewise.decoding.base import GoalScorer, Predictor, SuffixEncoder
 from statewise.objectives import OBJECTIVES
@@ -30,11 +32,25 @@ def tiny_gpt(*, extra_tokens: int = 0, embedding_of: Backbone | None = None, **f
     return GPT(config, vocabulary=VOCABULARY + extra_tokens, context=CONTEXT, embedding_of=embedding_of)
 
 
-def tiny_objective(name: str, seed: int = 0, backbone: dict[str, Any] | None = None, **fields: Any) -> Objective:
-    """Any objective of the table around a tiny GPT."""
+def tiny_two_stream(
+    *, extra_tokens: int = 0, embedding_of: Backbone | None = None, context: int = CONTEXT, **fields: Any
+) -> TwoStream:
+    """A two-layer two-stream transformer; `fields` are config fields."""
+    config = TwoStreamConfig(**{"width": 16, "heads": 2, "layers": 2, "window": 3, **fields})
+    return TwoStream(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
+
+
+def tiny_objective(
+    name: str,
+    seed: int = 0,
+    backbone: dict[str, Any] | None = None,
+    make_backbone: Callable[..., Backbone] = tiny_gpt,
+    **fields: Any,
+) -> Objective:
+    """Any objective of the table around a tiny backbone."""
     torch.manual_seed(seed)
     kind = OBJECTIVES[name]
-    objective: Objective = kind(kind.Config(**fields), lambda **more: tiny_gpt(**{**(backbone or {}), **more}))
+    objective: Objective = kind(kind.Config(**fields), lambda **more: make_backbone(**{**(backbone or {}), **more}))
     return objective
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objective
+from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
 from safetensors.torch import load_file, save_file
 
 from statewise.data import collate
@@ -12,11 +12,18 @@ from statewise.objectives import OBJECTIVES
 from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
-every_objective = pytest.mark.parametrize("name", list(OBJECTIVES))
+ON_TWO_STREAMS = ["next_token", "next_latent", "joint_multi_token", "belief_state"]
+"""Objectives that are tried with a backbone whose state is not its readout, too."""
+every_objective = pytest.mark.parametrize("name", [*OBJECTIVES, *(f"{name} on two streams" for name in ON_TWO_STREAMS)])
+
+
+def new(name, seed=0):
+    name, _, two_streams = name.partition(" on ")
+    return tiny_objective(name, seed, make_backbone=tiny_two_stream if two_streams else tiny_gpt)
 
 
 def made(name):
-    objective = tiny_objective(name)
+    objective = new(name)
     spread_weights(objective)
     return objective
 
@@ -124,7 +131,7 @@ def test_reading_step_by_step_is_reading_at_once(name):
 
 @every_objective
 def test_weights_survive_the_disk(name, tmp_path):
-    objective, other = made(name), tiny_objective(name, seed=5)
+    objective, other = made(name), new(name, seed=5)
     save_file(dict(objective.state_dict()), tmp_path / "weights.safetensors")
     other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
     batch = random_batch()

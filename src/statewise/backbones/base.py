@@ -23,10 +23,22 @@ class Backbone(nn.Module, ABC):
     """Longest sequence it can read."""
     vocabulary: int
     """Number V of token ids."""
+    state_predicts: bool = True
+    """Whether the vocabulary head reads the next token off the state itself."""
 
     @abstractmethod
     def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
         """Reads `tokens` (B, T); `documents` as in `Batch`. With a cache, `tokens` come after what it holds."""
+
+    def readouts(self, tokens: Tensor, *, documents: Tensor | None = None) -> Tensor:
+        """`Hidden.readout` of `forward` alone, (B, T, D), which some backbones have for less."""
+        return self(tokens, documents=documents).readout
+
+    def read_prompt(self, tokens: Tensor, cache: KeyValueCache) -> Hidden:
+        """`Hidden` of the last position alone, (B, 1, D) each, with all of `tokens` (B, T) read into the cache; some
+        backbones read a prompt for less than they read what is generated."""
+        state, readout = self(tokens, cache=cache)
+        return Hidden(state[:, -1:], readout[:, -1:])
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:

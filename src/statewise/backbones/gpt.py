@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from statewise.backbones.base import Backbone, Branching
 from statewise.nn.block import Block, BlockConfig, Surroundings, init_weights, rotary_angles
 from statewise.nn.cache import KeyValueCache
-from statewise.nn.masks import causal_within_documents, positions_within_documents
+from statewise.nn.masks import positions_within_documents
 from statewise.nn.norm import make_norm
 from statewise.types import Hidden
 
@@ -58,10 +58,9 @@ class GPT(Branching):
         end = start + tokens.shape[1]
         if end > self.context:
             raise ValueError(f"a sequence of {end} tokens does not fit the context of {self.context}")
-        mask = None
         place = torch.arange(start, end, device=tokens.device)
         if documents is not None:
-            mask, place = causal_within_documents(documents), positions_within_documents(documents)
+            place = positions_within_documents(documents)
         x = self.embed(tokens)
         rotation = None
         if self.positions is None:
@@ -69,7 +68,7 @@ class GPT(Branching):
         else:
             x = x + self.positions(place)
         x = self.dropout(x)
-        around = Surroundings(rotation, mask, cache)
+        around = Surroundings(rotation, documents, cache)
         for block in self.blocks[:-1]:
             x = block(x, around)
         return x, around

@@ -59,8 +59,8 @@ class Surroundings(NamedTuple):
 
     rotation: tuple[Tensor, Tensor] | None
     """What `rotary_angles` gives, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
-    mask: Tensor | None
-    """As in `attend`."""
+    documents: Tensor | None
+    """(B, T), as in `Batch`."""
     cache: KeyValueCache | None
 
 
@@ -105,7 +105,7 @@ class SelfAttention(nn.Module):
         if around.cache is not None:
             key, value = around.cache.append(self.layer, key, value)
         dropout = self.dropout if self.training else 0.0
-        seen = attend(query, key, value, mask=around.mask, dropout=dropout)
+        seen = attend(query, key, value, documents=around.documents, dropout=dropout)
         return self.outward(seen.transpose(1, 2).reshape(B, T, D))
 
 

@@ -136,18 +136,24 @@ class CausalPredictor(Predictor):
     def start(self, prompts: Tensor) -> tuple[CausalCursor, Tensor]:
         """See `Predictor.start`."""
         cursor = CausalCursor(self.backbone.make_cache(), prompts.new_empty(0, 0))
-        return cursor, self._read(cursor, prompts, last_only=True)[:, -1]
+        return cursor, self._read_prompt(cursor, prompts)
 
     @torch.no_grad()
     def extend(self, cursor: CausalCursor, tokens: Tensor) -> Tensor:
         """See `Predictor.extend`."""
         return self._read(cursor, tokens)
 
-    def _read(self, cursor: CausalCursor, tokens: Tensor, last_only: bool = False) -> Tensor:
+    def _read_prompt(self, cursor: CausalCursor, prompts: Tensor) -> Tensor:
+        """(B, V): logits after all of `prompts` (B, T)."""
+        prompts = prompts.to(self.device)
+        return self._logits_at(cursor, self.backbone.read_prompt(prompts, cursor.cache), prompts[:, -1:])[:, -1]
+
+    def _read(self, cursor: CausalCursor, tokens: Tensor) -> Tensor:
+        """(B, T, V): logits after each of `tokens` (B, T)."""
         tokens = tokens.to(self.device)
-        hidden = self.backbone(tokens, cache=cursor.cache)
-        if last_only:
-            hidden, tokens = Hidden(hidden.state[:, -1:], hidden.readout[:, -1:]), tokens[:, -1:]
+        return self._logits_at(cursor, self.backbone(tokens, cache=cursor.cache), tokens)
+
+    def _logits_at(self, cursor: CausalCursor, hidden: Hidden, tokens: Tensor) -> Tensor:
         cursor.recent = hidden.state
         return precise(self.next_logits(hidden, tokens, cursor))
 

@@ -252,7 +252,7 @@ class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
         """See `GoalScorer.start_towards`."""
         suffix = self._suffixes(goal[None].to(self.device))[:, 0] if len(goal) else self.nothing
         cursor = GoalCursor(self.backbone.make_cache(), prompts.new_empty(0, 0), suffix)
-        return cursor, self._read(cursor, prompts, last_only=True)[:, -1]
+        return cursor, self._read_prompt(cursor, prompts)
 
     @torch.no_grad()
     def score_goal(self, cursor: CausalCursor, goal: Tensor) -> Tensor:

@@ -179,8 +179,10 @@ class NextLatent(Objective):
             counts["kl"] = torch.stack([predicts(batch, step).sum() for step in steps])
         return counts
 
-    def predictor(self) -> LatentDrafter:
-        """A plain decoder that can also draft."""
+    def predictor(self) -> CausalPredictor:
+        """A plain decoder; where the head reads the states that are rolled out, one that can also draft."""
+        if not self.backbone.state_predicts:
+            return CausalPredictor(self.backbone)
         return LatentDrafter(self.backbone, self.dynamics)
 
 

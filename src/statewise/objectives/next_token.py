@@ -29,7 +29,7 @@ class NextToken(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = self.backbone(batch.tokens, documents=batch.documents).readout
+        readout = self.backbone.readouts(batch.tokens, documents=batch.documents)
         log_probs = precise(self.backbone.logits(readout[:, first - 1 : end - 1])).log_softmax(-1)
         return Loss({"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)})
 

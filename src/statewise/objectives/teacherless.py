@@ -35,7 +35,7 @@ class Teacherless(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = self.backbone(self.inputs(batch), documents=batch.documents).readout
+        readout = self.backbone.readouts(self.inputs(batch), documents=batch.documents)
         log_probs = precise(self.logits(readout[:, first - 1 : end - 1])).log_softmax(-1)
         return Loss({"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)})
 
@@ -83,7 +83,7 @@ class TeacherlessPredictor(CausalPredictor):
     def start(self, prompts: Tensor) -> tuple[TeacherlessCursor, Tensor]:
         """See `Predictor.start`."""
         cursor = TeacherlessCursor(self.backbone.make_cache(), prompts.new_empty(0, 0))
-        return cursor, self._read(cursor, prompts, last_only=True)[:, -1]
+        return cursor, self._read_prompt(cursor, prompts)
 
     @torch.no_grad()
     def extend(self, cursor: CausalCursor, tokens: Tensor) -> Tensor:

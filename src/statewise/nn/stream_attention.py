@@ -1,0 +1,105 @@
+"""Attention over two streams behind one function, which picks its back end from what was measured."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statewise.nn.attention import attend
+from statewise.nn.blockwise import attend_blockwise
+from statewise.nn.streams import Reach, may_read, stream_mask
+
+
+def attend_streams(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    streams: tuple[int, ...],
+    reach: Reach,
+    documents: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention of the queries of `streams` to the keys of all streams, by `may_read`.
+
+    `query` (B, H, S, T, W), a row of S for each of `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are inputs
+    alone; `documents` (B, T) as in `Batch`. Returns (B, H, S, T, W).
+    """
+    if dropout:
+        return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents, dropout=dropout)
+    if query.device.type == "cuda":
+        return attend_flex(query, key, value, streams=streams, reach=reach, documents=documents)
+    return attend_blockwise(query, key, value, streams=streams, reach=reach, documents=documents)
+
+
+def attend_dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    streams: tuple[int, ...],
+    reach: Reach,
+    documents: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """With the whole mask written out: what the other back ends are held against. Arguments as in `attend_streams`."""
+    rows, heads, _, places, width = query.shape
+    mask = stream_mask(streams, places, reach, documents).to(query.device)[..., : key.shape[2] * places]
+    flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
+    return attend(*flat, mask=mask, dropout=dropout).view(query.shape)
+
+
+def attend_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    streams: tuple[int, ...],
+    reach: Reach,
+    documents: Tensor | None = None,
+) -> Tensor:
+    """PyTorch's FlexAttention, which skips the tiles that the predicate leaves empty: for GPUs.
+
+    Arguments as in `attend_streams`. The streams lie one behind the other: interleaved, far more tiles hold something.
+    """
+    rows, heads, asking, places, width = query.shape
+    if documents is None:
+        mask = _shared_tiles(streams, key.shape[2], places, reach, query.device)
+    else:
+        mask = _tiles(streams, key.shape[2], places, reach, documents, query.device)
+    flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
+    found: Tensor = _flex(query.device.type)(*flat, block_mask=mask)
+    return found.view(rows, heads, asking, places, width)
+
+
+@lru_cache(maxsize=16)
+def _shared_tiles(streams: tuple[int, ...], keys: int, places: int, reach: Reach, device: torch.device) -> Any:
+    return _tiles(streams, keys, places, reach, None, device)
+
+
+def _tiles(
+    streams: tuple[int, ...], keys: int, places: int, reach: Reach, documents: Tensor | None, device: torch.device
+) -> Any:
+    """The tiles that FlexAttention has to look at, and what it asks inside them."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    stream_of = torch.tensor(streams, device=device)
+
+    def allowed(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        found = may_read(stream_of[query // places], query % places, key // places, key % places, reach)
+        if documents is None:
+            return found
+        return found & (documents[row, query % places] == documents[row, key % places])
+
+    batch = None if documents is None else len(documents)
+    return create_block_mask(allowed, batch, None, len(streams) * places, keys * places, device=device)
+
+
+@lru_cache(maxsize=2)
+def _flex(device: str) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention

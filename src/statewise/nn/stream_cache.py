@@ -1,0 +1,147 @@
+"""Keys and values of two streams: those that are read for ever are all kept, those of a window no longer than that."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from statewise.nn.cache import KeyValueCache
+from statewise.nn.streams import INPUT, PREDICTION, Reach
+
+SLACK = 32
+"""Places by which a window's store may go back without having forgotten what is then to be read."""
+
+
+class Read(NamedTuple):
+    """What the queries of new places may have to read, both streams side by side."""
+
+    keys: Tensor
+    """(B, H, K, W)"""
+    values: Tensor
+    """(B, H, K, W)"""
+
+
+class RecentCache:
+    """Keys and values of the last `reach` places, and of `SLACK` more for going back."""
+
+    def __init__(self, layers: int, reach: int) -> None:
+        self.reach = reach
+        self.held = 0
+        """Places that the store has in full."""
+        self._buffers: list[Tensor | None] = [None] * layers
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds `key`, `value` (B, H, n, W); returns them behind those of the last `reach` places before."""
+        new = key.shape[2]
+        buffer, old = self._buffers[layer], min(self.held, self.reach)
+        room = self.reach + 2 * SLACK
+        if buffer is None:
+            buffer = key.new_empty(2, *key.shape[:2], room, key.shape[3])
+            self._buffers[layer] = buffer
+        if self.held + new <= room:
+            buffer[0, :, :, self.held : self.held + new] = key
+            buffer[1, :, :, self.held : self.held + new] = value
+            both = buffer[:, :, :, self.held - old : self.held + new]
+        else:
+            joined = torch.cat((buffer[:, :, :, : self.held], torch.stack((key, value))), dim=3)
+            kept = min(joined.shape[3], self.reach + SLACK)
+            both = joined[:, :, :, self.held - old :]
+            buffer[:, :, :, :kept] = joined[:, :, :, joined.shape[3] - kept :]
+        return both[0], both[1]
+
+    def advance(self, places: int) -> None:
+        """Counts `places` more as read."""
+        self.held = self.held + places if self.held + places <= self.reach + 2 * SLACK else (
+            min(self.held + places, self.reach + SLACK)
+        )  # fmt: skip
+
+    def rewind(self, places: int, left: int) -> None:
+        """Forgets the last `places`, of which `left` remain in the whole sequence."""
+        if self.held - places < min(self.reach, left):
+            raise ValueError(
+                f"cannot go back {places} places: a window of {self.reach} keeps {SLACK} more than it reads"
+            )
+        self.held -= places
+
+    def reorder(self, rows: Tensor) -> None:
+        """As `KeyValueCache.reorder`."""
+        self._buffers = [None if each is None else each.index_select(1, rows) for each in self._buffers]
+
+    @property
+    def bytes(self) -> int:
+        """What the store takes."""
+        return sum(each.numel() * each.element_size() for each in self._buffers if each is not None)
+
+
+class StreamCache(KeyValueCache):
+    """A store for each stream, by how long its keys are read."""
+
+    def __init__(self, layers: int, reach: Reach) -> None:
+        super().__init__(0)
+        self.reach = reach
+        self._stores: list[KeyValueCache | RecentCache | None] = []
+        for span in reach:
+            if span is None:
+                self._stores.append(KeyValueCache(layers))
+            else:
+                self._stores.append(RecentCache(layers, span) if span >= 0 else None)
+
+    def append_streams(self, layer: int, parts: dict[int, tuple[Tensor, Tensor]]) -> Read:
+        """Adds keys and values (B, H, n, W) of the new places, by stream; of a stream whose places are not read later
+        there may be those of the last ones alone. Returns what the queries of the new places may read, in the order of
+        the streams; `readable` says what it is."""
+        keys, values = [], []
+        for stream, (key, value) in sorted(parts.items()):
+            store = self._stores[stream]
+            if store is not None:
+                key, value = store.append(layer, key, value)
+            keys.append(key)
+            values.append(value)
+        return Read(torch.cat(keys, dim=2), torch.cat(values, dim=2))
+
+    def readable(self, new: dict[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """(K,) stream and (K,) place of each key that `append_streams` returns for `new` places by stream, before
+        `advance`; all of them end at the last of the places to come."""
+        streams, places = [], []
+        end = self.length + max(new.values())
+        for stream, count in sorted(new.items()):
+            store = self._stores[stream]
+            old = 0
+            if isinstance(store, RecentCache):
+                old = min(store.held, store.reach)
+            elif store is not None:
+                old = self.length
+            streams.append(torch.full((old + count,), stream, device=device))
+            places.append(
+                torch.cat((torch.arange(self.length - old, self.length), torch.arange(end - count, end))).to(device)
+            )
+        return torch.cat(streams), torch.cat(places)
+
+    def advance(self, positions: int) -> None:
+        """See `KeyValueCache.advance`."""
+        super().advance(positions)
+        for store in self._stores:
+            if store is not None:
+                store.advance(positions)
+
+    def rewind(self, positions: int) -> None:
+        """See `KeyValueCache.rewind`; beyond what a window keeps it raises `ValueError`, and nothing is changed."""
+        if 0 <= positions <= self.length:
+            for store in self._stores:  # those that may refuse first
+                if isinstance(store, RecentCache):
+                    store.rewind(positions, self.length - positions)
+        super().rewind(positions)
+        for store in self._stores:
+            if isinstance(store, KeyValueCache):
+                store.rewind(positions)
+
+    def reorder(self, rows: Tensor) -> None:
+        """See `KeyValueCache.reorder`."""
+        for store in self._stores:
+            if store is not None:
+                store.reorder(rows)
+
+
+assert (INPUT, PREDICTION) == (0, 1), "streams number the stores"

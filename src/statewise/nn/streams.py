@@ -1,0 +1,55 @@
+"""Two streams of keys, and which of them a query may read: one predicate for every variant and every back end.
+
+At each place i a row has an input slot x_i, and may have a prediction slot p_i behind it (the `<predict>` token of the
+State-Prediction Separation paper, equation 3). Keys of a stream are read for ever, for a while, or never; this and the
+causal order are all that the variants differ in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+INPUT, PREDICTION = 0, 1
+"""Numbers of the streams, in the order in which a place's slots are read."""
+
+
+class Reach(NamedTuple):
+    """For how many places onwards the keys of each stream are read; None: for ever; -1: never, not even at once."""
+
+    inputs: int | None
+    predictions: int | None
+
+
+def may_read(
+    query_stream: Tensor | int, query_place: Tensor, key_stream: Tensor | int, key_place: Tensor, reach: Reach
+) -> Tensor:
+    """Bool, of the arguments' broadcast shape: whether a query reads a key (equation 5 for `Reach(None, w)`).
+
+    An input slot is read before the prediction slot of its place: it sees only earlier prediction slots. Whether both
+    are of one document is asked elsewhere.
+    """
+    distance = query_place - key_place
+    key_stream = torch.as_tensor(key_stream, device=distance.device)
+    behind = (key_stream == PREDICTION) & (torch.as_tensor(query_stream, device=distance.device) == INPUT)
+    furthest = torch.where(key_stream == PREDICTION, _limit(reach.predictions), _limit(reach.inputs))
+    return (distance >= behind.long()) & (distance <= furthest)
+
+
+def stream_mask(streams: tuple[int, ...], places: int, reach: Reach, documents: Tensor | None = None) -> Tensor:
+    """(S * T, 2T), or (B, 1, S * T, 2T) with `documents` (B, T): `may_read` for the queries of `streams`, one stream
+    behind the other, and the keys of both."""
+    device = None if documents is None else documents.device
+    place = torch.arange(places, device=device)
+    query_stream = torch.tensor(streams, device=device).repeat_interleave(places)[:, None]
+    key_stream = torch.tensor((INPUT, PREDICTION), device=device).repeat_interleave(places)[None]
+    mask = may_read(query_stream, place.repeat(len(streams))[:, None], key_stream, place.repeat(2)[None], reach)
+    if documents is None:
+        return mask
+    return mask & (documents.repeat(1, len(streams))[:, :, None] == documents.repeat(1, 2)[:, None, :])[:, None]
+
+
+def _limit(reach: int | None) -> int:
+    return 2**31 - 1 if reach is None else reach

@@ -1,0 +1,275 @@
+"""The two-stream transformer against one that is written straight from the paper: interleaved, with sets of keys."""
+
+import math
+
+import pytest
+import torch
+from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stream
+from torch.nn import functional as F
+
+from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig
+from statewise.nn.stream_cache import SLACK
+
+pytestmark = pytest.mark.usefixtures("float64")
+every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
+every_window = pytest.mark.parametrize("window", [0, 1, 3, CONTEXT])
+LATE = 3 * SLACK + 20
+"""More places than any window's store holds at once."""
+
+
+def made(variant, window=3, **fields):
+    backbone = tiny_two_stream(variant=variant, window=window, **fields)
+    spread_weights(backbone)
+    return backbone.eval()
+
+
+def tokens_of(rows=2, places=9, seed=0):
+    return torch.randint(0, VOCABULARY, (rows, places), generator=torch.Generator().manual_seed(seed))
+
+
+def seen_by(variant, window, slot, i):
+    """The keys (slot, k) that a slot of place i reads, as the paper's text has it (equation 5 for sps)."""
+    inputs = {("x", k) for k in range(i + 1)}
+    recent_inputs = {("x", k) for k in range(max(0, i - window), i + 1)}
+    last = i + 1 if slot == "p" else i
+    predictions = {("p", k) for k in range(last)}
+    recent_predictions = {("p", k) for k in range(max(0, i - window), last)}
+    return {
+        "standard": inputs,
+        "sps": inputs | recent_predictions,
+        "double_memory": inputs | predictions,
+        "delayed_state": recent_inputs | predictions,
+        "reverse_sps": recent_inputs | predictions,
+        "strict": inputs,
+    }[variant]
+
+
+def normed(x, weight):
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+def turned(x, place, width):
+    """One head's vector at a place, rotated: plane j is coordinates j and j + width / 2."""
+    angles = place * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)  # float32, as the model's are
+    first, second = x[..., : width // 2], x[..., width // 2 :]
+    return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
+
+
+def from_the_paper(backbone, row, documents=None):
+    """(T, D) states and readouts of one row, slot by slot."""
+    config, variant = backbone.config, config_variant(backbone)
+    documents = documents if documents is not None else [0] * len(row)
+    starts = [next(k for k in range(len(row)) if documents[k] == documents[i]) for i in range(len(row))]
+    slots = [(kind, i) for i in range(len(row)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
+    matrix, W = backbone.embedding.weight, config.width // config.heads
+    x = {(kind, i): matrix[row[i] if kind == "x" else backbone.vocabulary] for kind, i in slots}
+    for block in backbone.blocks:
+        q, k, v = {}, {}, {}
+        for slot in slots:
+            mixed = block.attention.inward(normed(x[slot], block.attention_norm.weight)).view(3, config.heads, W)
+            place = slot[1] - starts[slot[1]]
+            q[slot], k[slot], v[slot] = turned(mixed[0], place, W), turned(mixed[1], place, W), mixed[2]
+        new = {}
+        for kind, i in slots:
+            keys = [
+                s for s in slots if s in seen_by(variant, config.window, kind, i) and documents[s[1]] == documents[i]
+            ]
+            scores = torch.stack([(q[kind, i] * k[s]).sum(-1) / math.sqrt(W) for s in keys])
+            seen = (scores.softmax(0)[..., None] * torch.stack([v[s] for s in keys])).sum(0)
+            middle = x[kind, i] + block.attention.outward(seen.reshape(-1))
+            gate, up = block.mlp.inward(normed(middle, block.mlp_norm.weight)).chunk(2)
+            new[kind, i] = middle + block.mlp.outward(F.silu(gate) * up)
+        x = new
+    out = {kind: torch.stack([normed(x[kind, i], backbone.norm.weight) for i in range(len(row))])
+           for kind in ("x", "p") if (kind, 0) in x}  # fmt: skip
+    state, readout = {"standard": "xx", "sps": "xp", "double_memory": "xp", "delayed_state": "pp",
+                      "reverse_sps": "px", "strict": "xp"}[variant]  # fmt: skip
+    return out[state], out[readout]
+
+
+def config_variant(backbone):
+    return backbone.config.variant if backbone.separated else "standard"
+
+
+@every_variant
+@every_window
+def test_states_and_readouts_are_those_of_the_paper(variant, window):
+    backbone, tokens = made(variant, window), tokens_of()
+    hidden = backbone(tokens)
+    for row in range(len(tokens)):
+        state, readout = from_the_paper(backbone, tokens[row])
+        torch.testing.assert_close(hidden.state[row], state)
+        torch.testing.assert_close(hidden.readout[row], readout)
+    torch.testing.assert_close(backbone.readouts(tokens), hidden.readout)
+
+
+@every_variant
+@pytest.mark.parametrize("alone", [False, True], ids=["both", "readouts"])
+def test_gradients_are_those_of_the_paper(variant, alone):
+    backbone, tokens = made(variant), tokens_of(rows=1)
+    weight = torch.randn(2, 1, 9, 16)
+    weight[0] *= not alone
+    if alone:
+        found = (backbone.readouts(tokens) * weight[1]).sum()
+    else:
+        hidden = backbone(tokens)
+        found = (hidden.state * weight[0]).sum() + (hidden.readout * weight[1]).sum()
+    state, readout = from_the_paper(backbone, tokens[0])
+    true = (state * weight[0, 0]).sum() + (readout * weight[1, 0]).sum()
+    parameters = dict(backbone.named_parameters())
+    ours = torch.autograd.grad(found, list(parameters.values()), allow_unused=True)
+    theirs = torch.autograd.grad(true, list(parameters.values()), allow_unused=True)
+    for name, mine, other in zip(parameters, ours, theirs):
+        torch.testing.assert_close(mine, other, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@every_variant
+def test_documents_in_a_row_are_read_as_if_apart(variant):
+    backbone, tokens = made(variant), tokens_of(places=12)
+    documents = torch.tensor([[1] * 5 + [2] * 7, [1] * 2 + [2] + [3] * 9])
+    hidden = backbone(tokens, documents=documents)
+    for row in range(2):
+        state, readout = from_the_paper(backbone, tokens[row], documents[row].tolist())
+        torch.testing.assert_close(hidden.state[row], state)
+        torch.testing.assert_close(hidden.readout[row], readout)
+        for document in documents[row].unique():
+            here = documents[row] == document
+            torch.testing.assert_close(hidden.readout[row, here], backbone(tokens[row : row + 1, here]).readout[0])
+
+
+@every_variant
+@pytest.mark.parametrize("window", [0, 3, 40])
+def test_reading_with_a_cache_is_reading_at_once(variant, window):
+    """One by one, in pieces, after going back, and long after the window's store has turned over."""
+    backbone, tokens = made(variant, window, context=LATE), tokens_of(places=LATE)
+    with torch.no_grad():
+        whole = backbone(tokens)
+        for first in (1, 7):
+            cache = backbone.make_cache()
+            piece = backbone(tokens[:, :first], cache=cache)
+            torch.testing.assert_close(piece.readout, whole.readout[:, :first])
+            at = first
+            sizes = iter([1, 1, 4, SLACK + 9, 2] + [1] * LATE)
+            while at < LATE:
+                size = min(next(sizes), LATE - at)
+                piece = backbone(tokens[:, at : at + size], cache=cache)
+                torch.testing.assert_close(piece.readout, whole.readout[:, at : at + size])
+                torch.testing.assert_close(piece.state, whole.state[:, at : at + size])
+                at += size
+                if at % 11 == 0:  # read some wrong ones, and take them back
+                    backbone(tokens[:, :1].expand(-1, min(5, LATE - at)), cache=cache)
+                    cache.rewind(min(5, LATE - at))
+
+
+@every_variant
+@every_window
+def test_a_prompt_is_read_as_its_tokens_are(variant, window):
+    backbone, tokens = made(variant, window), tokens_of(places=12)
+    with torch.no_grad():
+        whole = backbone(tokens)
+        for length in (1, 2, 9):
+            cache = backbone.make_cache()
+            last = backbone.read_prompt(tokens[:, :length], cache)
+            torch.testing.assert_close(last.readout[:, 0], whole.readout[:, length - 1])
+            torch.testing.assert_close(last.state[:, 0], whole.state[:, length - 1])
+            assert cache.length == length
+            torch.testing.assert_close(backbone(tokens[:, length:], cache=cache).readout, whole.readout[:, length:])
+
+
+@pytest.mark.parametrize("variant", ["sps", "delayed_state", "double_memory"])
+def test_rows_of_a_cache_are_reordered(variant):
+    backbone, tokens = made(variant), tokens_of(rows=3, places=10)
+    with torch.no_grad():
+        cache = backbone.make_cache()
+        backbone(tokens[:, :6], cache=cache)
+        rows = torch.tensor([2, 0, 2, 1])
+        cache.reorder(rows)
+        torch.testing.assert_close(
+            backbone(tokens[rows, 6:], cache=cache).readout, backbone(tokens[rows]).readout[:, 6:]
+        )
+
+
+def test_prompts_of_different_lengths_are_told_apart():
+    """Each in a cache of its own: what one held does not show in the next, whatever its length."""
+    backbone, tokens = made("sps"), tokens_of(places=12)
+    with torch.no_grad():
+        for length in (11, 3, 7):
+            cache = backbone.make_cache()
+            backbone.read_prompt(tokens[:, :length], cache)
+            torch.testing.assert_close(
+                backbone(tokens[:, length : length + 1], cache=cache).readout,
+                backbone(tokens[:, : length + 1]).readout[:, -1:],
+            )
+
+
+def test_going_back_further_than_a_window_keeps_is_refused():
+    backbone = made("sps", context=LATE)
+    with torch.no_grad():
+        cache = backbone.make_cache()
+        backbone(tokens_of(places=LATE), cache=cache)
+        with pytest.raises(ValueError, match="cannot go back"):
+            cache.rewind(SLACK + 3 * 32)
+        assert cache.length == LATE
+        cache.rewind(SLACK - 4)
+        assert cache.length == LATE - SLACK + 4
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "width", "count"),
+    [
+        (8, 8, 512, 53_027_328),
+        (12, 12, 768, 130_665_216),
+        (24, 16, 1024, 378_717_184),
+        (36, 20, 1280, 831_253_760),
+        (48, 25, 1600, 1_678_081_600),
+    ],
+)
+def test_sizes_are_those_of_table_1(layers, heads, width, count):
+    config = TwoStreamConfig(layers=layers, heads=heads, width=width, vocabulary_multiple=128)
+    with torch.device("meta"):
+        backbone = TwoStream(config, vocabulary=50257, context=4096)
+    assert sum(parameter.numel() for parameter in backbone.parameters()) == count
+
+
+def test_standard_is_a_gpt():
+    gpt = tiny_gpt(expansion=3).double()
+    spread_weights(gpt)
+    backbone = made("standard")
+    weights = gpt.state_dict()
+    weights["embedding.weight"] = torch.cat((weights["embedding.weight"], torch.zeros(1, 16)))
+    backbone.load_state_dict({**weights, "separated": torch.tensor(True)})
+    tokens = tokens_of()
+    torch.testing.assert_close(backbone(tokens).readout, gpt(tokens).readout)
+
+
+def test_streams_part_when_it_is_time():
+    backbone, tokens = made("sps", separate_from=0.4), tokens_of(rows=1)
+    backbone.at(0.39)
+    assert not backbone.separated
+    torch.testing.assert_close(backbone(tokens).readout[0], from_the_paper(backbone, tokens[0])[1])
+    before = backbone(tokens).readout
+    backbone.at(0.4)
+    assert backbone.separated
+    torch.testing.assert_close(backbone(tokens).readout[0], from_the_paper(backbone, tokens[0])[1])
+    assert not torch.allclose(backbone(tokens).readout, before)
+    assert bool(backbone.state_dict()["separated"])  # what a checkpoint is read as is kept with it
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"window": -1}, "backbone.window must be at least 0, not -1"),
+        ({"window": CONTEXT + 1}, f"backbone.window {CONTEXT + 1} is more than the context of {CONTEXT}"),
+        ({"separate_from": 1.0}, "backbone.separate_from must be at least 0 and below 1"),
+        ({"separate_from": 0.5, "variant": "reverse_sps"}, "not reverse_sps"),
+        ({"vocabulary_multiple": 0}, "backbone.vocabulary_multiple must be at least 1"),
+    ],
+)
+def test_bad_fields_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_two_stream(**fields)
+
+
+def test_a_sequence_beyond_the_context_is_refused():
+    with pytest.raises(ValueError, match="does not fit the context"):
+        made("sps")(tokens_of(places=CONTEXT + 1))

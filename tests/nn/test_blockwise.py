@@ -1,0 +1,111 @@
+"""Every back end against the definition, gradients included."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statewise.nn.attention import attend
+from statewise.nn.blockwise import attend_blockwise
+from statewise.nn.stream_attention import attend_dense, attend_flex, attend_streams
+from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, stream_mask
+
+STREAMS = [(INPUT,), (PREDICTION,), (INPUT, PREDICTION)]
+reaches = st.sampled_from(
+    [Reach(*pair) for pair in ((None, -1), (None, 0), (None, 3), (None, None), (2, None), (0, 1))]
+)
+
+
+def test_equation_5():
+    """The key sets of the paper's equation 5, window 2, at place 4; places are counted from 0."""
+    place = torch.arange(7)
+    four = torch.tensor(4)
+    for query, last in ((INPUT, 3), (PREDICTION, 4)):
+        inputs = may_read(query, four, INPUT, place, Reach(None, 2))
+        predictions = may_read(query, four, PREDICTION, place, Reach(None, 2))
+        assert inputs.nonzero().flatten().tolist() == [0, 1, 2, 3, 4]
+        assert predictions.nonzero().flatten().tolist() == list(range(2, last + 1))
+
+
+def documents_of(generator, rows, places):
+    return 1 + torch.randint(0, 3, (rows, places), generator=generator).eq(0).cumsum(1)
+
+
+def from_the_definition(query, key, value, streams, reach, documents):
+    """One query at a time, in the plainest words."""
+    B, H, _, T, W = query.shape
+    out = torch.zeros_like(query)
+    for b in range(B):
+        for s, stream in enumerate(streams):
+            for i in range(T):
+                seen = []
+                for other in range(key.shape[2]):
+                    for k in range(T):
+                        limit = reach[other]
+                        order = k <= i if (stream, other) != (INPUT, PREDICTION) else k < i
+                        if (
+                            order
+                            and (limit is None or i - k <= limit)
+                            and (documents is None or documents[b, i] == documents[b, k])
+                        ):
+                            seen.append((other, k))
+                for h in range(H):
+                    scores = torch.stack([query[b, h, s, i] @ key[b, h, other, k] / W**0.5 for other, k in seen])
+                    weights = scores.softmax(0)
+                    out[b, h, s, i] = sum(w * value[b, h, other, k] for w, (other, k) in zip(weights, seen))
+    return out
+
+
+@given(st.integers(0, 2**31), st.integers(1, 9), st.sampled_from(STREAMS), reaches, st.booleans(), st.integers(1, 10))
+@settings(max_examples=60, deadline=None)
+def test_blocks_and_the_dense_mask_are_the_definition(seed, places, streams, reach, packed, block):
+    generator = torch.Generator().manual_seed(seed)
+    keys = 1 if reach.predictions == -1 and seed % 2 and streams == (INPUT,) else 2
+    shapes = [(2, 2, len(streams), places, 4), (2, 2, keys, places, 4), (2, 2, keys, places, 4)]
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    documents = documents_of(generator, 2, places) if packed else None
+    slow = from_the_definition(*tensors, streams, reach, documents)
+    weight = torch.randn(slow.shape, generator=generator, dtype=torch.float64)
+    wanted = torch.autograd.grad((slow * weight).sum(), tensors)
+    options = {"streams": streams, "reach": reach, "documents": documents}
+    for fast in (attend_blockwise(*tensors, **options, block=block), attend_dense(*tensors, **options)):
+        torch.testing.assert_close(fast, slow)
+        for got, expected in zip(torch.autograd.grad((fast * weight).sum(), tensors), wanted):
+            torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("reach", [Reach(None, 3), Reach(None, -1), Reach(5, None)])
+@pytest.mark.parametrize("packed", [False, True])
+def test_flex_is_the_dense_mask(streams, reach, packed):
+    """Forward alone: on a CPU it has no backward."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 2, len(streams), 150, 16, generator=generator)
+    key, value = (torch.randn(2, 2, 2, 150, 16, generator=generator) for _ in range(2))
+    options = {"streams": streams, "reach": reach, "documents": documents_of(generator, 2, 150) if packed else None}
+    torch.testing.assert_close(
+        attend_flex(query, key, value, **options), attend_dense(query, key, value, **options), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_bf16_is_near_float32():
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 2, 2, 300, 16, generator=generator, requires_grad=True) for _ in range(3)]
+    options = {"streams": (INPUT, PREDICTION), "reach": Reach(None, 16)}
+    exact = attend_streams(*tensors, **options)
+    rough = attend_streams(*(tensor.bfloat16() for tensor in tensors), **options)
+    assert rough.dtype == torch.bfloat16
+    torch.testing.assert_close(rough.float(), exact, rtol=0.02, atol=0.03)
+    for got, wanted in zip(torch.autograd.grad(rough.float().square().sum(), tensors),
+                           torch.autograd.grad(exact.square().sum(), tensors)):  # fmt: skip
+        assert (got - wanted).norm() < 0.02 * wanted.norm()
+
+
+def test_plain_attention_within_documents_is_the_one_stream_case():
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(2, 2, 20, 8, generator=generator) for _ in range(3)]
+    documents = documents_of(generator, 2, 20)
+    mask = stream_mask((INPUT,), 20, Reach(None, -1), documents)[..., :20]
+    torch.testing.assert_close(attend(*tensors, documents=documents), attend(*tensors, mask=mask))
+    some = attend(*tensors, documents=documents, dropout=0.5)  # dropout needs the mask written out
+    assert some.shape == tensors[0].shape
