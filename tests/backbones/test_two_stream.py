@@ -1,11 +1,9 @@
 """The two-stream transformer against one that is written straight from the paper: interleaved, with sets of keys."""
 
-import math
-
 import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stream
-from torch.nn import functional as F
+from two_stream_paper import from_the_paper
 
 from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig
 from statewise.nn.stream_cache import SLACK
@@ -25,70 +23,6 @@ def made(variant, window=3, **fields):
 
 def tokens_of(rows=2, places=9, seed=0):
     return torch.randint(0, VOCABULARY, (rows, places), generator=torch.Generator().manual_seed(seed))
-
-
-def seen_by(variant, window, slot, i):
-    """The keys (slot, k) that a slot of place i reads, as the paper's text has it (equation 5 for sps)."""
-    inputs = {("x", k) for k in range(i + 1)}
-    recent_inputs = {("x", k) for k in range(max(0, i - window), i + 1)}
-    last = i + 1 if slot == "p" else i
-    predictions = {("p", k) for k in range(last)}
-    recent_predictions = {("p", k) for k in range(max(0, i - window), last)}
-    return {
-        "standard": inputs,
-        "sps": inputs | recent_predictions,
-        "double_memory": inputs | predictions,
-        "delayed_state": recent_inputs | predictions,
-        "reverse_sps": recent_inputs | predictions,
-        "strict": inputs,
-    }[variant]
-
-
-def normed(x, weight):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
-
-
-def turned(x, place, width):
-    """One head's vector at a place, rotated: plane j is coordinates j and j + width / 2."""
-    angles = place * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)  # float32, as the model's are
-    first, second = x[..., : width // 2], x[..., width // 2 :]
-    return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
-
-
-def from_the_paper(backbone, row, documents=None):
-    """(T, D) states and readouts of one row, slot by slot."""
-    config, variant = backbone.config, config_variant(backbone)
-    documents = documents if documents is not None else [0] * len(row)
-    starts = [next(k for k in range(len(row)) if documents[k] == documents[i]) for i in range(len(row))]
-    slots = [(kind, i) for i in range(len(row)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
-    matrix, W = backbone.embedding.weight, config.width // config.heads
-    x = {(kind, i): matrix[row[i] if kind == "x" else backbone.vocabulary] for kind, i in slots}
-    for block in backbone.blocks:
-        q, k, v = {}, {}, {}
-        for slot in slots:
-            mixed = block.attention.inward(normed(x[slot], block.attention_norm.weight)).view(3, config.heads, W)
-            place = slot[1] - starts[slot[1]]
-            q[slot], k[slot], v[slot] = turned(mixed[0], place, W), turned(mixed[1], place, W), mixed[2]
-        new = {}
-        for kind, i in slots:
-            keys = [
-                s for s in slots if s in seen_by(variant, config.window, kind, i) and documents[s[1]] == documents[i]
-            ]
-            scores = torch.stack([(q[kind, i] * k[s]).sum(-1) / math.sqrt(W) for s in keys])
-            seen = (scores.softmax(0)[..., None] * torch.stack([v[s] for s in keys])).sum(0)
-            middle = x[kind, i] + block.attention.outward(seen.reshape(-1))
-            gate, up = block.mlp.inward(normed(middle, block.mlp_norm.weight)).chunk(2)
-            new[kind, i] = middle + block.mlp.outward(F.silu(gate) * up)
-        x = new
-    out = {kind: torch.stack([normed(x[kind, i], backbone.norm.weight) for i in range(len(row))])
-           for kind in ("x", "p") if (kind, 0) in x}  # fmt: skip
-    state, readout = {"standard": "xx", "sps": "xp", "double_memory": "xp", "delayed_state": "pp",
-                      "reverse_sps": "px", "strict": "xp"}[variant]  # fmt: skip
-    return out[state], out[readout]
-
-
-def config_variant(backbone):
-    return backbone.config.variant if backbone.separated else "standard"
 
 
 @every_variant

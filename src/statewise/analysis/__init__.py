@@ -13,9 +13,17 @@ ANALYSES = Table(
             "statewise.analysis.probes:FutureProbe",
             "which later tokens a small network can read off the belief state",
         ),
+        "gradient-ratio": (
+            "statewise.analysis.gradient_ratio:GradientRatio",
+            "how much of the gradient of later losses each slot of a place gets",
+        ),
         "prompt-probe": (
             "statewise.analysis.probes:PromptProbe",
             "which of the prompt's tokens a small network can read off the state after it",
+        ),
+        "restricted-state": (
+            "statewise.analysis.restricted_state:RestrictedState",
+            "how much the loss rises if the kept state is cut to the last places",
         ),
         "world-probe": (
             "statewise.analysis.probes:WorldProbe",

@@ -12,7 +12,7 @@ import numpy as np
 from statewise.decoding.base import Predictor
 from statewise.tasks.base import Task
 
-Role = Literal["line", "series", "control"]
+Role = Literal["line", "series", "control", "raw"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Curve:
     x: list[float]
     y: list[float]
     role: Role = "line"
-    """`series`: one of a family in its order, coloured by rank; `control`: what the others are measured against."""
+    """`series`: one of a family in its order, coloured by rank; `control`: what the others are measured against;
+    `raw`: what the line before it smooths."""
 
 
 @dataclass(frozen=True)

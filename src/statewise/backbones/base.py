@@ -23,6 +23,8 @@ class Backbone(nn.Module, ABC):
     """Longest sequence it can read."""
     vocabulary: int
     """Number V of token ids."""
+    slots: tuple[str, ...] = ("input",)
+    """What a position is made of."""
     state_predicts: bool = True
     """Whether the vocabulary head reads the next token off the state itself."""
 
@@ -40,6 +42,11 @@ class Backbone(nn.Module, ABC):
         state, readout = self(tokens, cache=cache)
         return Hidden(state[:, -1:], readout[:, -1:])
 
+    def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
+        """(B, S, T, D) and the number of the slot that is the readout: `forward` with every map applied to every slot
+        of every position, used or not, so that it can be followed what each contributes."""
+        return self(tokens).readout[:, None], 0
+
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) token ids -> (..., D), without positions."""
@@ -51,6 +58,14 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def make_cache(self) -> KeyValueCache:
         """An empty cache of the right depth."""
+
+
+class Limitable(Backbone):
+    """A backbone whose memory can be cut short."""
+
+    @abstractmethod
+    def limited(self, places: int) -> Limitable:
+        """One with the same parameters, whose kept keys are read for the last `places` places only."""
 
 
 class Branching(Backbone):

@@ -6,6 +6,7 @@ shared. The variants differ in how long the keys of each slot are read, and in w
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone
+from statewise.backbones.base import Backbone, Limitable
 from statewise.backbones.gpt import GPTConfig
 from statewise.nn.attention import attend
 from statewise.nn.block import FeedForward, init_weights, rotary_angles, rotate
@@ -99,6 +100,8 @@ class Around(NamedTuple):
     cache: StreamCache | None
     mask: Tensor | None
     """(S * T, K) over what the cache returns; None: there is nothing in it yet, or there is no cache."""
+    whole: bool
+    """Whether all slots are mapped to all of queries, keys and values, used or not."""
 
 
 class StreamAttention(nn.Module):
@@ -133,7 +136,7 @@ class StreamAttention(nn.Module):
         """Queries (B, H, S, T, W) of the slots that ask, keys and values (B, H, T, W) of those that are ever read."""
         width, streams = x.shape[-1], around.streams
         read = tuple(stream for stream in streams if around.reach[stream] != -1)
-        if asking == streams == read:
+        if around.whole or asking == streams == read:
             query, key, value = self._heads(self.inward(x), 3)
         else:  # what is not asked or not read is not computed
             weight, bias = self.inward.weight, self.inward.bias
@@ -147,7 +150,8 @@ class StreamAttention(nn.Module):
             )
         if around.rotation is not None:
             query, key = rotate(query, around.rotation), rotate(key, around.rotation)
-        return query, {stream: (key[:, :, place], value[:, :, place]) for place, stream in enumerate(read)}
+        kept = streams if around.whole else read
+        return query, {stream: (key[:, :, kept.index(stream)], value[:, :, kept.index(stream)]) for stream in read}
 
     def _heads(self, mixed: Tensor, count: int) -> tuple[Tensor, ...]:
         """(B, S, T, count * D) -> `count` times (B, H, S, T, W)."""
@@ -175,7 +179,7 @@ class StreamBlock(nn.Module):
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-class TwoStream(Backbone):
+class TwoStream(Limitable):
     """`state` is the stream that is kept, `readout` the one that predicts; `double_memory` keeps both, and its state is
     the input's."""
 
@@ -195,6 +199,9 @@ class TwoStream(Backbone):
         self.config, self.variant = config, VARIANTS[config.variant]
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
+        self.slots = tuple(("input", "prediction")[stream] for stream in self.variant.streams)
+        self.longest: int | None = None
+        """For how many places onwards kept keys are read; None: for ever."""
         self.state_predicts = self.variant.state == self.variant.readout
         # The owner is kept out of our parameters, which would otherwise hold its matrix a second time.
         self.lender = (embedding_of,)
@@ -213,9 +220,10 @@ class TwoStream(Backbone):
         self.separated.fill_(share >= self.config.separate_from)
 
     def _now(self) -> tuple[Variant, Reach]:
-        if self.separated:
-            return self.variant, self.config.reach
-        return VARIANTS["standard"], Reach(None, -1)
+        variant, reach = self.variant, self.config.reach
+        if not self.separated:
+            variant, reach = VARIANTS["standard"], Reach(None, -1)
+        return variant, Reach(*(self.longest if span is None else span for span in reach))
 
     def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
         """(B, T) -> Hidden of (B, T, D). Raises `ValueError` if the sequence outgrows the context."""
@@ -241,17 +249,27 @@ class TwoStream(Backbone):
             self._run(self._slots(tokens[:, :-1], (INPUT,)), (INPUT,), (INPUT,), reach, None, cache)
         return self(tokens[:, -1:], cache=cache)
 
+    def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
+        """See `Backbone.all_slots`."""
+        variant, reach = self._now()
+        streams = variant.streams
+        x = self._run(self._slots(tokens, streams), streams, streams, reach, None, None, whole=True)
+        return x, streams.index(variant.readout)
+
+    def limited(self, places: int) -> TwoStream:
+        """See `Limitable.limited`: what would be read for ever is read for `places` places."""
+        other = copy.copy(self)
+        other.longest = places - 1
+        return other
+
     def _slots(self, tokens: Tensor, streams: tuple[int, ...]) -> Tensor:
         """(B, T) -> (B, S, T, D): embedded inputs and, where there are prediction slots, `<predict>`."""
-        x = self.embed(tokens)[:, None]
-        if PREDICTION in streams:
-            predict = self._matrix()[self.vocabulary].expand_as(x)
-            x = torch.cat((x, predict), dim=1)
-        return x
+        every = [tokens if stream == INPUT else torch.full_like(tokens, self.vocabulary) for stream in streams]
+        return self.embed(torch.stack(every, dim=1))
 
     def _run(
         self, x: Tensor, streams: tuple[int, ...], asking: tuple[int, ...], reach: Reach, documents: Tensor | None,
-        cache: KeyValueCache | None,
+        cache: KeyValueCache | None, *, whole: bool = False,
     ) -> Tensor:  # fmt: skip
         """(B, S, T, D) -> (B, len(asking), T, D): all blocks and the norm; `asking`: slots wanted of the last."""
         assert cache is None or isinstance(cache, StreamCache)
@@ -276,7 +294,7 @@ class TwoStream(Backbone):
             key_stream, key_place = cache.readable(new, x.device)
             query_stream = torch.tensor(streams, device=x.device).repeat_interleave(end - start)[:, None]
             mask = may_read(query_stream, place.repeat(len(streams))[:, None], key_stream, key_place, reach)
-        around = Around(streams, reach, rotation, documents, cache, mask)
+        around = Around(streams, reach, rotation, documents, cache, mask, whole)
         for block in self.blocks[:-1]:
             x = block(x, around, streams)
         x = self.norm(self.blocks[-1](x, around, asking))

@@ -7,7 +7,8 @@ their own, so that a decoder can say which models it needs instead of trying.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -69,6 +70,35 @@ class FutureReader(ABC):
     @abstractmethod
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
         """(M,): log-probability that the tokens (M, n), n >= 1, follow the prefixes whose states are (M, D)."""
+
+
+class Traced(NamedTuple):
+    """A forward pass whose every use of parameters can be followed."""
+
+    losses: Tensor
+    """(B, T - 1) nats of each token from the second on, with their graph."""
+    uses: Sequence[Any]
+    """Each has `output` (B, S, T, d), or (B, T, d) where a place is one slot, and `weight`, broadcastable to it: the
+    norm over d of (gradient at the output) * weight is that of the gradient of the parameters as used there."""
+
+
+class Traceable(ABC):
+    """A predictor that can tell by which uses of its parameters a loss came about."""
+
+    slots: tuple[str, ...] = ("input",)
+    """What a place is made of: the input alone, or the input and the slot that predicts."""
+
+    @abstractmethod
+    def trace(self, tokens: Tensor) -> Traced:
+        """Predicts each of `tokens` (B, T) from those before it, with gradients. The vocabulary head is no use."""
+
+
+class StateLimiter(ABC):
+    """A predictor of which there is one that forgets."""
+
+    @abstractmethod
+    def limited(self, places: int) -> Predictor:
+        """The same model, whose kept keys are read for the last `places` places only, the query's own included."""
 
 
 class GoalScorer(ABC):

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone
-from statewise.decoding.base import Predictor
+from statewise.backbones.base import Backbone, Limitable
+from statewise.decoding.base import Predictor, StateLimiter, Traceable, Traced
 from statewise.nn.cache import KeyValueCache
+from statewise.nn.uses import recorded_uses
 from statewise.types import Batch, Hidden, Loss
 
 
@@ -184,3 +185,34 @@ class CausalPredictor(Predictor):
     def logits(self, batch: Batch) -> Tensor:
         """See `Predictor.logits`."""
         return precise(self.next_logits(self.states(batch), batch.tokens.to(self.device)))
+
+
+class HeadPredictor(CausalPredictor, Traceable):
+    """A backbone and its own vocabulary head, nothing between."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(backbone)
+        self.slots = backbone.slots
+
+    def trace(self, tokens: Tensor) -> Traced:
+        """See `Traceable.trace`."""
+        tokens = tokens.to(self.device)
+        with torch.enable_grad():
+            with recorded_uses(self.backbone) as uses:
+                slots, readout = self.backbone.all_slots(tokens)
+            logits = precise(self.backbone.logits(slots[:, readout, :-1]))
+            return Traced(F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none"), uses)
+
+
+class LimitablePredictor(HeadPredictor, StateLimiter):
+    """One around a backbone whose memory can be cut short."""
+
+    def limited(self, places: int) -> HeadPredictor:
+        """See `StateLimiter.limited`."""
+        assert isinstance(self.backbone, Limitable)
+        return HeadPredictor(self.backbone.limited(places))
+
+
+def head_predictor(backbone: Backbone) -> HeadPredictor:
+    """A predictor that reads the next token off the backbone's readout, with the powers that the backbone lends it."""
+    return LimitablePredictor(backbone) if isinstance(backbone, Limitable) else HeadPredictor(backbone)

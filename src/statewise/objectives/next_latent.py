@@ -21,8 +21,9 @@ from statewise.decoding.base import Drafter, FutureReader
 from statewise.nn.norm import RMSNorm, make_norm
 from statewise.objectives.base import (
     CausalCursor,
-    CausalPredictor,
+    HeadPredictor,
     Objective,
+    head_predictor,
     precise,
     predicts,
     reached_columns,
@@ -179,10 +180,10 @@ class NextLatent(Objective):
             counts["kl"] = torch.stack([predicts(batch, step).sum() for step in steps])
         return counts
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> HeadPredictor:
         """A plain decoder; where the head reads the states that are rolled out, one that can also draft."""
         if not self.backbone.state_predicts:
-            return CausalPredictor(self.backbone)
+            return head_predictor(self.backbone)
         return LatentDrafter(self.backbone, self.dynamics)
 
 
@@ -194,7 +195,7 @@ def follows(batch: Batch, step: int) -> Tensor:
     return real & (batch.documents[:, step:] == batch.documents[:, :-step])
 
 
-class LatentDrafter(CausalPredictor, Drafter, FutureReader):
+class LatentDrafter(HeadPredictor, Drafter, FutureReader):
     """Guesses ahead by head, token, dynamics, head, ... from the last state."""
 
     def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:

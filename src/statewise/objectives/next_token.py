@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.objectives.base import CausalPredictor, Objective, precise, token_loss
+from statewise.objectives.base import HeadPredictor, Objective, head_predictor, precise, token_loss
 from statewise.types import Batch, Loss, Part
 
 
@@ -37,6 +37,6 @@ class NextToken(Objective):
         """Scored tokens."""
         return {"next_token": batch.scored.sum()}
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> HeadPredictor:
         """The backbone and its head."""
-        return CausalPredictor(self.backbone)
+        return head_predictor(self.backbone)

@@ -66,7 +66,7 @@ def save_lines(plots: list[Axes], path: Path) -> None:
         family = [line for line in plot.lines if line.role == "series"]
         named = {round(step * (len(family) - 1) / (SHOWN_OF_A_SERIES - 1)) for step in range(SHOWN_OF_A_SERIES)}
         shades = colormaps["viridis_r"]
-        counts = dict.fromkeys(("line", "series", "control"), 0)
+        counts = dict.fromkeys(("line", "series", "control", "raw"), 0)
         for line in plot.lines:
             number = counts[line.role]
             counts[line.role] += 1
@@ -74,6 +74,8 @@ def save_lines(plots: list[Axes], path: Path) -> None:
             if line.role == "control":
                 axes.plot(line.x, line.y, color="0.45", linewidth=1.1, linestyle=DASHES[number % len(DASHES)],
                           label=line.label)  # fmt: skip
+            elif line.role == "raw":
+                axes.plot(line.x, line.y, color=COLOURS[(counts["line"] - 1) % len(COLOURS)], linewidth=0.8, alpha=0.35)
             elif line.role == "series":
                 shade = shades(0.1 + 0.85 * number / max(1, len(family) - 1))  # later is darker
                 axes.plot(line.x, line.y, color=shade, marker=dots, markersize=3.5,
@@ -89,7 +91,7 @@ def save_lines(plots: list[Axes], path: Path) -> None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if plot.shares:
             axes.set_ylim(-0.03, 1.05)
-        labels = [line.label for line in plot.lines]
+        labels = [line.label for line in plot.lines if line.role != "raw"]
         if len(labels) > 1 and (place == 1 or labels != [line.label for line in plots[place - 2].lines]):
             axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.savefig(path, dpi=130)

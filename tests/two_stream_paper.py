@@ -1,0 +1,73 @@
+"""The two-stream transformer straight from the paper: slot by slot, with sets of keys."""
+
+import math
+
+import torch
+from torch.nn import functional as F
+
+
+def seen_by(variant, window, slot, i):
+    """The keys (slot, k) that a slot of place i reads, as the paper's text has it (equation 5 for sps)."""
+    inputs = {("x", k) for k in range(i + 1)}
+    recent_inputs = {("x", k) for k in range(max(0, i - window), i + 1)}
+    last = i + 1 if slot == "p" else i
+    predictions = {("p", k) for k in range(last)}
+    recent_predictions = {("p", k) for k in range(max(0, i - window), last)}
+    return {
+        "standard": inputs,
+        "sps": inputs | recent_predictions,
+        "double_memory": inputs | predictions,
+        "delayed_state": recent_inputs | predictions,
+        "reverse_sps": recent_inputs | predictions,
+        "strict": inputs,
+    }[variant]
+
+
+def normed(x, weight):
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+def turned(x, place, width):
+    """One head's vector at a place, rotated: plane j is coordinates j and j + width / 2."""
+    angles = place * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)  # float32, as the model's are
+    first, second = x[..., : width // 2], x[..., width // 2 :]
+    return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
+
+
+def from_the_paper(backbone, row, documents=None, parameters=None):
+    """(T, D) states and readouts of one row, slot by slot; `parameters(slot)` gives those that a slot uses, by name."""
+    config, variant = backbone.config, backbone.config.variant if backbone.separated else "standard"
+    of = parameters or (lambda slot: dict(backbone.named_parameters()))
+    documents = documents if documents is not None else [0] * len(row)
+    starts = [next(k for k in range(len(row)) if documents[k] == documents[i]) for i in range(len(row))]
+    slots = [(kind, i) for i in range(len(row)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
+    W = config.width // config.heads
+    x = {
+        (kind, i): of((kind, i))["embedding.weight"][row[i] if kind == "x" else backbone.vocabulary]
+        for kind, i in slots
+    }
+    for layer in range(config.layers):
+        w = {slot: {name.removeprefix(f"blocks.{layer}."): value for name, value in of(slot).items()} for slot in slots}
+        q, k, v = {}, {}, {}
+        for slot in slots:
+            given = normed(x[slot], w[slot]["attention_norm.weight"])
+            mixed = (w[slot]["attention.inward.weight"] @ given).view(3, config.heads, W)
+            place = slot[1] - starts[slot[1]]
+            q[slot], k[slot], v[slot] = turned(mixed[0], place, W), turned(mixed[1], place, W), mixed[2]
+        new = {}
+        for kind, i in slots:
+            keys = [
+                s for s in slots if s in seen_by(variant, config.window, kind, i) and documents[s[1]] == documents[i]
+            ]
+            scores = torch.stack([(q[kind, i] * k[s]).sum(-1) / math.sqrt(W) for s in keys])
+            seen = (scores.softmax(0)[..., None] * torch.stack([v[s] for s in keys])).sum(0)
+            mine = w[kind, i]
+            middle = x[kind, i] + mine["attention.outward.weight"] @ seen.reshape(-1)
+            gate, up = (mine["mlp.inward.weight"] @ normed(middle, mine["mlp_norm.weight"])).chunk(2)
+            new[kind, i] = middle + mine["mlp.outward.weight"] @ (F.silu(gate) * up)
+        x = new
+    out = {kind: torch.stack([normed(x[kind, i], of((kind, i))["norm.weight"]) for i in range(len(row))])
+           for kind in ("x", "p") if (kind, 0) in x}  # fmt: skip
+    state, readout = {"standard": "xx", "sps": "xp", "double_memory": "xp", "delayed_state": "pp",
+                      "reverse_sps": "px", "strict": "xp"}[variant]  # fmt: skip
+    return out[state], out[readout]
