@@ -68,20 +68,25 @@ class GradientRatio(Analysis):
             last = len(row) - config.furthest - 2
             for source in rng.integers(0, last + 1, size=config.sources):
                 norms = self._norms(predictor, row, int(source), offsets)
-                ratios.append(norms / norms[:1])
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    ratios.append(norms / norms[:1])
         all_ratios = np.stack(ratios)  # [examples, offsets, slots]
+        defined = np.isfinite(all_ratios).all(axis=(0, 1))
+        notes = [f"{name}: has no part in the loss of its own place, so that there is no ratio"
+                 for name, known in zip(predictor.slots, defined) if not known]  # fmt: skip
         mean, median = all_ratios.mean(0), np.median(all_ratios, axis=0)
         metrics: dict[str, float] = {"documents": len(chosen), "examples": len(ratios)}
         panels = []
         for what, values in (("mean", mean), ("median", median)):
             curves = []
             for slot, name in enumerate(predictor.slots):
+                if not defined[slot]:
+                    continue
                 metrics[f"{name}_{what}"] = float(values[1:, slot].mean())
                 curves += smoothed(name, offsets[1:].astype(float), values[1:, slot])
             panels.append(Panel("places to the loss k", f"{what} of r(p, k)", curves))
-        details = {"offsets": offsets.tolist(), "slots": list(predictor.slots), "mean": mean.tolist(),
-                   "median": median.tolist()}  # fmt: skip
-        return Findings(metrics, panels, details)
+        details = {"offsets": offsets.tolist(), "slots": list(predictor.slots), "mean": _plain(mean), "median": _plain(median)}  # fmt: skip
+        return Findings(metrics, panels, details, notes)
 
     def _norms(self, predictor: Traceable, row: np.ndarray, source: int, offsets: np.ndarray) -> np.ndarray:
         """(offsets, slots): norms of the gradients that the losses send to the parameters as used at `source`."""
@@ -100,3 +105,8 @@ class GradientRatio(Analysis):
                     squares += here.double().square().sum(-1).cpu()
             found.append(squares.sqrt().numpy())
         return np.concatenate(found)
+
+
+def _plain(values: np.ndarray) -> list[list[float | None]]:
+    """As lists, None where there is no number."""
+    return [[float(value) if np.isfinite(value) else None for value in row] for row in values]
