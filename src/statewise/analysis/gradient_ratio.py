@@ -85,7 +85,12 @@ class GradientRatio(Analysis):
                 metrics[f"{name}_{what}"] = float(values[1:, slot].mean())
                 curves += smoothed(name, offsets[1:].astype(float), values[1:, slot])
             panels.append(Panel("places to the loss k", f"{what} of r(p, k)", curves))
-        details = {"offsets": offsets.tolist(), "slots": list(predictor.slots), "mean": _plain(mean), "median": _plain(median)}  # fmt: skip
+        details = {
+            "offsets": offsets.tolist(),
+            "slots": list(predictor.slots),
+            "mean": _plain(mean),
+            "median": _plain(median),
+        }
         return Findings(metrics, panels, details, notes)
 
     def _norms(self, predictor: Traceable, row: np.ndarray, source: int, offsets: np.ndarray) -> np.ndarray:
