@@ -20,6 +20,7 @@ VERBS = {
     "embed": "write the belief vectors of sequences as a NumPy file",
     "fill": "tell held-out stories from their beginning towards their end",
     "judge": "let a language model say which of two files of stories is better",
+    "bench-decode": "how fast a run decodes, and in how much memory, against a standard transformer",
     "compare": "set runs side by side: table, curves, report.html",
     "strips": "learn STRIPS action models from traces, prove them right, plan with them",
 }
@@ -48,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE, "", *(f"  {verb:10} {what}" for verb, what in VERBS.items()), sep="\n")
-        print("\n  --version  print the version\n  --debug    show the traceback of an error")
+        print(USAGE, "", *(f"  {verb:12} {what}" for verb, what in VERBS.items()), sep="\n")
+        print("\n  --version    print the version\n  --debug      show the traceback of an error")
         return 0 if words else 2
     if words[0] == "--version":
         from statewise import __version__
@@ -60,7 +61,7 @@ def _dispatch(words: list[str]) -> int:
         from statewise.config import unknown
 
         raise ValueError(unknown("verb", words[0], VERBS))
-    module = importlib.import_module(f"statewise.cli.{words[0].replace('list', 'listing')}")
+    module = importlib.import_module(f"statewise.cli.{words[0].replace('list', 'listing').replace('-', '_')}")
     code: int = module.run(words[1:])
     return code
 

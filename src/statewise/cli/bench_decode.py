@@ -1,0 +1,76 @@
+"""statewise bench-decode: how fast a run's model decodes, against a standard transformer of its size."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from statewise.cli.arguments import Parser
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    parser = Parser(
+        "bench-decode",
+        "Decodes greedily from random prompts, each model in a process of its own: tokens a second, new ones of all "
+        "rows,\nand peak memory. A run of the backbone two_stream is set against the variant standard of its size.\n\n"
+        "  statewise bench-decode runs/sps-1 --batch 16 --prefill 1024 --decode 3072",
+    )
+    parser.add_argument("run", metavar="RUN", help="run directory")
+    parser.add_argument("--batch", type=int, default=16, help="rows (default 16)")
+    parser.add_argument("--prefill", type=int, help="tokens of each prompt (default: a quarter of the context)")
+    parser.add_argument("--decode", type=int, help="further tokens (default: the rest of the context)")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the median counts (default 3)")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(words)
+    for name in ("batch", "prefill", "decode", "rounds"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, not {value}")
+
+    from statewise.experiment import Experiment
+    from statewise.reporting.tables import text_table
+    from statewise.run import Run
+    from statewise.throughput import in_own_process
+
+    opened = Run.open(Path(options.run))
+    recipe: dict[str, Any] = dict(opened.recipe())
+    context = Experiment.of_run(opened).task.context
+    prefill = options.prefill or max(1, context // 4)
+    decode = options.decode or context - prefill
+    environment = opened.environment()
+    recipes = {"this model": recipe}
+    if recipe["backbone"]["name"] == "two_stream" and recipe["backbone"]["variant"] != "standard":
+        recipes["standard"] = copy.deepcopy(recipe)
+        recipes["standard"]["backbone"] |= {"variant": "standard", "separate_from": 0.0}
+    measured = {
+        name: [
+            in_own_process(one, opened.task_files(), options.batch, prefill, decode, options.device,
+                           environment.get("precision", "fp32"), environment.get("threads"))
+            for _ in range(options.rounds)
+        ]
+        for name, one in recipes.items()
+    }  # fmt: skip
+    one_of_all = next(iter(measured.values()))[0]
+    device = one_of_all.device
+    fields = [field.name for field in dataclasses.fields(one_of_all) if field.name != "device"]
+    medians = {name: {field: statistics.median(getattr(one, field) for one in many) for field in fields}
+               for name, many in measured.items()}  # fmt: skip
+    content = {"batch": options.batch, "prefill": prefill, "decode": decode, "device": device, "models": medians}
+    if options.json:
+        print(json.dumps(content, indent=2))
+        return 0
+    print(f"{options.run}: {options.batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
+    rows = [[name, f"{one['tokens_per_second']:,.0f}", f"{one['prefill_seconds']:.2f}", f"{one['decode_seconds']:.2f}",
+             f"{one['megabytes']:,.0f}"] for name, one in medians.items()]  # fmt: skip
+    print(text_table(["", "tokens/s", "prompt (s)", "decoding (s)", "peak MB"], rows))
+    if "standard" in medians:
+        faster, memory = (medians["this model"][what] / medians["standard"][what]
+                          for what in ("tokens_per_second", "megabytes"))  # fmt: skip
+        print(f"against standard: {faster:.2f} times the tokens a second, {memory:.3f} times the memory")
+    return 0
