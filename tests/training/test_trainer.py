@@ -169,21 +169,21 @@ def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
     calls = 0
     from statewise.objectives import next_token
 
-    original = next_token.token_loss
+    original = next_token.head_loss
 
-    def breaking(logits, batch):
+    def breaking(*given):
         nonlocal calls
         calls += torch.is_grad_enabled()
-        return original(logits, batch) * (float("nan") if calls == 13 else 1.0)
+        return original(*given) * (float("nan") if calls == 13 else 1.0)
 
-    next_token.token_loss = breaking
+    next_token.head_loss = breaking
     try:
         with pytest.raises(
             NotFinite, match=r"step 13: .*next_token.* is nan; .*the last checkpoint is that of step 10"
         ):
             train(tiny(), tmp_path / "run")
     finally:
-        next_token.token_loss = original
+        next_token.head_loss = original
     run = Run.open(tmp_path / "run")
     assert run.end()["reason"] == "not finite"
     assert [found.step for found in run.checkpoints()] == [5, 10]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from statewise.nn.cache import KeyValueCache
 from statewise.types import Hidden
@@ -33,8 +34,13 @@ class Backbone(nn.Module, ABC):
         """(...) token ids -> (..., D), without positions."""
 
     @abstractmethod
+    def head_weight(self) -> Tensor:
+        """(V, D): the matrix of the vocabulary head, a linear map without bias."""
+
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
         """(..., D) -> (..., V). `frozen`: no gradient reaches the head's own parameters."""
+        weight = self.head_weight()
+        return F.linear(readout, weight.detach() if frozen else weight)
 
     @abstractmethod
     def make_cache(self) -> KeyValueCache:

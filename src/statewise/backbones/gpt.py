@@ -98,10 +98,9 @@ class GPT(Branching):
         assert isinstance(lender, GPT)
         return lender._matrix()
 
-    def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
-        """(..., D) -> (..., V)."""
-        weight = self._matrix() if self.head is None else self.head.weight
-        return F.linear(readout, weight.detach() if frozen else weight)
+    def head_weight(self) -> Tensor:
+        """(V, D)."""
+        return self._matrix() if self.head is None else self.head.weight
 
     def make_cache(self) -> KeyValueCache:
         """An empty cache, a layer a block."""

@@ -16,6 +16,9 @@ from statewise.decoding.base import Predictor
 from statewise.nn.cache import KeyValueCache
 from statewise.types import Batch, Hidden, Loss
 
+IGNORED = -100
+"""Stands among targets where nothing is to be predicted."""
+
 
 class Objective(nn.Module, ABC):
     """A backbone, the heads that its training needs, and the loss. Built as `cls(config, make_backbone)`.
@@ -50,11 +53,17 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
-    """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V)."""
+def token_targets(batch: Batch) -> Tensor:
+    """(B, end - first) int64: the scored tokens, and `IGNORED` where none is."""
     tokens, scored = batch.targets
-    targets = torch.where(scored, tokens, -100).flatten()
-    return F.nll_loss(log_probs.flatten(0, 1), targets, ignore_index=-100, reduction="sum")
+    return torch.where(scored, tokens, IGNORED)
+
+
+def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
+    """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V). An objective
+    that needs the log-probabilities for nothing else asks `head_loss`, which does not keep them."""
+    targets = token_targets(batch).flatten()
+    return F.nll_loss(log_probs.flatten(0, 1), targets, ignore_index=IGNORED, reduction="sum")
 
 
 def reached_columns(batch: Batch, steps: int) -> tuple[int, int]:
@@ -97,12 +106,11 @@ def ahead_counts(batch: Batch, horizon: int) -> dict[str, Tensor]:
     return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
 
 
-def ahead_loss(log_probs: Tensor, batch: Batch, steps: int) -> Tensor:
-    """Scalar: summed cross-entropy in nats of the tokens that `steps` beyond the next one are predicted, from
-    `log_probs` (B, stop - start, V) over `reached_columns`."""
+def ahead_targets(batch: Batch, steps: int) -> Tensor:
+    """(B, stop - start) int64 over `reached_columns`: the tokens that are predicted `steps` beyond the next one, and
+    `IGNORED` where none is."""
     start, stop = reached_columns(batch, steps)
-    targets = torch.where(predicts(batch, steps), batch.tokens[:, start + 1 : stop + 1], -100)
-    return F.nll_loss(log_probs.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
+    return torch.where(predicts(batch, steps), batch.tokens[:, start + 1 : stop + 1], IGNORED)
 
 
 @dataclass

@@ -27,7 +27,9 @@ from statewise.objectives.base import (
     predicts,
     reached_columns,
     token_loss,
+    token_targets,
 )
+from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Loss, Part
 
 
@@ -130,11 +132,16 @@ class NextLatent(Objective):
         """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
         config, (first, end) = self.config, batch.span
         hidden = self.backbone(batch.tokens, documents=batch.documents)
-        log_probs = precise(self.backbone.logits(hidden.readout[:, first - 1 : end - 1])).log_softmax(-1)
-        parts = {"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)}
-
+        readout = hidden.readout[:, first - 1 : end - 1]
         goal = hidden.state.detach() if config.stop_gradient else hidden.state
-        goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch) if config.kl_weight else None
+        goal_log_probs = None
+        if config.kl_weight:
+            log_probs = precise(self.backbone.logits(readout)).log_softmax(-1)
+            goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch)
+            total = token_loss(log_probs, batch)
+        else:
+            total = head_loss(readout, self.backbone.head_weight(), token_targets(batch))
+        parts = {"next_token": Part(total, counts["next_token"], 1.0)}
         steps = min(config.horizon, batch.tokens.shape[1] - 1)
         latent, kl = [], []
         for step, rolled in enumerate(self.dynamics.rollout(hidden.state, batch.tokens, self.backbone, steps), 1):
