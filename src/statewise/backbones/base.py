@@ -46,6 +46,20 @@ class Backbone(nn.Module, ABC):
     def make_cache(self) -> KeyValueCache:
         """An empty cache of the right depth."""
 
+    def at(self, share: float) -> None:
+        """Told before each training step what share of the training is done, from 0 on and below 1. A backbone may
+        then change how it works; what it must know of that at inference it keeps in a buffer. Most do nothing."""
+
+    def flops(self, length: int) -> float | None:
+        """Floating-point operations that `forward` needs for one document of so many tokens, the head left out; None:
+        not known. Matrix products alone, two operations a multiplication and addition; of attention, the pairs of
+        positions that the model allows, whatever its implementation computes and masks."""
+        return None
+
+    def head_flops(self) -> float:
+        """The same of `logits` at one position."""
+        return 2.0 * self.head_weight().numel()
+
 
 class Branching(Backbone):
     """A backbone whose last block can be had more than once, each copy with its own view of the rest."""

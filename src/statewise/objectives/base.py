@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -46,6 +47,44 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def predictor(self) -> Predictor:
         """The inference face, which shares this module's weights."""
+
+    def at(self, share: float) -> None:
+        """Called before each training step with the share of the training that is done, from 0 on and below 1. Hands
+        it on to the backbones; see `Backbone.at`."""
+        for module in self.modules():
+            if isinstance(module, Backbone):
+                module.at(share)
+
+    def flops(self, batch: Batch) -> float | None:
+        """Floating-point operations that training on `batch`, on the host, needs; None: not known.
+
+        Counted are the matrix products, two operations a multiplication and addition, of the real tokens and within
+        documents: forward, and twice as much for the gradients of both factors. Whatever else a step does, such as
+        work on padding, makes it slower but does not count.
+        """
+        return None
+
+
+def document_lengths(batch: Batch) -> Counter[int]:
+    """How many documents of each length a batch on the host holds."""
+    if batch.documents is None:
+        return Counter(batch.real.sum(1).tolist())
+    rows = torch.arange(len(batch.tokens), device=batch.tokens.device)[:, None].expand_as(batch.tokens)
+    places = torch.stack((rows[batch.real], batch.documents[batch.real]))
+    return Counter(torch.unique_consecutive(places, dim=1, return_counts=True)[1].tolist())
+
+
+def backbone_flops(backbone: Backbone, batch: Batch) -> float | None:
+    """What one forward pass of a batch needs, without a head; None: not known."""
+    costs = [(backbone.flops(length), number) for length, number in document_lengths(batch).items()]
+    known = [cost * number for cost, number in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def token_flops(backbone: Backbone, batch: Batch) -> float | None:
+    """`Objective.flops` of one pass and the head at every scored token; None: not known."""
+    body = backbone_flops(backbone, batch)
+    return None if body is None else 3 * (body + backbone.head_flops() * int(batch.scored.sum()))
 
 
 def precise(tensor: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from statewise.objectives.base import (
     precise,
     predicts,
     reached_columns,
+    token_flops,
     token_loss,
     token_targets,
 )
@@ -185,6 +186,23 @@ class NextLatent(Objective):
         if self.config.kl_weight:
             counts["kl"] = torch.stack([predicts(batch, step).sum() for step in steps])
         return counts
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`. The tokens' part of the dynamics' first layer counts once a token, or once for each
+        token of the vocabulary if these are fewer."""
+        plain = token_flops(self.backbone, batch)
+        if plain is None:
+            return None
+        dynamics, width = self.dynamics, self.backbone.width
+        from_token = 2 * dynamics.first.out_features * width
+        layers = (dynamics.first, dynamics.second, dynamics.third)
+        step = sum(2 * layer.weight.numel() for layer in layers) - from_token
+        rolled = sum(int(follows(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
+        total = plain + 3 * (step * rolled + from_token * min(self.backbone.vocabulary, int(batch.real.sum())))
+        if self.config.kl_weight:  # the head is frozen there: its matrix gets no gradient
+            compared = sum(int(predicts(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
+            total += 2 * self.backbone.head_flops() * compared
+        return total
 
     def predictor(self) -> LatentDrafter:
         """A plain decoder that can also draft."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.objectives.base import CausalPredictor, Objective, token_targets
+from statewise.objectives.base import CausalPredictor, Objective, token_flops, token_targets
 from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Loss, Part
 
@@ -37,6 +37,10 @@ class NextToken(Objective):
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens."""
         return {"next_token": batch.scored.sum()}
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`."""
+        return token_flops(self.backbone, batch)
 
     def predictor(self) -> CausalPredictor:
         """The backbone and its head."""

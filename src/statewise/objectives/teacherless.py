@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise, token_targets
+from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise, token_flops, token_targets
 from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Hidden, Loss, Part
 
@@ -44,6 +44,10 @@ class Teacherless(Objective):
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens."""
         return {"next_token": batch.scored.sum()}
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`."""
+        return token_flops(self.backbone, batch)
 
     def inputs(self, batch: Batch) -> Tensor:
         """(B, T): the tokens with those that are to be predicted blotted out."""
