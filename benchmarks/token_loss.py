@@ -25,7 +25,7 @@ from statewise.objectives.head_loss import BLOCK, WHOLE_UP_TO, blockwise, whole
 from statewise.training import machine
 
 POSITIONS, WIDTH, VOCABULARY = 8192, 512, 16384
-ROUNDS = 3
+ROUNDS = 2
 
 
 def step(way: str, precision: str, positions: int, width: int, vocabulary: int) -> Callable[[], list[Tensor]]:
@@ -46,7 +46,7 @@ def step(way: str, precision: str, positions: int, width: int, vocabulary: int) 
 
 
 def in_own_process(way: str, precision: str) -> tuple[float, float]:
-    """Seconds of a step, the median of three after one to warm up, and MB that they take beyond what was in use."""
+    """Seconds of a step, the median of two after one to warm up, and MB that they take beyond what was in use."""
     command = [sys.executable, __file__, "measure", way, precision]
     seconds, megabytes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return float(seconds), float(megabytes)
@@ -57,7 +57,7 @@ def measure(way: str, precision: str) -> None:
     call = step(way, precision, POSITIONS, WIDTH, VOCABULARY)
     step(way, precision, 8, 8, 8)()  # what the first products and the first backward pass load is not counted
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times = in_turn({way: call}, rounds=3, warm_up=1)[way]
+    times = in_turn({way: call}, rounds=2, warm_up=1)[way]
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(statistics.median(times), (after - before) / 1024)
 
@@ -92,10 +92,10 @@ def main() -> None:
         bars.at_most(f"peak extra memory against keeping all logits, {precision}", shares[1], 0.25)
     machine.keep_freed_memory()
     print(f"blocks of {BLOCK['cpu']:,} logits; taken whole up to {WHOLE_UP_TO['cpu']:,}")
-    for positions, width, vocabulary in ((1024, 128, 1000), (4096, 128, 1000), (2048, 256, 4096), (8192, 256, 4096)):
+    for positions, width, vocabulary in ((4096, 128, 1000), (2048, 256, 4096), (4096, 256, 16384)):
         for precision in precisions:
             ways = {way: step(way, precision, positions, width, vocabulary) for way in ("whole", "blockwise")}
-            seconds = in_turn(ways, rounds=7, warm_up=2)
+            seconds = in_turn(ways, rounds=5, warm_up=1)
             print(f"  {precision} {positions} x {vocabulary}, width {width}: blockwise takes "
                   f"{ratio(seconds['blockwise'], seconds['whole']):.2f} of the time")  # fmt: skip
     bars.finish()
