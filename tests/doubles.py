@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -38,6 +38,25 @@ def tiny_two_stream(
     """A two-layer two-stream transformer; `fields` are config fields."""
     config = TwoStreamConfig(**{"width": 16, "heads": 2, "layers": 2, "window": 3, **fields})
     return TwoStream(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
+
+
+class PhasedGPT(GPT):
+    """Notes when it is told of the share of training done; from half of it on it adds 1 to its readout."""
+
+    told: ClassVar[list[float]] = []
+    """What all of them were told, in turn."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.register_buffer("late", torch.zeros(()))
+
+    def at(self, share: float) -> None:
+        self.told.append(share)
+        self.late.fill_(float(share >= 0.5))
+
+    def last(self, trunk: Any) -> Hidden:
+        hidden = super().last(trunk)
+        return Hidden(hidden.state, hidden.readout + self.late)
 
 
 def tiny_objective(

@@ -13,10 +13,26 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 KINDS = ("task", "backbone", "objective")
 """The parts of a recipe that are chosen by name from a table."""
+
+
+TWO_UNITS = {"trainer.steps": "trainer.tokens", "trainer.warmup_steps": "trainer.warmup_tokens"}
+"""Lengths that can be said in steps or in tokens; the second is used where it is set."""
+
+
+def token_count(given: int | str) -> int:
+    """A number of tokens as a person writes it: 1000, 1_000, 300k, 50M, 2B, 1.5T. Raises `ValueError` for others."""
+    found = re.fullmatch(r"(-?[\d_]*\.?\d+) *([kMBT]?)", str(given).strip())
+    if not found:
+        raise ValueError(f"expected a number of tokens such as 300k, 50M or 2B, not {given!r}")
+    count = Decimal(found[1]) * {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[found[2]]
+    if count != int(count):
+        raise ValueError(f"expected a whole number of tokens, not {given!r}")
+    return int(count)
 
 
 @dataclass(frozen=True)
@@ -24,7 +40,10 @@ class TrainerConfig:
     """How a model is trained; the fields of `trainer`."""
 
     steps: int = 1000
-    """Optimiser steps."""
+    """Optimiser steps; not used where `tokens` is set."""
+    tokens: int | str | None = None
+    """Tokens to train on, such as 300k, 50M or 2B; null: `steps` says how long. Every row counts as the task's longest
+    sequence, so steps are these tokens over `batch_size` such rows, rounded up."""
     batch_size: int = 128
     """Sequences a step, over all processes and accumulated batches."""
     accumulate: int = 1
@@ -38,9 +57,12 @@ class TrainerConfig:
     schedule: Literal["linear", "cosine"] = "linear"
     """After the warm-up: constant, then linear decay over the last `decay_share` of steps; or one cosine."""
     warmup_steps: int = 100
-    """Steps of linear warm-up."""
+    """Steps of linear warm-up; not used where `warmup_tokens` is set."""
+    warmup_tokens: int | str | None = None
+    """The same in tokens, counted as in `tokens`; null: `warmup_steps` says how long."""
     decay_share: float = 0.0
-    """Share of all steps over which `linear` decays at the end; 0 keeps the rate constant."""
+    """Share of all steps over which `linear` decays at the end; 0 keeps the rate constant. With a warm-up this is
+    warm-up, stable, decay (WSD), whether in steps or in tokens."""
     final_rate: float = 0.0
     """Where the decay ends, as a share of the peak."""
     clip: float = 1.0
@@ -81,6 +103,15 @@ class TrainerConfig:
         for name in ("warmup_steps", "evaluate_every", "keep_every", "clip", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"trainer.{name} must not be negative")
+        for name in ("tokens", "warmup_tokens"):
+            given = getattr(self, name)
+            if given is not None:
+                try:
+                    enough = token_count(given) >= (name == "tokens")
+                except ValueError as error:
+                    raise ValueError(f"trainer.{name}: {error}") from None
+                if not enough:
+                    raise ValueError(f"trainer.{name} must be at least {int(name == 'tokens')}, not {given}")
         if not self.learning_rate > 0:
             raise ValueError(f"trainer.learning_rate must be positive, not {self.learning_rate}")
         if self.threads is not None and self.threads < 1:
@@ -169,8 +200,8 @@ def parse(
     from jsonargparse import ArgumentError, ArgumentParser
 
     chosen = _chosen(base, flags, source)
-    fields = _flat(base, chosen, source)
     flags = [flag for flag in flags if flag.partition("=")[0] not in {f"--{kind}" for kind in KINDS}]
+    fields = _in_one_unit(_flat(base, chosen, source), flags)
 
     parser = ArgumentParser(exit_on_error=False)
     configs: dict[str, type] = {}
@@ -293,6 +324,17 @@ def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> di
         elif group == "trainer" and value is not None:
             raise ValueError(f"{source}: trainer must hold keys, not {value!r}")
     return flat
+
+
+def _in_one_unit(fields: dict[str, Any], flags: Sequence[str]) -> dict[str, Any]:
+    """`fields` without those tokens in whose place a flag gives steps. Raises `ValueError` for flags that give both."""
+    given = {flag.partition("=")[0].removeprefix("--"): flag.partition("=")[2] for flag in flags}
+    for steps, tokens in TWO_UNITS.items():
+        if steps in given and tokens not in given:
+            fields = {key: value for key, value in fields.items() if key != tokens}
+        elif steps in given and given[tokens] not in ("null", "None", ""):
+            raise ValueError(f"give --{steps} or --{tokens}, not both: they say the same length in two units")
+    return fields
 
 
 def _as_flag(value: Any) -> str:

@@ -16,6 +16,7 @@ from statewise.data import Stream
 from statewise.experiment import Experiment
 from statewise.run import Checkpoint, Record, Run
 from statewise.training import machine
+from statewise.training.schedule import Schedule
 from statewise.training.trainer import Outcome, Trainer, Watch
 
 
@@ -38,17 +39,19 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
     environment = machine.describe(recipe.trainer)
     fabric = _launch(recipe, environment)
     experiment = Experiment.build(recipe)
+    schedule = Schedule.of(recipe.trainer, experiment.task.context)
     experiment.task.held_out(1)  # whatever is wrong with the data should show before a directory is made
     with contextlib.ExitStack() as stack:
 
         def create() -> None:
             run = Run.create(Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite)
             stack.enter_context(run.lock())
-            run.write_environment(environment)
+            # The steps are kept for those who follow the run without its data.
+            run.write_environment({**environment, "steps": schedule.steps})
 
         _on_first(fabric, create)
         experiment.run = Run.open(Path(folder))
-        return _train(experiment, fabric, None, listener or Listener())
+        return _train(experiment, fabric, schedule, None, listener or Listener())
 
 
 def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
@@ -57,6 +60,7 @@ def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener |
     if run.complete():
         return None
     experiment = Experiment.of_run(run)
+    schedule = Schedule.of(experiment.recipe.trainer, experiment.task.context)
     fabric = _launch(experiment.recipe, run.environment() or machine.describe(experiment.recipe.trainer))
     with contextlib.ExitStack() as stack:
 
@@ -67,7 +71,7 @@ def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener |
 
         step = _on_first(fabric, choose)
         found = None if step is None else run.find_checkpoint(str(step))
-        return _train(experiment, fabric, found, listener or Listener())
+        return _train(experiment, fabric, schedule, found, listener or Listener())
 
 
 Result = TypeVar("Result")
@@ -105,7 +109,9 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
     return fabric
 
 
-def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listener: Listener) -> Outcome:
+def _train(
+    experiment: Experiment, fabric: Any, schedule: Schedule, found: Checkpoint | None, listener: Listener
+) -> Outcome:
     """Trains from `found`, or from the start, and reports. The first process holds the run's lock."""
     recipe, run, task = experiment.recipe, experiment.run, experiment.task
     assert run is not None
@@ -121,7 +127,11 @@ def _train(experiment: Experiment, fabric: Any, found: Checkpoint | None, listen
         watch = Watch(
             evaluate=lambda: experiment.evaluate(config.evaluate_num).metrics, record=record, step=listener.step
         )
-        trainer = Trainer(experiment.objective, stream, run, config, recipe.seed, task.headline, fabric, watch)
+        name = torch.cuda.get_device_name(fabric.device) if fabric.device.type == "cuda" else ""
+        peak = machine.peak_flops(name, run.environment().get("precision", ""))
+        trainer = Trainer(
+            experiment.objective, stream, run, config, schedule, recipe.seed, task.headline, fabric, watch, peak
+        )  # fmt: skip
         if found is not None:
             trainer.resume(found)
         elif first:

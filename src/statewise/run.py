@@ -1,7 +1,7 @@
 """The run directory: one per training run, and the only owner of its file names and formats.
 
     config.json         the resolved recipe
-    environment.json    what decided the numbers besides it: device, precision, threads, versions
+    environment.json    what decided the numbers besides it: device, precision, threads, versions; steps in all
     task/               files that the task needs to be built again without its data
     metrics.jsonl       every number that was printed while training, a record a line
     checkpoints/        step-00000500/ with weights.safetensors, training.pt, manifest.json; best.json

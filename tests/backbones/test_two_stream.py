@@ -3,7 +3,7 @@
 import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stream
-from two_stream_paper import from_the_paper
+from two_stream_paper import from_the_paper, seen_by
 
 from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig
 from statewise.nn.stream_cache import SLACK
@@ -146,6 +146,25 @@ def test_going_back_further_than_a_window_keeps_is_refused():
         assert cache.length == LATE
         cache.rewind(SLACK - 4)
         assert cache.length == LATE - SLACK + 4
+
+
+@every_variant
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_operations_are_counted_pair_by_pair(variant, window, length):
+    backbone = made(variant, window, layers=3)
+    config, predicting = backbone.config, {"standard": "x", "reverse_sps": "x"}.get(variant, "p")
+    D, hidden = config.width, config.hidden_width
+    kinds = ("x",) if variant == "standard" else ("x", "p")
+    read = {kind for kind in kinds if not (variant == "strict" and kind == "p")}
+    total = 0
+    for layer in range(3):
+        for kind in kinds:
+            asks = layer < 2 or kind == predicting
+            total += length * 2 * D * (D * asks + 2 * D * (kind in read) + D * asks + 3 * hidden * asks)
+            for i in range(length) if asks else ():
+                total += 2 * 2 * D * sum(slot in read for slot, _ in seen_by(variant, window, kind, i))
+    assert backbone.flops(length) == total
 
 
 @pytest.mark.parametrize(

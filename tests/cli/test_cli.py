@@ -203,6 +203,11 @@ def test_compare_groups_over_seeds(capsys, runs, tmp_path):
     assert "<svg viewBox" in page
     assert (tmp_path / "report" / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "| next_latent | 2 |" in (tmp_path / "report" / "table.md").read_text()
+    tests = ("--better", folders[-1], "--margin", "0.5")
+    code, out, _ = called(capsys, "compare", *folders, "--out", tmp_path / "report", *tests)
+    assert code == 0
+    assert "next_latent is better than next_token" in out
+    assert "next_token equals, within 0.5, next_latent" in out
 
 
 def test_several_seeds_run_resume_and_compare_as_a_whole(capfd, tmp_path):

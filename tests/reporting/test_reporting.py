@@ -8,7 +8,7 @@ from scipy import stats
 
 from statewise.reporting.compare import compare
 from statewise.reporting.star_graphs import draw
-from statewise.reporting.statistics import summarise, welch
+from statewise.reporting.statistics import equivalence, summarise, welch
 from statewise.reporting.tables import markdown_table, number, text_table
 from statewise.run import Run
 
@@ -102,6 +102,98 @@ def test_welch_is_silent_where_it_is_not_defined():
     assert welch([1.0], [1.0, 2.0]) is None
     assert welch([1.0, 1.0], [1.0, 1.0]) is None
     assert welch([1.0, 1.1], None) is None
+
+
+def by_hand(a, b):
+    """Difference of means, its standard error and the degrees of freedom (Welch and Satterthwaite)."""
+    spreads = [sum((x - sum(v) / len(v)) ** 2 for x in v) / (len(v) - 1) / len(v) for v in (a, b)]
+    freedom = sum(spreads) ** 2 / sum(spread**2 / (len(v) - 1) for spread, v in zip(spreads, (a, b)))
+    return sum(a) / len(a) - sum(b) / len(b), sum(spreads) ** 0.5, freedom
+
+
+@given(
+    st.lists(st.integers(-50, 50), min_size=2, max_size=5, unique=True),
+    st.lists(st.integers(-50, 50), min_size=2, max_size=5, unique=True),
+    st.floats(0.1, 100),
+)
+def test_one_sided_tests_and_equivalence_are_as_by_hand(a, b, margin):
+    difference, error, freedom = by_hand(a, b)
+    tail = stats.t(freedom).sf
+    assert welch(a, b, "greater") == pytest.approx(tail(difference / error))
+    assert welch(a, b, "less") == pytest.approx(tail(-difference / error))
+    assert welch(a, b) == pytest.approx(2 * tail(abs(difference) / error))
+    expected = max(tail((difference + margin) / error), tail((margin - difference) / error))
+    assert equivalence(a, b, margin) == pytest.approx(expected)
+    assert equivalence(b, a, margin) == pytest.approx(expected)
+
+
+def test_three_seeds_as_in_a_paper():
+    """A worked case: differences of 0.0153 and margins of 0.01 at a spread of 0.001."""
+    better, worse = [2.999, 3.000, 3.001], [3.0143, 3.0153, 3.0163]
+    assert summarise({0: 2.999, 1: 3.0, 2: 3.001}, None).interval == pytest.approx(
+        (3 - 0.002484, 3 + 0.002484), abs=1e-6
+    )
+    # t = 0.0153 / (0.001 sqrt(2/3)) = 18.74 with 4 degrees of freedom
+    assert welch(better, worse, "less") == pytest.approx(2.39e-5, rel=0.01)
+    assert equivalence(better, worse, 0.01) > 0.99
+    # t = (0.01 - 0.002) / 0.000816 = 9.80
+    assert equivalence(better, [3.001, 3.002, 3.003], 0.01) == pytest.approx(3.04e-4, rel=0.01)
+
+
+def three_groups(tmp_path):
+    """next_token around 0.5, next_latent around 0.9, teacherless once at 0.5."""
+    folders = [make_run(tmp_path / f"a{seed}", seed, 0.5 + seed / 100) for seed in (1, 2, 3)]
+    folders += [make_run(tmp_path / f"b{seed}", seed, 0.9 + seed / 100, "next_latent") for seed in (1, 2, 3)]
+    return [*folders, make_run(tmp_path / "c1", 1, 0.5, "teacherless")]
+
+
+def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
+    folders = three_groups(tmp_path)
+    found = compare(folders, better=folders[4], margin=0.1)
+    assert [(claim.kind, claim.group, claim.other) for claim in found.claims] == [
+        ("better", "next_latent", "next_token"), ("better", "next_latent", "teacherless"),
+        ("equal", "next_token", "next_latent"), ("equal", "next_token", "teacherless"),
+        ("equal", "next_latent", "teacherless"),
+    ]  # fmt: skip
+    first, single, apart = found.claims[:3]
+    assert first.difference == pytest.approx(0.4)
+    assert first.p_value == pytest.approx(welch([0.91, 0.92, 0.93], [0.51, 0.52, 0.53], "greater"))
+    assert first.p_value < 0.001
+    assert single.p_value is None
+    assert apart.p_value > 0.99
+    for text in (found.as_text(), found.as_markdown()):
+        assert "next_latent is better than next_token" in text
+        assert "next_token equals, within 0.1, teacherless" in text
+        assert "One seed, so neither interval nor test: teacherless." in text
+    assert json.loads(found.as_json())["claims"][1]["p_value"] is None
+    page = found.write(tmp_path / "report")[-1].read_text()
+    assert "next_latent is better than next_token" in page
+    plain = compare(folders)
+    assert plain.claims == []
+    assert "claim about" not in plain.as_text()
+    assert "<h2>Tests</h2>" not in plain.write(tmp_path / "plain")[-1].read_text()
+
+
+def test_better_is_less_where_less_is_better(tmp_path):
+    folders = three_groups(tmp_path)[:6]
+    for folder in folders:
+        report = Run(folder).report("evaluation")
+        headline = {**report["headline"], "higher_is_better": False, "solved_at": None}
+        Run(folder).write_report("evaluation", {**report, "headline": headline})
+    assert compare(folders, better=folders[0]).claims[0].p_value < 0.001
+    assert compare(folders, better=folders[3]).claims[0].p_value > 0.999
+
+
+def test_tests_that_make_no_sense_are_named(tmp_path):
+    folders = three_groups(tmp_path)
+    with pytest.raises(ValueError, match="none of the runs"):
+        compare(folders[:3], better=folders[4])
+    with pytest.raises(ValueError, match="differ in the seed alone"):
+        compare(folders[:3], better=folders[0])
+    with pytest.raises(ValueError, match="differ in the seed alone"):
+        compare(folders[:3], margin=0.1)
+    with pytest.raises(ValueError, match="margin must be positive"):
+        compare(folders, margin=0.0)
 
 
 CELLS = st.text("ab|é", min_size=1, max_size=5)

@@ -62,7 +62,8 @@ def final_state(folder):
     training = torch.load(found.training, weights_only=True)["optimizer"]["state"]
     tensors = {f"{i}/{name}": tensor for i, moments in training.items() for name, tensor in moments.items()}
     metrics = [
-        {k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second")} for record in run.metrics()
+        {k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second", "flops_per_second")}
+        for record in run.metrics()
     ]
     return {**load_file(found.weights), **tensors}, metrics
 

@@ -6,11 +6,13 @@ from doubles import tiny_objective
 
 from statewise.config import TrainerConfig
 from statewise.training.optim import learning_rate, make_optimizer
+from statewise.training.schedule import Schedule
 
 
 def rates(**fields):
     config = TrainerConfig(**{"learning_rate": 1.0, "warmup_steps": 4, "steps": 20, **fields})
-    return [learning_rate(step, config) for step in range(config.steps)]
+    schedule = Schedule.of(config, row_length=10)
+    return [learning_rate(step, config, schedule) for step in range(schedule.steps)]
 
 
 def test_linear_warms_up_stays_and_decays():
@@ -18,6 +20,20 @@ def test_linear_warms_up_stays_and_decays():
     assert found[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert found[4:16] == [1.0] * 12
     assert found[15:] == pytest.approx([1.0, 0.82, 0.64, 0.46, 0.28])
+
+
+@pytest.mark.parametrize("course", [{"decay_share": 0.25, "final_rate": 0.1}, {"schedule": "cosine"}])
+def test_a_budget_of_tokens_gives_the_rates_of_as_many_steps(course):
+    in_tokens = {"batch_size": 8, "tokens": 20 * 8 * 10, "warmup_tokens": 4 * 8 * 10, "steps": 3, "warmup_steps": 1}
+    assert rates(**in_tokens, **course) == rates(**course)
+    cut_short = {**in_tokens, "tokens": 19 * 8 * 10 + 1, "warmup_tokens": 3 * 8 * 10 + 1}  # rounded up to whole steps
+    assert rates(**cut_short, **course) == rates(**course)
+
+
+def test_a_warm_up_may_be_counted_apart_from_the_length():
+    assert Schedule.of(TrainerConfig(steps=7, batch_size=2, warmup_tokens="1k"), 100) == Schedule(7, 5)
+    assert Schedule.of(TrainerConfig(tokens="1k", batch_size=2, warmup_steps=3), 100) == Schedule(5, 3)
+    assert Schedule.of(TrainerConfig(tokens="2B", warmup_tokens=0, batch_size=96), 4096) == Schedule(5087, 0)
 
 
 def test_without_a_decay_the_rate_stays():

@@ -1,18 +1,23 @@
 """The loop: exact means, exact continuation, and what it refuses."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 
 import pytest
 import torch
-from doubles import SMALL_RUN
+from doubles import SMALL_RUN, PhasedGPT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from statewise.backbones import BACKBONES
+from statewise.backbones.gpt import GPTConfig
+from statewise.cli.progress import record_line, total_steps
 from statewise.experiment import Experiment, read_recipe
 from statewise.launch import Listener, resume, train
+from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_text
 from statewise.run import Run
 from statewise.types import NotFinite
@@ -47,7 +52,7 @@ def assert_same(one, two):
 def numbers(folder):
     """The run's metrics without what a clock says."""
     return [
-        {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
+        {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second", "flops_per_second")}
         for record in Run(folder).metrics()
     ]
 
@@ -169,21 +174,21 @@ def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
     calls = 0
     from statewise.objectives import next_token
 
-    original = next_token.token_loss
+    original = next_token.head_loss
 
-    def breaking(logits, batch):
+    def breaking(*given):
         nonlocal calls
         calls += torch.is_grad_enabled()
-        return original(logits, batch) * (float("nan") if calls == 13 else 1.0)
+        return original(*given) * (float("nan") if calls == 13 else 1.0)
 
-    next_token.token_loss = breaking
+    next_token.head_loss = breaking
     try:
         with pytest.raises(
             NotFinite, match=r"step 13: .*next_token.* is nan; .*the last checkpoint is that of step 10"
         ):
             train(tiny(), tmp_path / "run")
     finally:
-        next_token.token_loss = original
+        next_token.head_loss = original
     run = Run.open(tmp_path / "run")
     assert run.end()["reason"] == "not finite"
     assert [found.step for found in run.checkpoints()] == [5, 10]
@@ -233,6 +238,75 @@ def test_tensorboard_gets_every_number_or_says_what_is_missing(tmp_path):
     else:
         train(tiny("--trainer.tensorboard=true"), tmp_path / "run")
         assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+@pytest.fixture
+def phased(monkeypatch):
+    """The backbone `phased` in the table; what it is told, in turn."""
+    monkeypatch.setitem(BACKBONES.rows, "phased", ("doubles:PhasedGPT", "for this test"))
+    monkeypatch.setattr(PhasedGPT, "told", [])
+    return PhasedGPT.told
+
+
+def test_backbones_are_told_the_share_of_training_before_every_step_and_after_resuming(tmp_path, phased):
+    recipe = tiny("--backbone=phased", "--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1")
+    train(recipe, tmp_path / "whole")
+    assert phased == [step / 20 for step in range(20)]
+    phased.clear()
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "cut", listener=stop_at(13))
+    phased.clear()
+    resume(tmp_path / "cut")
+    assert phased == [step / 20 for step in range(10, 20)]
+    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    late = [Experiment.load(tmp_path / "whole", which).objective.backbone.late.item() for which in ("10", "last")]
+    assert late == [0.0, 1.0]  # a buffer: what inference must know stays with the weights
+
+
+def test_every_backbone_of_an_objective_is_told(phased):
+    objective = OBJECTIVES["belief_state"]
+    both = objective(objective.Config(), lambda extra_tokens=0, embedding_of=None, **fields: PhasedGPT(
+        GPTConfig(16, 2, 1, **fields), vocabulary=9 + extra_tokens, context=8, embedding_of=embedding_of))  # fmt: skip
+    both.at(0.25)
+    assert phased == [0.25, 0.25]
+
+
+def test_a_budget_of_tokens_is_trained_in_whole_steps(tmp_path):
+    shown = []
+    context = Experiment.build(tiny()).task.context
+    recipe = tiny()
+    budget = dataclasses.replace(recipe.trainer, tokens=str(12 * 8 * context - 1), warmup_tokens=2 * 8 * context)
+    outcome = train(dataclasses.replace(recipe, trainer=budget), tmp_path / "tokens", listener=Listener(
+        begin=lambda run, recipe, step: shown.append(total_steps(run, recipe.as_dict()))))  # fmt: skip
+    train(tiny("--trainer.steps=12"), tmp_path / "steps")
+    assert outcome.step == 12
+    assert shown == [12]
+    assert numbers(tmp_path / "tokens") == numbers(tmp_path / "steps")
+    with pytest.raises(Stop):
+        train(dataclasses.replace(recipe, trainer=budget), tmp_path / "cut", listener=stop_at(7))
+    resume(tmp_path / "cut")
+    assert_same(weights(tmp_path / "cut", 12), weights(tmp_path / "steps", 12))
+
+
+@pytest.mark.parametrize("objective", ["next_token", "next_latent", "teacherless", "multi_token"])
+def test_the_pace_in_arithmetic_is_recorded_where_the_objective_can_say_its_cost(tmp_path, objective):
+    outcome = train(tiny(f"--objective={objective}", "--trainer.evaluate_every=0"), tmp_path / "run")
+    assert outcome.step == 20
+    for record in Run(tmp_path / "run").metrics():
+        if record["kind"] == "train":
+            assert ("flops_per_second" in record) == (objective != "multi_token")
+            assert "flops" not in record
+            assert "mfu" not in record  # of a processor nobody knows the peak
+
+
+def test_use_of_the_device_is_the_share_of_its_peak(tmp_path, monkeypatch):
+    monkeypatch.setattr("statewise.training.machine.peak_flops", lambda name, precision: 1e12)
+    train(tiny(), tmp_path / "run")
+    records = [record for record in Run(tmp_path / "run").metrics() if record["kind"] == "train"]
+    assert len(records) == 5
+    for record in records:
+        assert record["mfu"] == pytest.approx(record["flops_per_second"] / 1e12)
+        assert f"tokens/s  MFU {record['mfu']:.1%}  " in record_line(record, 20)
 
 
 def test_config_holds_every_field(tmp_path):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from statewise.nn.cache import KeyValueCache
 from statewise.types import Hidden
@@ -52,12 +53,31 @@ class Backbone(nn.Module, ABC):
         """(...) token ids -> (..., D), without positions."""
 
     @abstractmethod
+    def head_weight(self) -> Tensor:
+        """(V, D): the matrix of the vocabulary head, a linear map without bias."""
+
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
         """(..., D) -> (..., V). `frozen`: no gradient reaches the head's own parameters."""
+        weight = self.head_weight()
+        return F.linear(readout, weight.detach() if frozen else weight)
 
     @abstractmethod
     def make_cache(self) -> KeyValueCache:
         """An empty cache of the right depth."""
+
+    def at(self, share: float) -> None:
+        """Told before each training step what share of the training is done, from 0 on and below 1. A backbone may
+        then change how it works; what it must know of that at inference it keeps in a buffer. Most do nothing."""
+
+    def flops(self, length: int) -> float | None:
+        """Floating-point operations that `readouts` needs for one document of so many tokens, the head left out; None:
+        not known. Matrix products alone, two operations a multiplication and addition; of attention, the pairs of
+        positions that the model allows, whatever its implementation computes and masks."""
+        return None
+
+    def head_flops(self) -> float:
+        """The same of `logits` at one position."""
+        return 2.0 * self.head_weight().numel()
 
 
 class Limitable(Backbone):

@@ -45,6 +45,8 @@ class GPT(Branching):
         self.norm = make_norm(config.norm, config.width, config.bias)
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
         init_weights(self, config.layers)
+        linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
+        self.block_weights = sum(linear.weight.numel() for linear in linears)
 
     def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
         """(B, T) -> Hidden of (B, T, D). Raises `ValueError` if the sequence outgrows the context."""
@@ -97,14 +99,18 @@ class GPT(Branching):
         assert isinstance(lender, GPT)
         return lender._matrix()
 
-    def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
-        """(..., D) -> (..., V)."""
-        weight = self._matrix() if self.head is None else self.head.weight
-        return F.linear(readout, weight.detach() if frozen else weight)
+    def head_weight(self) -> Tensor:
+        """(V, D)."""
+        return self._matrix() if self.head is None else self.head.weight
 
     def make_cache(self) -> KeyValueCache:
         """An empty cache, a layer a block."""
         return KeyValueCache(self.layers)
+
+    def flops(self, length: int) -> float:
+        """See `Backbone.flops`. Position t (from 0) scores t + 1 keys and sums as many values, of width D in all."""
+        pairs = length * (length + 1) // 2
+        return 2.0 * (length * self.block_weights + self.layers * pairs * 2 * self.width)
 
 
 class Branch(nn.Module):

@@ -314,11 +314,30 @@ class TwoStream(Limitable):
         assert isinstance(lender, TwoStream)
         return lender._matrix()
 
-    def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
-        """(..., D) -> (..., V)."""
-        weight = self._matrix()[: self.vocabulary] if self.head is None else self.head.weight
-        return F.linear(readout, weight.detach() if frozen else weight)
+    def head_weight(self) -> Tensor:
+        """(V, D)."""
+        return self._matrix()[: self.vocabulary] if self.head is None else self.head.weight
+
+    def flops(self, length: int) -> float:
+        """See `Backbone.flops`: of the last block, the slots that are not read off give keys and values alone."""
+        variant, reach = self._now()
+        streams, D = variant.streams, self.width
+        read = [stream for stream in streams if reach[stream] != -1]
+        feed = (3 if self.config.mlp == "swiglu" else 2) * D * self.config.hidden_width
+        total = 0.0
+        for asking in [streams] * (self.layers - 1) + [(variant.readout,)]:
+            weights = len(asking) * (2 * D * D + feed) + len(read) * 2 * D * D
+            pairs = sum(_pairs(query, key, length, reach[key]) for query in asking for key in read)
+            total += length * weights + 2 * D * pairs
+        return 2.0 * total
 
     def make_cache(self) -> StreamCache:
         """An empty cache, a layer a block."""
         return StreamCache(self.layers, self._now()[1])
+
+
+def _pairs(query: int, key: int, length: int, span: int | None) -> int:
+    """How many keys of one stream all queries of another read in a document of so many places."""
+    first = 1 if (query, key) == (INPUT, PREDICTION) else 0
+    last = length - 1 if span is None else min(span, length - 1)
+    return sum(length - distance for distance in range(first, last + 1))

@@ -12,11 +12,21 @@ def run(words: list[str]) -> int:
     parser = Parser(
         "compare",
         "Sets runs side by side. Runs that differ in nothing but the seed form a group; groups are compared with\n"
-        "the first. Writes report.html, table.md, report.json and curves.png.",
+        "the first. Writes report.html, table.md, report.json and curves.png.\n\n"
+        "  statewise compare runs/gpt runs/nl runs/bst --out report\n"
+        "  statewise compare runs/gpt runs/nl runs/bst --out report --better runs/nl --margin 0.01\n\n"
+        "The second also tests, over seeds and by the task's headline metric, whether the group of runs/nl is better\n"
+        "than each other group, and whether any two groups are equal to within 0.01.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, or directories of several seeds")
     parser.add_argument(
         "--out", metavar="DIR", required=True, help="directory of the report; must not hold anything else"
+    )
+    parser.add_argument(
+        "--better", metavar="RUN", help="test that the group of this one of the runs is better than each other group"
+    )
+    parser.add_argument(
+        "--margin", metavar="M", type=float, help="test of every two groups that they are equal to within M"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(words)
@@ -24,11 +34,13 @@ def run(words: list[str]) -> int:
     from statewise.cli import seeds
     from statewise.reporting.compare import compare
 
-    folders: list[Path] = []
-    for name in options.runs:
+    def runs(name: str) -> list[Path]:
         folder = Path(name)
-        folders += seeds.members(folder) if seeds.is_group(folder) else [folder]
-    comparison = compare(folders)
+        return seeds.members(folder) if seeds.is_group(folder) else [folder]
+
+    folders = [folder for name in options.runs for folder in runs(name)]
+    better = None if options.better is None else runs(options.better)[0]
+    comparison = compare(folders, better=better, margin=options.margin)
     written = comparison.write(Path(options.out))
     print(comparison.as_json() if options.json else comparison.as_text())
     if not options.json:

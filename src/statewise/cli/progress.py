@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from statewise.config import Recipe
 from statewise.run import Record, Run
 
-NOT_A_METRIC = {"kind", "step", "seconds", "epoch", "learning_rate", "tokens_per_second"}
+NOT_A_METRIC = {
+    *("kind", "step", "seconds", "epoch", "learning_rate"),
+    *("tokens_per_second", "flops_per_second", "mfu"),
+}  # fmt: skip
 
 
 def metrics_text(record: Record, width: int = 0) -> str:
@@ -27,6 +31,17 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def pace_text(record: Record) -> str:
+    """`12,345 tokens/s`, and the share of the device's arithmetic that this uses where it is known."""
+    used = f"  MFU {record['mfu']:.1%}" if "mfu" in record else ""
+    return f"{record['tokens_per_second']:,.0f} tokens/s{used}"
+
+
+def total_steps(run: Run, recipe: Mapping[str, Any]) -> int:
+    """Steps of a whole run: what its token budget came to, or those of its recipe where it has not begun."""
+    return int(run.environment().get("steps", recipe["trainer"]["steps"]))
+
+
 def record_line(record: Record, steps: int, started: tuple[int, float] = (0, 0.0)) -> str:
     """One line of text about a record; `started` is the step and second of the last resume."""
     place = f"step {record['step']:>{len(str(steps))}}/{steps}"
@@ -38,7 +53,7 @@ def record_line(record: Record, steps: int, started: tuple[int, float] = (0, 0.0
         return f"{place}  end: {record['reason']}{seconds}"
     pace = (record["seconds"] - started[1]) / max(1, record["step"] - started[0])
     left = duration(pace * (steps - record["step"]))
-    return f"{place}  {metrics_text(record)}  {record['tokens_per_second']:,.0f} tokens/s  {left} left"
+    return f"{place}  {metrics_text(record)}  {pace_text(record)}  {left} left"
 
 
 class Display:
@@ -59,7 +74,7 @@ class Display:
 
     def begin(self, run: Run, recipe: Recipe, step: int) -> None:
         """Says what is trained, where and with what."""
-        self.steps = recipe.trainer.steps
+        self.steps = total_steps(run, recipe.as_dict())
         train = [record for record in run.metrics() if record["kind"] == "train"]
         self.started = (step, train[-1]["seconds"] if train else 0.0)
         machine = run.environment()
@@ -94,7 +109,7 @@ class Display:
     def record(self, record: Record) -> None:
         """Shows a record: training metrics beside the bar, all others as lines that stay."""
         if self.live is not None and record["kind"] == "train":
-            text = f"{metrics_text(record)}  {record['tokens_per_second']:,.0f} tokens/s"
+            text = f"{metrics_text(record)}  {pace_text(record)}"
             self.live.update(self.live.task_ids[0], description=text)
         else:
             self.console.print(record_line(record, self.steps, self.started))

@@ -13,10 +13,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from statewise.cli.progress import record_line
+from statewise.cli.progress import record_line, total_steps
 from statewise.config import Recipe
 from statewise.run import Run, write_atomically
 
@@ -52,13 +53,13 @@ def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: 
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode())
     write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
-    return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.trainer.steps)
+    return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.as_dict())
 
 
 def resume(folder: Path, jobs: int) -> int:
     """Goes on with the seeds that are not complete."""
     seeds: list[int] = json.loads((folder / "seeds.json").read_text())["seeds"]
-    steps = yaml.safe_load((folder / "recipe.yaml").read_text())["trainer"]["steps"]
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
     commands = {}
     for seed in seeds:
         run = Run(folder / f"seed-{seed}")
@@ -67,7 +68,7 @@ def resume(folder: Path, jobs: int) -> int:
     if not commands:
         print(f"{folder} is complete: nothing to resume")
         return 0
-    return _run_all(folder, commands, jobs, steps)
+    return _run_all(folder, commands, jobs, recipe)
 
 
 def _command(*words: str) -> list[str]:
@@ -80,7 +81,7 @@ def _new(folder: Path, seed: int) -> list[str]:
     )  # fmt: skip
 
 
-def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, steps: int) -> int:
+def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, recipe: dict[str, Any]) -> int:
     """Runs the commands, showing the records of all as they come; passes signals on."""
     waiting, running, failed = dict(commands), dict[int, subprocess.Popen[bytes]](), list[int]()
     seen = {seed: len(Run(folder / f"seed-{seed}").metrics()) for seed in commands}
@@ -107,7 +108,7 @@ def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, steps: int
             time.sleep(0.2)
             for seed in list(running):
                 code = running[seed].poll()
-                seen[seed] = _show(folder, seed, seen[seed], steps)
+                seen[seed] = _show(folder, seed, seen[seed], recipe)
                 if code is not None:
                     del running[seed]
                     if code and not received:
@@ -125,12 +126,13 @@ def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, steps: int
     return 1 if failed else 0
 
 
-def _show(folder: Path, seed: int, seen: int, steps: int) -> int:
+def _show(folder: Path, seed: int, seen: int, recipe: dict[str, Any]) -> int:
     """Prints the evaluation and end records that are new since `seen`; returns how many there are now."""
-    records = Run(folder / f"seed-{seed}").metrics()
+    run = Run(folder / f"seed-{seed}")
+    records = run.metrics()
     for record in records[seen:]:
         if record["kind"] != "train":
-            print(f"seed {seed:>3} | {record_line(record, steps)}", flush=True)
+            print(f"seed {seed:>3} | {record_line(record, total_steps(run, recipe))}", flush=True)
     return len(records)
 
 

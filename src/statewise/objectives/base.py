@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,6 +17,9 @@ from statewise.decoding.base import Predictor, StateLimiter, Traceable, Traced
 from statewise.nn.cache import KeyValueCache
 from statewise.nn.uses import recorded_uses
 from statewise.types import Batch, Hidden, Loss
+
+IGNORED = -100
+"""Stands among targets where nothing is to be predicted."""
 
 
 class Objective(nn.Module, ABC):
@@ -45,17 +49,61 @@ class Objective(nn.Module, ABC):
     def predictor(self) -> Predictor:
         """The inference face, which shares this module's weights."""
 
+    def at(self, share: float) -> None:
+        """Called before each training step with the share of the training that is done, from 0 on and below 1. Hands
+        it on to the backbones; see `Backbone.at`."""
+        for module in self.modules():
+            if isinstance(module, Backbone):
+                module.at(share)
+
+    def flops(self, batch: Batch) -> float | None:
+        """Floating-point operations that training on `batch`, on the host, needs; None: not known.
+
+        Counted are the matrix products, two operations a multiplication and addition, of the real tokens and within
+        documents: forward, and twice as much for the gradients of both factors. Whatever else a step does, such as
+        work on padding, makes it slower but does not count.
+        """
+        return None
+
+
+def document_lengths(batch: Batch) -> Counter[int]:
+    """How many documents of each length a batch on the host holds."""
+    if batch.documents is None:
+        return Counter(batch.real.sum(1).tolist())
+    rows = torch.arange(len(batch.tokens), device=batch.tokens.device)[:, None].expand_as(batch.tokens)
+    places = torch.stack((rows[batch.real], batch.documents[batch.real]))
+    return Counter(torch.unique_consecutive(places, dim=1, return_counts=True)[1].tolist())
+
+
+def backbone_flops(backbone: Backbone, batch: Batch) -> float | None:
+    """What one forward pass of a batch needs, without a head; None: not known."""
+    costs = [(backbone.flops(length), number) for length, number in document_lengths(batch).items()]
+    known = [cost * number for cost, number in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def token_flops(backbone: Backbone, batch: Batch) -> float | None:
+    """`Objective.flops` of one pass and the head at every scored token; None: not known."""
+    body = backbone_flops(backbone, batch)
+    return None if body is None else 3 * (body + backbone.head_flops() * int(batch.scored.sum()))
+
 
 def precise(tensor: Tensor) -> Tensor:
     """The tensor in float32, or as it is if it is more precise: for logits, before a softmax over many."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
-    """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V)."""
+def token_targets(batch: Batch) -> Tensor:
+    """(B, end - first) int64: the scored tokens, and `IGNORED` where none is."""
     tokens, scored = batch.targets
-    targets = torch.where(scored, tokens, -100).flatten()
-    return F.nll_loss(log_probs.flatten(0, 1), targets, ignore_index=-100, reduction="sum")
+    return torch.where(scored, tokens, IGNORED)
+
+
+def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
+    """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V). An objective
+    that needs the log-probabilities for nothing else asks `head_loss`, which does not keep them."""
+    targets = token_targets(batch).flatten()
+    return F.nll_loss(log_probs.flatten(0, 1), targets, ignore_index=IGNORED, reduction="sum")
 
 
 def reached_columns(batch: Batch, steps: int) -> tuple[int, int]:
@@ -98,12 +146,11 @@ def ahead_counts(batch: Batch, horizon: int) -> dict[str, Tensor]:
     return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
 
 
-def ahead_loss(log_probs: Tensor, batch: Batch, steps: int) -> Tensor:
-    """Scalar: summed cross-entropy in nats of the tokens that `steps` beyond the next one are predicted, from
-    `log_probs` (B, stop - start, V) over `reached_columns`."""
+def ahead_targets(batch: Batch, steps: int) -> Tensor:
+    """(B, stop - start) int64 over `reached_columns`: the tokens that are predicted `steps` beyond the next one, and
+    `IGNORED` where none is."""
     start, stop = reached_columns(batch, steps)
-    targets = torch.where(predicts(batch, steps), batch.tokens[:, start + 1 : stop + 1], -100)
-    return F.nll_loss(log_probs.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
+    return torch.where(predicts(batch, steps), batch.tokens[:, start + 1 : stop + 1], IGNORED)
 
 
 @dataclass

@@ -23,11 +23,11 @@ from statewise.objectives.base import (
     CausalPredictor,
     Objective,
     ahead_counts,
-    ahead_loss,
-    precise,
+    ahead_targets,
     reached_columns,
-    token_loss,
+    token_targets,
 )
+from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Hidden, Loss, Part
 
 MOST_HEADS = 4
@@ -88,15 +88,15 @@ class JointMultiToken(Objective):
         ahead_of = torch.arange(start, stop, device=states.device)[:, None] + torch.arange(K + 1, device=states.device)
         embedded = self.backbone.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # beyond the end nothing is scored
         readout = self.fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])
-        log_probs = precise(self.backbone.logits(readout[:, first - 1 - start :, 0])).log_softmax(-1)
+        weight = self.backbone.head_weight()
+        following = head_loss(readout[:, first - 1 - start :, 0], weight, token_targets(batch))
         ahead = []
         for steps in range(1, K + 1):
             from_, to = (column - steps - start for column in reached_columns(batch, steps))
-            logits = self.backbone.logits(readout[:, from_:to, steps])
-            ahead.append(ahead_loss(precise(logits).log_softmax(-1), batch, steps))
+            ahead.append(head_loss(readout[:, from_:to, steps], weight, ahead_targets(batch, steps)))
         return Loss(
             {
-                "next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0),
+                "next_token": Part(following, counts["next_token"], 1.0),
                 "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
             }
         )

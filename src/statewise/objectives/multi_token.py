@@ -18,11 +18,11 @@ from statewise.objectives.base import (
     CausalPredictor,
     Objective,
     ahead_counts,
-    ahead_loss,
-    precise,
+    ahead_targets,
     reached_columns,
-    token_loss,
+    token_targets,
 )
+from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Loss, Part
 
 
@@ -49,16 +49,16 @@ class MultiToken(Objective):
         """Parts `next_token` and `ahead`, the latter a sum a head; in nats per token."""
         first, end = batch.span
         trunk = self.backbone.trunk(batch.tokens, documents=batch.documents)
-        readout = self.backbone.last(trunk).readout
-        log_probs = precise(self.backbone.logits(readout[:, first - 1 : end - 1])).log_softmax(-1)
+        readout, weight = self.backbone.last(trunk).readout, self.backbone.head_weight()
+        following = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
         ahead = []
         for steps, branch in enumerate(self.branches, 1):
             start, stop = reached_columns(batch, steps)
-            logits = self.backbone.logits(branch(trunk)[:, start - steps : stop - steps])
-            ahead.append(ahead_loss(precise(logits).log_softmax(-1), batch, steps))
+            readout = branch(trunk)[:, start - steps : stop - steps]
+            ahead.append(head_loss(readout, weight, ahead_targets(batch, steps)))
         return Loss(
             {
-                "next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0),
+                "next_token": Part(following, counts["next_token"], 1.0),
                 "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
             }
         )

@@ -27,8 +27,11 @@ from statewise.objectives.base import (
     precise,
     predicts,
     reached_columns,
+    token_flops,
     token_loss,
+    token_targets,
 )
+from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Loss, Part
 
 
@@ -131,11 +134,16 @@ class NextLatent(Objective):
         """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
         config, (first, end) = self.config, batch.span
         hidden = self.backbone(batch.tokens, documents=batch.documents)
-        log_probs = precise(self.backbone.logits(hidden.readout[:, first - 1 : end - 1])).log_softmax(-1)
-        parts = {"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)}
-
+        readout = hidden.readout[:, first - 1 : end - 1]
         goal = hidden.state.detach() if config.stop_gradient else hidden.state
-        goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch) if config.kl_weight else None
+        goal_log_probs = None
+        if config.kl_weight:
+            log_probs = precise(self.backbone.logits(readout)).log_softmax(-1)
+            goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch)
+            total = token_loss(log_probs, batch)
+        else:
+            total = head_loss(readout, self.backbone.head_weight(), token_targets(batch))
+        parts = {"next_token": Part(total, counts["next_token"], 1.0)}
         steps = min(config.horizon, batch.tokens.shape[1] - 1)
         latent, kl = [], []
         for step, rolled in enumerate(self.dynamics.rollout(hidden.state, batch.tokens, self.backbone, steps), 1):
@@ -179,6 +187,23 @@ class NextLatent(Objective):
         if self.config.kl_weight:
             counts["kl"] = torch.stack([predicts(batch, step).sum() for step in steps])
         return counts
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`. The tokens' part of the dynamics' first layer counts once a token, or once for each
+        token of the vocabulary if these are fewer."""
+        plain = token_flops(self.backbone, batch)
+        if plain is None:
+            return None
+        dynamics, width = self.dynamics, self.backbone.width
+        from_token = 2 * dynamics.first.out_features * width
+        layers = (dynamics.first, dynamics.second, dynamics.third)
+        step = sum(2 * layer.weight.numel() for layer in layers) - from_token
+        rolled = sum(int(follows(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
+        total = plain + 3 * (step * rolled + from_token * min(self.backbone.vocabulary, int(batch.real.sum())))
+        if self.config.kl_weight:  # the head is frozen there: its matrix gets no gradient
+            compared = sum(int(predicts(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
+            total += 2 * self.backbone.head_flops() * compared
+        return total
 
     def predictor(self) -> HeadPredictor:
         """A plain decoder; where the head reads the states that are rolled out, one that can also draft."""

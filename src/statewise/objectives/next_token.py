@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.objectives.base import HeadPredictor, Objective, head_predictor, precise, token_loss
+from statewise.objectives.base import HeadPredictor, Objective, head_predictor, token_flops, token_targets
+from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Loss, Part
 
 
@@ -30,12 +31,16 @@ class NextToken(Objective):
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
         readout = self.backbone.readouts(batch.tokens, documents=batch.documents)
-        log_probs = precise(self.backbone.logits(readout[:, first - 1 : end - 1])).log_softmax(-1)
-        return Loss({"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)})
+        total = head_loss(readout[:, first - 1 : end - 1], self.backbone.head_weight(), token_targets(batch))
+        return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens."""
         return {"next_token": batch.scored.sum()}
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`."""
+        return token_flops(self.backbone, batch)
 
     def predictor(self) -> HeadPredictor:
         """The backbone and its head."""

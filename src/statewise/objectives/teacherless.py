@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise, token_loss
+from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise, token_flops, token_targets
+from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Hidden, Loss, Part
 
 
@@ -36,12 +37,17 @@ class Teacherless(Objective):
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
         readout = self.backbone.readouts(self.inputs(batch), documents=batch.documents)
-        log_probs = precise(self.logits(readout[:, first - 1 : end - 1])).log_softmax(-1)
-        return Loss({"next_token": Part(token_loss(log_probs, batch), counts["next_token"], 1.0)})
+        weight = self.backbone.head_weight()[: self.filler]
+        total = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
+        return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Scored tokens."""
         return {"next_token": batch.scored.sum()}
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`."""
+        return token_flops(self.backbone, batch)
 
     def inputs(self, batch: Batch) -> Tensor:
         """(B, T): the tokens with those that are to be predicted blotted out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from statewise.reporting.plots import save_curves
-from statewise.reporting.statistics import Summary, summarise
+from statewise.reporting.statistics import Claim, Summary, equivalence, summarise, welch
 from statewise.reporting.tables import markdown_table, number, text_table
 from statewise.run import Record, Run, write_atomically
 from statewise.types import Headline
@@ -64,6 +65,10 @@ class Comparison:
     chance: dict[str, float]
     differences: dict[str, list[Any]]
     """Recipe keys in which groups differ, with each group's value."""
+    claims: list[Claim]
+    """What was asked to be tested."""
+    margin: float | None
+    """Within which differences count as none; None: equality was not asked for."""
 
     def shown_metrics(self) -> list[str]:
         """The headline first, then what every group has; neither the many positions nor perplexity, which is
@@ -107,6 +112,16 @@ class Comparison:
         ]  # fmt: skip
         return header, rows
 
+    def claims_table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: a line a claim."""
+        words = {"better": "is better than", "equal": f"equals, within {self.margin},"}
+        header = [f"claim about {self.headline.metric}", "difference of means", "p"]
+        rows = [
+            [f"{claim.group} {words[claim.kind]} {claim.other}", number(claim.difference), number(claim.p_value)]
+            for claim in self.claims
+        ]
+        return header, rows
+
     def notes(self) -> list[str]:
         """What a reader must know beside the table."""
         notes = ["Answers are decoded greedily from the prompt; other metrics are teacher-forced on held-out examples."]
@@ -116,21 +131,46 @@ class Comparison:
             notes.append("Chance: " + ", ".join(f"{name} {value:.4f}" for name, value in self.chance.items()) + ".")
         if any(len(group.members) > 1 for group in self.groups):
             notes.append(
-                "±: 95% interval of the mean over seeds (Student's t). p: Welch's test against the first group."
+                "±: 95% interval of the mean over seeds (Student's t). p (Welch): two-sided, against the first group."
             )
+        return notes + self._single_notes()
+
+    def _single_notes(self) -> list[str]:
+        """Which groups say nothing of how seeds differ, where others do or a test was asked for."""
+        single = [group.label for group in self.groups if len(group.members) == 1]
+        if not single or (len(single) == len(self.groups) and not self.claims):
+            return []
+        return [f"One seed, so neither interval nor test: {'; '.join(single)}."]
+
+    def claims_notes(self) -> list[str]:
+        """How the claims were tested."""
+        found = {claim.kind for claim in self.claims}
+        notes = []
+        if "better" in found:
+            notes.append("Better: Welch's one-sided t-test; a small p speaks for the claim.")
+        if "equal" in found:
+            notes.append(
+                f"Equal: two one-sided Welch tests (TOST) that the means differ by less than {self.margin}; a small p "
+                "speaks for equality."
+            )
+        if len(self.claims) > 1:
+            notes.append("Each p stands for itself: it is not adjusted for their number.")
         return notes
 
     def as_text(self) -> str:
         """The table for a terminal."""
         parts = [text_table(*self.table())]
+        if self.claims:
+            parts.append(text_table(*self.claims_table()))
         if any(len(group.members) > 1 for group in self.groups):
             parts.append(text_table(*self.seeds_table()))
-        return "\n\n".join([*parts, "\n".join(self.notes())])
+        return "\n\n".join([*parts, "\n".join([*self.notes(), *self.claims_notes()])])
 
     def as_markdown(self) -> str:
         """The same as Markdown."""
+        claims = [markdown_table(*self.claims_table()), "\n".join(self.claims_notes())] if self.claims else []
         return "\n\n".join([
-            markdown_table(*self.table()), "\n".join(self.notes()), markdown_table(*self.seeds_table()),
+            markdown_table(*self.table()), "\n".join(self.notes()), *claims, markdown_table(*self.seeds_table()),
         ]) + "\n"  # fmt: skip
 
     def as_json(self) -> str:
@@ -139,6 +179,8 @@ class Comparison:
             "headline": asdict(self.headline),
             "chance": self.chance,
             "differences": self.differences,
+            "margin": self.margin,
+            "claims": [asdict(claim) for claim in self.claims],
             "groups": [
                 {
                     "label": group.label,
@@ -174,8 +216,14 @@ class Comparison:
         return [folder / name for name in names]
 
 
-def compare(folders: Sequence[Path]) -> Comparison:
-    """Compares complete runs. Raises `ValueError` for one that was not evaluated, or for different tasks."""
+def compare(folders: Sequence[Path], *, better: Path | None = None, margin: float | None = None) -> Comparison:
+    """Compares complete runs. Raises `ValueError` for one that was not evaluated, or for different tasks.
+
+    `better`, one of the runs: its group is tested to be better, by the headline metric, than each other group.
+    `margin`: every two groups are tested to be equal to within it.
+    """
+    if margin is not None and not margin > 0:
+        raise ValueError(f"the margin must be positive, not {margin}")
     members = [_member(folder) for folder in folders]
     seen: dict[Path, Path] = {}
     for member in members:
@@ -214,7 +262,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
     for same, label in zip(grouped.values(), _labels(firsts, differences)):
         same.sort(key=lambda member: member.seed)
         groups.append(_group(label, same, groups[0] if groups else None, headline))
-    return Comparison(groups, headline, chance, differences)
+    return Comparison(groups, headline, chance, differences, _claims(groups, headline, better, margin), margin)
 
 
 def _member(folder: Path) -> Member:
@@ -241,6 +289,32 @@ def _group(label: str, members: list[Member], first: Group | None, headline: Hea
     if headline.solved_at is not None:
         solved = sum(headline.solved(value) for value in metrics[headline.metric].values.values())
     return Group(label, members, metrics, solved)
+
+
+def _claims(groups: list[Group], headline: Headline, better: Path | None, margin: float | None) -> list[Claim]:
+    values = [list(group.metrics[headline.metric].values.values()) for group in groups]
+    means = [group.metrics[headline.metric].mean for group in groups]
+    claims = []
+    if better is not None:
+        places = [place for place, group in enumerate(groups)
+                  if any(member.folder.resolve() == better.resolve() for member in group.members)]  # fmt: skip
+        if not places:
+            raise ValueError(f"{better} is none of the runs that are compared")
+        if len(groups) < 2:
+            raise ValueError(f"{better} has no other group to be better than: these runs differ in the seed alone")
+        (one,) = places
+        for other in range(len(groups)):
+            if other != one:
+                p = welch(values[one], values[other], "greater" if headline.higher_is_better else "less")
+                difference = means[one] - means[other]
+                claims.append(Claim("better", groups[one].label, groups[other].label, difference, p))
+    if margin is not None:
+        if len(groups) < 2:
+            raise ValueError("a margin needs two groups to be equal: these runs differ in the seed alone")
+        for one, other in itertools.combinations(range(len(groups)), 2):
+            p = equivalence(values[one], values[other], margin)
+            claims.append(Claim("equal", groups[one].label, groups[other].label, means[one] - means[other], p))
+    return claims
 
 
 def _differences(firsts: list[Member]) -> dict[str, list[Any]]:

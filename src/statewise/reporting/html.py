@@ -36,6 +36,11 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 {% if loop.first %}<span class="swatch" style="background: {{ colours[row_number] }}"></span>{% endif %}
 {{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
 {% for note in notes %}<p class="note">{{ note }}</p>{% endfor %}
+{% if claims_rows %}<h2>Tests</h2>
+<div class="scroll"><table><thead><tr>{% for cell in claims_header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in claims_rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% for note in claims_notes %}<p class="note">{{ note }}</p>{% endfor %}{% endif %}
 <h2>Curves</h2>
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
 {% if examples %}<h2>Examples</h2>
@@ -77,6 +82,7 @@ def page(comparison: Comparison) -> str:
                                          config={"displayModeBar": False, "responsive": True}))  # fmt: skip
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
+    claims_header, claims_rows = comparison.claims_table()
     examples = _examples(comparison)
     drawn = any(sample["svg"] for group in examples for sample in group["samples"])
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
@@ -85,7 +91,9 @@ def page(comparison: Comparison) -> str:
         labels=[group.label for group in comparison.groups],
         task=members[0].recipe["task"]["name"],
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
-        header=header, rows=rows, notes=comparison.notes(), figures=figures, examples=examples,
+        header=header, rows=rows, notes=comparison.notes(),
+        claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
+        figures=figures, examples=examples,
         legend="Broad green: the true path. Narrow: what the model answered, green where right, red where wrong, "
                "dashed where the graph has no such edge." if drawn else "Held-out prompts and what the model answered.",
         seeds_header=seeds_header, seeds_rows=seeds_rows, differences=comparison.differences,

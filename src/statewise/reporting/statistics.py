@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy import stats
@@ -46,12 +47,45 @@ def wilson(share: float, trials: int) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-def welch(values: Sequence[float] | np.ndarray, reference: Sequence[float] | None) -> float | None:
-    """p of Welch's t-test; None unless both have two values or more and at least one of them varies."""
+Alternative = Literal["two-sided", "greater", "less"]
+
+
+def welch(
+    values: Sequence[float] | np.ndarray,
+    reference: Sequence[float] | np.ndarray | None,
+    alternative: Alternative = "two-sided",
+) -> float | None:
+    """p of Welch's t-test, of which `greater` is the alternative that the mean behind `values` is the greater one.
+
+    None unless both have two values or more and at least one of them varies.
+    """
     if reference is None or len(values) < 2 or len(reference) < 2:
         return None
     if np.ptp(values) == 0 and np.ptp(reference) == 0:
         return None
     with warnings.catch_warnings():  # of nearly constant values, whose p is as small as it looks
         warnings.simplefilter("ignore", RuntimeWarning)
-        return float(stats.ttest_ind(values, reference, equal_var=False).pvalue)
+        return float(stats.ttest_ind(values, reference, equal_var=False, alternative=alternative).pvalue)
+
+
+def equivalence(values: Sequence[float], reference: Sequence[float], margin: float) -> float | None:
+    """p of two one-sided Welch tests (TOST) that the means differ by less than `margin`; None where `welch` is.
+
+    The larger p of the two: that the difference lies above -margin, and that it lies below +margin.
+    """
+    numbers = np.array(values)
+    above, below = welch(numbers + margin, reference, "greater"), welch(numbers - margin, reference, "less")
+    return None if above is None or below is None else max(above, below)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A hypothesis about two groups, and how well the runs bear it out."""
+
+    kind: Literal["better", "equal"]
+    group: str
+    other: str
+    difference: float
+    """Mean of the group minus that of the other."""
+    p_value: float | None
+    """Of the test whose alternative is the claim; None where it is not defined, as with a single seed."""

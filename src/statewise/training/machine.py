@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,32 @@ def describe(config: TrainerConfig) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }
+
+
+PEAKS = {
+    r"B200": 2250e12,
+    r"H200 NVL": 835e12,
+    r"H200|GH200": 989e12,
+    r"H100 NVL": 835e12,
+    r"H100 PCIe": 756e12,
+    r"H100": 989e12,
+    r"A100": 312e12,
+    r"L40S": 362e12,
+    r"L40": 181e12,
+    r"L4": 121e12,
+    r"A10": 125e12,
+    r"RTX 4090$": 165e12,
+    r"RTX 3090$": 71e12,
+}
+"""FLOP/s of dense bf16 products with sums in fp32, by the makers' data sheets; the first name that fits is taken."""
+
+
+def peak_flops(device_name: str, precision: str) -> float | None:
+    """FLOP/s that a GPU is capable of by its data sheet; None where that is not known: on processors, for parts of a
+    GPU, and in fp32, whose rate depends on settings."""
+    if precision != "bf16" or "MIG" in device_name:
+        return None
+    return next((peak for name, peak in PEAKS.items() if re.search(rf"\b(?:{name})(?!\w)", device_name)), None)
 
 
 def processor_name() -> str:

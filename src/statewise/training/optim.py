@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from statewise.config import TrainerConfig
+from statewise.training.schedule import Schedule
 
 
 def make_optimizer(module: nn.Module, config: TrainerConfig) -> torch.optim.AdamW:
@@ -22,14 +23,14 @@ def make_optimizer(module: nn.Module, config: TrainerConfig) -> torch.optim.Adam
     )
 
 
-def learning_rate(step: int, config: TrainerConfig) -> float:
+def learning_rate(step: int, config: TrainerConfig, schedule: Schedule) -> float:
     """The rate of step `step`, counted from 0."""
     peak, final = config.learning_rate, config.learning_rate * config.final_rate
-    if step < config.warmup_steps:
-        return peak * (step + 1) / config.warmup_steps
+    if step < schedule.warmup_steps:
+        return peak * (step + 1) / schedule.warmup_steps
     if config.schedule == "cosine":
-        share = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+        share = (step - schedule.warmup_steps) / max(1, schedule.steps - schedule.warmup_steps)
         return final + (peak - final) * 0.5 * (1 + math.cos(math.pi * share))
-    decay_steps = round(config.steps * config.decay_share)
-    left = config.steps - step
+    decay_steps = round(schedule.steps * config.decay_share)
+    left = schedule.steps - step
     return peak if left > decay_steps else final + (peak - final) * left / decay_steps

@@ -19,6 +19,7 @@ from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, Record, Run
 from statewise.training import checkpoint as checkpoints
 from statewise.training.optim import learning_rate, make_optimizer
+from statewise.training.schedule import Schedule
 from statewise.types import Batch, Headline, NotFinite
 
 if TYPE_CHECKING:
@@ -70,11 +71,13 @@ class Trainer:
     """Trains one objective into one run."""
 
     def __init__(
-        self, objective: Objective, stream: Stream, run: Run, config: TrainerConfig, seed: int, headline: Headline,
-        fabric: Fabric, watch: Watch,
+        self, objective: Objective, stream: Stream, run: Run, config: TrainerConfig, schedule: Schedule, seed: int,
+        headline: Headline, fabric: Fabric, watch: Watch, peak: float | None = None,
     ) -> None:  # fmt: skip
+        """`peak`: FLOP/s that one device is capable of, if that is known."""
         self.objective, self.stream, self.run, self.config = objective, stream, run, config
-        self.seed, self.headline, self.fabric, self.watch = seed, headline, fabric, watch
+        self.schedule, self.seed, self.headline = schedule, seed, headline
+        self.fabric, self.watch, self.peak = fabric, watch, peak
         self.progress = Progress()
         self.optimizer = make_optimizer(objective, config)
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
@@ -104,7 +107,7 @@ class Trainer:
         self.objective.train()
         started = time.monotonic() - progress.seconds
         with self._signals():
-            while progress.step < config.steps and not self._solved():
+            while progress.step < self.schedule.steps and not self._solved():
                 began = time.monotonic()
                 stop = self._step(wrapped, optimizer)
                 progress.step += 1
@@ -112,11 +115,11 @@ class Trainer:
                 progress.seconds = time.monotonic() - started
                 if self.first:
                     self.watch.step(progress.step)
-                if progress.step % config.log_every == 0 or progress.step == config.steps:
+                if progress.step % config.log_every == 0 or progress.step == self.schedule.steps:
                     self._log()
                 if (
                     config.evaluate_every and progress.step % config.evaluate_every == 0
-                ) or progress.step == config.steps:
+                ) or progress.step == self.schedule.steps:
                     self._evaluate()
                     progress.seconds = time.monotonic() - started
                 if stop is not None or progress.step % config.checkpoint_every == 0:
@@ -134,11 +137,13 @@ class Trainer:
         config, step = self.config, self.progress.step
         # Every step's randomness follows from its number, so resuming needs no generator state.
         torch.manual_seed(_step_seed(self.seed, step, self.fabric.global_rank))
+        self.objective.at(step / self.schedule.steps)
         drawn = self.stream.batches(step, config.accumulate)
         tokens = sum(int(batch.real.sum()) for batch in drawn) * self.fabric.world_size  # those of this process, scaled
+        costs = [self.objective.flops(batch) for batch in drawn]
         micro = [self._to_device(batch) for batch in drawn]
         counts, stop = self._global_counts(micro)
-        rate = learning_rate(step, config)
+        rate = learning_rate(step, config, self.schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         sums: dict[str, torch.Tensor] = {}
@@ -164,6 +169,9 @@ class Trainer:
         window = self.progress.window
         window["steps"] = window.get("steps", 0.0) + 1
         window["tokens"] = window.get("tokens", 0.0) + tokens
+        known = [cost for cost in costs if cost is not None]
+        if len(known) == len(costs):
+            window["flops"] = window.get("flops", 0.0) + sum(known) * self.fabric.world_size
         return stop
 
     def _to_device(self, batch: Batch) -> Batch:
@@ -228,15 +236,20 @@ class Trainer:
         window, progress = self.progress.window, self.progress
         steps = window.pop("steps")
         tokens = window.pop("tokens")
-        elapsed = window.pop("seconds")
+        elapsed = max(window.pop("seconds"), 1e-9)
+        flops = window.pop("flops", None)
         record: Record = {"kind": "train", "step": progress.step, "loss": window["loss"] / steps}
         record |= {name: value / steps for name, value in window.items() if name != "loss"}
         record |= {
-            "learning_rate": learning_rate(progress.step - 1, self.config),
+            "learning_rate": learning_rate(progress.step - 1, self.config, self.schedule),
             "epoch": self.stream.epoch(progress.step),
-            "tokens_per_second": tokens / max(elapsed, 1e-9),
+            "tokens_per_second": tokens / elapsed,
             "seconds": progress.seconds,
         }
+        if flops is not None:
+            record["flops_per_second"] = flops / elapsed
+            if self.peak is not None:
+                record["mfu"] = flops / elapsed / (self.peak * self.fabric.world_size)
         window.clear()
         self._write(record)
 

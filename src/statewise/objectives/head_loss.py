@@ -1,0 +1,115 @@
+"""The cross-entropy of a vocabulary head, which keeps logits of many positions and a large vocabulary nowhere.
+
+A model of language has far more logits than anything else: 4,096 positions times 50,304 tokens are 206 million. So
+positions are taken in blocks. Of each block the logits, the loss and the gradients of readout and head are computed
+at once, and only the gradients outlive it. The whole is one autograd function whose forward pass computes the
+gradients; its backward pass multiplies them by the factor with which the sum entered the loss.
+Where the logits are few, they are computed all together: that is faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from statewise.objectives.base import IGNORED, precise
+
+WHOLE_UP_TO = {"cpu": 2**25, "cuda": 2**27}
+"""Logits that are computed all together; more are taken in blocks. `benchmarks/token_loss.py` shows both ways."""
+BLOCK = {"cpu": 2**24, "cuda": 2**27}
+"""Logits of a block. Each block reads the head's matrix and adds to its gradient, so small ones cost time."""
+
+
+def head_loss(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Scalar: summed cross-entropy in nats of `targets` (...) under the softmax of `weight` times the readout.
+
+    `readout` (..., D), `weight` (V, D); targets that are `IGNORED` add nothing. Under autocast products are taken in
+    its precision; the softmax and all sums in float32 or better.
+    """
+    kind = "cpu" if readout.device.type == "cpu" else "cuda"
+    if targets.numel() * len(weight) <= WHOLE_UP_TO[kind]:
+        return whole(readout, weight, targets)
+    return blockwise(readout, weight, targets, max(1, BLOCK[kind] // len(weight)))
+
+
+def whole(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """`head_loss` with all logits at once."""
+    log_probs = precise(F.linear(readout, weight)).log_softmax(-1)
+    return F.nll_loss(log_probs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def blockwise(readout: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
+    """`head_loss` of so many positions at a time."""
+    flat = readout.reshape(-1, readout.shape[-1])
+    total: Tensor = _HeadLoss.apply(flat, weight, targets.flatten(), rows, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    return total
+
+
+class _HeadLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, readout: Tensor, weight: Tensor, targets: Tensor, rows: int, learning: bool) -> Tensor:
+        for_readout, for_weight = (learning and needed for needed in ctx.needs_input_grad[:2])
+        dtype = product_dtype(readout)
+        exact = torch.promote_types(dtype, torch.float32)
+        total = readout.new_zeros((), dtype=exact)
+        # A row of the head's gradient is a sum over all blocks: it is added up in float32 whatever the products are in.
+        gradients = (
+            torch.empty_like(readout) if for_readout else None,
+            torch.zeros_like(weight, dtype=exact) if for_weight else None,
+        )
+        with torch.autocast(readout.device.type, enabled=False):
+            matrix = weight.to(dtype)
+            for start in range(0, len(readout), rows):
+                block = slice(start, start + rows)
+                total += one_block(readout[block].to(dtype), matrix, targets[block], block, gradients)
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = readout.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = (
+            None if gradient is None else (gradient * factor).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes)
+        )  # fmt: skip
+        return *scaled, None, None, None
+
+
+def one_block(
+    x: Tensor, matrix: Tensor, targets: Tensor, block: slice, gradients: tuple[Tensor | None, Tensor | None]
+) -> Tensor:
+    """Scalar: the loss of the block `x` (n, D), whose part it writes into the readout's gradient (N, D) and adds to
+    the head's (V, D), where they are wanted. Logits are dropped on return."""
+    of_readout, of_weight = gradients
+    exact = torch.promote_types(x.dtype, torch.float32)
+    log_probs = torch.log_softmax(torch.mm(x, matrix.t()), -1, dtype=exact)
+    loss = F.nll_loss(log_probs, targets, ignore_index=IGNORED, reduction="sum")
+    if of_readout is None and of_weight is None:
+        return loss
+    # The gradient at the logits is softmax - one-hot where a target counts, and 0 elsewhere: rows that do not count
+    # are left out of the products' thinner sides.
+    counts = (targets != IGNORED)[:, None]
+    excess = log_probs.exp_()
+    excess.scatter_add_(1, targets.clamp(min=0)[:, None], excess.new_full((1, 1), -1.0).expand(len(excess), 1))
+    excess = excess.to(x.dtype)
+    if of_readout is not None:
+        of_readout[block] = torch.mm(excess, matrix) * counts
+    if of_weight is not None:
+        if of_weight.dtype == x.dtype:
+            of_weight.addmm_(excess.t(), x * counts)
+        else:
+            of_weight += torch.mm(excess.t(), x * counts)
+    return loss
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """In what a product with `x` is taken here: autocast's precision where it is on, but float64 stays."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(kind)
+    return x.dtype
