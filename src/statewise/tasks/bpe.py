@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,8 +114,7 @@ def train(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = MARKS, o
     """
     package = _package()
     tokenizer = package.Tokenizer(package.models.BPE())
-    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = package.decoders.ByteLevel()
+    _read_bytes(tokenizer, package)
     trainer = package.trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(marks),
@@ -129,6 +129,25 @@ def train(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = MARKS, o
             f"{vocabulary}"
         )
     return BPE(tokenizer.to_str(), "the trained tokenizer", marks)
+
+
+def from_merges(vocabulary: Path, merges: Path) -> str:
+    """tokenizer.json of a byte-level tokenizer in two files, vocab.json and merges.txt, as GPT-2's is."""
+    package = _package()
+    try:
+        tokenizer = package.Tokenizer(package.models.BPE.from_file(str(vocabulary), str(merges)))
+    except Exception as error:  # the package raises plain Exception
+        raise ValueError(f"{vocabulary}, {merges}: no tokenizer files: {error}") from None
+    _read_bytes(tokenizer, package)
+    if tokenizer.token_to_id(END) is not None:
+        tokenizer.add_special_tokens([END])  # in these files nothing tells a mark from a token
+    return str(tokenizer.to_str())
+
+
+def _read_bytes(tokenizer: Any, package: Any) -> None:
+    """Makes a tokenizer byte-level."""
+    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = package.decoders.ByteLevel()
 
 
 def _alphabet() -> list[str]:
