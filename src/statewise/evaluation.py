@@ -22,7 +22,7 @@ LOGITS = 2**26
 def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256) -> Evaluation:
     """The task's own scores of decoded answers, where there are prompts and the task wants them; then, teacher-forced,
     `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats by each of the task's units
-    (`loss_per_word`, `perplexity_per_word`, `bits_per_word`), and the task's scores by position.
+    (`loss_per_word`, `perplexity_per_word`, `bits_per_byte`), and the task's scores by position.
 
     `block` sequences are handled at a time, fewer where their logits would be too many.
     """
@@ -43,16 +43,14 @@ def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examp
 
 
 def per_unit(nats: float, units: Mapping[str, int]) -> dict[str, float]:
-    """The nats of a whole set by each unit of which it has any, as a loss, a perplexity and in bits."""
+    """The nats of a whole set by each unit of which it has any: as a loss, and as people are used to it, which is in
+    bits for bytes and as a perplexity for all else."""
     metrics: dict[str, float] = {}
     for unit, count in units.items():
         if count:
             loss = nats / count
-            metrics |= {
-                f"loss_per_{unit}": loss,
-                f"perplexity_per_{unit}": _exp(loss),
-                f"bits_per_{unit}": loss / math.log(2),
-            }
+            usual = {"bits_per_byte": loss / math.log(2)} if unit == "byte" else {f"perplexity_per_{unit}": _exp(loss)}
+            metrics |= {f"loss_per_{unit}": loss, **usual}
     return metrics
 
 

@@ -200,8 +200,6 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
             while raw := file.readline(LONGEST):
                 data = rest + raw
-                if b"\0" in raw:
-                    raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
                 rest = b""
                 try:
                     line = data.decode()
@@ -209,6 +207,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     if error.reason != "unexpected end of data" or len(raw) < LONGEST:
                         raise ValueError(_not_text(path, offset + error.start, error.reason)) from None
                     line, rest = data[: error.start].decode(), data[error.start :]
+                if "\0" in line:
+                    raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
                 yield number, line.removeprefix("\ufeff") if offset == 0 else line
                 offset += len(data) - len(rest)
                 number += raw.endswith(b"\n")
