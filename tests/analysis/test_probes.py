@@ -280,7 +280,9 @@ def test_states_of_packed_rows_are_those_of_their_documents():
             state = batch.documents[:, :, None].float()
             return Hidden(state, state)
 
-    examples = Examples(np.ones((2, 4), int), np.array([4, 4]), np.zeros(2, int), np.array([[1, 1, 2, 2], [1, 2, 3, 3]]))
+    examples = Examples(
+        np.ones((2, 4), int), np.array([4, 4]), np.zeros(2, int), np.array([[1, 1, 2, 2], [1, 2, 3, 3]])
+    )
     rows, places = np.array([0, 0, 1]), np.array([1, 2, 2])
     packed = Documents(torch.eye(11))
     assert prefix_states(packed, examples, rows, places)[:, 0].tolist() == [1, 2, 3]

@@ -45,7 +45,7 @@ class Sided(NamedTuple):
 
 
 class _Sampled(NamedTuple):
-    key: int  # the piece's own rank, negated, so that a heap gives up the largest
+    key: int  # negated, so that a heap gives up the largest
     order: int
     document: int
     start: int
@@ -73,7 +73,7 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
             lowest_count = 1 if rank < lowest else lowest_count + (rank == lowest)
             lowest = min(lowest, rank)
         if sample:
-            key = rank if piece.first else _rank(piece.text)
+            key = _rank("sample" + piece.text)  # apart from the rank, or the sample would be what is held out
             heapq.heappush(heap, _Sampled(-key, -documents, rank, start, piece.text))
             kept += len(piece.text)
             while kept > SAMPLE and len(heap) > 1:
