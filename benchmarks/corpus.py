@@ -1,7 +1,7 @@
 """Writing a corpus against the clock, and against memory: MB of text a second of one core, from files to shards, and
 how much more memory a text of ten times the size takes.
 
-python benchmarks/tokenize.py
+python benchmarks/corpus.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-SIZES = (8, 80)
+from timing import Bars
+
+SIZES = (4, 40)
 """MB of text."""
 
 CHILD = """
@@ -35,11 +37,11 @@ def made_up_text(path: Path, megabytes: int, *, marks: bool) -> None:
     letters = "etaoinshrdlucmfwypvbgk"
     words = ["".join(rng.choices(letters, k=min(12, 2 + int(rng.expovariate(0.3))))) for _ in range(30_000)]
     weights = [1 / rank for rank in range(1, len(words) + 1)]
+    lines = [" ".join(rng.choices(words, weights, k=12)).capitalize() + "." for _ in range(20_000)]
     written = 0
     with open(path, "w") as file:
         while written < megabytes * 1_000_000:
-            lines = [" ".join(rng.choices(words, weights, k=12)).capitalize() + "." for _ in range(32)]
-            text = "\n".join(lines) + ("\n<|endoftext|>\n" if marks else "\n")
+            text = "\n".join(rng.choices(lines, k=32)) + ("\n<|endoftext|>\n" if marks else "\n")
             file.write(text)
             written += len(text)
 
@@ -54,8 +56,6 @@ def measure(text: Path, out: Path, tokenizer: str) -> dict[str, float]:
 
 
 def main() -> None:
-    from timing import Bars
-
     bars = Bars()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
