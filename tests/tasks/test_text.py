@@ -16,7 +16,7 @@ from statewise.tasks.bpe import END
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.tokenizers import learn
 from statewise.tasks.corpus.writing import write
-from statewise.tasks.text import Held, Text, TextConfig, Windows
+from statewise.tasks.text import Held, Text, TextConfig, Windows, _word_starts
 
 
 def task_of(corpus, **fields):
@@ -236,6 +236,12 @@ def test_units_as_a_slow_count_gives_them(tmp_path_factory, texts, context):
                 place, before = place + (1 if now == "X" else len(now.encode())), now
             size += sum(scored for _, scored in known)
     assert task.units(examples) == {"word": words, "byte": size}
+
+
+def test_words_begin_at_bytes_whatever_was_cut():
+    assert _word_starts("é a\u3000bé".encode()).tolist() == [0, 3, 7]
+    assert _word_starts(b"\xac\xac a \xe2\x82").tolist() == [0, 3, 5]
+    assert _word_starts(b" \n").tolist() == []
 
 
 def test_losses_by_unit_are_the_same_nats(corpus, tmp_path):
