@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +19,9 @@ from statewise.decoding.base import GoalScorer, Predictor, SuffixEncoder
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.tasks.base import Task
+from statewise.tasks.corpus.documents import find
+from statewise.tasks.corpus.folder import Corpus
+from statewise.tasks.corpus.writing import write
 from statewise.types import Batch, Examples, Hidden
 
 VOCABULARY, CONTEXT = 11, 24
@@ -104,6 +108,16 @@ def small_stories(n: int, seed: int = 0) -> str:
             )
         told.append("\n".join([*lines, f"{other} was happy."]) + "\n<|endoftext|>\n")
     return "".join(told)
+
+
+def small_corpus(folder: Path, n: int = 60, tokenizer: str = "bpe:270", **options: Any) -> Corpus:
+    """A corpus of n short documents of ASCII text, all different."""
+    rng = np.random.default_rng(0)
+    words = ["a", "cat", "saw", "the", "blue", "boat,", "and", "it", "sank.", "3", "dogs"]
+    told = [" ".join([f"Story {number}:", *rng.choice(words, rng.integers(1, 30))]) for number in range(n)]
+    path = folder / "told.txt"
+    path.write_text("".join(f"{text}\n<|endoftext|>\n" for text in told))
+    return write(find([path]), folder / "corpus", tokenizer, **{"held_out": 0.2, **options})
 
 
 def random_batch(seed: int = 0, **options: Any) -> Batch:

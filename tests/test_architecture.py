@@ -121,7 +121,16 @@ def test_tasks_never_load_torch():
 
 @pytest.mark.parametrize(
     "verb",
-    ["list", "--help", "--version", "train --help", "judge --help", "strips --help", "strips learn --help"],
+    [
+        "list",
+        "--help",
+        "--version",
+        "train --help",
+        "judge --help",
+        "strips --help",
+        "strips learn --help",
+        "data text --help",
+    ],
 )
 def test_help_and_list_load_nothing_heavy(verb):
     loaded = modules_after(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -14,13 +15,16 @@ from statewise.types import Completion, Evaluation, Examples
 
 SAMPLES = 6
 """Examples that an evaluation keeps for reports."""
+LOGITS = 2**26
+"""Numbers that the logits of one block of sequences may be: a quarter of a gigabyte."""
 
 
 def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256) -> Evaluation:
     """The task's own scores of decoded answers, where there are prompts and the task wants them; then, teacher-forced,
-    `loss` (nats per scored token), `perplexity`, `token_accuracy`, and the task's scores by position.
+    `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats by each of the task's units
+    (`loss_per_word`, `perplexity_per_word`, `bits_per_byte`), and the task's scores by position.
 
-    `block` sequences are handled at a time.
+    `block` sequences are handled at a time, fewer where their logits would be too many.
     """
     metrics: dict[str, float] = {}
     samples = []
@@ -30,8 +34,28 @@ def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examp
         completions = complete(task, predictor, decoder, asked, block=block)
         metrics = task.score(asked, completions)
         samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
-    forced, correct = teacher_forced(predictor, examples, block=block)
+    few = max(1, min(block, LOGITS // (examples.tokens.shape[1] * len(task.vocab))))
+    forced, correct = teacher_forced(predictor, examples, block=few)
+    units = task.units(examples)
+    if units:
+        forced |= per_unit(forced["loss"] * int(collate(examples).scored.sum()), units)
     return Evaluation(metrics | forced | task.score_positions(examples, correct), len(examples), samples)
+
+
+def per_unit(nats: float, units: Mapping[str, int]) -> dict[str, float]:
+    """The nats of a whole set by each unit of which it has any: as a loss, and as people are used to it, which is in
+    bits for bytes and as a perplexity for all else."""
+    metrics: dict[str, float] = {}
+    for unit, count in units.items():
+        if count:
+            loss = nats / count
+            usual = {"bits_per_byte": loss / math.log(2)} if unit == "byte" else {f"perplexity_per_{unit}": _exp(loss)}
+            metrics |= {f"loss_per_{unit}": loss, **usual}
+    return metrics
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 def teacher_forced(predictor: Predictor, examples: Examples, *, block: int) -> tuple[dict[str, float], np.ndarray]:
@@ -52,8 +76,7 @@ def teacher_forced(predictor: Predictor, examples: Examples, *, block: int) -> t
     if count == 0:
         raise ValueError("these examples have no token to score")
     loss = total / count
-    perplexity = math.exp(loss) if loss < 700 else math.inf
-    return {"loss": loss, "perplexity": perplexity, "token_accuracy": right / count}, correct
+    return {"loss": loss, "perplexity": _exp(loss), "token_accuracy": right / count}, correct
 
 
 def complete(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int) -> list[Completion]:

@@ -216,6 +216,21 @@ def test_without_prompts_states_are_drawn_along_the_sequence():
     assert lines(found)["step 9"]["accuracy"][:8] == [1.0] * 8
 
 
+def test_the_future_ends_with_the_document():
+    """Rows of several documents are asked about as if each document were a row."""
+    tokens = np.arange(1, 13).reshape(2, 6) % 11
+    documents = np.array([[1, 1, 1, 2, 2, 2], [1, 2, 2, 2, 2, 3]])
+    examples = Examples(tokens, np.array([6, 6]), np.zeros(2, int), documents)
+    probe = make_analysis("future-probe", positions=6, offsets="1-3")
+    asked = probe.ask(FixedTask(examples, examples), examples, np.random.default_rng(0))
+    assert list(zip(asked.rows.tolist(), asked.places.tolist())) == [
+        *((0, place) for place in (0, 1, 3, 4)), *((1, place) for place in (1, 2, 3)),
+    ]  # fmt: skip
+    assert asked.labels[0].tolist() == [2, 3, UNDEFINED]
+    assert asked.labels[4].tolist() == [9, 10, 0]
+    assert asked.labels[6].tolist() == [0, UNDEFINED, UNDEFINED]
+
+
 def test_the_true_state_of_the_world_by_position():
     task = star()
     found = make_analysis("world-probe", **QUICK).analyze(subject(MarkovPredictor(torch.eye(len(task.vocab))), task))
@@ -257,6 +272,26 @@ def test_states_come_from_the_right_places_and_see_nothing_later():
     found = prefix_states(SumPredictor(), examples, rows, places)
     for number, (row, place) in enumerate(zip(rows, places)):
         assert found[number].tolist() == [examples.tokens[row, : place + 1].sum(), place + 1]
+
+
+def test_states_of_packed_rows_are_those_of_their_documents():
+    class Documents(MarkovPredictor):
+        def states(self, batch):
+            state = batch.documents[:, :, None].float()
+            return Hidden(state, state)
+
+    examples = Examples(
+        np.ones((2, 4), int), np.array([4, 4]), np.zeros(2, int), np.array([[1, 1, 2, 2], [1, 2, 3, 3]])
+    )
+    rows, places = np.array([0, 0, 1]), np.array([1, 2, 2])
+    packed = Documents(torch.eye(11))
+    assert prefix_states(packed, examples, rows, places)[:, 0].tolist() == [1, 2, 3]
+    asked = []
+    model = Model("here", packed, 1, lambda key, make: asked.append(key) or make())
+    alone = Examples(examples.tokens, examples.lengths, examples.prompt_lengths, np.ones((2, 4), int))
+    for one in (examples, alone):
+        states_of(model, one, rows, places)
+    assert asked[0] != asked[1]
 
 
 def test_beliefs_of_prefixes_and_suffixes():

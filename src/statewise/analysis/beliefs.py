@@ -68,7 +68,8 @@ def states_of(model: Model, examples: Examples, rows: np.ndarray, places: np.nda
     Raises `ValueError` if they are not finite.
     """
     key = hashlib.sha256()
-    for column in (examples.tokens, examples.lengths, examples.prompt_lengths, rows, places):
+    columns = [examples.tokens, examples.lengths, examples.prompt_lengths, rows, places]
+    for column in columns if examples.documents is None else [*columns, examples.documents]:
         key.update(f"{column.shape}".encode() + np.ascontiguousarray(column, np.int64).tobytes())
     states = model.remember(key.hexdigest(), lambda: prefix_states(model.predictor, examples, rows, places))
     if not np.isfinite(states).all():
@@ -84,7 +85,8 @@ def prefix_states(predictor: Predictor, examples: Examples, rows: np.ndarray, pl
     chosen, where = np.unique(rows, return_inverse=True)
     ends = np.zeros(len(chosen), np.int64)
     np.maximum.at(ends, where, places + 1)
-    cut = Examples(examples.tokens[chosen], ends, np.minimum(examples.prompt_lengths[chosen], ends))
+    documents = None if examples.documents is None else examples.documents[chosen]
+    cut = Examples(examples.tokens[chosen], ends, np.minimum(examples.prompt_lengths[chosen], ends), documents)
     return _gather(lambda batch: predictor.states(batch).state, cut, where, places)
 
 

@@ -49,12 +49,17 @@ class FutureProbe(Probing):
         """From the state after the prompt; in sequences without prompts, from states at random positions."""
         rows = np.flatnonzero(examples.prompt_lengths)
         places = examples.prompt_lengths[rows] - 1
+        documents = examples.documents
         if not len(rows):  # every position but the last, which has no token behind it
-            rows, places = draw_positions(np.arange(examples.tokens.shape[1]) < examples.lengths[:, None] - 1,
-                                          self.config.positions, rng)  # fmt: skip
+            allowed = np.arange(examples.tokens.shape[1]) < examples.lengths[:, None] - 1
+            if documents is not None:
+                allowed[:, :-1] &= documents[:, 1:] == documents[:, :-1]
+            rows, places = draw_positions(allowed, self.config.positions, rng)
         offsets = self._offsets()
         columns = places[:, None] + offsets
         inside = columns < examples.lengths[rows, None]
+        if documents is not None:
+            inside &= documents[rows[:, None], np.where(inside, columns, 0)] == documents[rows, places][:, None]
         tokens = examples.tokens[rows[:, None], np.where(inside, columns, 0)]
         return Questions(rows, places, np.where(inside, tokens, UNDEFINED), np.broadcast_to(offsets, tokens.shape))
 

@@ -13,6 +13,7 @@ from statewise.types import NotFinite
 
 VERBS = {
     "list": "tasks, objectives, backbones, decoders, analyses and recipes, a line each",
+    "data": "make a corpus of token shards from text, check one",
     "train": "train a run from a recipe, or resume one",
     "evaluate": "score a run on held-out data, or on a file",
     "generate": "complete a prompt",

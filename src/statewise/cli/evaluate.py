@@ -18,7 +18,7 @@ def run(words: list[str]) -> int:
     parser = Parser("evaluate", "Scores a run on the held-out data of its task, or on a file in the task's format.")
     parser.add_argument("run", metavar="RUN", help="run directory")
     parser.add_argument("--num", type=int, help="examples to evaluate (default: all held out)")
-    parser.add_argument("--data", metavar="FILE", help="evaluate this file instead")
+    parser.add_argument("--data", metavar="FILE", help="evaluate this file (or corpus) instead")
     parser.add_argument(
         "--fills", metavar="FILE", help="look over what `statewise fill` wrote, with RUN as the referee"
     )

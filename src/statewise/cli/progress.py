@@ -113,3 +113,52 @@ class Display:
             self.live.update(self.live.task_ids[0], description=text)
         else:
             self.console.print(record_line(record, self.steps, self.started))
+
+
+class Count:
+    """Shows how far work over many things has come: a bar on a terminal, elsewhere a line every tenth. On the error
+    stream, so that results can be piped on. Use as a context manager."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.live: Progress | None = None
+        self.what, self.total, self.done, self.shown = "", 0, 0, 0
+
+    def __enter__(self) -> Count:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def stage(self, what: str, total: int | None) -> None:
+        """Something begins that goes through `total` things, if that is known."""
+        self._stop()
+        self.what, self.total, self.done, self.shown = what, total or 0, 0, 0
+        if self.console.is_terminal:
+            self.live = Progress(
+                TextColumn("{task.description}"), BarColumn(None), TextColumn("{task.fields[count]}"),
+                TimeRemainingColumn(), console=self.console, refresh_per_second=4,
+            )  # fmt: skip
+            self.live.start()
+            self.live.add_task(what, total=total, count="")
+        else:
+            self.console.print(what)
+
+    def advance(self, things: int) -> None:
+        """So many more are done."""
+        self.done += things
+        if self.live is not None:
+            self.live.update(self.live.task_ids[0], completed=self.done, count=f"{self.done:,} {self.unit}")
+        elif self.total and self.done * 10 // self.total > self.shown:
+            self.shown = self.done * 10 // self.total
+            self.console.print(f"{self.what}: {self.done:,} of {self.total:,} {self.unit}")
+
+    def note(self, note: str) -> None:
+        """Says something that stays."""
+        self.console.print(note)

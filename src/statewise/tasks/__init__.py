@@ -9,5 +9,6 @@ TASKS = Table(
         "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences, from a text file or JSON lines"),
         "stories": ("statewise.tasks.stories:Stories", "short stories, told onwards or towards a known ending"),
         "strips_traces": ("statewise.tasks.strips_traces:StripsTraces", "action traces of a planning domain"),
+        "text": ("statewise.tasks.text:Text", "running text from a corpus of your own documents"),
     },
 )

@@ -96,6 +96,11 @@ class Task(ABC):
         """Metrics of teacher-forced predictions; `correct` (n, T) bool: the token was the model's first choice."""
         return {}
 
+    def units(self, examples: Examples) -> Mapping[str, int]:
+        """What the scored tokens stand for, such as words and bytes: how many by name, so that the losses of models
+        with different tokens can be compared. Empty: the tokens are the unit."""
+        return {}
+
     def sample_of(self, examples: Examples, row: int, completion: Completion) -> dict[str, Any]:
         """One example and its completion as plain data, for reports. A task may add what a drawing needs."""
         return {

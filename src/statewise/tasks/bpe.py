@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 END = "<|endoftext|>"
-"""Token behind every text; its line closes a story in files."""
+"""Token behind every text; its line closes a text in files."""
 SEPARATOR = "<|separator|>"
 """Token between a suffix and the prefix that shall lead to it."""
+MARKS = (END, SEPARATOR)
 SMALLEST = 256 + 2
 """Token ids of a vocabulary without any merge: the bytes and the two marks."""
 BLOCK = 10000
@@ -20,10 +22,10 @@ BLOCK = 10000
 class BPE:
     """A tokenizer as its JSON file describes it."""
 
-    def __init__(self, content: str, source: str) -> None:
+    def __init__(self, content: str, source: str, marks: Sequence[str] = MARKS) -> None:
         """`content` of tokenizer.json. Raises `ValueError`, naming `source`, if it is none or lacks the end mark.
 
-        One that lacks the separator gets it as a further token.
+        Where it lacks another of the `marks`, it gets that as a further token.
         """
         package = _package()
         try:
@@ -33,15 +35,17 @@ class BPE:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         if self._tokenizer.token_to_id(END) is None:
-            raise ValueError(f"{source}: this tokenizer has no token {END}, which must close every story")
-        self._tokenizer.add_special_tokens([END, SEPARATOR])  # what is there already keeps its id
+            raise ValueError(f"{source}: this tokenizer has no token {END}, which must close every text")
+        self._tokenizer.add_special_tokens(list(marks))  # what is there already keeps its id
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         self.symbols = sorted(ids, key=lambda symbol: ids[symbol])
         """Tokens as the tokenizer spells them, by id."""
         if [ids[symbol] for symbol in self.symbols] != list(range(len(ids))):
             raise ValueError(f"{source}: the token ids of this tokenizer are not 0 to {len(ids) - 1} without a gap")
-        self.end: int = ids[END]
-        self.separator: int = ids[SEPARATOR]
+        self.marks: dict[str, int] = {mark: ids[mark] for mark in marks}
+        """Token ids of the marks."""
+        self.end = self.marks[END]
+        self._plain: Any = None
 
     @property
     def content(self) -> str:
@@ -60,6 +64,27 @@ class BPE:
             block = self._tokenizer.encode_batch(texts[first : first + BLOCK], add_special_tokens=False)
             found += [np.array(encoding.ids, kind) for encoding in block]
         return found
+
+    def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, in which nothing is a mark: one that is written out is text like any other."""
+        if self._plain is None:
+            self._plain = _package().Tokenizer.from_str(self.content)
+            self._plain.no_truncation()
+            self._plain.no_padding()
+            self._plain.encode_special_tokens = True  # the package means: spell them, as if they were text
+        return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def spellings(self) -> list[bytes]:
+        """The bytes that each token stands for, by id. Raises `ValueError` if this tokenizer is not byte-level."""
+        added = {number: token.content.encode() for number, token in self._tokenizer.get_added_tokens_decoder().items()}
+        byte_of = {symbol: number for number, symbol in enumerate(_alphabet())}
+        try:
+            return [
+                added[number] if number in added else bytes(byte_of[character] for character in symbol)
+                for number, symbol in enumerate(self.symbols)
+            ]
+        except KeyError as error:
+            raise ValueError(f"this tokenizer is not byte-level: a token holds {error.args[0]!r}") from None
 
     def first_changed(self, texts: Sequence[str]) -> int | None:
         """Place of the first text that is not the same again after encoding and decoding."""
@@ -82,18 +107,17 @@ class BPE:
         return np.array_equal(self.encode(self.decode(tokens)), tokens)
 
 
-def train(texts: Iterable[str], vocabulary: int) -> BPE:
+def train(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = MARKS, option: str = "task.vocabulary") -> BPE:
     """A tokenizer of `vocabulary` tokens learned from `texts`; the same texts give the same one.
 
-    Raises `ValueError` if they hold too few different pairs for so many tokens.
+    Raises `ValueError`, naming the `option` to change, if they hold too few different pairs for so many tokens.
     """
     package = _package()
     tokenizer = package.Tokenizer(package.models.BPE())
-    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = package.decoders.ByteLevel()
+    _read_bytes(tokenizer, package)
     trainer = package.trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[END, SEPARATOR],
+        special_tokens=list(marks),
         initial_alphabet=sorted(package.pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -101,15 +125,41 @@ def train(texts: Iterable[str], vocabulary: int) -> BPE:
     size = tokenizer.get_vocab_size()
     if size < vocabulary:
         raise ValueError(
-            f"the training stories make a vocabulary of no more than {size} tokens: set task.vocabulary to {size} or "
-            f"less, not {vocabulary}"
+            f"the training texts make a vocabulary of no more than {size} tokens: set {option} to {size} or less, not "
+            f"{vocabulary}"
         )
-    return BPE(tokenizer.to_str(), "the trained tokenizer")
+    return BPE(tokenizer.to_str(), "the trained tokenizer", marks)
+
+
+def from_merges(vocabulary: Path, merges: Path) -> str:
+    """tokenizer.json of a byte-level tokenizer in two files, vocab.json and merges.txt, as GPT-2's is."""
+    package = _package()
+    try:
+        tokenizer = package.Tokenizer(package.models.BPE.from_file(str(vocabulary), str(merges)))
+    except Exception as error:  # the package raises plain Exception
+        raise ValueError(f"{vocabulary}, {merges}: no tokenizer files: {error}") from None
+    _read_bytes(tokenizer, package)
+    if tokenizer.token_to_id(END) is not None:
+        tokenizer.add_special_tokens([END])  # in these files nothing tells a mark from a token
+    return str(tokenizer.to_str())
+
+
+def _read_bytes(tokenizer: Any, package: Any) -> None:
+    """Makes a tokenizer byte-level."""
+    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = package.decoders.ByteLevel()
+
+
+def _alphabet() -> list[str]:
+    """The character by which byte-level tokenizers write each byte: itself if it can be seen, else one from 256 on."""
+    seen = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in seen else chr(next(others)) for byte in range(256)]
 
 
 def _package() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise ValueError("stories need the extra `data`: pip install 'statewise[data]'") from None
+        raise ValueError("tokenizers need the extra `data`: pip install 'statewise[data]'") from None
     return tokenizers

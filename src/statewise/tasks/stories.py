@@ -113,7 +113,7 @@ class Stories(Task, Infilling):
         else:
             self._take_in()
         self.vocab = Vocab(self.bpe.symbols)
-        self.end, self.separator = self.bpe.end, self.bpe.separator
+        self.end, self.separator = self.bpe.end, self.bpe.marks[bpe.SEPARATOR]
         self.notes = [self._summary()]
 
     def files(self) -> dict[str, bytes]:

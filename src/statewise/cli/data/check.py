@@ -1,0 +1,25 @@
+"""statewise data check: is a corpus as it was written?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statewise.cli.arguments import Parser
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    parser = Parser("data check", "Reads a corpus as a whole and compares every checksum; names the file that differs.")
+    parser.add_argument("corpus", metavar="CORPUS", help="folder that `statewise data text` wrote")
+    options = parser.parse_args(words)
+
+    from statewise.cli.progress import Count
+    from statewise.tasks.corpus.folder import Corpus
+
+    corpus = Corpus(Path(options.corpus))
+    with Count("tokens") as count:
+        count.stage("checking", len(corpus.training) + len(corpus.held_out))
+        corpus.check(count.advance)
+    shards = len(corpus.training.shards) + len(corpus.held_out.shards)
+    print(f"{options.corpus}: {shards} shards, all as they were written")
+    return 0

@@ -1,0 +1,80 @@
+"""statewise data text: a corpus of token shards, from text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statewise.cli.arguments import Parser
+
+DESCRIPTION = """Makes a corpus for the task `text`: documents are encoded and written as token shards.
+
+  statewise data text FILE_OR_FOLDER... --tokenizer bpe:4096 --out corpus/
+  statewise data text books/ --tokenizer gpt2:FOLDER --documents blank-lines --out corpus/
+  statewise data text --hub tinystories --tokenizer bpe:4096 --out corpus/
+
+Files are UTF-8 text, or JSON lines (.jsonl) with a document a line; either may be gzipped; of folders all files are
+taken. --tokenizer: bpe:N learns a byte-level one of N tokens from the training documents; gpt2:FOLDER reads
+vocab.json and merges.txt there; a path reads that tokenizer.json. An interrupted writing leaves no corpus; the same
+command begins it anew."""
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    from statewise.tasks.corpus.documents import SEPARATIONS
+
+    parser = Parser("data text", DESCRIPTION)
+    parser.add_argument("sources", metavar="FILE_OR_FOLDER", nargs="*", help="where the text is")
+    parser.add_argument(
+        "--hub",
+        metavar="NAME",
+        help="in their place: a data set that the `datasets` package loads, by name or local folder, as a stream; "
+        "tinystories and fineweb-edu are short names",
+    )
+    parser.add_argument("--split", default="train", help="split of that data set (default: train)")
+    parser.add_argument("--field", default="text", help="field that holds a document (default: text)")
+    parser.add_argument("--tokenizer", required=True, help="bpe:N, gpt2:FOLDER, or the path of a tokenizer.json")
+    parser.add_argument("--out", metavar="FOLDER", required=True, help="corpus to write")
+    parser.add_argument(
+        "--documents",
+        default="auto",
+        choices=SEPARATIONS,
+        help="what separates documents in a text file: mark, a line <|endoftext|>; blank-lines; line, one a line; "
+        "file, nothing; auto, the mark if the file has it, else file (default)",
+    )
+    parser.add_argument(
+        "--held-out", type=float, default=0.01, help="share of documents held out (default 0.01); 1: all"
+    )
+    parser.add_argument("--shard-tokens", type=int, default=100_000_000, help="tokens a shard (default 100000000)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing corpus")
+    options = parser.parse_args(words)
+    if bool(options.sources) == bool(options.hub):
+        raise ValueError("give files or folders, or --hub NAME" + (", not both" if options.hub else ""))
+
+    from statewise.cli.progress import Count
+    from statewise.tasks.corpus.documents import Source, find
+    from statewise.tasks.corpus.hub import DataSet
+    from statewise.tasks.corpus.writing import Listener, write
+
+    sources: list[Source]
+    if options.hub:
+        sources = [DataSet(options.hub, options.split, options.field)]
+    else:
+        sources = find([Path(source) for source in options.sources], options.documents, options.field)
+    with Count("characters") as count:
+        corpus = write(
+            sources,
+            Path(options.out),
+            options.tokenizer,
+            held_out=options.held_out,
+            shard_tokens=options.shard_tokens,
+            overwrite=options.overwrite,
+            documents=options.documents,
+            field=options.field,
+            listener=Listener(count.stage, count.advance, count.note),
+        )
+    for name, side in (("to train on", corpus.training), ("held out", corpus.held_out)):
+        print(
+            f"{len(side):,} tokens of {side.documents:,} documents {name} ({side.words:,} words, {side.size:,} bytes)"
+        )
+    print(f"wrote {options.out}")
+    return 0

@@ -1,0 +1,224 @@
+"""Where documents come from: text files, JSON lines, folders of either; plain or .gz, never read as a whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from statewise.tasks.bpe import END
+from statewise.tasks.lines import read_lines
+
+Separation = Literal["auto", "mark", "file", "blank-lines", "line"]
+"""What separates the documents of a text file. `mark`: a line with `<|endoftext|>` alone; `file`: nothing, a file is
+one document; `auto`: marks if the file has any, else `file`."""
+SEPARATIONS: tuple[str, ...] = get_args(Separation)
+PIECE = 2**18
+"""Characters from which on a document is handed on in pieces, so that memory does not grow with it."""
+LONGEST = 2**22
+"""Characters after which a piece ends even where tokens could differ from those of the uncut text."""
+_CUT = re.compile(r"(?<=\S)\n(?=\S)")
+"""Where a text can be cut without another encoding: the usual splitting patterns of byte-level tokenizers let no token
+reach over a line end into the next line unless white space stands beside it."""
+
+
+class Piece(NamedTuple):
+    """A document, or a part of a long one; its parts come one after the other."""
+
+    text: str
+    first: bool
+    last: bool
+    place: str
+    """How a person finds the document again."""
+
+
+class Source(ABC):
+    """Documents, in the same order whenever they are read."""
+
+    streamed: bool = False
+    """Whether they come over a network, so that reading them twice is to be avoided."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """By this a corpus remembers it."""
+
+    @abstractmethod
+    def pieces(self) -> Iterator[Piece]:
+        """All documents but the empty ones. Raises `ValueError`, with the place, for what cannot be read."""
+
+
+def find(paths: Sequence[Path], separation: Separation = "auto", field: str = "text") -> list[Source]:
+    """A source for each file, and for each in a folder: all that are not hidden, whatever their depth, by name.
+
+    Raises `ValueError` for paths that do not exist and folders without a file.
+    """
+    sources: list[Source] = []
+    for path in paths:
+        if path.is_dir():
+            every = sorted(inner for inner in path.rglob("*") if inner.is_file())
+            files = [file for file in every if not any(part[0] == "." for part in file.relative_to(path).parts)]
+            if not files:
+                raise ValueError(f"{path}: this folder holds no file")
+        elif path.exists():
+            files = [path]
+        else:
+            raise ValueError(f"{path}: no such file or folder")
+        for file in files:
+            lines = file.name.removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+            sources.append(JsonLines(file, field) if lines else TextFile(file, separation))
+    return sources
+
+
+class TextFile(Source):
+    """UTF-8 text. Blank lines around a document and its last line end do not belong to it."""
+
+    def __init__(self, path: Path, separation: Separation) -> None:
+        self.path, self.separation = path, separation
+
+    @property
+    def name(self) -> str:
+        """The file's full path."""
+        return str(self.path.resolve())
+
+    def pieces(self) -> Iterator[Piece]:
+        """See `Source.pieces`; a file that is not UTF-8 text is named with the byte."""
+        separation = self.separation
+        if separation == "auto":
+            separation = "mark" if any(line.strip() == END for _, line in _lines(self.path)) else "file"
+        document = _Document(self.path)
+        for number, line in _lines(self.path):
+            bare = line.strip()
+            if (separation == "mark" and bare == END) or (separation == "blank-lines" and not bare):
+                yield from document.close()
+                continue
+            yield from document.add(number, line)
+            if separation == "line" and line.endswith("\n"):
+                yield from document.close()
+        yield from document.close()
+
+
+class JsonLines(Source):
+    """A JSON object a line, whose `field` is a document, taken as it stands."""
+
+    def __init__(self, path: Path, field: str) -> None:
+        self.path, self.field = path, field
+
+    @property
+    def name(self) -> str:
+        """The file's full path, and the field."""
+        return f"{self.path.resolve()}, field {self.field}"
+
+    def pieces(self) -> Iterator[Piece]:
+        """See `Source.pieces`."""
+        for number, line in read_lines(self.path):
+            place = f"{self.path}:{number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{place}: not JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{place}: a line must hold an object with the field {self.field!r}")
+            yield from pieces_of_field(row, self.field, place)
+
+
+def pieces_of_field(row: dict[str, object], field: str, place: str) -> Iterator[Piece]:
+    """The document in `field` of a row. Raises `ValueError` if there is none."""
+    if field not in row:
+        raise ValueError(f"{place}: no field {field!r}, but {', '.join(map(repr, row)) or 'none'}: name it by --field")
+    text = row[field]
+    if not isinstance(text, str):
+        raise ValueError(f"{place}: {field} is not text but {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place}: half of a surrogate pair at character {error.start}, which is no text") from None
+    if text.strip():
+        yield from _cut(text, place)
+
+
+def _cut(text: str, place: str) -> Iterator[Piece]:
+    start = 0
+    while start < len(text):
+        end = len(text)
+        if end - start > PIECE:
+            found = _CUT.search(text, start + PIECE, start + LONGEST)
+            end = found.end() if found else min(end, start + LONGEST)
+        yield Piece(text[start:end], start == 0, end == len(text), place)
+        start = end
+
+
+class _Document:
+    """Collects the lines of one document after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self.lines: list[str] = []
+        self.blank: list[str] = []  # lines that only belong to the document if another follows
+        self.size, self.number, self.handed = 0, 0, False
+
+    def add(self, number: int, line: str) -> Iterator[Piece]:
+        if not line.strip():
+            if self.lines:
+                self.blank.append(line)
+            return
+        if self.size >= LONGEST or (self.size >= PIECE and not self.blank and self._may_cut(line)):
+            yield self._piece(last=False)
+            self.lines, self.size, self.handed = [], 0, True
+        self.number = self.number or number
+        for one in (*self.blank, line):
+            self.lines.append(one)
+            self.size += len(one)
+        self.blank = []
+
+    def _may_cut(self, line: str) -> bool:
+        return _CUT.search(self.lines[-1][-2:] + line[0]) is not None
+
+    def close(self) -> Iterator[Piece]:
+        if self.lines:
+            self.lines[-1] = self.lines[-1].rstrip("\r\n")
+            yield self._piece(last=True)
+        self._begin()
+
+    def _piece(self, last: bool) -> Piece:
+        return Piece("".join(self.lines), not self.handed, last, f"{self.path}:{self.number}")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number, line with its end); a very long line comes in parts. Raises `ValueError` with the byte's offset
+    (of the unpacked text, where it was packed) if the file is not text."""
+    offset, number, rest = 0, 1, b""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            while raw := file.readline(LONGEST):
+                data = rest + raw
+                rest = b""
+                try:
+                    line = data.decode()
+                except UnicodeDecodeError as error:
+                    if error.reason != "unexpected end of data" or len(raw) < LONGEST:
+                        raise ValueError(_not_text(path, offset + error.start, error.reason)) from None
+                    line, rest = data[: error.start].decode(), data[error.start :]
+                if "\0" in line:
+                    raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
+                yield number, line.removeprefix("\ufeff") if offset == 0 else line
+                offset += len(data) - len(rest)
+                number += raw.endswith(b"\n")
+        if rest:
+            raise ValueError(_not_text(path, offset, "unexpected end of data"))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: damaged gzip file: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+
+
+def _not_text(path: Path, offset: int, reason: str) -> str:
+    return f"{path}: byte {offset}: not UTF-8 text ({reason}): convert the file to UTF-8"

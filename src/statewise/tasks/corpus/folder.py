@@ -1,0 +1,134 @@
+"""A corpus on disk: token shards of two sides, the tokenizer, and an index that is written last.
+
+index.json              what there is: counts, checksums, where it came from
+tokenizer.json          the tokenizer, as the `tokenizers` package writes it
+training-00000.npy ...  see `statewise.tasks.corpus.shards`
+held-out-00000.npy ...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from statewise.tasks.bpe import BPE, END
+from statewise.tasks.corpus.encoding import token_type
+from statewise.tasks.corpus.shards import Facts, Shard
+
+FORMAT = 1
+INDEX, TOKENIZER = "index.json", "tokenizer.json"
+SIDES = ("training", "held_out")
+
+
+class Side:
+    """The tokens of one side, as one long stream over its shards."""
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any], kind: np.dtype) -> None:
+        self.documents, self.words, self.size = facts["documents"], facts["words"], facts["bytes"]
+        self.shards = [Shard(folder, shard, kind) for shard in facts["shards"]]
+        self._stops = np.cumsum([shard.tokens for shard in self.shards]) if self.shards else np.zeros(0, np.int64)
+        self._kind = kind
+
+    def __len__(self) -> int:
+        return int(self._stops[-1]) if self.shards else 0
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start,) tokens of any place; nothing else is read from disk but the checked blocks around them."""
+        parts = []
+        first = int(np.searchsorted(self._stops, start, side="right"))
+        for shard, end in zip(self.shards[first:], self._stops[first:].tolist()):
+            begin = end - shard.tokens
+            if begin >= stop:
+                break
+            parts.append(shard.read(max(start, begin) - begin, min(stop, end) - begin))
+        return np.concatenate(parts) if parts else np.empty(0, self._kind)
+
+
+class Corpus:
+    """An existing corpus."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `ValueError` if there is none at `folder`, it was not written to its end, or files do not fit."""
+        self.folder = folder
+        index = read_index(folder)
+        self.fingerprint: str = index["fingerprint"]
+        self.separation: str = index["documents"]
+        self.field: str = index["field"]
+        self.tokenizer_sha256: str = index["tokenizer"]["sha256"]
+        try:
+            content = (folder / TOKENIZER).read_bytes()
+        except OSError as error:
+            raise ValueError(f"{folder / TOKENIZER}: {error.strerror or error}") from None
+        if sha256(content) != self.tokenizer_sha256:
+            raise ValueError(
+                f"{folder / TOKENIZER}: not the tokenizer that this corpus was encoded with: its checksum does not "
+                "match; put the right one back, or write the corpus anew"
+            )
+        self.bpe = BPE(content.decode(), str(folder / TOKENIZER), (END,))
+        kind = token_type(self.bpe)
+        self.training, self.held_out = (Side(folder, index["sides"][side], kind) for side in SIDES)
+
+    def check(self, progress: Callable[[int], None] = lambda tokens: None) -> None:
+        """Reads every shard and compares all checksums; `progress` hears of tokens read. Raises `ValueError`."""
+        for side in (self.training, self.held_out):
+            for shard in side.shards:
+                shard.check(self.bpe.end, len(self.bpe.symbols))
+                progress(shard.tokens)
+
+
+def is_corpus(folder: Path) -> bool:
+    """Whether a corpus lies there."""
+    return (folder / INDEX).is_file()
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """What index.json says. Raises `ValueError` if it is not there or was changed."""
+    path = folder / INDEX
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such corpus: make one with `statewise data text FILE... --out {folder}`")
+    if not path.is_file():
+        raise ValueError(f"{folder}: no corpus: it has no {INDEX}; make one with `statewise data text`")
+    try:
+        index: dict[str, Any] = json.loads(path.read_bytes())
+        if index["format"] != FORMAT:
+            raise ValueError(f"it is of format {index['format']}, not {FORMAT}")
+        if index["fingerprint"] != fingerprint(index):
+            raise ValueError("it was changed after it was written")
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ValueError(f"{path}: this index cannot be used: {error}: write the corpus anew") from None
+    return index
+
+
+def make_index(
+    sides: Mapping[str, Mapping[str, Any]], tokenizer: bytes, vocabulary: int, *, read: Mapping[str, Any]
+) -> bytes:
+    """The content of index.json. `sides`: counts and shards of each; `read`: how the text was read."""
+    index = {
+        "format": FORMAT,
+        "tokenizer": {"sha256": sha256(tokenizer), "tokens": vocabulary},
+        **read,
+        "sides": sides,
+    }
+    return (json.dumps({**index, "fingerprint": fingerprint(index)}, indent=1) + "\n").encode()
+
+
+def fingerprint(index: Mapping[str, Any]) -> str:
+    """By this a run knows its corpus again: a checksum of all that the index says, but where the text lay."""
+    known = {key: value for key, value in index.items() if key not in ("fingerprint", "sources")}
+    return sha256(json.dumps(known, sort_keys=True).encode())
+
+
+def sha256(content: bytes) -> str:
+    """Hexadecimal checksum."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def side_facts(shards: list[Facts], words: int, size: int) -> dict[str, Any]:
+    """What the index says of a side."""
+    tokens, documents = (sum(shard[key] for shard in shards) for key in ("tokens", "documents"))
+    return {"tokens": tokens, "documents": documents, "words": words, "bytes": size, "shards": shards}

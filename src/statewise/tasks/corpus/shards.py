@@ -1,0 +1,187 @@
+"""Token shards: flat `.npy` files that are mapped, not read, with checksums that are looked at where one reads.
+
+A shard NAME is three files. NAME.npy: token ids, one document behind the other. NAME.ends.npy: uint64, the places
+in it behind the last token of each document that ends there (a document may go on in the next shard).
+NAME.sums.npy: uint32, the CRC-32 of each block of tokens, so that a damaged place is found when it is first read
+without reading the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+BLOCK = 2**16
+"""Tokens under one checksum."""
+HEADER = 128
+"""Bytes before the numbers of an .npy file as written here."""
+
+Facts = dict[str, Any]
+"""What the index says of a shard."""
+
+
+class ShardWriter:
+    """Writes a stream of documents as shards `STEM-00000`, `STEM-00001` and so on."""
+
+    def __init__(self, folder: Path, stem: str, kind: np.dtype, shard_tokens: int) -> None:
+        self.folder, self.stem, self.kind, self.shard_tokens = folder, stem, kind, shard_tokens
+        self.shards: list[Facts] = []
+        self._file: BinaryIO | None = None
+        self._waiting: list[np.ndarray] = []
+        self._waiting_tokens = 0
+        self._ends: list[int] = []  # of documents, counted over all shards, as far as not written yet
+        self._given, self._written = 0, 0
+
+    def add(self, tokens: np.ndarray, *, last: bool) -> None:
+        """A document, or its next part."""
+        self._waiting.append(tokens)
+        self._waiting_tokens += len(tokens)
+        self._given += len(tokens)
+        if last:
+            self._ends.append(self._given)
+        if self._waiting_tokens >= BLOCK:
+            self._flush(everything=False)
+
+    def close(self) -> list[Facts]:
+        """Writes what is left; the facts of all shards."""
+        self._flush(everything=True)
+        if self._file is not None:
+            self._finish()
+        return self.shards
+
+    def _flush(self, *, everything: bool) -> None:
+        tokens = np.concatenate(self._waiting) if self._waiting else np.empty(0, self.kind)
+        start = 0
+        while start < len(tokens):
+            size = min(BLOCK, self.shard_tokens - self._in_shard if self._file else self.shard_tokens)
+            if len(tokens) - start < size and not everything:
+                break
+            self._write_block(tokens[start : start + size])
+            start += size
+        self._waiting = [tokens[start:]]
+        self._waiting_tokens = max(0, len(tokens) - start)
+
+    def _write_block(self, tokens: np.ndarray) -> None:
+        if self._file is None:
+            self._name = f"{self.stem}-{len(self.shards):05}"
+            self._file = open(self.folder / f"{self._name}.npy", "wb")  # noqa: SIM115 (closed when full)
+            self._file.write(bytes(HEADER))
+            self._in_shard, self._sums, self._digest = 0, list[int](), hashlib.sha256()
+        content = tokens.astype(self.kind, copy=False).tobytes()
+        self._file.write(content)
+        self._digest.update(content)
+        self._sums.append(zlib.crc32(content))
+        self._in_shard += len(tokens)
+        if self._in_shard == self.shard_tokens:
+            self._finish()
+
+    def _finish(self) -> None:
+        assert self._file is not None
+        self._file.seek(0)
+        self._file.write(_header(self.kind, self._in_shard))
+        _close_durably(self._file)
+        self._file = None
+        count = int(np.searchsorted(self._ends, self._written + self._in_shard, side="right"))
+        ends = np.array(self._ends[:count], np.uint64) - np.uint64(self._written)
+        self._ends = self._ends[count:]
+        self._written += self._in_shard
+        self.shards.append(
+            {
+                "name": self._name,
+                "tokens": self._in_shard,
+                "sha256": self._digest.hexdigest(),
+                "documents": count,
+                "ends_sha256": self._write_array("ends", ends),
+                "sums_sha256": self._write_array("sums", np.array(self._sums, np.uint32)),
+            }
+        )
+
+    def _write_array(self, what: str, array: np.ndarray) -> str:
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        with open(self.folder / f"{self._name}.{what}.npy", "wb") as file:
+            file.write(_header(array.dtype, len(array)) + array.tobytes())
+            _close_durably(file)
+        return hashlib.sha256(array.tobytes()).hexdigest()
+
+
+class Shard:
+    """A shard on disk. Raises `ValueError`, naming the file, as soon as something in it is not as it was written."""
+
+    def __init__(self, folder: Path, facts: Facts, kind: np.dtype) -> None:
+        self.facts, self.kind, self.tokens = facts, kind, int(facts["tokens"])
+        self.path = folder / f"{facts['name']}.npy"
+        self._map: np.ndarray | None = None
+        for what, size, numbers in (
+            ("", kind.itemsize, self.tokens),
+            (".ends", 8, facts["documents"]),
+            (".sums", 4, -(-self.tokens // BLOCK)),
+        ):
+            path = self._file(what)
+            there = path.stat().st_size if path.is_file() else None
+            if there != HEADER + size * numbers:
+                found = "is missing" if there is None else f"has {there:,} bytes, not {HEADER + size * numbers:,}"
+                raise ValueError(f"{path}: this file of the corpus {found}: write the corpus anew, or copy it again")
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start,) tokens. A block is checked when it is first read."""
+        if self._map is None:
+            self._map = self._load("", self.kind, mapped=True)
+            self._sums = self._load(".sums", np.dtype("<u4"))
+            self._good = np.zeros(len(self._sums), bool)
+        first, last = start // BLOCK, -(-stop // BLOCK)
+        for block in (first + np.flatnonzero(~self._good[first:last])).tolist():
+            if zlib.crc32(self._map[block * BLOCK : (block + 1) * BLOCK].data) != self._sums[block]:
+                raise self._damaged(self.path, f" in tokens {block * BLOCK:,} to {(block + 1) * BLOCK:,}")
+            self._good[block] = True
+        return self._map[start:stop]
+
+    def ends(self) -> np.ndarray:
+        """Places behind the last tokens of documents."""
+        return self._load(".ends", np.dtype("<u8"))
+
+    def check(self, end: int, vocabulary: int) -> None:
+        """Reads everything."""
+        content = self._load("", self.kind, mapped=True)
+        digest = hashlib.sha256()
+        for start in range(0, self.tokens, BLOCK):
+            digest.update(self.read(start, min(start + BLOCK, self.tokens)).tobytes())
+        if digest.hexdigest() != self.facts["sha256"]:
+            raise self._damaged(self.path, "")
+        if not np.array_equal(np.flatnonzero(content == end) + 1, self.ends()) or content.max() >= vocabulary:
+            raise ValueError(f"{self.path}: its tokens do not fit the tokenizer and the ends of documents")
+
+    def _file(self, what: str) -> Path:
+        return self.path.with_name(f"{self.facts['name']}{what}.npy")
+
+    def _load(self, what: str, kind: np.dtype, mapped: bool = False) -> np.ndarray:
+        path = self._file(what)
+        with open(path, "rb") as file:
+            # What the header must say is known: nothing that a damaged one says is followed.
+            if file.read(HEADER) != _header(kind, (path.stat().st_size - HEADER) // kind.itemsize):
+                raise self._damaged(path, " in its header")
+            found: np.ndarray = np.memmap(file, kind, "r", HEADER) if mapped else np.fromfile(file, kind)
+        if what and hashlib.sha256(found.tobytes()).hexdigest() != self.facts[f"{what[1:]}_sha256"]:
+            raise self._damaged(path, "")
+        return found
+
+    def _damaged(self, path: Path, where: str) -> ValueError:
+        return ValueError(
+            f"{path}: damaged{where}: its checksum does not match: write the corpus anew, or copy it again"
+        )
+
+
+def _header(kind: np.dtype, count: int) -> bytes:
+    """The .npy header of `count` numbers, always `HEADER` bytes, so that it can be written last."""
+    text = f"{{'descr': '{kind.str}', 'fortran_order': False, 'shape': ({count},), }}"
+    return b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + text.ljust(HEADER - 11).encode() + b"\n"
+
+
+def _close_durably(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
