@@ -12,7 +12,7 @@ from statewise.objectives import OBJECTIVES
 from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
-ON_TWO_STREAMS = ["next_token", "next_latent", "joint_multi_token", "belief_state"]
+ON_TWO_STREAMS = ["next_token", "next_latent", "joint_multi_token", "teacherless", "belief_state"]
 """Objectives that are tried with a backbone whose state is not its readout, too."""
 every_objective = pytest.mark.parametrize("name", [*OBJECTIVES, *(f"{name} on two streams" for name in ON_TWO_STREAMS)])
 
