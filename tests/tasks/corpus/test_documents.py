@@ -101,7 +101,11 @@ def test_where_no_cut_is_harmless_pieces_still_end(tmp_path_factory, text, piece
 
 def test_pieces_have_the_tokens_of_the_uncut_text(tmp_path, monkeypatch):
     text = "\n".join(["A word, and more.", "", "  Indented\tline ", "b", "c\r", "d's 12 34", "é"] * 30) + "."
-    bpe = learn([text], 280)
+    bpe = learn(["\n\n  a\n b\r\n"], 262)  # tokens of several white spaces, which a cut would part
+    assert bpe.encode_documents(["\n\n  a"])[0] != [
+        *bpe.encode_documents(["\n\n"])[0],
+        *bpe.encode_documents(["  a"])[0],
+    ]
     (uncut,) = bpe.encode_documents([text])
     monkeypatch.setattr(documents, "PIECE", 40)
     for path in (write(tmp_path, "a.txt", text), write(tmp_path, "a.jsonl", json.dumps({"text": text}))):
@@ -116,6 +120,7 @@ def test_pieces_have_the_tokens_of_the_uncut_text(tmp_path, monkeypatch):
     [
         ("a.txt", b"abc\nd\xe9f\n", r"a.txt: byte 5: not UTF-8 text \(invalid continuation byte\): convert"),
         ("a.txt", "abc\ndef\n".encode("utf-16"), "a.txt: byte 0: not UTF-8"),
+        ("a.txt", b"ab\xc3\xa9\xff\n", "a.txt: byte 4: not UTF-8"),
         ("a.txt", b"ab\n\xc3", r"a.txt: byte 3: not UTF-8 text \(unexpected end of data\)"),
         ("a.txt", b"abc\nd\0f\n", "a.txt: byte 5: a zero byte: this is not a text file"),
         ("a.txt.gz", b"abc\nd\xe9f\n", "a.txt.gz: byte 5: not UTF-8"),

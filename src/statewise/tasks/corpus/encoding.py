@@ -19,7 +19,6 @@ class Encoded(NamedTuple):
 
     held_out: bool
     tokens: np.ndarray
-    first: bool
     last: bool
     words: int
     """White-space separated words."""
@@ -46,7 +45,7 @@ def encode(pieces: Iterable[Sided], bpe: BPE) -> Iterator[Encoded]:
             if bpe.end in ids:
                 raise ValueError(f"{piece.place}: this tokenizer takes {END} inside a text for the mark")
             tokens = np.array([*ids, bpe.end] if piece.last else ids, kind)
-            yield Encoded(held_out, tokens, piece.first, piece.last, len(piece.text.split()), len(content))
+            yield Encoded(held_out, tokens, piece.last, len(piece.text.split()), len(content))
 
 
 def _batches(pieces: Iterable[Sided]) -> Iterator[list[Sided]]:

@@ -105,9 +105,9 @@ def share_out(sources: Sequence[Source], plan: Plan) -> Iterator[Sided]:
             end, cut = start + len(piece.text), plan.cut - start
             if 0 < cut < len(piece.text):
                 yield Sided(False, piece._replace(text=piece.text[:cut], last=True))
-                yield Sided(True, piece._replace(text=piece.text[cut:], first=True))
+                yield Sided(True, piece._replace(text=piece.text[cut:]))
             else:
-                yield Sided(cut <= 0, piece._replace(first=start in (0, plan.cut), last=end == plan.cut or piece.last))
+                yield Sided(cut <= 0, piece._replace(last=end == plan.cut or piece.last))
             start = end
             continue
         if piece.first:
