@@ -48,14 +48,14 @@ class Stream:
 
     def batches(self, number: int, parts: int) -> list[Batch]:
         """The same, cut into `parts` of equal size."""
-        share = self._draw(number)[self.share]
+        share = self._draw(number)
         size = len(share) // parts
         return [collate(share[part * size : (part + 1) * size]) for part in range(parts)]
 
     def _draw(self, number: int) -> Examples:
         if self.examples is None:
             # Every process draws the whole batch: the same examples then come whatever the number of processes.
-            return self.task.sample(np.random.default_rng([self.seed, number]), self.batch_size)
+            return self.task.sample(np.random.default_rng([self.seed, number]), self.batch_size)[self.share]
         places = number * self.batch_size + np.arange(self.batch_size)
         epochs, offsets = np.divmod(places, len(self.examples))
         rows = np.empty(self.batch_size, np.int64)
@@ -64,7 +64,7 @@ class Stream:
                 order = np.random.default_rng([self.seed, int(epoch)]).permutation(len(self.examples))
                 self._epoch, self._order = int(epoch), order
             rows[epochs == epoch] = self._order[offsets[epochs == epoch]]
-        return self.examples[rows]
+        return self.examples[rows[self.share]]
 
     def epoch(self, number: int) -> float:
         """Passes over the training set before batch `number`; 0 for endless tasks."""

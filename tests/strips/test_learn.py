@@ -94,8 +94,18 @@ def test_heads_of_several_restarts_make_up_what_none_of_them_has():
     assert verify(learned.model, SIMPLE)
 
 
+def test_a_pool_that_judges_better_than_the_best_restart_is_taken_though_it_leaves_some_uncaught():
+    """Two heads a restart, where three atoms are needed."""
+    settings = Settings(atoms=2, restarts=2, steps=800, learning_rate=0.02, check_every=50, seed=3)
+    learned = learn(GIVEN, settings)
+    best = max(each["accuracy"] for each in learned.report["restarts"])
+    assert best < learned.report["pool"]["training_accuracy"] < 1
+    assert learned.report["pooled"]
+    assert learned.report["training_accuracy"] == learned.report["pool"]["training_accuracy"]
+
+
 @pytest.mark.parametrize("asked", [False, None, True])
-def test_a_pool_that_leaves_negatives_uncaught_is_taken_only_if_asked_for(asked):
+def test_a_pool_that_judges_worse_than_the_best_restart_is_taken_only_if_asked_for(asked):
     learned = learn(GIVEN, replace(SHORT, pool=asked, steps=100))
     accuracies = [each["accuracy"] for each in learned.report["restarts"]]
     assert len(set(accuracies)) > 1
@@ -186,7 +196,7 @@ def test_what_was_interrupted_goes_on_exactly(tmp_path, uninterrupted, monkeypat
 
 
 def test_interrupted_before_the_end_is_written(tmp_path, monkeypatch):
-    settings = replace(SHORT, steps=50, atoms=None)  # with gates
+    settings = replace(SHORT, steps=50, atoms=None)
     with monkeypatch.context() as patched:
         patched.setattr(Learned, "save", lambda *_: stop_at(0)(0))
         with pytest.raises(StoppedError):

@@ -6,7 +6,7 @@ import torch
 
 from statewise.strips.domains import domain
 from statewise.strips.restarts import Restarts
-from statewise.strips.traces import Traces, traces
+from statewise.strips.traces import traces
 from statewise.strips.transformer import focal_loss, inconsistency
 
 GIVEN = traces(domain("simple"), 50, 8, 1)
@@ -26,7 +26,7 @@ def weights(group):
     return group.weights.detach().numpy().copy()
 
 
-VARIANTS = pytest.mark.parametrize("more", [{}, {"gated": True}, {"places": PLACES}], ids=["plain", "gated", "shared"])
+VARIANTS = pytest.mark.parametrize("more", [{}, {"places": PLACES}], ids=["plain", "shared"])
 
 
 @VARIANTS
@@ -54,8 +54,6 @@ def test_the_end_of_others_changes_nothing(more, kept):
     assert parted.numbers.tolist() == kept[:1]
     assert parted.steps == 80
     assert np.allclose(weights(parted)[0], weights(whole)[kept[0]], atol=1e-4)
-    if "gated" in more:
-        assert torch.allclose(parted.gates[0], whole.gates[kept[0]], atol=1e-4)
 
 
 @VARIANTS
@@ -131,16 +129,6 @@ def test_a_step_is_one_of_radam_kept_between_0_and_1():
 def test_training_lowers_the_loss():
     losses = train(made(3), 400)
     assert (losses[-50:].mean(0) < losses[:50].mean(0) / 4).any()
-
-
-def test_gates_close_where_they_are_of_no_use():
-    """Nothing is ever rejected: no head helps, and an open gate costs."""
-    group = made(2, Traces(("a", "b"), ((0,), (1,)), (0, 0)), gated=True)
-    assert np.array_equal(group.binary(), weights(group))
-    train(group, 300)
-    assert not group.gates.any()
-    assert not group.binary().any()
-    assert weights(group).any()
 
 
 def test_shared_weights_are_read_where_they_are_placed():

@@ -96,13 +96,10 @@ def test_gradients_at_the_edge_of_the_cube(at):
 
 def test_gradients_are_those_of_differences():
     theta = random_theta(5, 2, 2, 3).requires_grad_()
-    gates = random_theta(6, 2)[:, :2].clone().requires_grad_()
     actions, lengths = random_traces(5, 3, (5, 2, 2))
     labels = torch.tensor([[1, 0], [0, 1]])
     assert torch.autograd.gradcheck(lambda theta: head_outputs(theta, actions), theta)
-    assert torch.autograd.gradcheck(
-        lambda theta, gates: focal_loss(inconsistency(theta, actions, gates), lengths, labels), (theta, gates)
-    )
+    assert torch.autograd.gradcheck(lambda theta: focal_loss(inconsistency(theta, actions), lengths, labels), theta)
 
 
 @pytest.mark.parametrize("kind", ["random", "near one", "binary", "near zero"])
@@ -155,18 +152,6 @@ def test_an_action_is_judged_by_those_before_it_alone():
         changed = inconsistency(theta, other)
         assert torch.equal(changed[:at], y[:at])
         assert not torch.equal(changed[at:], y[at:])
-
-
-def test_gates_weigh_heads():
-    theta = random_theta(4, 2, 3, 4)
-    actions, _ = random_traces(4, 4, (7, 2, 5))
-    gates = torch.tensor([[1.0, 0.0, 1.0], [0.25, 1.0, 0.5]], dtype=torch.float64)
-    y = inconsistency(theta, actions, gates)
-    assert torch.allclose(y[:, 0], inconsistency(theta[:1, [0, 2]], actions[:, :1])[:, 0])
-    expected = 1 - (1 - head_outputs(theta, actions)[:, 1] * gates[1]).prod(-1)
-    assert torch.allclose(y[:, 1], expected)
-    assert torch.equal(inconsistency(theta, actions, torch.ones(2, 3, dtype=torch.float64)),
-                       inconsistency(theta, actions))  # fmt: skip
 
 
 # Theorems 4 and 6

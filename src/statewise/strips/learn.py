@@ -35,8 +35,8 @@ class _Work:
 
 
 def auto_atoms(actions: int) -> int:
-    """Heads to begin with when the number of atoms is not known: known planning domains have fewer atoms than twice
-    their actions."""
+    """Heads of a restart when the number of atoms is not known: known planning domains have fewer atoms than twice
+    their actions, and spare heads help a restart to solve its traces. Pooling and pruning find how many are needed."""
     return max(6, 2 * actions)
 
 
@@ -62,10 +62,9 @@ def learn(traces: Traces, settings: Settings, *, folder: Path | None = None, pro
 
     from statewise.strips.restarts import Restarts
 
-    gated = settings.atoms is None
     width = settings.atoms or auto_atoms(len(traces.actions))
     group = Restarts(traces, (width, len(traces.actions)), settings.restarts, seed=settings.seed, batch=settings.batch,
-                     learning_rate=settings.learning_rate, gated=gated)  # fmt: skip
+                     learning_rate=settings.learning_rate)  # fmt: skip
     work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary())
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": _digest(traces)}
     if folder is not None:
@@ -115,7 +114,7 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     offered = Candidates.alone(every.only(every.unique()))
     pooled = pool(offered, judge, noise=settings.noise) if settings.pool is not False else None
     use = pooled is not None and len(pooled.heads) > 0 and (
-        settings.pool or pooled.accuracy >= max(work.results[best].accuracy, 1 - 2 * settings.noise)
+        settings.pool or pooled.accuracy >= work.results[best].accuracy
     )  # fmt: skip
     chosen = pooled.heads if use and pooled is not None else alone
     chosen = chosen.only(chosen.unique())

@@ -1,7 +1,7 @@
 """What learning leaves behind, and the folder that it is kept in.
 
 model.json       the action model
-theta.npz        theta of every restart [R, L, A, 3] and its gates, at the end
+theta.npz        theta of every restart [R, L, A, 3] at the end
 report.json      how it was learned: settings, what each restart reached, the pool
 log.jsonl        a line a check: step, accuracy of the restarts
 checkpoint.npz   while learning goes on: everything that it needs to be resumed

@@ -16,13 +16,9 @@ from torch import Tensor
 from statewise.strips.traces import Traces
 from statewise.strips.transformer import focal_loss, inconsistency
 
-GATE_COST = 0.02
-"""What an open gate costs in the loss of its restart, shared among the heads."""
-
 
 class Restarts:
-    """Restarts in training. `weights` [R, L, A, 3] and `gates` [R, L] (or None) hold those still active, `numbers` [R]
-    says which they are.
+    """Restarts in training. `weights` [R, L, A, 3] hold those still active, `numbers` [R] says which they are.
 
     With `places` [L, A] the weights [R, K, 3] are shared: head l reads for action a those at places[l, a], and K stands
     for "does not concern it".
@@ -37,7 +33,6 @@ class Restarts:
         seed: int,
         batch: int,
         learning_rate: float,
-        gated: bool = False,
         places: np.ndarray | None = None,
     ) -> None:
         actions, lengths, labels = traces.padded()
@@ -52,7 +47,7 @@ class Restarts:
             drawn.append(torch.rand(*shape, 3, generator=generator))
         self._orders: dict[tuple[int, int], np.ndarray] = {}
         self._places = None if places is None else torch.from_numpy(places)
-        self._take(torch.stack(drawn), torch.ones(count, shape[0]) if gated else None)
+        self._take(torch.stack(drawn))
 
     def theta(self) -> Tensor:
         """[R, L, A, 3] of the active restarts."""
@@ -60,45 +55,36 @@ class Restarts:
             return self.weights
         return torch.nn.functional.pad(self.weights, (0, 0, 0, 1))[:, self._places]
 
-    def _take(self, weights: Tensor, gates: Tensor | None) -> None:
+    def _take(self, weights: Tensor) -> None:
         self.weights = weights.requires_grad_()
-        self.gates = gates.requires_grad_() if gates is not None else None
-        self._parameters = [self.weights] if self.gates is None else [self.weights, self.gates]
-        self._optimizer = torch.optim.RAdam(self._parameters, lr=self.learning_rate)
+        self._optimizer = torch.optim.RAdam([self.weights], lr=self.learning_rate)
 
     def step(self) -> Tensor:
         """One step of RAdam on a batch a restart; afterwards theta is put back into [0, 1]. Returns the losses [R]."""
         chosen = self._batch()
         lengths, labels = self.lengths[chosen], self.labels[chosen]
         longest = int(lengths.max())
-        y = inconsistency(self.theta(), self.actions[chosen].permute(2, 0, 1)[:longest], self.gates)
+        y = inconsistency(self.theta(), self.actions[chosen].permute(2, 0, 1)[:longest])
         losses = focal_loss(y, lengths, labels)
-        total = losses.sum()
-        if self.gates is not None:
-            total = total + GATE_COST * self.gates.mean(1).sum()
         self._optimizer.zero_grad(set_to_none=True)
-        total.backward()  # type: ignore[no-untyped-call]
+        losses.sum().backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         with torch.no_grad():
-            for parameter in self._parameters:
-                parameter.clamp_(0, 1)
+            self.weights.clamp_(0, 1)
         self.steps += 1
         return losses.detach()
 
     def binary(self) -> np.ndarray:
-        """theta [R, L, A, 3] as NumPy, heads behind a closed gate empty."""
-        theta = self.theta().detach().numpy().copy()
-        if self.gates is not None:
-            theta[self.gates.detach().numpy() < 0.5] = 0
-        return theta
+        """theta [R, L, A, 3] as NumPy."""
+        found: np.ndarray = self.theta().detach().numpy().copy()
+        return found
 
     def keep(self, places: np.ndarray) -> None:
         """Goes on with some of the active restarts; the others come to their end as they are."""
         state = self._optimizer.state_dict()["state"]
         chosen = torch.from_numpy(np.asarray(places))
         self.numbers = self.numbers[places]
-        before = [parameter.detach()[chosen].clone() for parameter in self._parameters]
-        self._take(before[0], before[1] if len(before) > 1 else None)
+        self._take(self.weights.detach()[chosen].clone())
         moments = {
             index: {name: value[chosen].clone() if value.dim() else value for name, value in of.items()}
             for index, of in state.items()
@@ -108,8 +94,6 @@ class Restarts:
     def state(self) -> dict[str, np.ndarray]:
         """Everything that training depends on, as arrays."""
         found = {"numbers": self.numbers, "steps": np.array(self.steps), "weights": self.weights.detach().numpy()}
-        if self.gates is not None:
-            found["gates"] = self.gates.detach().numpy()
         for index, of in self._optimizer.state_dict()["state"].items():
             found |= {f"moment.{index}.{name}": value.numpy() for name, value in of.items()}
         return {name: value.copy() for name, value in found.items()}
@@ -117,8 +101,7 @@ class Restarts:
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Goes on from what `state` gave."""
         self.numbers, self.steps = state["numbers"], int(state["steps"])
-        gates = state.get("gates")
-        self._take(torch.from_numpy(state["weights"].copy()), None if gates is None else torch.from_numpy(gates.copy()))
+        self._take(torch.from_numpy(state["weights"].copy()))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in state.items():
             if name.startswith("moment."):

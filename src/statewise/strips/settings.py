@@ -10,7 +10,7 @@ class Settings:
     """How to learn. Optimiser, batch and learning rate are the paper's."""
 
     atoms: int | None = None
-    """Heads a restart; None: the number is to be found. Then there are more than enough, with gates."""
+    """Heads a restart; None: the number is to be found. Then there are more than enough."""
     restarts: int = 10
     """Restarts, which train together."""
     steps: int = 20_000
@@ -28,7 +28,8 @@ class Settings:
     noise: float = 0.0
     """Share of the traces that may be damaged: heads are not dropped for disagreeing with up to that many."""
     pool: bool | None = None
-    """Whether to take sound heads of all restarts together; None: if they catch all negatives that should be."""
+    """Whether to take sound heads of all restarts together; None: if they judge no fewer of the training traces right
+    than the best restart alone."""
     seed: int = 1
     """Seed of the initial weights and of the order of traces."""
 

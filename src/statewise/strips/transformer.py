@@ -66,15 +66,9 @@ def head_outputs(theta: Tensor, actions: Tensor) -> Tensor:
     return _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]
 
 
-def inconsistency(theta: Tensor, actions: Tensor, gates: Tensor | None = None) -> Tensor:
-    """y(i), how far each action is inconsistent with those before it (equation 17): [T, R, B] in [0, 1].
-
-    `gates` [R, L] in [0, 1] weigh the heads, where their number is to be found.
-    """
-    heads = head_outputs(theta, actions)
-    if gates is not None:
-        heads = heads * gates[:, None]
-    return 1 - (1 - heads).prod(-1)
+def inconsistency(theta: Tensor, actions: Tensor) -> Tensor:
+    """y(i), how far each action is inconsistent with those before it (equation 17): [T, R, B] in [0, 1]."""
+    return 1 - (1 - head_outputs(theta, actions)).prod(-1)
 
 
 def rejection(y: Tensor) -> Tensor:
