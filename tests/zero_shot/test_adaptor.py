@@ -31,7 +31,11 @@ CHOICES = [
     {"context": "who sat on the mat?", "choices": ["the cat", "a dog", "the moon"], "answer": 1},
 ]
 WORDS = [{"text": "the cat sat on the mat"}, {"text": "a dog saw the moon"}]
-WHOLE = [{"text": "the cat sat on the mat"}, {"text": "“zöe” had three boats and a kite " * 3}, {"text": "a"}]
+WHOLE = [
+    {"text": "the cat sat on the mat"},
+    {"text": " ".join(["“zöe” had three boats and a kite"] * 3)},
+    {"text": "a"},
+]
 
 
 class Told(RunningText):
@@ -172,8 +176,6 @@ def requests(*pairs, kind="loglikelihood"):
 
 def test_each_likelihood_is_exact_and_greedy_is_right(task, predictor):
     model = HarnessModel(predictor, task, batch=2)
-    greedy = predictor.start(torch.tensor([task.bpe.encode("the cat").tolist()]))[1][0]
-    likely = [task.bpe.symbols[token] for token in greedy.argsort(descending=True)[:40].tolist()]
     asked = [("the cat", " sat on"), ("the", " moon"), ("a dog", " saw the moon"), ("", "a dog")]
     found = model.loglikelihood(requests(*asked))
     for (context, continuation), (log_probability, is_greedy) in zip(asked, found):
@@ -183,7 +185,6 @@ def test_each_likelihood_is_exact_and_greedy_is_right(task, predictor):
         assert log_probability == pytest.approx(-sum(nats), rel=1e-5)
         assert is_greedy == all(right)
     assert model.counts.without_context == 1
-    assert likely
 
 
 def test_what_greedy_decoding_gives_is_greedy_and_nothing_else_is(task):
@@ -209,9 +210,9 @@ def test_long_contexts_are_cut_at_their_beginning_and_counted(task, predictor):
 def test_a_continuation_that_the_tokenizer_joins_with_its_context_is_still_asked_for(task, predictor):
     joined = next(symbol for symbol in task.bpe.symbols if len(symbol) == 2 and symbol.isascii() and symbol.isalpha())
     model = HarnessModel(predictor, task, batch=2)
-    pairs = [(f"boat {joined[0]}", joined[1]), (joined[0], joined[1])]
+    pairs = [(f"boat9{joined[0]}", joined[1]), (joined[0], joined[1])]
     found = model.loglikelihood(requests(*pairs))
-    whole = task.bpe.encode(f"boat {joined}").tolist()
+    whole = task.bpe.encode(f"boat9{joined}").tolist()
     same = next(place for place, (a, b) in enumerate(zip(whole, task.bpe.encode(pairs[0][0]).tolist())) if a != b)
     assert found[0][0] == pytest.approx(-sum(direct(predictor, whole, same)[0]), rel=1e-5)
     alone = [task.bpe.end, *task.bpe.encode(joined).tolist()]
@@ -279,7 +280,7 @@ def test_words_begin_before_a_byte():
     [
         ([], "names no benchmark"),
         (["mine", "mine"], "names mine twice"),
-        (["mien"], "unknown benchmark 'mien': did you"),
+        (["mien"], "unknown benchmark 'mien': did you mean mine"),
     ],
 )
 def test_what_cannot_be_found_is_named(tmp_path, names, message):
