@@ -44,12 +44,13 @@ def letters(task, chances):
 
 def test_the_likelier_choice_is_taken_as_a_whole_and_by_byte(tmp_path):
     task = Letters()
-    predictor, p = letters(task, {" ": 0.3, "a": 0.3, "b": 0.2, "c": 0.1})
+    predictor, p = letters(task, {" ": 0.4, "a": 0.2, "b": 0.3})
     record = {"context": "aa", "choices": ["b", "aaa"], "answer": 0}
     found = answer(predictor, task, asked(tmp_path, record, {**record, "answer": 1}, record), 2)
     nats = [-math.log(p[" "] * p["b"]), -math.log(p[" "] * p["a"] ** 3)]
     assert nats[0] < nats[1]
     assert nats[0] / 1 > nats[1] / 3
+    assert nats[0] / 2 < nats[1] / 4  # so the space between must not count
     assert found.metrics["accuracy"] == pytest.approx(2 / 3)
     assert found.metrics["accuracy_per_byte"] == pytest.approx(1 / 3)
     assert found.metrics["bits"] == pytest.approx((2 * nats[0] + nats[1]) / 3 / math.log(2))
