@@ -256,6 +256,8 @@ def test_the_paper_average_takes_normalised_accuracy_where_there_is_one(task, pr
     assert {one["num"] for one in found["benchmarks"].values()} == {2}
     results = {name: one["metrics"] for name, one in found["benchmarks"].items()}
     assert harness.paper_average({**results, "sciq": {"acc": 0.4, "acc_norm": 0.9}})["of"]["sciq"] == "acc_norm"
+    lambada = {**results, "lambada_openai": {"acc": 0.4, "acc_norm": 0.9}}
+    assert harness.paper_average(lambada)["of"]["lambada_openai"] == "acc"
     del results["piqa"]
     assert harness.paper_average(results) is None
 
