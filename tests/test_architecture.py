@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "analysis": {"decoding.base", "tasks.base", "data", "types", "config"},
     "infilling": {"decoding.base", "tasks.base", "data", "types"},
     "evaluation": {"decoding.base", "tasks.base", "data", "types"},
+    "zero_shot": {"decoding.base", "tasks.base", "tasks.lines", "evaluation", "data", "types", "config"},
     "reporting": {"run", "types"},
     "ledger": set(),
     "judging": {"reporting.statistics", "tasks.lines", "ledger"},
@@ -39,6 +40,7 @@ MAY_IMPORT = {
         "training",
         "evaluation",
         "infilling",
+        "zero_shot",
         "run",
         "types",
         "config",
@@ -49,6 +51,7 @@ MAY_IMPORT = {
         "__version__",
         "experiment",
         "infilling",
+        "zero_shot",
         "launch",
         "throughput",
         "ledger",
@@ -84,7 +87,7 @@ def imports(path: Path) -> set[str]:
 
 HEAVY = {
     *("torch", "lightning_fabric", "jsonargparse", "matplotlib", "scipy", "plotly", "rich"),
-    *("tokenizers", "datasets", "openai", "unified_planning"),
+    *("tokenizers", "datasets", "openai", "unified_planning", "lm_eval"),
 }
 
 
@@ -127,6 +130,8 @@ def test_tasks_never_load_torch():
         "--version",
         "train --help",
         "judge --help",
+        "score --help",
+        "lm-eval --help",
         "strips --help",
         "strips learn --help",
         "data text --help",

@@ -27,10 +27,14 @@ from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, Run
 from statewise.tasks import TASKS
-from statewise.tasks.base import Kept, Task
+from statewise.tasks.base import Kept, Task, running_text
 from statewise.training import machine
 from statewise.training.checkpoint import fingerprint, load_weights
 from statewise.types import Batch, Completion, Evaluation, Examples, Hidden
+from statewise.zero_shot import harness
+from statewise.zero_shot.answers import Answers, answer
+from statewise.zero_shot.likelihood import Progress
+from statewise.zero_shot.questions import Questions
 
 TABLES: dict[str, Mapping[str, type]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
 
@@ -188,6 +192,23 @@ class Experiment:
         examples = self.task.held_out(num) if data is None else self.task.read(Path(data))[:num]
         with self._precision():
             return evaluate(self.task, self.predictor(), make_decoder(decoder), examples)
+
+    def answer(self, questions: Questions, batch: int = 32, progress: Progress | None = None) -> Answers:
+        """How the model answers the questions of a file. Raises `ValueError` if its task is none of text."""
+        with self._precision():
+            return answer(self.predictor(), running_text(self.task), questions, batch, progress)
+
+    def lm_eval(
+        self,
+        benchmarks: harness.Benchmarks,
+        limit: int | None = None,
+        batch: int = 32,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """What lm-evaluation-harness finds of the model; see `harness.run`. Raises `ValueError` as `answer` does."""
+        task = running_text(self.task)
+        with self._precision():
+            return harness.run(self.predictor(), task, benchmarks, limit=limit, batch=batch, progress=progress)
 
     def fill(self, decoder: Decoder, num: int, skip: int = 0) -> Iterator[Filled]:
         """New middles for the first `num` held-out sequences, but the first `skip`; see `infilling.fill_middles`."""

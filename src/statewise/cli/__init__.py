@@ -16,6 +16,8 @@ VERBS = {
     "data": "make a corpus of token shards from text, check one",
     "train": "train a run from a recipe, or resume one",
     "evaluate": "score a run on held-out data, or on a file",
+    "score": "answer the multiple-choice or last-word questions of a file by likelihood",
+    "lm-eval": "score a run on benchmarks of lm-evaluation-harness",
     "generate": "complete a prompt",
     "analyze": "look into the states of a run",
     "embed": "write the belief vectors of sequences as a NumPy file",

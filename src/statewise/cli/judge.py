@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.cli.counter import counter
 
 KEY = "STATEWISE_JUDGE_KEY"
 
@@ -60,8 +60,10 @@ def run(words: list[str]) -> int:
     known = facts(options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats)
     with Ledger(out, "judging", known, NEEDED) as ledger:
         try:
-            made = _progress(2 * options.repeats * len(pairs))
-            records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs, made=made)
+            total = 2 * options.repeats * len(pairs)
+            shown = counter("judgements")
+            records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs,
+                            made=lambda count: shown(count, total))  # fmt: skip
         except BaseException:
             print(
                 f"{len(ledger.records)} judgements are in {out}: the same command goes on from there", file=sys.stderr
@@ -74,18 +76,3 @@ def run(words: list[str]) -> int:
     if not options.json:
         print(f"wrote {out} and {beside}")
     return 0
-
-
-def _progress(total: int) -> Callable[[int], None]:
-    """Shows how many judgements there are: on a terminal one line that changes, elsewhere a line every tenth."""
-    shown = -1
-
-    def made(count: int) -> None:
-        nonlocal shown
-        if sys.stderr.isatty():
-            print(f"\r{count}/{total} judgements", end="" if count < total else "\n", file=sys.stderr, flush=True)
-        elif count * 10 // total > shown:
-            shown = count * 10 // total
-            print(f"{count}/{total} judgements", file=sys.stderr, flush=True)
-
-    return made

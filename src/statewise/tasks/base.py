@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from statewise.tasks.bpe import BPE
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline, Rows
@@ -128,6 +129,30 @@ class Infilling(ABC):
     @abstractmethod
     def goals(self, n: int | None = None) -> list[Infill]:
         """The first n held-out sequences that are long enough, cut in three. Raises `ValueError` if none is."""
+
+
+class RunningText(ABC):
+    """A task of text under a tokenizer: its models can be asked how likely any text is."""
+
+    bpe: BPE
+    """The tokenizer."""
+    onwards: bool = True
+    """Whether its models tell a text from the beginning on; False: they read another part of it first."""
+
+
+def running_text(task: Task) -> RunningText:
+    """The task, if it is one of text whose models tell it onwards. Raises `ValueError` if not."""
+    if not isinstance(task, RunningText):
+        raise ValueError(
+            "the model of this run knows no text under a tokenizer, so no text has a likelihood: the tasks text and "
+            "stories make models that do"
+        )
+    if not task.onwards:
+        raise ValueError(
+            "the model of this run reads the end of a text first, so a text has no likelihood from its beginning on: "
+            "train stories with --task.encoding plain for that"
+        )
+    return task
 
 
 class World(ABC):

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from statewise.tasks import bpe
-from statewise.tasks.base import Infill, Infilling, Kept, Task
+from statewise.tasks.base import Infill, Infilling, Kept, RunningText, Task
 from statewise.tasks.story_sources import DataSet, Source, Story, StoryFile, fingerprint
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -90,7 +90,7 @@ class Shelf(NamedTuple):
         return self.tokens[self.starts[row] : self.starts[row] + self.lengths[row]].astype(np.int64)
 
 
-class Stories(Task, Infilling):
+class Stories(Task, Infilling, RunningText):
     """Short stories under a tokenizer of their own."""
 
     Config = StoriesConfig
@@ -101,6 +101,7 @@ class Stories(Task, Infilling):
         self.config = config
         self.headline = Headline("loss", higher_is_better=False)
         self.context = config.context
+        self.onwards = config.encoding == "plain"
         self.counts: dict[str, int]
         self._shelves: tuple[Shelf, Shelf] | None = None
         self._training: Examples | None = None

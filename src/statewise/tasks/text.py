@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from statewise.tasks.base import Kept, Task
+from statewise.tasks.base import Kept, RunningText, Task
 from statewise.tasks.bpe import BPE, END
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.encoding import encode
@@ -96,7 +96,7 @@ class Windows:
         return self[np.arange(n) * len(self) // max(1, n)]
 
 
-class Text(Task):
+class Text(Task, RunningText):
     """Windows of a corpus."""
 
     Config = TextConfig

@@ -1,0 +1,162 @@
+"""A model of ours as lm-evaluation-harness asks one. Importing this module needs the extra `eval`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lm_eval.api.model import TemplateLM
+
+from statewise.decoding.base import Predictor
+from statewise.tasks.base import RunningText
+from statewise.zero_shot.likelihood import Asked, Progress, encoded, likelihoods
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """A text whose whole likelihood was asked for, behind an end-of-text token."""
+
+    benchmark: str
+    nats: float
+    first_nats: float
+    """Of its first token, which the model was never trained to predict."""
+    tokens: int
+    units: dict[str, int]
+    """Its words and bytes."""
+    first_units: dict[str, int]
+    """Those of its first token: the words that begin in it, and its bytes."""
+
+
+@dataclass
+class Counts:
+    """What a report should warn of."""
+
+    requests: int = 0
+    """Likelihoods asked for."""
+    cut: int = 0
+    """Of these, those whose context had to be cut at its beginning."""
+    in_pieces: int = 0
+    """Those of which even what was asked for is longer than the context, so that it was read in pieces."""
+    without_context: int = 0
+    """Those without any context: their first token is predicted from an end-of-text token, which was never trained."""
+    generations: int = 0
+    """Completions asked for."""
+    cut_prompts: int = 0
+    """Of these, those whose prompt had to be cut at its beginning."""
+
+
+class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missing
+    """Batches of like length, never longer than a row of training; greedy completions."""
+
+    def __init__(self, predictor: Predictor, task: RunningText, batch: int, progress: Progress | None = None) -> None:
+        super().__init__()
+        self.predictor, self.task, self.batch, self.progress = predictor, task, batch, progress
+        self.counts = Counts()
+        self.rolled: list[Rolled] = []
+        self._spellings = task.bpe.spellings()
+
+    @property
+    def eot_token_id(self) -> int:
+        """See `TemplateLM`."""
+        return self.task.bpe.end
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """See `TemplateLM`. Nothing in a text is a mark."""
+        return encoded(self.task, [string])[0]
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """As lm-evaluation-harness does, so that figures can be compared; but where the tokenizer joins all of the
+        continuation with the context, which would leave nothing to ask for, from the joined token on."""
+        given, asked = super()._encode_pair(context, continuation)
+        if asked:
+            return given, asked
+        whole = self.tok_encode(context + continuation)
+        same = next((place for place, (one, other) in enumerate(zip(whole, given)) if one != other), len(given))
+        return (whole[:same], whole[same:]) if same else ([self.prefix_token_id], whole)
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """See `LM`: (log-probability, whether greedy decoding gives it) of each continuation behind its context."""
+        self.counts.without_context += sum(request.args[0] == "" for request in requests)
+        answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return answers
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
+    ) -> list[tuple[float, bool]]:
+        """See `TemplateLM`."""
+        asked = [Asked([*context, *continuation], len(context)) for _, context, continuation in requests]
+        found = likelihoods(self.predictor, asked, self.batch, self.progress)
+        self.counts.requests += len(found)
+        self.counts.cut += sum(one.cut for one in found)
+        self.counts.in_pieces += sum(one.pieces > 1 for one in found)
+        return [(one.log_probability, one.greedy) for one in found]
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
+        """See `LM`: the log-probability of each whole text, its first token included, as lm-evaluation-harness wants
+        it. What it is without that token `rolled` says."""
+        texts = [request.args[0] for request in requests]
+        rows = encoded(self.task, texts)
+        asked = [Asked([self.eot_token_id, *row], 1) for row in rows]
+        found = likelihoods(self.predictor, asked, self.batch, self.progress)
+        self.counts.requests += len(found)
+        self.counts.in_pieces += sum(one.pieces > 1 for one in found)
+        for request, text, row, one in zip(requests, texts, rows, found):
+            if row:
+                size = len(self._spellings[row[0]])
+                units, first_units = units_of(text), {"word": words_before(text, size), "byte": size}
+                nats, first = float(one.nats.sum()), float(one.nats[0])
+                self.rolled.append(Rolled(request.task_name, nats, first, len(row), units, first_units))
+        return [one.log_probability for one in found]
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
+        """See `LM`: greedy completions, up to what is to stop them. Raises `ValueError` if they shall be drawn."""
+        found = []
+        for number, request in enumerate(requests, 1):
+            context, settings = request.args
+            if settings.get("do_sample") and settings.get("temperature", 1.0) != 0:
+                raise ValueError(f"{request.task_name} asks for completions that are drawn; here they are greedy")
+            found.append(self._generate(context, settings))
+            if self.progress is not None:
+                self.progress(number, len(requests))
+        return found
+
+    @torch.no_grad()
+    def _generate(self, context: str, settings: Mapping[str, Any]) -> str:
+        until = settings.get("until") or []
+        stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
+        prompt = self.tok_encode(context) or [self.eot_token_id]
+        limit = min(int(settings.get("max_gen_toks", 256)), self.predictor.context - 1)
+        room = self.predictor.context - limit
+        self.counts.generations += 1
+        self.counts.cut_prompts += len(prompt) > room
+        cursor, logits = self.predictor.start(torch.tensor([prompt[-room:]]))
+        tokens: list[int] = []
+        text = ""
+        while len(tokens) < limit:
+            token = int(logits.argmax(-1))
+            if token == self.eot_token_id:
+                break
+            tokens.append(token)
+            text = self.task.bpe.decode(tokens)
+            ends = [text.index(stop) for stop in stops if stop in text]
+            if ends:
+                return text[: min(ends)]
+            if len(tokens) < limit:
+                logits = self.predictor.extend(cursor, torch.tensor([[token]]))[:, -1]
+        return text
+
+
+_WORD = re.compile(r"\S+")
+
+
+def units_of(text: str) -> dict[str, int]:
+    """White-space separated words, and bytes of UTF-8."""
+    return {"word": sum(1 for _ in _WORD.finditer(text)), "byte": len(text.encode())}
+
+
+def words_before(text: str, size: int) -> int:
+    """How many words begin in the first `size` bytes."""
+    return sum(len(text[: found.start()].encode()) < size for found in _WORD.finditer(text[:size]))

@@ -1,0 +1,204 @@
+"""lm-evaluation-harness: benchmarks by name, run on a model of ours, and what a report keeps of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from statewise.config import unknown
+from statewise.decoding.base import Predictor
+from statewise.evaluation import per_unit
+from statewise.tasks.base import RunningText
+from statewise.zero_shot.likelihood import Progress
+
+if TYPE_CHECKING:
+    from statewise.zero_shot.adaptor import Rolled
+
+PAPER = ("arc_easy", "hellaswag", "piqa", "sciq", "lambada")
+"""The zero-shot benchmarks of the State-Prediction Separation paper. LAMBADA has several names that begin so."""
+RESAMPLES = 1000
+"""Draws behind the standard error of a metric that has no formula for it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmarks:
+    """Benchmarks that were found, before their data are loaded."""
+
+    names: tuple[str, ...]
+    manager: Any
+    """The package's own, which knows their files."""
+
+
+def find(names: Sequence[str], folder: Path | None = None) -> Benchmarks:
+    """Benchmarks by name, groups and tags of them too: those whose YAML files lie in `folder`, else the package's own.
+
+    Raises `ValueError` if the extra is missing, there is no such folder or name, or one is named twice.
+    """
+    if not names:
+        raise ValueError("--tasks names no benchmark")
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    if twice:
+        raise ValueError(f"--tasks names {twice[0]} twice")
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder of benchmarks")
+    try:
+        from lm_eval.tasks import TaskManager
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "lm_eval":
+            raise
+        raise ValueError("lm-eval needs the extra `eval`: pip install 'statewise[eval]'") from None
+    if folder is not None:
+        # To look into thousands of files of the package is slow, and for nothing if all lies in the folder.
+        manager = _made(lambda: TaskManager(include_path=str(folder), include_defaults=False), str(folder))
+        if all(name in manager.all_tasks for name in names):
+            return Benchmarks(tuple(names), manager)
+    manager = TaskManager(include_path=None if folder is None else str(folder))
+    for name in names:
+        if name not in manager.all_tasks:
+            raise ValueError(_unknown(name, manager.all_tasks))
+    return Benchmarks(tuple(names), manager)
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    """The near misses, without the thousands of all choices."""
+    return unknown("benchmark", name, known).partition("choices:")[0].rstrip(": ") + "; --include-path adds your own"
+
+
+def _made(make: Any, what: str) -> Any:
+    """What the package makes of files; whatever it finds wrong with them is a `ValueError`."""
+    try:
+        return make()
+    except Exception as error:  # YAML, templates, data sets: each raises its own
+        raise ValueError(f"lm-evaluation-harness cannot load {what}: {type(error).__name__}: {error}") from error
+
+
+def run(
+    predictor: Predictor,
+    task: RunningText,
+    benchmarks: Benchmarks,
+    *,
+    limit: int | None,
+    batch: int,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Evaluates the model on the benchmarks, each on its first `limit` documents (null: all). Returns a report.
+
+    Raises `ValueError` if their data cannot be loaded or if one asks for what a model of ours cannot do.
+    """
+    from lm_eval.evaluator import simple_evaluate
+
+    from statewise.zero_shot.adaptor import HarnessModel
+
+    model = HarnessModel(predictor, task, batch, progress)
+    with _quiet():
+        names = ", ".join(benchmarks.names)
+        loaded = _made(lambda: benchmarks.manager.load(list(benchmarks.names)), names)
+        found = simple_evaluate(
+            model=model,
+            tasks=_outermost(loaded),
+            task_manager=benchmarks.manager,
+            limit=limit,
+            bootstrap_iters=RESAMPLES,
+            log_samples=False,
+        )
+    results = {name: _metrics(values) for name, values in found["results"].items()}
+    report: dict[str, Any] = {
+        "lm_eval": importlib.metadata.version("lm_eval"),
+        "limit": limit,
+        "benchmarks": {
+            name: {
+                "version": found["versions"].get(name),
+                "shots": found["n-shot"].get(name),
+                "num": found.get("n-samples", {}).get(name, {}).get("effective"),
+                "metrics": metrics,
+            }
+            for name, metrics in results.items()
+        },
+        "whole_texts": whole_texts(model.rolled),
+        "counts": dataclasses.asdict(model.counts),
+    }
+    average = paper_average(results)
+    return report if average is None else {**report, "average": average}
+
+
+def _outermost(loaded: Mapping[str, Any]) -> list[Any]:
+    """Groups and benchmarks that belong to no other group."""
+    within = {name for members in loaded["group_map"].values() for name in members}
+    return [one for name, one in [*loaded["groups"].items(), *loaded["tasks"].items()] if name not in within]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What the package prints goes to the error stream; and it starts no processes beside a loaded model."""
+    before = os.environ.get("DISABLE_MULTIPROC")
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if before is None:
+            del os.environ["DISABLE_MULTIPROC"]
+        else:
+            os.environ["DISABLE_MULTIPROC"] = before
+
+
+def _metrics(values: Mapping[str, Any]) -> dict[str, float | None]:
+    """The numbers among what the package says of a benchmark; those of no particular filter by their plain name. None:
+    it knows no standard error."""
+    found: dict[str, float | None] = {}
+    for key, value in values.items():
+        metric, comma, chosen = key.partition(",")
+        if comma:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            found[metric if chosen == "none" else key] = float(value) if number else None
+    return found
+
+
+def whole_texts(rolled: Sequence[Rolled]) -> dict[str, dict[str, Any]]:
+    """Of each benchmark that asked for whole texts: `loss` (nats a token) and the same nats by words and bytes,
+    `with_first`, as lm-evaluation-harness counts, and `without_first` tokens, of which our models predict none.
+
+    Nats and units are those of the same tokens, as in `statewise evaluate`.
+    """
+    found = {}
+    for name in dict.fromkeys(one.benchmark for one in rolled):
+        mine = [one for one in rolled if one.benchmark == name]
+        units = {unit: sum(one.units[unit] for one in mine) for unit in ("word", "byte")}
+        firsts = {unit: sum(one.first_units[unit] for one in mine) for unit in units}
+        tokens, nats, first = (sum(values) for values in zip(*((one.tokens, one.nats, one.first_nats) for one in mine)))
+        found[name] = {
+            "texts": len(mine),
+            "tokens": tokens,
+            "with_first": _losses(nats, tokens, units),
+            "without_first": _losses(
+                nats - first, tokens - len(mine), {unit: count - firsts[unit] for unit, count in units.items()}
+            ),
+        }
+    return found
+
+
+def _losses(nats: float, tokens: int, units: Mapping[str, int]) -> dict[str, float]:
+    return {"loss": nats / tokens, **per_unit(nats, units)} if tokens else {}
+
+
+def paper_average(results: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any] | None:
+    """The mean accuracy over the paper's five benchmarks, normalised where there is such a one but for LAMBADA, and
+    which metric of what it is made of; None unless all are there."""
+    of: dict[str, str] = {}
+    for benchmark in PAPER:
+        names = [
+            name for name in results if name == benchmark or (name.startswith("lambada_") and benchmark == "lambada")
+        ]
+        if not names:
+            return None
+        normalised = benchmark != "lambada" and "acc_norm" in results[names[0]]
+        of[names[0]] = "acc_norm" if normalised else "acc"
+    values = [results[name].get(metric) for name, metric in of.items()]
+    known = [value for value in values if value is not None]
+    return {"accuracy": sum(known) / len(known), "of": of} if len(known) == len(PAPER) else None
