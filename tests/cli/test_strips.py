@@ -125,6 +125,13 @@ def test_lifted_learning_is_good_for_other_sizes(capsys, folder, tmp_path):
     code, out, _ = called(capsys, "verify", tmp_path / "lifted", "--against", "ferry:3x2", "--drawn-only")
     assert code in (0, 1)
     assert "drawn traces" in out
+    code, out, _ = called(capsys, "show", tmp_path / "lifted")
+    assert code == 0
+    assert "learned lifted:" in out
+    assert "sail l0 l1" in out
+    assert called(capsys, "show", tmp_path / "lifted", "--against", "ferry:2x1")[0] == 0
+    assert called(capsys, "evaluate", tmp_path / "lifted", "--traces", tmp_path / "t.csv")[0] == 0
+    assert called(capsys, "verify", tmp_path / "lifted", "--against", tmp_path / "lifted")[0] == 0
 
 
 @pytest.mark.skipif(not installed(), reason="no planner is installed")
@@ -158,6 +165,8 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["learn", "train.csv", "--atoms", "many", "--out", "x"], "a number or auto, not 'many'"),
         (["learn", "train.csv", "--atomz", "3", "--out", "x"], "did you mean --atoms"),
         (["learn", "train.csv", "--lifted", "--noise", "0.7", "--out", "x"], "noise must be a share"),
+        (["learn", "train.csv", "--lifted", "--atoms", "3", "--out", "x"], "do not go with --lifted"),
+        (["show", "binary"], "binary: not a model: byte 0 is no UTF-8 text"),
         (["evaluate", "learned", "--traces", "odd.csv"], "odd.csv:2: 'd' is no action of the model"),
         (["evaluate", "learned"], "--traces FILE, --against REFERENCE"),
         (["verify", "learned", "--against", "ferry:2"], "written ferry:PORTSxCARS"),
@@ -180,6 +189,7 @@ def test_bad_input_is_answered_in_the_users_words(capsys, folder, monkeypatch, w
     (folder / "gap.csv").write_text("trace_id,action\n1,a\n2,c\n1,b\n")
     (folder / "late.csv").write_text("trace_id,action,label\n1,a,0\n1,b,1\n1,c,0\n")
     (folder / "odd.csv").write_text("trace_id,action\n1,d\n")
+    (folder / "binary").write_bytes(b"\xff\xfe\x00")
     code, _, err = called(capsys, *words)
     assert code == 2
     assert said in err

@@ -69,6 +69,15 @@ def test_an_unmatched_atom_never_takes_a_name_twice():
     assert named.atoms == ("p", "q", "r", "p1")
 
 
+def test_an_atom_that_is_hardly_the_same_keeps_its_name():
+    true = ActionModel.of(["x"], {"a": (["x"], [], []), "b": ([], ["x"], []), "c": ([], [], ["x"])})
+    near = ActionModel.of(["p0"], {"a": (["p0"], [], []), "b": ([], ["p0"], []), "c": ([], [], [])})
+    far = ActionModel.of(["p0"], {"a": (["p0"], [], []), "b": ([], [], ["p0"]), "c": ([], ["p0"], [])})
+    assert renamed(near, match_atoms(near, true)).atoms == ("x",)  # 2 of 3 places: 0.8
+    assert match_atoms(far, true).pairs == ((0, 0),)  # 1 of 3: 0.33
+    assert renamed(far, match_atoms(far, true)).atoms == ("p0",)
+
+
 def test_other_actions_and_another_model_are_refused():
     with pytest.raises(ValueError, match="different actions"):
         match_atoms(domain("simple").model, domain("blocksworld:2").model)

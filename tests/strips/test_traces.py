@@ -311,5 +311,5 @@ def test_unknown_domains_and_sizes_are_answered_with_what_there_is(spec, message
 
 
 def test_too_few_states_to_begin_in():
-    with pytest.raises(ValueError, match="blocksworld:1 has 2 states, fewer than the 4 initial states"):
+    with pytest.raises(ValueError, match="blocksworld:1 has 2 states, and walks are to begin in 4"):
         traces(domain("blocksworld:1"), 5, 5, 1)

@@ -41,7 +41,10 @@ class Domain:
         """
         known = self.model.reachable(self.start, limit=10_000)
         if len(known) < count:
-            raise ValueError(f"{self.name} has {len(known)} states, fewer than the {count} initial states asked for")
+            raise ValueError(
+                f"{self.name} has {len(known)} states, and walks are to begin in {count} different ones: take a larger "
+                "instance"
+            )
         chosen = np.random.default_rng([states_seed, 2024]).choice(len(known), count, replace=False)
         return [known[place] for place in chosen]
 

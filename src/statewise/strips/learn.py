@@ -1,4 +1,4 @@
-"""Learning an action model from traces: restarts of the STRIPS Transformer together, then the best of all of them."""
+"""Learning an action model from traces: restarts of the STRIPS Transformer together, then one model of all."""
 
 from __future__ import annotations
 

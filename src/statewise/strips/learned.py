@@ -3,8 +3,8 @@
 model.json       the action model
 theta.npz        theta of every restart [R, L, A, 3] at the end
 report.json      how it was learned: settings, what each restart reached, the pool
-log.jsonl        a line a check: step, accuracy of the restarts
 checkpoint.npz   while learning goes on: everything that it needs to be resumed
+schemas.json     of a model that was learned lifted, in place of theta.npz: its schemas; model.json has it grounded
 """
 
 from __future__ import annotations
@@ -45,18 +45,29 @@ class Learned:
     def load(cls, folder: Path) -> Learned:
         """Reads the folder. Raises `FileNotFoundError` if learning has not come to its end there, `ValueError` if it is
         damaged."""
-        if not (folder / "model.json").is_file():
-            unfinished = (folder / "checkpoint.npz").exists()
-            raise FileNotFoundError(
-                f"{folder} holds no learned model"
-                + (": learning was interrupted; the same command goes on" if unfinished else "")
-            )
-        model = ActionModel.from_json((folder / "model.json").read_text(), str(folder / "model.json"))
+        model = read_learned_model(folder)
         try:
             report = json.loads((folder / "report.json").read_text())
         except ValueError as error:
             raise ValueError(f"{folder / 'report.json'}: not JSON: {error}") from None
         return cls(model, read_arrays(folder / "theta.npz", "theta")["theta"], report)
+
+
+def read_learned_model(folder: Path) -> ActionModel:
+    """The action model of a folder, learned lifted or not. Raises `FileNotFoundError` if learning has not come to its
+    end there, `ValueError` if it is damaged."""
+    path = folder / "model.json"
+    if not path.is_file():
+        unfinished = (folder / "checkpoint.npz").exists()
+        raise FileNotFoundError(
+            f"{folder} holds no learned model"
+            + (": learning was interrupted; the same command goes on" if unfinished else "")
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: byte {error.start} is no UTF-8 text") from None
+    return ActionModel.from_json(text, str(path))
 
 
 def is_learned(folder: Path) -> bool:

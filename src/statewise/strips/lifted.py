@@ -22,7 +22,7 @@ from statewise.strips.head_arrays import Heads, Judge
 from statewise.strips.learned import is_learned, write_schemas
 from statewise.strips.model import ActionModel
 from statewise.strips.pooling import Candidates, pool, prune, sound
-from statewise.strips.schemas import Literal, Schema, arguments, ground
+from statewise.strips.schemas import Literal, Schema, arguments, ground, schema_lines
 from statewise.strips.settings import Attempt, Settings
 from statewise.strips.traces import Traces
 
@@ -52,15 +52,8 @@ class LiftedModel:
         return ground(self.schemas, actions)
 
     def as_lines(self) -> list[str]:
-        """The schemas as text, `x1 x2 ...` standing for their arguments."""
-        lines = []
-        for name, schema in self.schemas.items():
-            lines.append(name)
-            for title, literals in (("pre", schema.pre), ("add", schema.add), ("del", schema.delete)):
-                spelled = (" ".join((predicate, *(f"x{at + 1}" for at in places)))
-                           for predicate, places in sorted(literals))  # fmt: skip
-                lines.append(f"  {title}  {', '.join(spelled) or '-'}")
-        return lines
+        """The schemas as text."""
+        return schema_lines(self.schemas)
 
 
 def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[str, int]]:

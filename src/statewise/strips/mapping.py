@@ -10,6 +10,8 @@ import numpy as np
 from statewise.strips.model import ActionModel
 
 KINDS = ("pre", "add", "delete")
+CLEAR = 0.7
+"""Overlap from which on a learned atom gets the reference atom's name: below it the name would say what is not so."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,13 @@ class Match:
         matched = {theirs for _, theirs in self.pairs}
         return tuple(at for at in range(len(self.reference)) if at not in matched)
 
-    def as_names(self) -> dict[str, str]:
-        """The reference atom's name for each matched learned atom's name."""
-        return {self.learned[mine]: self.reference[theirs] for mine, theirs in self.pairs}
+    def as_names(self, overlap: float = 0.0) -> dict[str, str]:
+        """The reference atom's name for each learned atom's name that was matched with at least so much overlap."""
+        return {
+            self.learned[mine]: self.reference[theirs]
+            for (mine, theirs), score in zip(self.pairs, self.scores)
+            if score >= overlap
+        }
 
     def as_text(self) -> str:
         """A line for each atom: pairs with their overlap, then what is unmatched on either side."""
@@ -87,14 +93,14 @@ def match_atoms(learned: ActionModel, reference: ActionModel) -> Match:
 
 
 def renamed(learned: ActionModel, match: Match) -> ActionModel:
-    """The learned model with the names of the matched reference atoms.
+    """The learned model with the names of the reference atoms that are clearly the same (an overlap of `CLEAR`).
 
-    An unmatched atom keeps its name, or is called `p0`, `p1`, ... where a matched one has that name now. `match` must
+    Any other atom keeps its name, or is called `p0`, `p1`, ... where a matched one has that name now. `match` must
     be one of this model's atoms; raises `ValueError` otherwise.
     """
     if match.learned != learned.atoms:
         raise ValueError("the matching is of another model: its learned atoms are not those of this one")
-    names = match.as_names()
+    names = match.as_names(CLEAR)
     taken = {*match.reference, *learned.atoms}  # nor a name that meant another atom before
     used = set(names.values())
     chosen = []

@@ -20,6 +20,18 @@ class Schema:
     delete: frozenset[Literal]
 
 
+def schema_lines(schemas: Mapping[str, Schema]) -> list[str]:
+    """Schemas as text, `x1 x2 ...` standing for their arguments."""
+    lines = []
+    for name, schema in schemas.items():
+        lines.append(name)
+        for title, literals in (("pre", schema.pre), ("add", schema.add), ("del", schema.delete)):
+            spelled = (" ".join((predicate, *(f"x{at + 1}" for at in places)))
+                       for predicate, places in sorted(literals))  # fmt: skip
+            lines.append(f"  {title}  {', '.join(spelled) or '-'}")
+    return lines
+
+
 def arguments(action: str) -> tuple[str, tuple[str, ...]]:
     """Schema and objects of a ground action that is written `schema object object`."""
     schema, *objects = action.split()

@@ -10,7 +10,7 @@ class Settings:
     """How to learn. Optimiser, batch and learning rate are the paper's."""
 
     atoms: int | None = None
-    """Heads a restart; None: the number is to be found. Then there are more than enough."""
+    """Heads a restart; None: the number is to be found. Then there are twice as many as actions."""
     restarts: int = 10
     """Restarts, which train together."""
     steps: int = 20_000

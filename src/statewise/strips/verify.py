@@ -1,11 +1,12 @@
 """Are two action models equivalent? Decided exactly, with a shortest counterexample where they are not.
 
 The STRIPS Transformer paper tests a learned model on random traces, since whether it equals the hidden one "cannot be
-determined in general". It can, for action models: see `containment`. There are two notions, and both are of use:
+determined in general". It can, for action models: see `containment`. There are three notions, each of use:
 
 - *Definition 1*: the two accept the same traces, out of all traces.
 - *real states*: the two agree on the traces whose actions, all but the last, can be done from some real state of the
   reference domain. Models that differ under Definition 1 may be equivalent here.
+- *drawn traces*: the two agree on those of these that `traces` can draw, which is all that a learner can find out.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ def run(words: list[str]) -> int:
     parser = Parser(
         "strips learn",
         "Learns an action model from positive and negative traces: restarts of the STRIPS Transformer, all at once,\n"
-        "then one model from the sound heads of all of them. The same command goes on after an interruption.\n\n"
+        "then one model from the sound heads of all of them. The same command goes on after an interruption (with\n"
+        "--lifted it begins anew).\n\n"
         "  statewise strips learn train.csv --atoms 16 --out learned/\n"
         "  statewise strips learn train.csv --atoms auto --restarts 10 --out learned/\n"
-        "  statewise strips learn train.csv --lifted --out learned/     # schemas, good for instances of any size",
+        "  statewise strips learn train.csv --lifted --out learned/     # schemas, for instances of any size",
     )
     parser.add_argument("traces", metavar="FILE", help="CSV with trace_id,action[,label], or JSON lines")
     parser.add_argument("--atoms", default="auto", help="heads a restart, or auto: find the number (default)")
@@ -38,6 +39,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--out", metavar="FOLDER", required=True)
     parser.add_argument("--overwrite", action="store_true", help="replace what was learned there before")
     options = parser.parse_args(words)
+    if options.lifted and (options.atoms != "auto" or options.pool is not None):
+        raise ValueError("--atoms, --pool and --no-pool do not go with --lifted: it finds and pools predicates always")
     atoms = None if options.atoms == "auto" else _whole(options.atoms)
 
     from statewise.strips.settings import Settings
@@ -64,6 +67,8 @@ def run(words: list[str]) -> int:
         print("\n".join(lifted.as_lines()))
         print(f"{lifted.report['predicates']} predicates; {lifted.report['training_accuracy']:.4f} of the training "
               f"traces right, every prefix; wrote {out}")  # fmt: skip
+        if not lifted.report["predicates"]:
+            print("no predicate was found: give more --steps, --restarts or traces", file=sys.stderr)
         return 0
     learned = learn(given, settings, folder=out, progress=_progress())
     report = learned.report

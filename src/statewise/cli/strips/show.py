@@ -23,8 +23,9 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
-    from statewise.strips.learned import Learned
+    from statewise.strips.learned import Learned, read_schemas
     from statewise.strips.mapping import match_atoms, renamed
+    from statewise.strips.schemas import schema_lines
     from statewise.strips.show import parse_trace, save_attention, save_models, save_theta, show
 
     place = Path(options.model)
@@ -53,6 +54,9 @@ def run(words: list[str]) -> int:
             save_models(model.with_atoms(pairs), reference.with_atoms(theirs).with_actions(model.names),
                         picture("models.png"))  # fmt: skip
     trace = parse_trace(model, options.trace) if options.trace else None
+    schemas = read_schemas(place) if place.is_dir() else None
+    if schemas is not None:
+        print("learned lifted:", *schema_lines(schemas), "", sep="\n")
     print(show(model, trace))
     if into is not None:
         if trace is not None:

@@ -24,10 +24,14 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
     if schemas is not None and actions is not None:
         return ground(schemas, actions)
     if place.is_dir():
-        from statewise.strips.learned import Learned
+        from statewise.strips.learned import read_learned_model
 
-        return Learned.load(place).model
-    return ActionModel.from_json(place.read_text(), path)
+        return read_learned_model(place)
+    try:
+        text = place.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a model: byte {error.start} is no UTF-8 text") from None
+    return ActionModel.from_json(text, path)
 
 
 def read_reference(spec: str) -> Domain | ActionModel:
