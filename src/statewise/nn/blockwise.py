@@ -15,8 +15,8 @@ from torch import Tensor
 
 from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read
 
-BLOCK = 128
-"""Places of a block of queries."""
+QUERIES = 128
+"""Queries of a block, over all streams."""
 
 
 class _Part(NamedTuple):
@@ -45,13 +45,15 @@ def attend_blockwise(
     streams: tuple[int, ...],
     reach: Reach,
     documents: Tensor | None = None,
-    block: int = BLOCK,
+    block: int | None = None,
 ) -> Tensor:
     """Attention of the queries of `streams` to the keys of all streams.
 
     `query` (B, H, S, T, W), a row of S for each of `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are inputs
-    alone; `documents` (B, T) as in `Batch`. Returns (B, H, S, T, W). Every query must read some key.
+    alone; `documents` (B, T) as in `Batch`; `block` places of queries at a time. Returns (B, H, S, T, W). Every query
+    must read some key.
     """
+    block = block or QUERIES // len(streams)
     found: Tensor = _Blockwise.apply(query, key, value, streams, reach, documents, block)  # type: ignore[no-untyped-call]
     return found
 
@@ -83,10 +85,12 @@ def _blocks(
             high = end - 1 if stream == PREDICTION and PREDICTION not in streams else end
             if low >= high:
                 continue
-            parts.append(_Part(stream, low, high))
-            biases.append(
-                _bias(_Part(stream, low, high), start, end, stream_of, reach, documents if shared else None, like)
-            )
+            # Of what is read for ever, earlier places need no mask, unless documents begin among them.
+            cut = max(low, min(start, high)) if span is None and not shared else low
+            for part in (_Part(stream, low, cut), _Part(stream, cut, high)):
+                if part.start < part.end:
+                    parts.append(part)
+                    biases.append(_bias(part, start, end, stream_of, reach, documents if shared else None, like))
         yield _Block(start, end, parts, biases)
 
 
