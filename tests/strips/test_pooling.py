@@ -30,6 +30,10 @@ def random_heads(seed, count, actions=3, density=0.4):
     return Heads.of_theta((np.random.default_rng(seed).random((count, actions, 3)) < density).astype(float))
 
 
+def joined(*heads):
+    return Heads(*(np.concatenate([getattr(each, part) for each in heads]) for part in ("pre", "add", "delete")))
+
+
 def language(heads: Heads, longest=5):
     model = heads.model(NAMES[: heads.pre.shape[1]])
     return {
@@ -88,7 +92,7 @@ def test_verdicts_are_those_of_a_plain_loop(given_traces, seed, count):
 
 def test_several_models_are_judged_at_once():
     given_traces = traces(domain("simple"), 40, 8, 1)
-    judge, heads = Judge(given_traces), random_heads(1, 6).and_also(Heads.of_model(domain("simple").model))
+    judge, heads = Judge(given_traces), joined(random_heads(1, 6), Heads.of_model(domain("simple").model))
     found = judge.verdicts(heads)
     shaped = [each.reshape(3, 3, -1) for each in (found.alarms, found.catches)]
     together = judge.right(*shaped)
@@ -112,7 +116,7 @@ def test_unique_heads_are_the_first_of_each_kind_that_can_reject():
             ([1, 0, 0], [0, 1, 0], [0, 0, 0]),  # nothing deletes it
         )
     )
-    heads = mute.and_also(other).and_also(one).and_also(other).and_also(harmless).and_also(one)
+    heads = joined(mute, other, one, other, harmless, one)
     assert heads.unique().tolist() == [1, 2]
     assert heads.size().tolist() == [2, 2, 3, 2, 2, 3]
     assert len(heads.only([]).unique()) == 0
@@ -135,7 +139,7 @@ def true_and_junk(spec, num, junk, seed=1):
     true = Heads.of_model(world.model)
     false = random_heads(seed, junk, len(world.model.actions), 0.25)
     order = np.random.default_rng(seed).permutation(len(true) + junk)
-    heads = true.and_also(false).only(order)
+    heads = joined(true, false).only(order)
     return world, given_traces, heads, np.flatnonzero(order < len(true))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read
+from statewise.nn.streams import PREDICTION, Reach, may_read
 
 QUERIES = 128
 """Queries of a block, over all streams."""
@@ -188,6 +188,3 @@ def _scores(query: Tensor, keys: Tensor, block: _Block) -> Tensor:
             whole[..., at : at + size] += bias
         at += size
     return scores
-
-
-assert (INPUT, PREDICTION) == (0, 1), "streams number the rows of keys"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from statewise.nn.cache import KeyValueCache
-from statewise.nn.streams import INPUT, PREDICTION, Reach
+from statewise.nn.streams import Reach
 
 SLACK = 32
 """Places by which a window's store may go back without having forgotten what is then to be read."""
@@ -142,6 +142,3 @@ class StreamCache(KeyValueCache):
         for store in self._stores:
             if store is not None:
                 store.reorder(rows)
-
-
-assert (INPUT, PREDICTION) == (0, 1), "streams number the stores"

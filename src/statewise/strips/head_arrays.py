@@ -66,10 +66,6 @@ class Heads:
         """Some of them."""
         return Heads(self.pre[places], self.add[places], self.delete[places])
 
-    def and_also(self, more: Heads) -> Heads:
-        """These, then others."""
-        return Heads(*(np.concatenate(pair) for pair in zip(self._parts(), more._parts())))
-
     def unique(self) -> np.ndarray:
         """Places of the first of each kind that can reject anything at all: requires and deletes are not empty."""
         flat = np.concatenate(self._parts(), axis=1)
