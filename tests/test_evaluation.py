@@ -16,20 +16,20 @@ def test_teacher_forced_metrics_are_sums_over_scored_tokens():
     table = torch.rand(11, 11, generator=torch.Generator().manual_seed(0)) + 0.1
     table /= table.sum(1, keepdim=True)
     total, right, count = 0.0, 0, 0
-    hits = np.zeros(examples.tokens.shape, bool)
+    choices = np.full(examples.tokens.shape, -1)
     for row in range(7):
         for place in range(max(1, examples.prompt_lengths[row]), examples.lengths[row]):
             before, token = examples.tokens[row, place - 1], examples.tokens[row, place]
             total -= math.log(table[before, token])
-            hits[row, place] = int(table[before].argmax()) == token
-            right += hits[row, place]
+            choices[row, place] = int(table[before].argmax())
+            right += choices[row, place] == token
             count += 1
     for block in (1, 3, 100):
-        metrics, correct = teacher_forced(MarkovPredictor(table), examples, block=block)
+        metrics, chosen = teacher_forced(MarkovPredictor(table), examples, block=block)
         assert metrics["loss"] == pytest.approx(total / count, rel=1e-5)
         assert metrics["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
         assert metrics["token_accuracy"] == pytest.approx(right / count)
-        np.testing.assert_array_equal(correct, hits)
+        np.testing.assert_array_equal(chosen, choices)
 
 
 class Solver(MarkovPredictor):

@@ -12,14 +12,15 @@ from statewise.types import Batch, Examples
 
 
 def collate(examples: Examples) -> Batch:
-    """Right-padded batch; every answer token is scored, except a sequence's or a document's very first token."""
+    """Right-padded batch; every answer token is scored, except a document's very first token."""
     column = np.arange(examples.tokens.shape[1])
     real = column < examples.lengths[:, None]
-    scored = real & (column >= np.maximum(examples.prompt_lengths, 1)[:, None])
-    documents = None
+    place, documents = column, None
     if examples.documents is not None:
-        scored[:, 1:] &= examples.documents[:, 1:] == examples.documents[:, :-1]
+        opens = np.diff(examples.documents, axis=1, prepend=0) != 0
+        place = column - np.maximum.accumulate(np.where(opens, column, 0), axis=1)
         documents = torch.from_numpy(np.where(real, examples.documents, 0))
+    scored = real & (place >= np.maximum(examples.prompt_lengths, 1)[:, None])
     columns = np.flatnonzero(scored.any(axis=0))
     span = (int(columns[0]), int(columns[-1]) + 1) if len(columns) else (1, 1)
     return Batch(

@@ -35,11 +35,11 @@ def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examp
         metrics = task.score(asked, completions)
         samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
     few = max(1, min(block, LOGITS // (examples.tokens.shape[1] * len(task.vocab))))
-    forced, correct = teacher_forced(predictor, examples, block=few)
+    forced, chosen = teacher_forced(predictor, examples, block=few)
     units = task.units(examples)
     if units:
         forced |= per_unit(forced["loss"] * int(collate(examples).scored.sum()), units)
-    return Evaluation(metrics | forced | task.score_positions(examples, correct), len(examples), samples)
+    return Evaluation(metrics | forced | task.score_positions(examples, chosen), len(examples), samples)
 
 
 def per_unit(nats: float, units: Mapping[str, int]) -> dict[str, float]:
@@ -59,8 +59,9 @@ def _exp(loss: float) -> float:
 
 
 def teacher_forced(predictor: Predictor, examples: Examples, *, block: int) -> tuple[dict[str, float], np.ndarray]:
-    """Metrics of next-token prediction given the true past, and (n, T) bool: token t was the first choice."""
-    correct = np.zeros(examples.tokens.shape, bool)
+    """Metrics of next-token prediction given the true past, and (n, T) int64: the first choice for each scored token,
+    -1 elsewhere."""
+    chosen = np.full(examples.tokens.shape, -1, np.int64)
     total, count, right = 0.0, 0, 0
     for rows, part in blocks(examples, block):
         batch = collate(part)
@@ -68,15 +69,15 @@ def teacher_forced(predictor: Predictor, examples: Examples, *, block: int) -> t
         targets, scored = batch.targets
         logits = predictor.logits(batch)[:, first - 1 : end - 1].cpu()
         log_probs = logits.log_softmax(-1).gather(-1, targets[:, :, None])[:, :, 0]
-        hits = (logits.argmax(-1) == targets) & scored
+        first_choice = logits.argmax(-1)
         total -= float(torch.where(scored, log_probs, 0.0).double().sum())
         count += int(scored.sum())
-        right += int(hits.sum())
-        correct[rows[:, None], np.arange(first, end)] = hits.numpy()
+        right += int(((first_choice == targets) & scored).sum())
+        chosen[rows[:, None], np.arange(first, end)] = torch.where(scored, first_choice, -1).numpy()
     if count == 0:
         raise ValueError("these examples have no token to score")
     loss = total / count
-    return {"loss": loss, "perplexity": _exp(loss), "token_accuracy": right / count}, correct
+    return {"loss": loss, "perplexity": _exp(loss), "token_accuracy": right / count}, chosen
 
 
 def complete(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int) -> list[Completion]:

@@ -22,6 +22,12 @@ def data_file(tmp_path):
 
 
 FIELDS = {
+    "manhattan": [
+        {"rows": 6, "columns": 7, "max_moves": 20, "held_out_moves": 12, "held_out_rides": 80},
+        {"rows": 6, "columns": 7, "max_moves": 15, "held_out_moves": 15, "held_out_rides": 50, "rides": "shortest"},
+        {"rows": 6, "columns": 7, "max_moves": 15, "held_out_moves": 9, "held_out_rides": 50, "row": 50,
+         "rides": "noisy_shortest"},
+    ],
     "path_star": [
         {"degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 300},
         {"degree": 3, "length": 3, "nodes": 7, "held_out_graphs": 300, "encoding": "reverse"},

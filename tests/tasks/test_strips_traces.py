@@ -117,10 +117,10 @@ def test_forced_accuracy_is_of_places_where_one_action_is_legal():
     task = make(domain="simple", max_length=10, held_out_traces=5)
     examples = Examples.of([task.encode("a, c, b, c, a")], [1])
     # After `a` and after `b` only c is legal; after the first c both b and c are.
-    assert task.score_positions(examples, np.array([[0, 1, 0, 0, 0]], bool)) == {"forced_accuracy": 0.5}
-    assert task.score_positions(examples, np.array([[1, 1, 0, 1, 0]], bool)) == {"forced_accuracy": 1.0}
+    for given, share in (("c, c, b, b, b", 0.5), ("a, c, b, c, b", 1.0)):
+        assert task.score_positions(examples, task.encode(given)[None]) == {"forced_accuracy": share}
     free = Examples.of([task.encode("c, c")], [1])
-    assert task.score_positions(free, np.zeros((1, 2), bool)) == {}
+    assert task.score_positions(free, free.tokens) == {}
 
 
 def test_chance_is_that_of_a_random_action():

@@ -5,6 +5,10 @@ from statewise.config import Table
 TASKS = Table(
     "task",
     {
+        "manhattan": (
+            "statewise.tasks.manhattan.task:Manhattan",
+            "taxi rides through a city of one-way streets, on a map of yours or a grid",
+        ),
         "path_star": ("statewise.tasks.path_star:PathStar", "find the arm of a star graph that ends at the goal"),
         "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences, from a text file or JSON lines"),
         "stories": ("statewise.tasks.stories:Stories", "short stories, told onwards or towards a known ending"),

@@ -93,8 +93,9 @@ class Task(ABC):
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
         """Metrics of one completion for each example, in [0, 1] where 1 is perfect."""
 
-    def score_positions(self, examples: Examples, correct: np.ndarray) -> dict[str, float]:
-        """Metrics of teacher-forced predictions; `correct` (n, T) bool: the token was the model's first choice."""
+    def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
+        """Metrics of teacher-forced predictions; `chosen` (n, T) int64: the model's first choice at each position, -1
+        where the token is not scored."""
         return {}
 
     def units(self, examples: Examples) -> Mapping[str, int]:

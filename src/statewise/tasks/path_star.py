@@ -308,9 +308,9 @@ class PathStar(Task, World):
     def _branch_place(self) -> int:
         return self.config.length - 2 if self.config.encoding == "reverse" else 1
 
-    def score_positions(self, examples: Examples, correct: np.ndarray) -> dict[str, float]:
+    def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`position_1`, ...: accuracy at each node of the answer when the nodes before it are given."""
-        rows = np.arange(len(examples))
+        rows, correct = np.arange(len(examples)), chosen == examples.tokens
         return {
             f"position_{place + 1}": float(correct[rows, examples.prompt_lengths + place].mean())
             for place in range(self.config.length)

@@ -221,8 +221,9 @@ class StripsTraces(Task, World):
             whole += len(given) == len(examples.answer(row)) and rejected is None
         return {"legal_next": first / len(completions), "legal_traces": whole / len(completions)}
 
-    def score_positions(self, examples: Examples, correct: np.ndarray) -> dict[str, float]:
+    def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`forced_accuracy`: accuracy where but one action is legal. What comes next is chance anywhere else."""
+        correct = chosen == examples.tokens
         forced = np.zeros(correct.shape, bool)
         forced[:, 1:] = self._legal_after(examples).sum(axis=2)[:, :-1] == 1
         column = np.arange(correct.shape[1])

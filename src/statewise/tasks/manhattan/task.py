@@ -1,0 +1,316 @@
+"""Taxi rides as sequences: `ORIGIN DESTINATION turn ... turn end` (Vafa et al. 2024, as NextLat uses it).
+
+A model is given the origin and the destination and must find a way, turn by turn; where it is follows from the turns
+alone. Random traversals teach it the map and no way in particular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from statewise.tasks.automaton import Automaton, Pairs
+from statewise.tasks.base import Kept, Task
+from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.manhattan.checking import ILLEGAL_TURN, VALID, VERDICTS, Checked, check
+from statewise.tasks.manhattan.city import grid_city
+from statewise.tasks.manhattan.map_files import as_files, of_files, read_map
+from statewise.tasks.manhattan.prefixes import draw_prefixes
+from statewise.tasks.manhattan.rides import Style, draw_rides
+from statewise.tasks.manhattan.street_map import FAR, HEADINGS, StreetMap
+from statewise.tasks.packing import pack
+from statewise.tasks.vocab import Vocab
+from statewise.types import Completion, Examples, Headline
+
+HELD_OUT_SHARE = 16
+"""One pair of origin and destination in so many is held out: which, its hash decides."""
+LONGEST_RIDE = 128
+"""Tokens after which a decoded ride counts as one without an end, whatever the context."""
+
+
+@dataclass(frozen=True)
+class ManhattanConfig:
+    """Fields of `task: manhattan`."""
+
+    map: str | None = None
+    """Folder of a map, as `statewise data manhattan` and `statewise data city` write it; null: a grid city."""
+    rows: int = 12
+    """Rows of the grid city."""
+    columns: int = 16
+    """Columns of the grid city."""
+    city_seed: int = 1
+    """Which grid city."""
+    rides: Style = "random"
+    """`random`: traversals that turn at random as long as they can still arrive in `max_moves`. `shortest`: shortest
+    paths. `noisy_shortest`: fastest paths in traffic that is drawn anew for every batch."""
+    noise: float = 0.5
+    """How much traffic varies: the standard deviation of the logarithm of a street's time."""
+    max_moves: int = 100
+    """Moves of the longest ride."""
+    held_out_moves: int = 50
+    """Pairs of held-out rides are at most so many moves apart."""
+    held_out_rides: int = 1000
+    """Size of the fixed test set; its pairs of origin and destination are all different."""
+    row: int | None = None
+    """Tokens of a training row into which several rides are packed, none of which sees another; null: a ride a row."""
+    data_seed: int = 0
+    """Seed of the fixed test set."""
+
+    def __post_init__(self) -> None:
+        if self.max_moves < 1 or self.held_out_moves < 1 or self.held_out_rides < 1:
+            raise ValueError("task.max_moves, task.held_out_moves and task.held_out_rides must be at least 1")
+        if self.held_out_moves > self.max_moves:
+            raise ValueError(
+                f"task.held_out_moves {self.held_out_moves} is more than task.max_moves {self.max_moves}: held-out rides "
+                "could not be ridden"
+            )
+        if self.noise < 0:
+            raise ValueError(f"task.noise must not be negative, not {self.noise}")
+        if self.row is not None and self.row < self.max_moves + 3:
+            raise ValueError(
+                f"task.row {self.row} is shorter than the longest ride of {self.max_moves + 3} tokens: set it higher, "
+                "or task.max_moves lower"
+            )
+
+
+class Manhattan(Task, Automaton):
+    """Rides through a city. A state is where the ride is and its destination; N is "arrived"."""
+
+    Config = ManhattanConfig
+
+    def __init__(self, config: ManhattanConfig, kept: Kept | None = None) -> None:
+        self.config = config
+        if kept:
+            self.streets = of_files(kept)
+        elif config.map is not None:
+            self.streets = read_map(Path(config.map))
+        else:
+            self.streets = grid_city(config.rows, config.columns, config.city_seed)
+        self.N = len(self.streets)
+        self.end = self.N + len(HEADINGS)
+        self.vocab = Vocab([*self.streets.names, *HEADINGS, "end"])
+        self.context = max(config.max_moves + 3, config.row or 0)
+        self.headline = Headline("valid_trajectories", higher_is_better=True, solved_at=0.99)
+        begin, _, _ = self.streets.streets
+        places = "" if self.streets.places is not None else "; where its crossings lie is not known"
+        self.notes = [f"map: {self.N:,} crossings and {len(begin):,} streets{places}"]
+
+    def files(self) -> dict[str, bytes]:
+        """The map."""
+        return as_files(self.streets)
+
+    # Drawing rides
+
+    def training(self) -> None:
+        """Rides are drawn afresh without end."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
+        """n training rides, or rows packed with them; none is of a held-out pair."""
+        most, row = self.config.max_moves, self.config.row
+        if row is None:
+            return self._ride(rng, self.draw_ends(rng, n, most, held_out=False))[:]
+        parts: list[Examples] = []
+        while True:
+            missing = n * row - sum(int(part.lengths.sum()) for part in parts)
+            ends = self.draw_ends(rng, max(n, missing // (most + 3)), most, held_out=False)
+            parts.append(self._ride(rng, ends))
+            columns = ((part.tokens, part.lengths, part.prompt_lengths) for part in parts)
+            packed = pack(Examples(*map(np.concatenate, zip(*columns))), row)
+            if len(packed) > n:  # the last row may have room for more
+                return packed[:n]
+
+    def held_out(self, n: int | None = None) -> Examples:
+        """The fixed test set, or its first n rides."""
+        return self._held_out[: n if n is not None else len(self._held_out)]
+
+    @cached_property
+    def _held_out(self) -> Examples:
+        rng = np.random.default_rng([self.config.data_seed, 2])
+        pairs = self.draw_ends(rng, self.config.held_out_rides, self.config.held_out_moves, held_out=True)
+        return self._ride(rng, pairs)[:]
+
+    def draw_ends(self, rng: np.random.Generator, n: int, most_moves: int, *, held_out: bool) -> np.ndarray:
+        """(n, 2) origins and destinations, 1 to `most_moves` apart; if held out, all different."""
+        found, fruitless = np.empty((0, 2), np.int64), 0
+        while len(found) < n:
+            drawn = rng.integers(self.N, size=(int((n - len(found)) * (HELD_OUT_SHARE if held_out else 1.2)) + 64, 2))
+            moves = self.streets.moves[drawn[:, 1], drawn[:, 0]]
+            drawn = drawn[(moves >= 1) & (moves <= most_moves) & (self._is_held_out(drawn) == held_out)]
+            before = len(found)
+            found = np.concatenate([found, drawn])
+            if held_out:
+                found = found[np.sort(np.unique(found, axis=0, return_index=True)[1])]
+            fruitless = 0 if len(found) > before else fruitless + 1
+            if fruitless == 100:
+                raise ValueError(
+                    f"the map has too few pairs of crossings at most {most_moves} moves apart: {len(found)} were found "
+                    f"{'to hold out ' if held_out else ''}of {n}. Choose a larger map"
+                    + (", or set task.held_out_rides lower" if held_out else "")
+                )
+        return found[:n]
+
+    def _is_held_out(self, pairs: np.ndarray) -> np.ndarray:
+        """(n,) bool: a share of the pairs that their hash chooses."""
+        value = (pairs[:, 0] * self.N + pairs[:, 1]).astype(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
+        return (value >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
+
+    def _ride(self, rng: np.random.Generator, pairs: np.ndarray) -> Examples:
+        """A ride for each pair, all as wide as the longest can be."""
+        config = self.config
+        turns, moves = draw_rides(
+            self.streets, rng, pairs, style=config.rides, most_moves=config.max_moves, noise=config.noise
+        )
+        tokens = np.zeros((len(pairs), config.max_moves + 3), np.int64)
+        tokens[:, :2] = pairs
+        tokens[:, 2:-1] = np.where(turns >= 0, turns + np.int64(self.N), 0)
+        tokens[np.arange(len(pairs)), moves + 2] = self.end
+        return Examples(tokens, moves + 3, np.full(len(pairs), 2))
+
+    # Text and files
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of words with spaces between them."""
+        return self.vocab.encode(text.split())
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Words with spaces between them."""
+        return " ".join(self.vocab.decode(tokens))
+
+    def read(self, path: Path) -> Examples:
+        """Rides of a file, one a line. Raises `ValueError` with the line for one that is not valid."""
+        rides, lines = self.read_any(path)
+        problems = Problems(path)
+        for row, (verdict, moves, illegal) in enumerate(zip(*(column.tolist() for column in self.check(rides)))):
+            if verdict != VALID:
+                problems.add(lines[row], self._what_is_wrong(rides, row, VERDICTS[verdict], illegal))
+            elif moves + 3 > self.context:
+                problems.add(lines[row], f"{moves + 3} tokens, but the longest ride of this task has {self.context}")
+        problems.raise_if_any()
+        return rides
+
+    def read_any(self, path: Path) -> tuple[Examples, list[int]]:
+        """Rides of a file, valid or not, and their lines. Raises `ValueError` with the line for unknown words."""
+        rows, lines, problems = [], [], Problems(path)
+        for number, line in read_lines(path):
+            try:
+                rows.append(self.encode(line))
+                lines.append(number)
+            except ValueError as error:
+                problems.add(number, str(error))
+        problems.raise_if_any()
+        return Examples.of(rows, [2] * len(rows)), lines
+
+    def check(self, rides: Examples) -> Checked:
+        """Whether rides are valid; see `checking.check`."""
+        return check(self.streets, rides.tokens, rides.lengths)
+
+    def _what_is_wrong(self, rides: Examples, row: int, verdict: str, illegal: int) -> str:
+        words = self.vocab.decode(rides.tokens[row, : rides.lengths[row]])
+        if illegal >= 0:
+            if illegal < 2:
+                return "a ride begins with origin and destination, two crossings of the map"
+            at = self.states_after(rides.tokens[row : row + 1, :illegal])[0, 0]
+            ways = ", ".join(HEADINGS[number] for number in np.flatnonzero(self.streets.neighbour[at] >= 0))
+            return (
+                f"turn {illegal - 1}, {words[illegal]}, is illegal: from {self.streets.names[at]} "
+                + (f"streets lead {ways}" if ways else "no street leads on")
+            )
+        return "the ride has no `end`" if verdict == "no_end" else f"the ride does not end at {words[1]}"
+
+    # Scores
+
+    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
+        """`valid_trajectories`: all turns are legal and the first `end` comes at the destination, within 128 tokens.
+        `legal_rides`: at least one turn, and up to the first `end` none that is illegal."""
+        room = LONGEST_RIDE - 2
+        rides = Examples.of(
+            [np.concatenate([examples.prompt(row), completion.tokens[:room]])
+             for row, completion in enumerate(completions)], [2] * len(completions),
+        )  # fmt: skip
+        verdicts, moves, _ = self.check(rides)
+        legal = (verdicts != ILLEGAL_TURN) & (moves > 0)
+        return {"valid_trajectories": float((verdicts == VALID).mean()), "legal_rides": float(legal.mean())}
+
+    def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
+        """`next_token_test`: the first choice is a legal turn, or `end` at the destination."""
+        states = self._states(examples)
+        rows, columns = np.nonzero(chosen >= 0)
+        legal = self.step(states[rows, columns - 1], chosen[rows, columns])[:, 0] >= 0
+        return {"next_token_test": float(legal.mean())} if len(legal) else {}
+
+    # World
+
+    def _states(self, examples: Examples) -> np.ndarray:
+        """(n, T, 2): the state after each position from the destination's on, -1 elsewhere."""
+        tokens = examples.tokens
+        states = np.full((*tokens.shape, 2), -1, np.int64)
+        if tokens.shape[1] < 2:
+            return states
+        now = self.states_after(tokens[:, :2])
+        for place in range(1, tokens.shape[1]):
+            now = self.step(now, tokens[:, place]) if place > 1 else now
+            states[:, place] = np.where((place < examples.lengths)[:, None], now, -1)
+        return states
+
+    def labels(self, examples: Examples) -> np.ndarray:
+        """(n, T): the crossing where the ride is, from the destination's position on; -1 once it has ended."""
+        at = self._states(examples)[:, :, 0]
+        return np.where(at == self.N, -1, at)
+
+    def legal(self, prefix: np.ndarray) -> np.ndarray:
+        """The crossings, for the first two; then the turns that there are, and `end` at the destination."""
+        if len(prefix) < 2:
+            return np.arange(self.N)
+        if len(prefix) >= self.context:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(self.allowed(self.states_after(prefix[None]))[0])
+
+    def states_after(self, tokens: np.ndarray) -> np.ndarray:
+        """See `Automaton.states_after`; prefixes hold origin and destination at least."""
+        states = tokens[:, :2].astype(np.int64)
+        states[(states < 0).any(axis=1) | (states >= self.N).any(axis=1)] = -1
+        for column in tokens[:, 2:].T:
+            states = self.step(states, column)
+        return states
+
+    def step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """See `Automaton.step`."""
+        at, goal = states.T
+        heading = tokens - self.N
+        turning = (heading >= 0) & (heading < len(HEADINGS)) & (at >= 0) & (at < self.N)
+        ahead = self.streets.neighbour[np.where(turning, at, 0), np.where(turning, heading, 0)]
+        after = np.where(turning, ahead, -1)
+        after = np.where((tokens == self.end) & (at == goal) & (at >= 0), self.N, after)
+        return np.stack([after, np.where(after >= 0, goal, -1)], axis=1)
+
+    def allowed(self, states: np.ndarray) -> np.ndarray:
+        """See `Automaton.allowed`."""
+        at, goal = states.T
+        riding = (at >= 0) & (at < self.N)
+        found = np.zeros((len(states), len(self.vocab)), bool)
+        found[:, self.N : self.end] = riding[:, None] & (self.streets.neighbour[np.where(riding, at, 0)] >= 0)
+        found[:, self.end] = riding & (at == goal)
+        return found
+
+    def tokens_left(self, states: np.ndarray) -> np.ndarray:
+        """See `Automaton.tokens_left`."""
+        at, goal = states.T
+        riding = (at >= 0) & (at < self.N)
+        moves = self.streets.moves[np.where(riding, goal, 0), np.where(riding, at, 0)].astype(np.int64)
+        return np.where(riding, np.where(moves == FAR, -1, moves + 1), np.where(at == self.N, 0, -1))
+
+    def draw_pairs(self, rng: np.random.Generator, n: int, *, alike: bool) -> Pairs:
+        """See `Automaton.draw_pairs`; how prefixes are drawn says `prefixes.draw_prefixes`."""
+        config = self.config
+        pairs = draw_prefixes(self.streets, rng, n, alike, config.held_out_moves, config.max_moves)
+        sides = [
+            Examples.of([np.append(prefix[:2], prefix[2:] + self.N) for prefix in side], [len(prefix) for prefix in side])
+            for side in zip(*pairs)
+        ]
+        return Pairs(*sides, asked=n)

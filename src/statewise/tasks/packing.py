@@ -1,0 +1,32 @@
+"""Several sequences in one row, so that little of a batch is padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from statewise.types import Examples
+
+
+def pack(examples: Examples, row: int) -> Examples:
+    """Sequences in their order in rows of `row` tokens, as many whole ones in each as fit; each is a document.
+
+    All must have prompts of one length, and none may be longer than a row.
+    """
+    lengths = examples.lengths
+    assert len(np.unique(examples.prompt_lengths)) == 1 and lengths.max() <= row
+    ends = np.cumsum(lengths)
+    firsts = [0]  # the first sequence of each row
+    while firsts[-1] < len(examples):
+        start = ends[firsts[-1]] - lengths[firsts[-1]]
+        firsts.append(int(np.searchsorted(ends, start + row, side="right")))
+    opens = np.array(firsts[:-1])
+    which = np.repeat(np.arange(len(opens)), np.diff(firsts))
+    starts = ends - lengths - (ends - lengths)[opens][which]
+    tokens, documents = np.zeros((2, len(opens), row), np.int64)
+    sequence, place = np.nonzero(np.arange(examples.tokens.shape[1]) < lengths[:, None])
+    at = which[sequence], starts[sequence] + place
+    tokens[at] = examples.tokens[sequence, place]
+    documents[at] = sequence - opens[which[sequence]] + 1
+    filled = np.bincount(which, weights=lengths).astype(np.int64)
+    prompts = examples.prompt_lengths[opens]
+    return Examples(tokens, filled, prompts, np.maximum.accumulate(documents, axis=1))
