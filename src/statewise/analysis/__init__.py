@@ -5,6 +5,18 @@ from statewise.config import Table
 ANALYSES = Table(
     "analysis",
     {
+        "compression": (
+            "statewise.analysis.compression:Compression",
+            "whether two pasts that come to one state have one future",
+        ),
+        "detours": (
+            "statewise.analysis.detours:Detours",
+            "whether sequences come to their end although other tokens replace some of the model's",
+        ),
+        "distinction": (
+            "statewise.analysis.distinction:Distinction",
+            "whether two pasts that come to different states differ in their futures",
+        ),
         "effective-rank": (
             "statewise.analysis.effective_rank:EffectiveRank",
             "how many dimensions the belief states really use",
@@ -16,6 +28,10 @@ ANALYSES = Table(
         "gradient-ratio": (
             "statewise.analysis.gradient_ratio:GradientRatio",
             "how much of the gradient of later losses each slot of a place gets",
+        ),
+        "map": (
+            "statewise.analysis.map:MapReconstruction",
+            "the street map that a model's rides imply, with its picture",
         ),
         "prompt-probe": (
             "statewise.analysis.probes:PromptProbe",

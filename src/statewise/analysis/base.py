@@ -39,6 +39,27 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Layer:
+    """Lines of a drawing that are drawn alike."""
+
+    label: str
+    lines: np.ndarray
+    """(m, 2, 2) their two ends, each (x, y)."""
+    names: list[str]
+    """What each is, for those who point at it."""
+    stands_out: bool = False
+    """Whether they are what the drawing is about."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture of lines, such as a map; units are alike in both directions."""
+
+    title: str
+    layers: list[Layer]
+
+
+@dataclass(frozen=True)
 class Findings:
     """What an analysis found, as plain data."""
 
@@ -48,6 +69,8 @@ class Findings:
     """Every number behind the panels, for those who compute with them."""
     notes: list[str] = field(default_factory=list)
     """What a reader must know: what was left out, and why."""
+    drawings: list[Drawing] = field(default_factory=list)
+    """Pictures beside the panels; what they show is in the details too."""
 
 
 def make_anew(key: str, make: Callable[[], np.ndarray]) -> np.ndarray:

@@ -13,7 +13,7 @@ from statewise.types import NotFinite
 
 VERBS = {
     "list": "tasks, objectives, backbones, decoders, analyses and recipes, a line each",
-    "data": "make a corpus of token shards from text, check one",
+    "data": "make a corpus of token shards from text, or a street map",
     "train": "train a run from a recipe, or resume one",
     "evaluate": "score a run on held-out data, or on a file",
     "score": "answer the multiple-choice or last-word questions of a file by likelihood",
@@ -25,6 +25,7 @@ VERBS = {
     "judge": "let a language model say which of two files of stories is better",
     "bench-decode": "how fast a run decodes, and in how much memory, against a standard transformer",
     "compare": "set runs side by side: table, curves, report.html",
+    "rides": "check a file of taxi rides, or draw the map that they imply",
     "strips": "learn STRIPS action models from traces, prove them right, plan with them",
 }
 

@@ -95,6 +95,8 @@ class SampleConfig:
     """Draw among so many most likely tokens; null: all."""
     top_p: float = 1.0
     """Draw among the fewest most likely tokens that together have this probability."""
+    floor: float = 0.0
+    """Tokens less probable than this are never drawn, but for the most likely one."""
     seed: int = 0
     """Seed of the draws; the same call gives the same completions."""
 
@@ -103,6 +105,8 @@ class SampleConfig:
             raise ValueError(f"temperature must be positive, not {self.temperature}; use --decoder greedy for 0")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1], not {self.top_p}")
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor must lie in [0, 1), not {self.floor}")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1, not {self.top_k}")
 
@@ -126,7 +130,9 @@ class Sample(StepByStep):
         ordered, places = logits.sort(dim=-1, descending=True)
         weights = ordered.softmax(-1)
         # A token goes when those before it have the whole of top_p already; the first always stays.
-        weights = torch.where(weights.cumsum(-1) - weights < self.config.top_p, weights, 0.0)
+        kept = weights.cumsum(-1) - weights < self.config.top_p
+        kept[:, 1:] &= weights[:, 1:] >= self.config.floor
+        weights = torch.where(kept, weights, 0.0)
         if self.config.top_k is not None:
             weights[:, self.config.top_k :] = 0.0
         drawn = torch.multinomial(weights, 1, generator=self.generator)

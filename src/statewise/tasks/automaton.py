@@ -30,6 +30,9 @@ class Automaton(World):
     `n` is how many there are and `V` the vocabulary.
     """
 
+    longest: int
+    """Tokens of its longest sequence."""
+
     @abstractmethod
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
         """(n, k) int64: the state after prefixes (n, t) of the task's own; -1 in all columns where one is not legal."""

@@ -1,10 +1,12 @@
-"""statewise data: corpora to train on. A file a verb, as in the folder above."""
+"""statewise data: corpora and maps to train on. A file a verb, as in the folder above."""
 
 from __future__ import annotations
 
 import importlib
 
 VERBS = {
+    "city": "make the street map of a grid city",
+    "manhattan": "read a published street map",
     "text": "make a corpus of token shards from text files, JSON lines, folders or a data set",
     "check": "compare every checksum of a corpus",
 }

@@ -21,7 +21,8 @@ Lines = Iterable[tuple[int, str]]
 
 
 def read_map(folder: Path, build: str | None = None) -> StreetMap:
-    """The map of a folder. `build` chooses among several lists of streets, `edges_BUILD.csv`.
+    """The map of a folder. `build` chooses among several lists of streets, `edges_BUILD.csv`; without it `edges.csv` is
+    read, or else `edges_random.csv`, on which the published random traversals were made.
 
     Without a list of crossings those of the streets are taken, and their places are not known. A crossing without any
     street is left out. Raises `FileNotFoundError` or `ValueError`, with file and line: a street of a crossing that the
@@ -76,9 +77,10 @@ def _find(folder: Path, name: str) -> Path | None:
 
 def _edges_file(folder: Path, build: str | None) -> Path:
     """The list of streets. Raises if there is none, or not one alone."""
-    named = _find(folder, f"edges_{build}.csv" if build else EDGES)
-    if named is not None:
-        return named
+    for name in [f"edges_{build}.csv"] if build else [EDGES, "edges_random.csv"]:
+        named = _find(folder, name)
+        if named is not None:
+            return named
     found = sorted({path.name.partition(".csv")[0] for path in folder.glob("edges_*.csv*")})
     builds = ", ".join(name.removeprefix("edges_") for name in found)
     if found and build:

@@ -93,7 +93,8 @@ class Manhattan(Task, Automaton):
         self.N = len(self.streets)
         self.end = self.N + len(HEADINGS)
         self.vocab = Vocab([*self.streets.names, *HEADINGS, "end"])
-        self.context = max(config.max_moves + 3, config.row or 0)
+        self.longest = config.max_moves + 3
+        self.context = max(self.longest, config.row or 0)
         self.headline = Headline("valid_trajectories", higher_is_better=True, solved_at=0.99)
         begin, _, _ = self.streets.streets
         places = "" if self.streets.places is not None else "; where its crossings lie is not known"

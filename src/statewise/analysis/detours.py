@@ -1,0 +1,152 @@
+"""Detours (Vafa et al. 2024; NextLat, table 1): a model is led astray, turn by turn, and must still arrive.
+
+With a given probability its choice is replaced by another legal token from which the end can still be reached in time.
+It is never replaced where the sequence may end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+
+from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
+from statewise.data import same_prompt_length
+from statewise.decoding.base import Predictor
+from statewise.tasks.automaton import Automaton, automaton
+
+Kind = Literal["random", "second", "least"]
+ROWS = 512
+"""Sequences decoded at a time."""
+
+
+@dataclass(frozen=True)
+class DetoursConfig:
+    """Options of `statewise analyze RUN detours`."""
+
+    sequences: int = 300
+    """Held-out sequences whose prompts are decoded."""
+    kinds: str = "random,second,least"
+    """Which token replaces the model's choice: any other, the one it finds most likely of the others, or least."""
+    probabilities: str = "0,0.1,0.25,0.5,0.75"
+    """How often it is replaced."""
+    seed: int = 1
+    """Seed of where and by what."""
+
+    def __post_init__(self) -> None:
+        if self.sequences < 1:
+            raise ValueError(f"sequences must be at least 1, not {self.sequences}")
+        for kind in self.listed_kinds:
+            if kind not in get_args(Kind):
+                raise ValueError(f"kinds are {', '.join(get_args(Kind))}, not {kind!r}")
+        try:
+            shares = self.listed_probabilities
+        except ValueError:
+            raise ValueError(f"probabilities must be numbers like 0,0.5,0.75, not {self.probabilities!r}") from None
+        if not shares or not all(0 <= share <= 1 for share in shares):
+            raise ValueError(f"probabilities must lie between 0 and 1, not {self.probabilities}")
+
+    @property
+    def listed_kinds(self) -> list[str]:
+        """The kinds, one by one."""
+        return [kind.strip() for kind in self.kinds.split(",")]
+
+    @property
+    def listed_probabilities(self) -> list[float]:
+        """The probabilities, one by one, in order."""
+        return sorted({float(share) for share in self.probabilities.split(",")})
+
+
+class Detours(Analysis):
+    """The share of sequences that come to their end in spite of detours."""
+
+    Config = DetoursConfig
+
+    def __init__(self, config: DetoursConfig) -> None:
+        self.config = config
+
+    def analyze(self, subject: Subject) -> Findings:
+        """Metrics `detours_KIND_PROBABILITY`, and `detours_none`; a curve for each kind; standard errors in details."""
+        config, world = self.config, automaton(subject.task)
+        examples = subject.task.held_out(config.sequences)
+        if subject.task.end is None or not examples.prompt_lengths.all():
+            raise ValueError("detours need sequences with a prompt and an end")
+        metrics: dict[str, float] = {}
+        curves, errors = [], {}
+        for kind in config.listed_kinds:
+            shares = []
+            for probability in config.listed_probabilities:
+                name = f"detours_{kind}_{probability:g}" if probability else "detours_none"
+                if name not in metrics:
+                    rng = np.random.default_rng([config.seed, 3])
+                    arrived = [
+                        ride(subject.model.predictor, world, subject.task.end, prompts, kind, probability, rng)
+                        for _, prompts in same_prompt_length(examples, ROWS)
+                    ]
+                    share = metrics[name] = float(np.concatenate(arrived).mean())
+                    errors[name] = math.sqrt(share * (1 - share) / len(examples))
+                shares.append(metrics[name])
+            curves.append(Curve(kind, config.listed_probabilities, shares))
+        panel = Panel("probability of a detour", "share that arrives", curves, shares=True)
+        return Findings(metrics | {"sequences": len(examples)}, [panel], {"standard_errors": errors})
+
+
+@torch.no_grad()
+def ride(
+    predictor: Predictor,
+    world: Automaton,
+    end: int,
+    prompts: np.ndarray,
+    kind: str,
+    probability: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """(n,) bool: whether greedy sequences from `prompts` (n, t), with detours, are legal and come to their end."""
+    limit = world.longest - prompts.shape[1]
+    states = world.states_after(prompts)
+    cursor, logits = predictor.start(torch.from_numpy(prompts))
+    for place in range(limit):
+        scores = logits.float().cpu().numpy()
+        chosen = scores.argmax(axis=1)
+        asked = rng.random((2, len(prompts)))  # drawn for all rows, so that one row's fate does not bear on another's
+        chosen = _replaced(world, end, states, chosen, scores, kind, asked[0] < probability, asked[1], limit - place - 1)
+        arrived = world.tokens_left(states) == 0
+        states = np.where(arrived[:, None], states, world.step(states, chosen))
+        if (world.tokens_left(states) <= 0).all() or place + 1 == limit:
+            break
+        logits = predictor.extend(cursor, torch.from_numpy(chosen)[:, None])[:, -1]
+    return world.tokens_left(states) == 0
+
+
+def _replaced(
+    world: Automaton,
+    end: int,
+    states: np.ndarray,
+    chosen: np.ndarray,
+    scores: np.ndarray,
+    kind: str,
+    detour: np.ndarray,
+    draw: np.ndarray,
+    left: int,
+) -> np.ndarray:
+    """(n,) the tokens `chosen` (n,), and in the rows of `detour` another: one that is legal and leaves a way to the end
+    of at most `left` tokens. Rows that may end, and those without any such token, stay as they are."""
+    allowed = world.allowed(states)
+    allowed &= (detour & ~allowed[:, end])[:, None]
+    rows, tokens = np.nonzero(allowed)
+    needed = world.tokens_left(world.step(states[rows], tokens))
+    fits = (needed >= 0) & (needed <= left) & (tokens != chosen[rows])
+    others = np.zeros_like(allowed)
+    others[rows[fits], tokens[fits]] = True
+    count = others.sum(axis=1)
+    if kind == "random":
+        pick = (draw * count).astype(np.int64)
+        other = (others.cumsum(axis=1) <= pick[:, None]).sum(axis=1)
+    elif kind == "second":
+        other = np.where(others, scores, -np.inf).argmax(axis=1)
+    else:
+        other = np.where(others, scores, np.inf).argmin(axis=1)
+    return np.where(count > 0, other, chosen)

@@ -1,0 +1,138 @@
+"""Distinction (Vafa et al. 2024): two pasts that come to different states must differ in their futures.
+
+The world's boundary of two states are the shortest continuations that are possible after the first and not after the
+second. *Recall* is the share of it that the model accepts after the first prefix and rejects after the second. The
+model's boundary are continuations drawn after the first, each cut where the model rejects it after the second.
+*Precision* is the share of that which the world, too, allows after the first and not after the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
+from statewise.analysis.following import by_length, draw, probabilities
+from statewise.analysis.trials import TrialsConfig, count_trials, mean_by, share
+from statewise.decoding.base import Predictor
+from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing
+
+
+@dataclass(frozen=True)
+class DistinctionConfig(TrialsConfig):
+    """Options of `statewise analyze RUN distinction`."""
+
+    length: int = 5
+    """Tokens of the longest continuations compared."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length < 1:
+            raise ValueError(f"length must be at least 1, not {self.length}")
+
+
+@dataclass
+class Boundary:
+    """What was found of the boundaries of all trials, a row a continuation."""
+
+    trial: list[int]
+    length: list[int]
+    right: list[bool]
+
+    def add(self, trial: int, length: int, right: bool) -> None:
+        """One continuation more."""
+        self.trial.append(trial)
+        self.length.append(length)
+        self.right.append(right)
+
+    def by_trial(self, trials: int) -> np.ndarray:
+        """(trials,) the share that is right of each trial's boundary; not a number where that is empty."""
+        trial, right = np.array(self.trial, np.int64), np.array(self.right, float)
+        count = np.bincount(trial, minlength=trials)
+        with np.errstate(invalid="ignore"):
+            found: np.ndarray = np.bincount(trial, weights=right, minlength=trials) / count
+        return found
+
+
+class Distinction(Analysis):
+    """Precision and recall of the model's boundaries."""
+
+    Config = DistinctionConfig
+
+    def __init__(self, config: DistinctionConfig) -> None:
+        self.config = config
+
+    def analyze(self, subject: Subject) -> Findings:
+        """Metrics `distinction_precision` and `distinction_recall` with standard errors, means over the trials that
+        have a boundary, and how many these are; with `_empty_as_1`, as the authors count, a trial without one is right.
+        """
+        config, world = self.config, automaton(subject.task)
+        pairs = world.draw_pairs(np.random.default_rng([config.seed, 2]), config.trials, alike=False)
+        of_model, of_world = Boundary([], [], []), Boundary([], [], [])
+        for rows in by_length(pairs.first):
+            prefixes = pairs.first[rows].tokens, pairs.second[rows].tokens
+            self._of_model(subject.model.predictor, subject.task.end, world, prefixes, rows, of_model)
+            self._of_world(subject.model.predictor, world, prefixes, rows, of_world)
+        metrics, curves, details = {}, [], {}
+        for name, boundary in (("precision", of_model), ("recall", of_world)):
+            trials = boundary.by_trial(len(pairs))
+            known = trials[~np.isnan(trials)]
+            if not len(known):
+                raise ValueError(f"no pair of states has a boundary, so there is no {name}: ask for more --trials")
+            metrics |= share(f"distinction_{name}", known)
+            metrics |= {
+                f"distinction_{name}_empty_as_1": float(np.nan_to_num(trials, nan=1.0).mean()),
+                f"distinction_{name}_trials": len(known),
+            }
+            curves.append(Curve(name, *mean_by(np.array(boundary.length), np.array(boundary.right))))
+            details[name] = [None if np.isnan(value) else value for value in trials.tolist()]
+        panel = Panel("tokens of the continuation", "share of continuations", curves, shares=True)
+        return Findings(metrics | count_trials(pairs), [panel], details)
+
+    def _of_model(
+        self,
+        predictor: Predictor,
+        end: int | None,
+        world: Automaton,
+        prefixes: tuple[np.ndarray, np.ndarray],
+        rows: np.ndarray,
+        found: Boundary,
+    ) -> None:
+        config = self.config
+        limit = min(config.length, world.longest - prefixes[0].shape[1])
+        drawn = draw(
+            predictor, prefixes[0], config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed
+        )
+        tails = [tail for of_one in drawn for tail in of_one]
+        which = np.repeat(np.arange(len(rows)), config.samples)
+        boundary: set[tuple[int, tuple[int, ...]]] = set()
+        for row, tail, given in zip(which.tolist(), tails, probabilities(predictor, prefixes[1], which, tails)):
+            rejected = np.flatnonzero(given <= config.floor)
+            if len(rejected):
+                boundary.add((row, tuple(tail[: rejected[0] + 1].tolist())))
+        first, second = (world.states_after(side) for side in prefixes)
+        for row, tail in sorted(boundary):
+            tokens, pair = np.array([tail]), slice(row, row + 1)
+            right = accepted(world, first[pair], tokens).all() and not accepted(world, second[pair], tokens).all()
+            found.add(int(rows[row]), len(tail), bool(right))
+
+    def _of_world(
+        self,
+        predictor: Predictor,
+        world: Automaton,
+        prefixes: tuple[np.ndarray, np.ndarray],
+        rows: np.ndarray,
+        found: Boundary,
+    ) -> None:
+        first, second = (world.states_after(side) for side in prefixes)
+        longest = min(self.config.length, world.longest - prefixes[0].shape[1])
+        boundaries = [distinguishing(world, *pair, longest) for pair in zip(first, second)]
+        tails = [tail for boundary in boundaries for tail in boundary]
+        which = np.repeat(np.arange(len(rows)), [len(boundary) for boundary in boundaries])
+        accepts, rejects = (
+            np.array([(given > self.config.floor).all() for given in probabilities(predictor, side, which, tails)])
+            for side in prefixes
+        )
+        for row, tail, right in zip(which.tolist(), tails, (accepts & ~rejects).tolist() if len(tails) else ()):
+            found.add(int(rows[row]), len(tail), right)

@@ -1,0 +1,135 @@
+"""The map that a model's rides imply (Vafa et al. 2024; NextLat, figure 2), with its picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from statewise.analysis.base import Analysis, Curve, Drawing, Findings, Layer, Panel, Subject
+from statewise.analysis.reconstruction import Reconstruction, Ride, Street, reconstruct, rides_of
+from statewise.decoding.sample import Sample, SampleConfig
+from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
+from statewise.tasks.manhattan.task import Manhattan
+from statewise.types import Examples
+
+ROWS = 512
+"""Rides decoded at a time."""
+
+
+@dataclass(frozen=True)
+class MapSettings:
+    """How a map is made of rides."""
+
+    degree: int = 4
+    """The most streets that may leave a crossing."""
+    radius: float = 6.5
+    """How far a street that the true map does not have may lead, in lengths of a street (their median). Half a mile of
+    Manhattan, as the authors have it, is about 6.5; where places are not known, moves are counted."""
+
+    def __post_init__(self) -> None:
+        if self.degree < 1:
+            raise ValueError(f"degree must be at least 1, not {self.degree}")
+        if not self.radius > 0:
+            raise ValueError(f"radius must be positive, not {self.radius}")
+
+
+@dataclass(frozen=True)
+class MapConfig(MapSettings):
+    """Options of `statewise analyze RUN map`."""
+
+    sequences: int = 1000
+    """Rides drawn from the model, on the pairs of held-out rides, in turns."""
+    temperature: float = 1.0
+    """Of the draws."""
+    seed: int = 1
+    """Of the draws."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sequences < 1:
+            raise ValueError(f"sequences must be at least 1, not {self.sequences}")
+
+
+class MapReconstruction(Analysis):
+    """Streets that rides drawn from the model need: true ones, and new ones."""
+
+    Config = MapConfig
+
+    def __init__(self, config: MapConfig) -> None:
+        self.config = config
+
+    def analyze(self, subject: Subject) -> Findings:
+        """See `findings`; also `valid_rides`, the share of the rides that are."""
+        config, task = self.config, subject.task
+        if not isinstance(task, Manhattan):
+            raise ValueError("a map can be made of rides alone: of the tasks, manhattan has them")
+        pairs = task.held_out().tokens[:, :2]
+        prompts = np.resize(pairs, (config.sequences, 2))
+        rows = []
+        for start in range(0, len(prompts), ROWS):
+            decoder = Sample(SampleConfig(temperature=config.temperature, seed=config.seed + start))
+            part = prompts[start : start + ROWS]
+            found = decoder.decode(subject.model.predictor, part, limit=task.longest - 2, end=task.end)
+            rows += [np.concatenate([prompt, completion.tokens]) for prompt, completion in zip(part, found)]
+        return findings(task, Examples.of(rows, [2] * len(rows)), config)
+
+
+def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Findings:
+    """The map that sequences imply. Metrics: `new_streets`, `true_streets`, `unused_streets`, `failed_rides`,
+    `unreadable_rides` and `valid_rides` (a share); the count of new streets by their length as a curve."""
+    streets = task.streets
+    rides, unreadable = rides_of(streets, sequences.tokens, sequences.lengths)
+    made = reconstruct(streets, rides, degree=settings.degree, radius=settings.radius * streets.street_length)
+    metrics = {
+        "new_streets": len(made.new),
+        "true_streets": len(made.true),
+        "unused_streets": len(made.unused),
+        "failed_rides": made.failed,
+        "unreadable_rides": unreadable,
+        "rides": len(sequences),
+        "valid_rides": float((task.check(sequences).verdicts == 0).mean()),
+    }
+
+    def named(listed: list[Street]) -> list[list[str]]:
+        return [[streets.names[begin], HEADINGS[way], streets.names[end]] for begin, way, end in listed]
+
+    notes = []
+    if streets.places is None:
+        notes.append("the map does not say where its crossings lie: new streets lead at most --radius moves far, and "
+                     "there is no picture")  # fmt: skip
+    details = {"new": named(made.new), "true": named(made.true), "unused": named(made.unused)}
+    return Findings(metrics, [_growth(streets, rides, settings)], details, notes, draw(streets, made))
+
+
+def _growth(streets: StreetMap, rides: list[Ride], settings: MapSettings) -> Panel:
+    """How the counts grow with the rides: maps of their first tenth, fifth, half, and all."""
+    counts = sorted({max(1, round(len(rides) * share)) for share in (0.1, 0.2, 0.35, 0.5, 0.75, 1)}) if rides else []
+    maps = [
+        reconstruct(streets, rides[:count], degree=settings.degree, radius=settings.radius * streets.street_length)
+        for count in counts
+    ]
+    x = [float(count) for count in counts]
+    curves = [Curve(name, x, [float(len(getattr(made, name))) for made in maps]) for name in ("new", "true", "unused")]
+    return Panel("rides", "streets", curves)
+
+
+def draw(streets: StreetMap, made: Reconstruction) -> list[Drawing]:
+    """The picture: streets of the true map that are in use, and new ones, which stand out. None without places."""
+    if streets.places is None:
+        return []
+    layers = [
+        _layer(streets, "true streets", made.true, stands_out=False),
+        _layer(streets, "new streets", made.new, stands_out=True),
+    ]
+    title = f"{len(made.true):,} true and {len(made.new):,} new streets, by {made.rides:,} rides"
+    return [Drawing(title, layers)]
+
+
+def _layer(streets: StreetMap, label: str, listed: list[Street], *, stands_out: bool) -> Layer:
+    assert streets.places is not None
+    ends = np.array([(street.begin, street.end) for street in listed], np.int64).reshape(-1, 2)
+    names = [
+        f"{streets.names[begin]} {HEADINGS[heading]} to {streets.names[end]}" for begin, heading, end in listed
+    ]
+    return Layer(label, streets.places[ends], names, stands_out)

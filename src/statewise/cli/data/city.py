@@ -1,0 +1,48 @@
+"""statewise data city: the street map of a grid city."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from statewise.cli.arguments import Parser
+
+if TYPE_CHECKING:
+    from statewise.tasks.manhattan.street_map import StreetMap
+
+DESCRIPTION = """Writes the map of a city on a grid: one-way streets and avenues in turns, some both ways, a diagonal
+one, missing pieces, dead ends and loops. The same numbers give the same city.
+
+  statewise data city --rows 12 --columns 16 --seed 1 --out maps/city
+  statewise train city-small --task.map maps/city --out runs/city
+
+The task `manhattan` makes such a city by itself from task.rows, task.columns and task.city_seed; files serve those who
+want to change one."""
+
+
+def run(words: list[str]) -> int:
+    """Runs the verb."""
+    parser = Parser("data city", DESCRIPTION)
+    parser.add_argument("--rows", type=int, default=12, help="rows of crossings (default 12)")
+    parser.add_argument("--columns", type=int, default=16, help="columns of crossings (default 16)")
+    parser.add_argument("--seed", type=int, default=1, help="which city (default 1)")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the map; must not hold anything")
+    options = parser.parse_args(words)
+
+    from statewise.tasks.manhattan.city import grid_city
+
+    return written(grid_city(options.rows, options.columns, options.seed), Path(options.out))
+
+
+def written(streets: StreetMap, folder: Path) -> int:
+    """Writes a map and says what it is."""
+    from statewise.tasks.manhattan.map_files import write_map
+
+    files = write_map(streets, folder)
+    begin, _, _ = streets.streets
+    dead_ends = int((streets.neighbour < 0).all(axis=1).sum())
+    places = "with" if streets.places is not None else "without"
+    print(f"{len(streets):,} crossings, {places} places, and {len(begin):,} streets; {dead_ends} dead ends")
+    for path in files:
+        print(f"wrote {path}")
+    return 0
