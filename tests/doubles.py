@@ -290,3 +290,55 @@ class JointPredictor(Predictor, GoalScorer):
         return torch.stack(
             [self.next_logits(batch.tokens[:, :end], ()) for end in range(1, batch.tokens.shape[1] + 1)], 1
         )
+
+
+class WorldPredictor(Predictor):
+    """Knows a world by heart, or what `seen_as` makes of its states: every token that may come, `in_time` only such as
+    leave time to end, has the same probability, but one on a shortest way a little more."""
+
+    def __init__(
+        self,
+        world: Any,
+        seen_as: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+        *,
+        in_time: bool = True,
+    ) -> None:
+        self.world, self.vocabulary, self.context = world, len(world.vocab), world.context
+        self.in_time = in_time
+        self.seen_as = seen_as or (lambda states, tokens: states)
+
+    def start(self, prompts: Tensor) -> tuple[list[Tensor], Tensor]:
+        cursor = [prompts]
+        return cursor, self.next_logits(prompts)
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """(B, V) behind `tokens` (B, t)."""
+        world, rows = self.world, tokens.numpy()
+        states = self.seen_as(world.states_after(rows), rows)
+        logits = np.full((len(rows), self.vocabulary), -np.inf)
+        for row, token in np.argwhere(world.allowed(states)):
+            left = world.tokens_left(world.step(states[row : row + 1], np.array([token])))[0]
+            if not self.in_time or 0 <= left <= world.longest - rows.shape[1] - 1:
+                logits[row, token] = -0.001 * (left if left >= 0 else 1000)
+        logits[np.isinf(logits).all(axis=1)] = 0.0  # anything may follow what cannot be
+        return torch.from_numpy(logits)
+
+    def extend(self, cursor: list[Tensor], tokens: Tensor) -> Tensor:
+        logits = []
+        for token in tokens.unbind(1):
+            cursor[0] = torch.cat([cursor[0], token[:, None]], 1)
+            logits.append(self.next_logits(cursor[0]))
+        return torch.stack(logits, 1)
+
+    def rewind(self, cursor: list[Tensor], positions: int) -> None:
+        cursor[0] = cursor[0][:, : cursor[0].shape[1] - positions]
+
+    def reorder(self, cursor: list[Tensor], rows: Tensor) -> None:
+        cursor[0] = cursor[0][rows]
+
+    def states(self, batch: Batch) -> Hidden:
+        raise NotImplementedError
+
+    def logits(self, batch: Batch) -> Tensor:
+        tokens = batch.tokens
+        return torch.stack([self.next_logits(tokens[:, :end]) for end in range(1, tokens.shape[1] + 1)], 1)

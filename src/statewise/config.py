@@ -280,22 +280,29 @@ def field_help(
     base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Mapping[str, type]], source: str = "recipe"
 ) -> str:
     """A line or two a field, with the recipe's value and what the field's class says of it."""
-    import docstring_parser
-
     recipe = parse(base, flags, tables, source)
     lines = []
     for group in (*KINDS, "trainer"):
         part = getattr(recipe, group)
         config = part.config if isinstance(part, Component) else part
-        texts: dict[str, str] = {}
-        for parent in filter(dataclasses.is_dataclass, reversed(type(config).__mro__)):
-            found = docstring_parser.parse_from_object(parent)
-            texts |= {param.arg_name: param.description or "" for param in found.params}
         lines.append(f"\n{group}" + (f": {part.name}" if isinstance(part, Component) else ""))
-        for field in dataclasses.fields(config):
-            value = _as_flag(getattr(config, field.name))
-            lines.append(f"  --{group}.{field.name} {value}\n        {' '.join(texts.get(field.name, '').split())}")
+        lines += fields_of(config, f"{group}.")
     return "\n".join([*lines, f"\n  --seed {recipe.seed}\n        Decides initial weights and the order of data."])
+
+
+def fields_of(config: Any, prefix: str = "") -> list[str]:
+    """Of each field of a dataclass instance the flag, its value, and what the class says of it."""
+    import docstring_parser
+
+    texts: dict[str, str] = {}
+    for parent in filter(dataclasses.is_dataclass, reversed(type(config).__mro__)):
+        found = docstring_parser.parse_from_object(parent)
+        texts |= {param.arg_name: param.description or "" for param in found.params}
+    return [
+        f"  --{prefix}{field.name} {_as_flag(getattr(config, field.name))}\n"
+        f"        {' '.join(texts.get(field.name, '').split())}"
+        for field in dataclasses.fields(config)
+    ]
 
 
 def _chosen(base: Mapping[str, Any], flags: Sequence[str], source: str) -> dict[str, str]:

@@ -298,6 +298,10 @@ class Run:
         found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
         return found
 
+    def reports(self) -> list[str]:
+        """Names of all reports, in order."""
+        return sorted(path.stem for path in self.reports_folder.glob("*.json"))
+
     # Cache
 
     def remember(self, key: str, make: Callable[[], np.ndarray]) -> np.ndarray:

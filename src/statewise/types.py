@@ -27,7 +27,7 @@ class Examples:
     lengths: np.ndarray
     """(n,) int64: tokens of each sequence, prompt included."""
     prompt_lengths: np.ndarray
-    """(n,) int64: tokens given, never asked for; where documents share a row, so many of each. 0: there is no prompt."""
+    """(n,) int64: tokens given, never asked for; of each document where several share a row. 0: there is no prompt."""
     documents: np.ndarray | None = None
     """(n, T) int64, from 1 and not falling: the document of each position when several share a row; None: one a row."""
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -35,17 +36,22 @@ def test_one_hot_states_have_the_spectrum_of_their_counts():
 
 QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe") else [] for name in ANALYSES}
 QUICK |= {"gradient-ratio": ["--furthest=4", "--sequences=2"], "restricted-state": ["--keep=2"]}
+QUICK |= {"compression": ["--trials=3"], "distinction": ["--trials=3"], "detours": ["--probabilities=0.5"]}
+QUICK |= {"map": ["--sequences=5"]}
+WORLD_MODELS = {"compression", "distinction", "detours", "map"}
 
 
 @pytest.mark.parametrize("name", list(ANALYSES))
 def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_path, capsys):
     run = tmp_path / "run"
-    two_streams = "--backbone two_stream --backbone.window 2 " if name == "restricted-state" else ""
-    flags = (
-        two_streams
-        + "--task.held_out_graphs 40 --backbone.width 16 --backbone.heads 2 --backbone.layers 1 --trainer.steps 2"
-    )
-    assert main(["train", "path-star-small", *flags.split(), "--trainer.batch_size", "8", "--out", str(run)]) == 0
+    flags = "--trainer.batch_size 8 --backbone.width 16 --backbone.heads 2 --backbone.layers 1 --trainer.steps 2"
+    if name in WORLD_MODELS:
+        recipe, own = "city-small", "--task.rows 5 --task.columns 5 --task.held_out_rides 10"
+    else:
+        recipe, own = "path-star-small", "--task.held_out_graphs 40"
+    if name == "restricted-state":
+        own += " --backbone two_stream --backbone.window 2"
+    assert main(["train", recipe, *own.split(), *flags.split(), "--out", str(run)]) == 0
     capsys.readouterr()
     assert main(["analyze", str(run), name, *QUICK[name], "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -54,5 +60,8 @@ def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_pa
     assert (run / "reports" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert main(["analyze", str(run), "efective-rank"]) == 2
     assert "did you mean effective-rank" in capsys.readouterr().err
-    assert main(["analyze", str(run), name, "--sequnces", "4"]) == 2
-    assert "did you mean sequences" in capsys.readouterr().err
+    field = dataclasses.fields(ANALYSES[name].Config)[0].name
+    assert main(["analyze", str(run), name, f"--{field}x", "4"]) == 2
+    assert f"did you mean {field}" in capsys.readouterr().err
+    assert main(["analyze", str(run), name, "--help"]) == 0
+    assert f"--{field} " in capsys.readouterr().out

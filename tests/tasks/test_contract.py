@@ -25,8 +25,15 @@ FIELDS = {
     "manhattan": [
         {"rows": 6, "columns": 7, "max_moves": 20, "held_out_moves": 12, "held_out_rides": 80},
         {"rows": 6, "columns": 7, "max_moves": 15, "held_out_moves": 15, "held_out_rides": 50, "rides": "shortest"},
-        {"rows": 6, "columns": 7, "max_moves": 15, "held_out_moves": 9, "held_out_rides": 50, "row": 50,
-         "rides": "noisy_shortest"},
+        {
+            "rows": 6,
+            "columns": 7,
+            "max_moves": 15,
+            "held_out_moves": 9,
+            "held_out_rides": 50,
+            "row": 50,
+            "rides": "noisy_shortest",
+        },
     ],
     "path_star": [
         {"degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 300},

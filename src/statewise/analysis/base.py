@@ -43,8 +43,8 @@ class Layer:
     """Lines of a drawing that are drawn alike."""
 
     label: str
-    lines: np.ndarray
-    """(m, 2, 2) their two ends, each (x, y)."""
+    lines: list[list[list[float]]]
+    """Of each its two ends, each (x, y)."""
     names: list[str]
     """What each is, for those who point at it."""
     stands_out: bool = False
@@ -70,7 +70,9 @@ class Findings:
     notes: list[str] = field(default_factory=list)
     """What a reader must know: what was left out, and why."""
     drawings: list[Drawing] = field(default_factory=list)
-    """Pictures beside the panels; what they show is in the details too."""
+    """Pictures beside the panels."""
+    main: list[str] = field(default_factory=list)
+    """The metrics by which models are compared, of all; the first is what the analysis is about."""
 
 
 def make_anew(key: str, make: Callable[[], np.ndarray]) -> np.ndarray:

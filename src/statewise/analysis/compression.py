@@ -50,4 +50,5 @@ class Compression(Analysis):
             share("sequence_compression", same) | count_trials(pairs),
             [Panel("tokens of the prefixes", "share of pairs", [curve], shares=True)],
             {"prefix_tokens": pairs.first.lengths.tolist(), "same": same.tolist()},
+            main=["sequence_compression"],
         )

@@ -91,7 +91,8 @@ class Detours(Analysis):
                 shares.append(metrics[name])
             curves.append(Curve(kind, config.listed_probabilities, shares))
         panel = Panel("probability of a detour", "share that arrives", curves, shares=True)
-        return Findings(metrics | {"sequences": len(examples)}, [panel], {"standard_errors": errors})
+        details = {"standard_errors": errors}
+        return Findings(metrics | {"sequences": len(examples)}, [panel], details, main=list(metrics))
 
 
 @torch.no_grad()
@@ -112,7 +113,9 @@ def ride(
         scores = logits.float().cpu().numpy()
         chosen = scores.argmax(axis=1)
         asked = rng.random((2, len(prompts)))  # drawn for all rows, so that one row's fate does not bear on another's
-        chosen = _replaced(world, end, states, chosen, scores, kind, asked[0] < probability, asked[1], limit - place - 1)
+        chosen = _replaced(
+            world, end, states, chosen, scores, kind, asked[0] < probability, asked[1], limit - place - 1
+        )
         arrived = world.tokens_left(states) == 0
         states = np.where(arrived[:, None], states, world.step(states, chosen))
         if (world.tokens_left(states) <= 0).all() or place + 1 == limit:

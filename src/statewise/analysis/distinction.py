@@ -65,8 +65,8 @@ class Distinction(Analysis):
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `distinction_precision` and `distinction_recall` with standard errors, means over the trials that
-        have a boundary, and how many these are; with `_empty_as_1`, as the authors count, a trial without one is right.
-        """
+        have a boundary, if any has, and how many these are; with `_empty_as_1`, as the authors count, a trial without
+        one is right."""
         config, world = self.config, automaton(subject.task)
         pairs = world.draw_pairs(np.random.default_rng([config.seed, 2]), config.trials, alike=False)
         of_model, of_world = Boundary([], [], []), Boundary([], [], [])
@@ -74,13 +74,16 @@ class Distinction(Analysis):
             prefixes = pairs.first[rows].tokens, pairs.second[rows].tokens
             self._of_model(subject.model.predictor, subject.task.end, world, prefixes, rows, of_model)
             self._of_world(subject.model.predictor, world, prefixes, rows, of_world)
-        metrics, curves, details = {}, [], {}
-        for name, boundary in (("precision", of_model), ("recall", of_world)):
+        metrics: dict[str, float] = {}
+        curves, details, notes, main = [], {}, [], []
+        for name, boundary, whose in (("precision", of_model, "the model"), ("recall", of_world, "the world")):
             trials = boundary.by_trial(len(pairs))
             known = trials[~np.isnan(trials)]
-            if not len(known):
-                raise ValueError(f"no pair of states has a boundary, so there is no {name}: ask for more --trials")
-            metrics |= share(f"distinction_{name}", known)
+            if len(known):
+                metrics |= share(f"distinction_{name}", known)
+                main.append(f"distinction_{name}")
+            else:
+                notes.append(f"{whose} tells none of these pairs of states apart: there is no {name}")
             metrics |= {
                 f"distinction_{name}_empty_as_1": float(np.nan_to_num(trials, nan=1.0).mean()),
                 f"distinction_{name}_trials": len(known),
@@ -88,7 +91,7 @@ class Distinction(Analysis):
             curves.append(Curve(name, *mean_by(np.array(boundary.length), np.array(boundary.right))))
             details[name] = [None if np.isnan(value) else value for value in trials.tolist()]
         panel = Panel("tokens of the continuation", "share of continuations", curves, shares=True)
-        return Findings(metrics | count_trials(pairs), [panel], details)
+        return Findings(metrics | count_trials(pairs), [panel], details, notes, main=main)
 
     def _of_model(
         self,
@@ -101,21 +104,19 @@ class Distinction(Analysis):
     ) -> None:
         config = self.config
         limit = min(config.length, world.longest - prefixes[0].shape[1])
-        drawn = draw(
-            predictor, prefixes[0], config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed
-        )
+        drawn = draw(predictor, prefixes[0], config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed)
         tails = [tail for of_one in drawn for tail in of_one]
         which = np.repeat(np.arange(len(rows)), config.samples)
-        boundary: set[tuple[int, tuple[int, ...]]] = set()
+        cut: set[tuple[int, tuple[int, ...]]] = set()
         for row, tail, given in zip(which.tolist(), tails, probabilities(predictor, prefixes[1], which, tails)):
             rejected = np.flatnonzero(given <= config.floor)
             if len(rejected):
-                boundary.add((row, tuple(tail[: rejected[0] + 1].tolist())))
+                cut.add((row, tuple(tail[: rejected[0] + 1].tolist())))
         first, second = (world.states_after(side) for side in prefixes)
-        for row, tail in sorted(boundary):
-            tokens, pair = np.array([tail]), slice(row, row + 1)
+        for row, words in sorted(cut):
+            tokens, pair = np.array([words]), slice(row, row + 1)
             right = accepted(world, first[pair], tokens).all() and not accepted(world, second[pair], tokens).all()
-            found.add(int(rows[row]), len(tail), bool(right))
+            found.add(int(rows[row]), len(words), bool(right))
 
     def _of_world(
         self,

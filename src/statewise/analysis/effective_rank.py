@@ -52,7 +52,8 @@ class EffectiveRank(Analysis):
         metrics = {"effective_rank": effective_rank(values), "width": states.shape[1], "states": len(states)}
         shares = (values / values.sum()).tolist()
         spectrum = Curve("states", [float(place) for place in range(1, len(shares) + 1)], shares)
-        return Findings(metrics, [Panel("singular value, by size", "share of their sum", [spectrum])])
+        return Findings(metrics, [Panel("singular value, by size", "share of their sum", [spectrum])],
+                        main=["effective_rank"])  # fmt: skip
 
 
 def effective_rank(singular_values: np.ndarray) -> float:

@@ -21,17 +21,22 @@ ROWS = 512
 class MapSettings:
     """How a map is made of rides."""
 
-    degree: int = 4
-    """The most streets that may leave a crossing."""
+    degree: int | None = None
+    """The most streets that may leave a crossing; null: 4, or as many as leave any crossing of the true map."""
     radius: float = 6.5
     """How far a street that the true map does not have may lead, in lengths of a street (their median). Half a mile of
     Manhattan, as the authors have it, is about 6.5; where places are not known, moves are counted."""
 
     def __post_init__(self) -> None:
-        if self.degree < 1:
+        if self.degree is not None and self.degree < 1:
             raise ValueError(f"degree must be at least 1, not {self.degree}")
         if not self.radius > 0:
             raise ValueError(f"radius must be positive, not {self.radius}")
+
+    def reconstruct(self, streets: StreetMap, rides: list[Ride]) -> Reconstruction:
+        """The map that rides imply."""
+        degree = self.degree or max(4, int((streets.neighbour >= 0).sum(axis=1).max()))
+        return reconstruct(streets, rides, degree=degree, radius=self.radius * streets.street_length)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
     `unreadable_rides` and `valid_rides` (a share); the count of new streets by their length as a curve."""
     streets = task.streets
     rides, unreadable = rides_of(streets, sequences.tokens, sequences.lengths)
-    made = reconstruct(streets, rides, degree=settings.degree, radius=settings.radius * streets.street_length)
+    made = settings.reconstruct(streets, rides)
     metrics = {
         "new_streets": len(made.new),
         "true_streets": len(made.true),
@@ -99,16 +104,14 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
         notes.append("the map does not say where its crossings lie: new streets lead at most --radius moves far, and "
                      "there is no picture")  # fmt: skip
     details = {"new": named(made.new), "true": named(made.true), "unused": named(made.unused)}
-    return Findings(metrics, [_growth(streets, rides, settings)], details, notes, draw(streets, made))
+    main = ["new_streets", "true_streets", "failed_rides"]
+    return Findings(metrics, [_growth(streets, rides, settings)], details, notes, draw(streets, made), main)
 
 
 def _growth(streets: StreetMap, rides: list[Ride], settings: MapSettings) -> Panel:
     """How the counts grow with the rides: maps of their first tenth, fifth, half, and all."""
     counts = sorted({max(1, round(len(rides) * share)) for share in (0.1, 0.2, 0.35, 0.5, 0.75, 1)}) if rides else []
-    maps = [
-        reconstruct(streets, rides[:count], degree=settings.degree, radius=settings.radius * streets.street_length)
-        for count in counts
-    ]
+    maps = [settings.reconstruct(streets, rides[:count]) for count in counts]
     x = [float(count) for count in counts]
     curves = [Curve(name, x, [float(len(getattr(made, name))) for made in maps]) for name in ("new", "true", "unused")]
     return Panel("rides", "streets", curves)
@@ -128,8 +131,7 @@ def draw(streets: StreetMap, made: Reconstruction) -> list[Drawing]:
 
 def _layer(streets: StreetMap, label: str, listed: list[Street], *, stands_out: bool) -> Layer:
     assert streets.places is not None
-    ends = np.array([(street.begin, street.end) for street in listed], np.int64).reshape(-1, 2)
-    names = [
-        f"{streets.names[begin]} {HEADINGS[heading]} to {streets.names[end]}" for begin, heading, end in listed
-    ]
-    return Layer(label, streets.places[ends], names, stands_out)
+    places = streets.places.round(3).tolist()
+    lines = [[places[street.begin], places[street.end]] for street in listed]
+    names = [f"{streets.names[begin]} {HEADINGS[heading]} to {streets.names[end]}" for begin, heading, end in listed]
+    return Layer(label, lines, names, stands_out)

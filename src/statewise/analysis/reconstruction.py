@@ -194,7 +194,7 @@ def rides_of(truth: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> tuple
         ends, turns = row[:2], row[2:length]
         if N + WAYS in turns:
             turns = turns[: turns.index(N + WAYS)]
-        if length > 2 and turns and max(ends) < N and N <= min(turns) and max(turns) < N + WAYS:
+        if length > 2 and turns and max(ends) < N and min(turns) >= N and max(turns) < N + WAYS:
             rides.append(Ride(ends[0], ends[1], [turn - N for turn in turns]))
         else:
             unreadable += 1

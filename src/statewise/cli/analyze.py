@@ -9,33 +9,37 @@ from pathlib import Path
 
 from statewise.cli.arguments import Parser, pairs
 
+DESCRIPTION = """Looks into a run; writes reports/ANALYSIS.json, .png and what else there is to see.
+
+  statewise analyze runs/nl-1 effective-rank --sequences 100 --positions 50
+  statewise analyze runs/nl-1 future-probe --checkpoints all
+  statewise analyze runs/nl-1 compression --trials 200
+  statewise analyze runs/nl-1 map --radius 3 --out maps/nl-1
+  statewise analyze runs/nl-1 detours --help      # the options of an analysis
+
+Analyses:
+"""
+
 
 def run(words: list[str]) -> int:
     """Runs the verb."""
-    parser = Parser(
-        "analyze",
-        "Looks into the states of a run; writes reports/ANALYSIS.json and .png.\n\n"
-        "  statewise analyze runs/nl-1 effective-rank --sequences 100 --positions 50\n"
-        "  statewise analyze runs/nl-1 future-probe --checkpoints all\n"
-        "  statewise analyze runs/nl-1 prompt-probe --probe linear\n\n"
-        "Of world models (tasks whose true states are known):\n"
-        "  statewise analyze runs/nl-1 compression --trials 200\n"
-        "  statewise analyze runs/nl-1 detours --kinds random --probabilities 0,0.75\n"
-        "  statewise analyze runs/nl-1 map --radius 3 --out maps/nl-1\n\n"
-        "Options of compression and distinction: --trials, --samples, --floor, --seed; of distinction also --length. Of\n"
-        "detours: --sequences, --kinds, --probabilities, --seed. Of map: --sequences, --temperature, --degree, --radius,\n"
-        "--seed.\n\n"
-        "Options of effective-rank: --sequences, --positions. Of all probes: --probe mlp|linear, --hidden, --steps,\n"
-        "--batch_size, --learning_rate, --seed, --sequences (held out, to test), --training_sequences, --checkpoints\n"
-        "(all, or steps like 100,200). Of future-probe also --offsets (like 1-8) and --positions, of world-probe\n"
-        "--positions.",
-    )
+    from statewise.analysis import ANALYSES
+
+    listed = "\n".join(f"  {name:17} {ANALYSES.describe(name)}" for name in ANALYSES)
+    parser = Parser("analyze", DESCRIPTION + listed, add_help=False)
     parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("analysis", metavar="ANALYSIS", help="`statewise list` shows them")
+    parser.add_argument("analysis", metavar="ANALYSIS", help="one of those above")
     parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--out", metavar="DIR", help="copy what is written there as well")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    if {"-h", "--help"} & set(words):
+        parser.print_help()
+        from statewise.config import fields_of
+
+        for name in filter(ANALYSES.rows.__contains__, words):
+            print(f"\noptions of {name}, with their defaults:", *fields_of(ANALYSES[name].Config()), sep="\n")  # type: ignore[attr-defined]
+        return 0
     options, rest = parser.split(words)
 
     from statewise.cli.findings import as_plain_data, save_pictures, tell
@@ -57,7 +61,7 @@ def run(words: list[str]) -> int:
     if options.out is not None:
         folder = Path(options.out)
         folder.mkdir(parents=True, exist_ok=True)
-        written += [shutil.copy(made, folder) for made in written]
+        written += [Path(shutil.copy(made, folder)) for made in written]
     if options.json:
         print(json.dumps(content, indent=2))
     else:

@@ -15,8 +15,10 @@ def run(words: list[str]) -> int:
         "the first. Writes report.html, table.md, report.json and curves.png.\n\n"
         "  statewise compare runs/gpt runs/nl runs/bst --out report\n"
         "  statewise compare runs/gpt runs/nl runs/bst --out report --better runs/nl --margin 0.01\n\n"
+        "  statewise compare runs/gpt runs/nl --out report --metrics all\n\n"
         "The second also tests, over seeds and by the task's headline metric, whether the group of runs/nl is better\n"
-        "than each other group, and whether any two groups are equal to within 0.01.",
+        "than each other group, and whether any two groups are equal to within 0.01. The third adds what\n"
+        "`statewise analyze` found of every run, and the pictures that it drew.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, or directories of several seeds")
     parser.add_argument(
@@ -27,6 +29,11 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument(
         "--margin", metavar="M", type=float, help="test of every two groups that they are equal to within M"
+    )
+    parser.add_argument(
+        "--metrics",
+        default="evaluation",
+        help="those of the evaluation (default); all, also of analyses that were made of every run; or names",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(words)
@@ -40,7 +47,7 @@ def run(words: list[str]) -> int:
 
     folders = [folder for name in options.runs for folder in runs(name)]
     better = None if options.better is None else runs(options.better)[0]
-    comparison = compare(folders, better=better, margin=options.margin)
+    comparison = compare(folders, better=better, margin=options.margin, metrics=options.metrics)
     written = comparison.write(Path(options.out))
     print(comparison.as_json() if options.json else comparison.as_text())
     if not options.json:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def as_plain_data(findings: Findings) -> dict[str, Any]:
-    """What goes into a report: all but the drawings, which the details tell in words."""
-    return dataclasses.asdict(dataclasses.replace(findings, drawings=[]))
+    """What goes into a report."""
+    return dataclasses.asdict(findings)
 
 
 def save_pictures(findings: Findings, folder: Path, name: str) -> list[Path]:
@@ -28,7 +28,7 @@ def save_pictures(findings: Findings, folder: Path, name: str) -> list[Path]:
     written = [folder / f"{name}.png"]
     save_lines(plots, written[0])
     if findings.drawings:
-        drawings = [(drawing.title, drawing.layers) for drawing in findings.drawings]
+        drawings = as_plain_data(findings)["drawings"]
         written.append(folder / f"{name}-drawing.png")
         save_drawings(drawings, written[-1])
         try:

@@ -21,7 +21,7 @@ def run(words: list[str]) -> int:
         "  statewise generate runs/mine --prompt 'a b c' --decoder sample --temperature 0.8 --seed 3\n"
         "  statewise generate runs/mine --prompt 'a b' --goal 'y z' --decoder goal_search --candidates 5\n\n"
         "Options of the decoders:\n"
-        "  sample       --temperature, --top_k, --top_p, --seed\n"
+        "  sample       --temperature, --top_k, --top_p, --floor, --seed\n"
         "  beam         --beams (sequences kept at every step)\n"
         "  goal_search  --rollouts (candidates to find), --candidates_from queue|beam, --score goal|previous|next,\n"
         "               --scored_tokens (how many last tokens are judged without a goal), --batch (run at a time)",

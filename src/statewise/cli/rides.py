@@ -39,9 +39,18 @@ def run(words: list[str]) -> int:
     parser.add_argument("--draw", type=int, default=1000, metavar="N", help="map: so many rides where there is no file")
     parser.add_argument("--corrupt", type=float, default=0.0, help="map: share of the drawn rides with a changed turn")
     parser.add_argument("--seed", type=int, default=1, help="map: of drawn rides (default 1)")
-    parser.add_argument("--degree", type=int, default=MapSettings.degree, help="map: most streets that leave a crossing")
-    parser.add_argument("--radius", type=float, default=MapSettings.radius, help="map: how far new streets may lead, in "
-                        "median lengths of a street (default 6.5)")  # fmt: skip
+    parser.add_argument(
+        "--degree",
+        type=int,
+        default=MapSettings.degree,
+        help="map: most streets that leave a crossing (default 4, or more where the map has more)",
+    )
+    parser.add_argument(
+        "--radius",
+        type=float,
+        default=MapSettings.radius,
+        help="map: how far new streets may lead, in median lengths of a street (default 6.5)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
     if options.verb == "check" and options.file is None:

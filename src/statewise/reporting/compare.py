@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from statewise.reporting.drawings import save_drawings
 from statewise.reporting.plots import save_curves
 from statewise.reporting.statistics import Claim, Summary, equivalence, summarise, welch
 from statewise.reporting.tables import markdown_table, number, text_table
@@ -25,6 +26,16 @@ class Member:
     records: list[Record]
     report: dict[str, Any]
     """What `evaluate` wrote."""
+    analyses: dict[str, dict[str, Any]]
+    """What each `analyze` wrote that counts here, by name."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Those of the evaluation, then those by which each analysis compares models."""
+        found = dict(self.report["metrics"])
+        for content in self.analyses.values():
+            found |= {name: content["metrics"][name] for name in content["main"]}
+        return found
 
     @property
     def seed(self) -> int:
@@ -69,10 +80,14 @@ class Comparison:
     """What was asked to be tested."""
     margin: float | None
     """Within which differences count as none; None: equality was not asked for."""
+    chosen: list[str]
+    """The metrics that tables show behind the headline; empty: what every group has, but for the many positions."""
 
     def shown_metrics(self) -> list[str]:
         """The headline first, then what every group has; neither the many positions nor perplexity, which is
         the loss again."""
+        if self.chosen:
+            return [self.headline.metric, *(name for name in self.chosen if name != self.headline.metric)]
         common = [name for name in self.groups[0].metrics if all(name in group.metrics for group in self.groups)]
         hidden = {self.headline.metric, "perplexity"}
         others = [name for name in common if name not in hidden and not name.startswith("position_")]
@@ -105,7 +120,7 @@ class Comparison:
         shown = self.shown_metrics()
         header = ["group", "seed", *shown, "end", "steps", "minutes", "run"]
         rows = [
-            [group.label, str(member.seed), *(number(member.report["metrics"].get(name)) for name in shown),
+            [group.label, str(member.seed), *(number(member.metrics.get(name)) for name in shown),
              str(member.end["reason"]), f"{member.end['step']:,}", f"{member.end['seconds'] / 60:.1f}",
              str(member.folder)]
             for group in self.groups for member in group.members
@@ -199,7 +214,7 @@ class Comparison:
 
         Raises `FileExistsError` if `folder` holds anything that is no report.
         """
-        names = ["table.md", "report.json", "curves.png", "report.html"]
+        names = ["table.md", "report.json", "curves.png", "drawings.png", "report.html"]
         if folder.exists():
             strangers = sorted({path.name for path in folder.iterdir()} - set(names))
             if strangers:
@@ -210,21 +225,40 @@ class Comparison:
         write_atomically(folder / "table.md", self.as_markdown().encode())
         write_atomically(folder / "report.json", self.as_json().encode())
         save_curves(self, folder / "curves.png")
+        drawings = self.drawings()
+        if drawings:
+            save_drawings(drawings, folder / "drawings.png")
         from statewise.reporting.html import page
 
         write_atomically(folder / "report.html", page(self).encode())
-        return [folder / name for name in names]
+        return [folder / name for name in names if drawings or name != "drawings.png"]
+
+    def drawings(self) -> list[dict[str, Any]]:
+        """The pictures that analyses made of each group's first run, named by the group."""
+        return [
+            {**drawing, "title": f"{group.label}, seed {group.members[0].seed}\n{drawing['title']}"}
+            for group in self.groups
+            for content in group.members[0].analyses.values()
+            for drawing in content.get("drawings", ())
+        ]
 
 
-def compare(folders: Sequence[Path], *, better: Path | None = None, margin: float | None = None) -> Comparison:
+def compare(
+    folders: Sequence[Path], *, better: Path | None = None, margin: float | None = None, metrics: str = "evaluation"
+) -> Comparison:
     """Compares complete runs. Raises `ValueError` for one that was not evaluated, or for different tasks.
+
+    `metrics`: those of the `evaluation`; `all`, of every analysis too that was made of each run with the same settings;
+    or some of these, by name.
 
     `better`, one of the runs: its group is tested to be better, by the headline metric, than each other group.
     `margin`: every two groups are tested to be equal to within it.
     """
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
-    members = [_member(folder) for folder in folders]
+    members = [_member(folder, with_analyses=metrics != "evaluation") for folder in folders]
+    if metrics != "evaluation":
+        members = _alike(members)
     seen: dict[Path, Path] = {}
     for member in members:
         place = member.folder.resolve()
@@ -262,10 +296,31 @@ def compare(folders: Sequence[Path], *, better: Path | None = None, margin: floa
     for same, label in zip(grouped.values(), _labels(firsts, differences)):
         same.sort(key=lambda member: member.seed)
         groups.append(_group(label, same, groups[0] if groups else None, headline))
-    return Comparison(groups, headline, chance, differences, _claims(groups, headline, better, margin), margin)
+    chosen = [] if metrics in ("evaluation", "all") else [name.strip() for name in metrics.split(",")]
+    for name in chosen:
+        missing = [group.label for group in groups if name not in group.metrics]
+        if missing:
+            there = ", ".join(groups[0].metrics)
+            raise ValueError(f"not every run has the metric {name!r}: {missing[0]} does not; there are {there}")
+    claims = _claims(groups, headline, better, margin)
+    return Comparison(groups, headline, chance, differences, claims, margin, chosen)
 
 
-def _member(folder: Path) -> Member:
+def _alike(members: list[Member]) -> list[Member]:
+    """The members with those analyses alone that each has. Raises `ValueError` where settings differ."""
+    common = [name for name in members[0].analyses if all(name in member.analyses for member in members)]
+    for name in common:
+        settings = members[0].analyses[name]["settings"]
+        for member in members:
+            if member.analyses[name]["settings"] != settings:
+                raise ValueError(
+                    f"{members[0].folder} and {member.folder} were analysed by {name} with different settings: analyse "
+                    "both in the same way"
+                )
+    return [replace(member, analyses={name: member.analyses[name] for name in common}) for member in members]
+
+
+def _member(folder: Path, with_analyses: bool) -> Member:
     run = Run.open(folder)
     report = run.report("evaluation")
     if report is None:
@@ -275,14 +330,19 @@ def _member(folder: Path) -> Member:
     records = run.metrics()
     if not records or "seconds" not in records[-1]:
         raise ValueError(f"{folder} has not come to a good end: see {folder / 'metrics.jsonl'}")
-    return Member(folder, run.recipe(), [{"reason": "not ended", **record} for record in records], report)
+    analyses = {}
+    for name in run.reports() if with_analyses else ():
+        content = run.report(name)
+        if content and content.get("main"):  # else it is an evaluation, or of an analysis that compares nothing
+            analyses[name] = content
+    return Member(folder, run.recipe(), [{"reason": "not ended", **record} for record in records], report, analyses)
 
 
 def _group(label: str, members: list[Member], first: Group | None, headline: Headline) -> Group:
-    names = [name for name in members[0].report["metrics"] if all(name in m.report["metrics"] for m in members)]
+    names = [name for name in members[0].metrics if all(name in member.metrics for member in members)]
     metrics = {}
     for name in names:
-        values = {member.seed: float(member.report["metrics"][name]) for member in members}
+        values = {member.seed: float(member.metrics[name]) for member in members}
         reference = first.metrics.get(name) if first else None
         metrics[name] = summarise(values, list(reference.values.values()) if reference else None)
     solved = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from statewise.reporting.drawings import figure as drawing_figure
 from statewise.reporting.plots import COLOURS, curve, panels
 from statewise.reporting.star_graphs import draw
 
@@ -43,6 +44,9 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 {% for note in claims_notes %}<p class="note">{{ note }}</p>{% endfor %}{% endif %}
 <h2>Curves</h2>
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
+{% if drawings %}<h2>Drawings</h2>
+<p class="note">Drag to move, scroll to come closer, point at a line to see its name.</p>
+<div class="curves">{% for figure in drawings %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
 {% if examples %}<h2>Examples</h2>
 <p class="note">{{ legend }}</p>
 {% for group in examples %}<h3>{{ group.label }}</h3>
@@ -80,6 +84,8 @@ def page(comparison: Comparison) -> str:
         # The library of the first figure serves all.
         figures.append(plotly.io.to_html(figure, full_html=False, include_plotlyjs=not figures,
                                          config={"displayModeBar": False, "responsive": True}))  # fmt: skip
+    drawn_maps = [drawing_figure(drawing).update_layout(height=560, title_font_size=13, showlegend=False)
+                  for drawing in comparison.drawings()]  # fmt: skip
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
     claims_header, claims_rows = comparison.claims_table()
@@ -93,7 +99,10 @@ def page(comparison: Comparison) -> str:
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
         header=header, rows=rows, notes=comparison.notes(),
         claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
-        figures=figures, examples=examples,
+        figures=figures,
+        drawings=[plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True})
+                  for one in drawn_maps],
+        examples=examples,
         legend="Broad green: the true path. Narrow: what the model answered, green where right, red where wrong, "
                "dashed where the graph has no such edge." if drawn else "Held-out prompts and what the model answered.",
         seeds_header=seeds_header, seeds_rows=seeds_rows, differences=comparison.differences,

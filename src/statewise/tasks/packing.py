@@ -13,7 +13,8 @@ def pack(examples: Examples, row: int) -> Examples:
     All must have prompts of one length, and none may be longer than a row.
     """
     lengths = examples.lengths
-    assert len(np.unique(examples.prompt_lengths)) == 1 and lengths.max() <= row
+    assert len(np.unique(examples.prompt_lengths)) == 1
+    assert lengths.max() <= row
     ends = np.cumsum(lengths)
     firsts = [0]  # the first sequence of each row
     while firsts[-1] < len(examples):

@@ -12,9 +12,9 @@ DESCRIPTION = """Reads a street map and writes it as a folder for the task `manh
   statewise data manhattan --from DIR --out maps/manhattan
   statewise train manhattan --task.map maps/manhattan --out runs/manhattan
 
-DIR holds edges.csv (or edges_BUILD.csv: choose one by --build; random unless said) with the columns from_node,direction,to_node, and may
-hold nodes.csv with node and, if places are known, x,y or synthetic_x,synthetic_y; all may be gzipped (.csv.gz).
-Directions are N, NE, E, SE, S, SW, W, NW. Pickles are never read."""
+DIR holds edges.csv (or edges_BUILD.csv: choose one by --build; random unless said) with the columns
+from_node,direction,to_node, and may hold nodes.csv with node and, if places are known, x,y or synthetic_x,synthetic_y;
+all may be gzipped (.csv.gz). Directions are N, NE, E, SE, S, SW, W, NW. Pickles are never read."""
 
 
 def run(words: list[str]) -> int:

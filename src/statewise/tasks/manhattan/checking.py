@@ -49,7 +49,5 @@ def check(streets: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> Checke
         at = np.where(moving, table[at, heading[place]], at)
         illegal = np.where(moving & (at == N) & (illegal < 0), place, illegal)
     arrived = at == tokens[:, 1] if tokens.shape[1] > 1 else np.zeros(n, bool)
-    verdicts = np.select(
-        [illegal >= 0, ~has_end, ~arrived], [ILLEGAL_TURN, NO_END, WRONG_DESTINATION], default=VALID
-    )
+    verdicts = np.select([illegal >= 0, ~has_end, ~arrived], [ILLEGAL_TURN, NO_END, WRONG_DESTINATION], default=VALID)
     return Checked(verdicts, np.maximum(stop - 2, 0), illegal)

@@ -141,7 +141,7 @@ def _crossings(lines: Lines, file: Path) -> dict[str, tuple[float, float] | None
 
 
 def _rows(lines: Lines, file: Path, needed: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, fields by column) of the lines behind a header. Raises `ValueError` for columns that are missing."""
+    """(line number, fields by column) of lines behind a header. Raises `ValueError` if `needed` columns are missing."""
     header: list[str] | None = None
     for line, text in lines:
         fields = [field.strip() for field in next(csv.reader([text]))]

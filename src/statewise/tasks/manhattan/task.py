@@ -21,7 +21,7 @@ from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import as_files, of_files, read_map
 from statewise.tasks.manhattan.prefixes import draw_prefixes
 from statewise.tasks.manhattan.rides import Style, draw_rides
-from statewise.tasks.manhattan.street_map import FAR, HEADINGS, StreetMap
+from statewise.tasks.manhattan.street_map import FAR, HEADINGS
 from statewise.tasks.packing import pack
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -65,8 +65,8 @@ class ManhattanConfig:
             raise ValueError("task.max_moves, task.held_out_moves and task.held_out_rides must be at least 1")
         if self.held_out_moves > self.max_moves:
             raise ValueError(
-                f"task.held_out_moves {self.held_out_moves} is more than task.max_moves {self.max_moves}: held-out rides "
-                "could not be ridden"
+                f"task.held_out_moves {self.held_out_moves} is more than task.max_moves {self.max_moves}: "
+                "held-out rides could not be ridden"
             )
         if self.noise < 0:
             raise ValueError(f"task.noise must not be negative, not {self.noise}")
@@ -91,7 +91,7 @@ class Manhattan(Task, Automaton):
         else:
             self.streets = grid_city(config.rows, config.columns, config.city_seed)
         self.N = len(self.streets)
-        self.end = self.N + len(HEADINGS)
+        self.end: int = self.N + len(HEADINGS)
         self.vocab = Vocab([*self.streets.names, *HEADINGS, "end"])
         self.longest = config.max_moves + 3
         self.context = max(self.longest, config.row or 0)
@@ -218,9 +218,8 @@ class Manhattan(Task, Automaton):
                 return "a ride begins with origin and destination, two crossings of the map"
             at = self.states_after(rides.tokens[row : row + 1, :illegal])[0, 0]
             ways = ", ".join(HEADINGS[number] for number in np.flatnonzero(self.streets.neighbour[at] >= 0))
-            return (
-                f"turn {illegal - 1}, {words[illegal]}, is illegal: from {self.streets.names[at]} "
-                + (f"streets lead {ways}" if ways else "no street leads on")
+            return f"turn {illegal - 1}, {words[illegal]}, is illegal: from {self.streets.names[at]} " + (
+                f"streets lead {ways}" if ways else "no street leads on"
             )
         return "the ride has no `end`" if verdict == "no_end" else f"the ride does not end at {words[1]}"
 
@@ -296,7 +295,7 @@ class Manhattan(Task, Automaton):
         riding = (at >= 0) & (at < self.N)
         found = np.zeros((len(states), len(self.vocab)), bool)
         found[:, self.N : self.end] = riding[:, None] & (self.streets.neighbour[np.where(riding, at, 0)] >= 0)
-        found[:, self.end] = riding & (at == goal)
+        found[:, self.N + len(HEADINGS)] = riding & (at == goal)
         return found
 
     def tokens_left(self, states: np.ndarray) -> np.ndarray:
@@ -310,8 +309,8 @@ class Manhattan(Task, Automaton):
         """See `Automaton.draw_pairs`; how prefixes are drawn says `prefixes.draw_prefixes`."""
         config = self.config
         pairs = draw_prefixes(self.streets, rng, n, alike, config.held_out_moves, config.max_moves)
-        sides = [
-            Examples.of([np.append(prefix[:2], prefix[2:] + self.N) for prefix in side], [len(prefix) for prefix in side])
+        first, second = (
+            Examples.of([np.append(one[:2], one[2:] + self.N) for one in side], [len(one) for one in side])
             for side in zip(*pairs)
-        ]
-        return Pairs(*sides, asked=n)
+        )
+        return Pairs(first, second, asked=n)
