@@ -5,6 +5,7 @@ from statewise.config import Table
 TASKS = Table(
     "task",
     {
+        "countdown": ("statewise.tasks.countdown:Countdown", "make a target of given numbers by + - * /"),
         "path_star": ("statewise.tasks.path_star:PathStar", "find the arm of a star graph that ends at the goal"),
         "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences, from a text file or JSON lines"),
         "stories": ("statewise.tasks.stories:Stories", "short stories, told onwards or towards a known ending"),
