@@ -35,17 +35,17 @@ def test_one_hot_states_have_the_spectrum_of_their_counts():
 
 QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe") else [] for name in ANALYSES}
 QUICK |= {"gradient-ratio": ["--furthest=4", "--sequences=2"], "restricted-state": ["--keep=2"]}
+RECIPES = {"equations": "countdown-small --task.held_out_problems 40"}
+STAR = "path-star-small --task.held_out_graphs 40"
 
 
 @pytest.mark.parametrize("name", list(ANALYSES))
 def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_path, capsys):
     run = tmp_path / "run"
     two_streams = "--backbone two_stream --backbone.window 2 " if name == "restricted-state" else ""
-    flags = (
-        two_streams
-        + "--task.held_out_graphs 40 --backbone.width 16 --backbone.heads 2 --backbone.layers 1 --trainer.steps 2"
-    )
-    assert main(["train", "path-star-small", *flags.split(), "--trainer.batch_size", "8", "--out", str(run)]) == 0
+    flags = two_streams + "--backbone.width 16 --backbone.heads 2 --backbone.layers 1 --trainer.steps 2"
+    recipe = RECIPES.get(name, STAR).split()
+    assert main(["train", *recipe, *flags.split(), "--trainer.batch_size", "8", "--out", str(run)]) == 0
     capsys.readouterr()
     assert main(["analyze", str(run), name, *QUICK[name], "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -22,6 +22,10 @@ def data_file(tmp_path):
 
 
 FIELDS = {
+    "countdown": [
+        {"training_problems": 500, "held_out_problems": 300},
+        {"numbers": 3, "pauses": 1, "training_problems": None, "held_out_problems": 100, "held_out_targets": 0},
+    ],
     "path_star": [
         {"degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 300},
         {"degree": 3, "length": 3, "nodes": 7, "held_out_graphs": 300, "encoding": "reverse"},

@@ -80,7 +80,7 @@ def draw(
         equations[:, step, 2] = np.where(commutes, other, smaller)
         equations[:, step, 3] = result
         pool[rows, place] = result
-    return Solved(inputs, equations).chosen(usable.any(axis=0))
+    return Solved(inputs, equations).chosen(np.flatnonzero(usable.any(axis=0)))
 
 
 def holds(equations: np.ndarray, largest: int) -> np.ndarray:

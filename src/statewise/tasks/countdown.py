@@ -26,7 +26,7 @@ HELD_OUT_SHARE = 16
 """One problem in so many is held out: which, its hash decides, so that no stream of fresh problems meets it."""
 DRAWN_AT_ONCE = 2**17
 """Problems drawn in one go at most: enough that loops cost nothing, few enough for little memory."""
-FRUITLESS = 100
+FRUITLESS = 50
 """Draws in a row without one problem that is still wanted, after which there is none."""
 EQUATION = r"[0-9]+[-+*/][0-9]+=[0-9]+"
 LINE = rf"[0-9]+(,[0-9]+)+\|{EQUATION}(,{EQUATION})*"
@@ -136,8 +136,8 @@ class Countdown(Task, World):
         return self._draw(rng, n, self.targets, held_out=False)
 
     def held_out(self, n: int | None = None) -> Examples:
-        """The fixed test set, or its first n problems: other inputs than in training, or the same for another target,
-        but targets that training has."""
+        """The fixed test set, or its first n problems: inputs that training does not have with their target, and
+        targets that it has. Where there are few such problems, some come more than once."""
         if "problems" not in self._held_out:
             rng = np.random.default_rng([self.config.data_seed, 2])
             size = self.config.held_out_problems
@@ -209,19 +209,24 @@ class Countdown(Task, World):
         """(E, 4): the columns of left operand, operator, right operand and result of each equation."""
         return self.config.prompt_length + 6 * np.arange(self.config.numbers - 1)[:, None] + [0, 1, 2, 4]
 
+    @property
+    def _offsets(self) -> np.ndarray:
+        """(4,): what makes tokens of the parts of an equation."""
+        return np.array([0, self.plus, 0, 0])
+
     def _rows(self, solved: Solved) -> np.ndarray:
         """(n, T) tokens."""
         rows = np.tile(self._form, (len(solved.inputs), 1))
         rows[:, 0 : 2 * self.config.numbers : 2] = solved.inputs
         rows[:, 2 * self.config.numbers] = solved.targets
-        rows[:, self._places] = solved.equations + [0, self.plus, 0, 0]
+        rows[:, self._places] = solved.equations + self._offsets
         return rows
 
     def _solved(self, rows: np.ndarray) -> Solved:
         """What rows (n, T) say, with -1 where no number or no operator stands where one belongs."""
         inputs = rows[:, 0 : 2 * self.config.numbers : 2]
-        equations = rows[:, self._places] - [0, self.plus, 0, 0]
-        fits = (equations >= 0) & (equations < [self.plus, len(OPERATORS), self.plus, self.plus])
+        equations = rows[:, self._places] - self._offsets
+        fits = (equations >= 0) & (equations < np.array([self.plus, len(OPERATORS), self.plus, self.plus]))
         return Solved(inputs, np.where(fits, equations, -1))
 
     # Text and files
@@ -276,13 +281,13 @@ class Countdown(Task, World):
         found: dict[int, str] = {}
         solved = self._solved(rows)
         right, available = holds(solved.equations, self.config.largest), pools(*solved).available
-        for row in np.flatnonzero(~(right & available).all(axis=1)):
+        for row in np.flatnonzero(~(right & available).all(axis=1)).tolist():
             step = int((right & available)[row].argmin())
             written = self.decode(rows[row, self._places[step, 0] : self._places[step, 3] + 1])
             what = "takes a number that is not there" if right[row, step] else "does not hold"
             found[numbers[row]] = f"equation {step + 1}, {written}, {what}"
         targets = rows[:, 2 * self.config.numbers]
-        for row in np.flatnonzero(solved.targets != targets):
+        for row in np.flatnonzero(solved.targets != targets).tolist():
             text = f"the solution ends in {solved.targets[row]}, and the target is {targets[row]}"
             found.setdefault(numbers[row], text)
         return found
@@ -305,7 +310,7 @@ class Countdown(Task, World):
         solved = self._solved(rows)
         formed = ((rows == self._form) | (self._form < 0)).all(axis=1)
         complete = np.array([len(completion.tokens) == config.answer_length for completion in completions])
-        valid = holds(solved.equations, config.largest)
+        valid = holds(solved.equations, config.largest) & (rows[:, self._places[:, 3] - 1] == self.equals)
         legal = pools(*solved).available.all(axis=1)
         reached = solved.targets == rows[:, 2 * config.numbers]
         right = formed & complete & valid.all(axis=1) & legal & reached
@@ -348,7 +353,7 @@ class Countdown(Task, World):
             written = answer[6 * step : 6 * step + length]
             equations = moves(numbers, config.largest)
             lines = np.empty((len(equations), 6), np.int64)
-            lines[:, [0, 1, 2, 4]] = equations + [0, self.plus, 0, 0]
+            lines[:, [0, 1, 2, 4]] = equations + self._offsets
             lines[:, [3, 5]] = self.equals, self.comma
             fits = (lines[:, : len(written)] == written).all(axis=1)
             if len(written) < length:
