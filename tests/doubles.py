@@ -16,6 +16,8 @@ from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.data import collate
 from statewise.decoding.base import GoalScorer, Predictor, SuffixEncoder
+from statewise.evaluation import complete
+from statewise.experiment import make_decoder
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.tasks.base import Task
@@ -210,6 +212,7 @@ def subject(predictor: Predictor, task: Task, untrained: Predictor | None = None
         Model("step 9", predictor, 9),
         lambda which: (Model(f"step {step}", other, step) for step, other in others.items()),
         lambda: Model("untrained model", untrained or predictor),
+        lambda examples: complete(task, predictor, make_decoder("greedy"), examples, block=64),
     )
 
 

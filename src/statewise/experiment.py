@@ -21,7 +21,7 @@ from statewise.config import Recipe, fill, parse, read_yaml
 from statewise.data import collate
 from statewise.decoding import DECODERS
 from statewise.decoding.base import Decoder, Predictor, Search
-from statewise.evaluation import evaluate
+from statewise.evaluation import complete, evaluate
 from statewise.infilling import Filled, fill_middles, referee
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
@@ -185,11 +185,23 @@ class Experiment:
         room = self.task.context - len(tokens) - (0 if wanted is None else len(wanted))
         return tokens, {"limit": room if limit is None else limit, "end": self.task.end, "goal": wanted}
 
-    def evaluate(self, num: int | None = None, data: str | Path | None = None, decoder: str = "greedy") -> Evaluation:
-        """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format."""
+    def evaluate(
+        self,
+        num: int | None = None,
+        data: str | Path | None = None,
+        decoder: str = "greedy",
+        by: tuple[str, str] | None = None,
+    ) -> Evaluation:
+        """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format, or of another
+        held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set."""
         if num is not None and num < 1:
             raise ValueError(f"num must be at least 1, not {num}")
-        examples = self.task.held_out(num) if data is None else self.task.read(Path(data))[:num]
+        if data is not None and by is not None:
+            raise ValueError(f"--data and --{by[0]} each say what to evaluate on: give one of them")
+        if data is not None:
+            examples = self.task.read(Path(data))[:num]
+        else:
+            examples = self.task.held_out(num) if by is None else self.task.held_out_by(*by, num)
         with self._precision():
             return evaluate(self.task, self.predictor(), make_decoder(decoder), examples)
 
@@ -231,9 +243,14 @@ class Experiment:
 
     def analyze(self, analysis: Analysis) -> Findings:
         """What an analysis finds in this model."""
-        subject = Subject(self.task, self._model(), self._checkpoints, self._untrained, str(self._device))
+        subject = Subject(
+            self.task, self._model(), self._checkpoints, self._untrained, self._complete, str(self._device)
+        )
         with self._precision():
             return analysis.analyze(subject)
+
+    def _complete(self, examples: Examples) -> list[Completion]:
+        return complete(self.task, self.predictor(), make_decoder("greedy"), examples, block=256)
 
     def _checkpoints(self, which: str) -> Iterator[Model]:
         if self.run is None:

@@ -38,20 +38,18 @@ QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe"
 QUICK |= {"gradient-ratio": ["--furthest=4", "--sequences=2"], "restricted-state": ["--keep=2"]}
 QUICK |= {"compression": ["--trials=3"], "distinction": ["--trials=3"], "detours": ["--probabilities=0.5"]}
 QUICK |= {"map": ["--sequences=5"]}
-WORLD_MODELS = {"compression", "distinction", "detours", "map"}
+STAR = "path-star-small --task.held_out_graphs 40"
+CITY = "city-small --task.rows 5 --task.columns 5 --task.held_out_rides 10"
+RECIPES = dict.fromkeys(("compression", "distinction", "detours", "map"), CITY)
+RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}
+RECIPES |= {"restricted-state": f"{STAR} --backbone two_stream --backbone.window 2"}
 
 
 @pytest.mark.parametrize("name", list(ANALYSES))
 def test_every_analysis_runs_on_a_run_and_leaves_data_and_a_picture(name, tmp_path, capsys):
     run = tmp_path / "run"
     flags = "--trainer.batch_size 8 --backbone.width 16 --backbone.heads 2 --backbone.layers 1 --trainer.steps 2"
-    if name in WORLD_MODELS:
-        recipe, own = "city-small", "--task.rows 5 --task.columns 5 --task.held_out_rides 10"
-    else:
-        recipe, own = "path-star-small", "--task.held_out_graphs 40"
-    if name == "restricted-state":
-        own += " --backbone two_stream --backbone.window 2"
-    assert main(["train", recipe, *own.split(), *flags.split(), "--out", str(run)]) == 0
+    assert main(["train", *RECIPES.get(name, STAR).split(), *flags.split(), "--out", str(run)]) == 0
     capsys.readouterr()
     assert main(["analyze", str(run), name, *QUICK[name], "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

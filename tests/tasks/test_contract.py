@@ -22,6 +22,10 @@ def data_file(tmp_path):
 
 
 FIELDS = {
+    "countdown": [
+        {"training_problems": 500, "held_out_problems": 300},
+        {"numbers": 3, "pauses": 1, "training_problems": None, "held_out_problems": 100, "held_out_targets": 0},
+    ],
     "manhattan": [
         {"rows": 6, "columns": 7, "max_moves": 20, "held_out_moves": 12, "held_out_rides": 80},
         {"rows": 6, "columns": 7, "max_moves": 15, "held_out_moves": 15, "held_out_rides": 50, "rides": "shortest"},

@@ -21,6 +21,10 @@ ANALYSES = Table(
             "statewise.analysis.effective_rank:EffectiveRank",
             "how many dimensions the belief states really use",
         ),
+        "equations": (
+            "statewise.analysis.equations:Equations",
+            "at which equation of its solutions a model goes wrong (task countdown)",
+        ),
         "future-probe": (
             "statewise.analysis.probes:FutureProbe",
             "which later tokens a small network can read off the belief state",

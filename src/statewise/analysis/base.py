@@ -11,6 +11,7 @@ import numpy as np
 
 from statewise.decoding.base import Predictor
 from statewise.tasks.base import Task
+from statewise.types import Completion, Examples
 
 Role = Literal["line", "series", "control", "raw"]
 
@@ -104,6 +105,8 @@ class Subject:
     `FileNotFoundError` for those that do not exist."""
     untrained: Callable[[], Model]
     """A model of the same recipe with fresh weights, drawn with another seed."""
+    complete: Callable[[Examples], list[Completion]]
+    """What the model at the chosen checkpoint answers to the prompts of examples, greedily, in their order."""
     device: str = "cpu"
     """Where an analysis may compute."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser
+from statewise.tasks import TASKS
 
 if TYPE_CHECKING:
     from statewise.experiment import Experiment
@@ -25,19 +27,25 @@ def run(words: list[str]) -> int:
     parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    others = _other_held_out()
+    for option, sets in others.items():
+        parser.add_argument(f"--{option}", dest=option, metavar="SET", help=f"evaluate another held-out set: {sets}")
     options = parser.parse_args(words)
 
     from statewise.experiment import Experiment
     from statewise.reporting.tables import metrics_table
 
-    if options.fills and (options.data or options.num is not None):
-        raise ValueError("--fills is looked over as it is: leave --data and --num away")
+    by = [(option, value) for option in others if (value := getattr(options, option)) is not None]
+    if options.fills and (options.data or options.num is not None or by):
+        raise ValueError("--fills is looked over as it is: leave --data, --num and other sets away")
+    if len(by) > 1:
+        raise ValueError(f"{' and '.join(f'--{option}' for option, _ in by)} are different sets: give one of them")
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
     if options.fills:
         return _referee(experiment, Path(options.fills), options.checkpoint, options.json)
-    evaluation = experiment.evaluate(options.num, options.data)
+    evaluation = experiment.evaluate(options.num, options.data, by=by[0] if by else None)
     # `compare` reads "evaluation", which must mean the same for every run; what deviates gets a name of its own.
-    deviations = [Path(options.data).name] if options.data else []
+    deviations = [Path(options.data).name] if options.data else [f"{option}-{value}" for option, value in by]
     deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
     name = "-".join(["evaluation", *deviations])
@@ -50,6 +58,19 @@ def run(words: list[str]) -> int:
         print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples, greedy decoding")
         print(metrics_table(evaluation.metrics))
     return 0
+
+
+def _other_held_out() -> dict[str, str]:
+    """Options that say which of a task's other held-out sets is meant, with their values and tasks in words.
+
+    All tasks are asked, before there is a run: a mistyped option is then answered as ever, with the near misses.
+    """
+    found: dict[str, list[str]] = {}
+    for name, task in TASKS.items():
+        offered: Mapping[str, Sequence[str]] = task.other_held_out  # type: ignore[attr-defined]
+        for option, values in offered.items():
+            found.setdefault(option, []).append(f"{' or '.join(values)} (task {name})")
+    return {option: ", ".join(sets) for option, sets in found.items()}
 
 
 def _referee(experiment: Experiment, path: Path, checkpoint: str, as_json: bool) -> int:

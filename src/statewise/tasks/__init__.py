@@ -5,6 +5,7 @@ from statewise.config import Table
 TASKS = Table(
     "task",
     {
+        "countdown": ("statewise.tasks.countdown:Countdown", "make a target of given numbers by + - * /"),
         "manhattan": (
             "statewise.tasks.manhattan.task:Manhattan",
             "taxi rides through a city of one-way streets, on a map of yours or a grid",

@@ -31,6 +31,9 @@ class Task(ABC):
     """What guessing reaches, by metric, where that is known."""
     decoded: bool = True
     """Whether an evaluation decodes an answer to every prompt; False: prompts only say what is not scored."""
+    other_held_out: Mapping[str, Sequence[str]] = {}
+    """Further held-out sets, by option and value of `statewise evaluate`: {"targets": ["held-out"]} is `--targets
+    held-out`. Said by the class, so that the command knows its options without a run."""
     notes: Sequence[str] = ()
     """What a person should know of the data, such as what of it was left out; a line each."""
 
@@ -51,6 +54,12 @@ class Task(ABC):
     @abstractmethod
     def held_out(self, n: int | None = None) -> Examples:
         """The same held-out examples at every call, at most n; disjoint from all training examples."""
+
+    def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
+        """As `held_out`, of a set of `other_held_out`. Raises `ValueError` naming what there is."""
+        others = [f"--{name} {item}" for name, items in self.other_held_out.items() for item in items]
+        there = f"the others are {', '.join(others)}" if others else "it has no other than the usual one"
+        raise ValueError(f"the task of this run has no held-out set --{option} {value}: {there}")
 
     @abstractmethod
     def read(self, path: Path) -> Examples:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from statewise.tasks.base import Kept, Task, World
+from statewise.tasks.hashing import hash_rows
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -184,12 +185,8 @@ class PathStar(Task, World):
         return (hashes >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
 
     def _hash(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) uint64 of the prompts (Fowler-Noll-Vo, then mixed)."""
-        value = np.full(len(rows), 0xCBF29CE484222325, np.uint64)
-        for column in rows[:, : self.config.prompt_length].T.astype(np.uint64):
-            value = (value ^ column) * np.uint64(0x100000001B3)
-        value ^= value >> np.uint64(29)
-        return value * np.uint64(0xBF58476D1CE4E5B9)
+        """(n,) uint64 of the prompts."""
+        return hash_rows(rows[:, : self.config.prompt_length])
 
     def training(self) -> Examples | None:
         """The fixed training set, if the recipe has one, and its graphs are always read alike."""
