@@ -377,6 +377,22 @@ def test_a_place_from_which_no_street_leads_is_said_so(tmp_path):
         task(map=str(tmp_path / "m"), held_out_rides=1, held_out_moves=3).read(path)
 
 
+def test_prompts_that_no_ride_begins_with_are_refused(tmp_path):
+    write_map(a_map({**SQUARE, ("b", "S"): "e"}), tmp_path / "m")
+    made = task(map=str(tmp_path / "m"), held_out_rides=1, held_out_moves=3)
+    for text, message in (
+        ("e a", "no way leads from e to a"),
+        ("a b E S", "no way leads from e to b"),
+        ("a c S", "turn 1, S, is illegal: from a streets lead NE, E"),
+        ("a N", "begins with origin and destination"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            made.towards(made.encode(text), np.empty(0, np.int64))
+    for text in ("a", "a c", "a c E N", "a c NE end"):
+        prompt, goal = made.towards(made.encode(text), np.empty(0, np.int64))
+        assert (made.decode(prompt), goal) == (text, None)
+
+
 def test_bad_fields_are_refused(tmp_path):
     for fields, message in (
         ({"held_out_moves": 20}, "held_out_moves 20 is more than task.max_moves 14"),

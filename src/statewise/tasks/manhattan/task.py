@@ -183,6 +183,18 @@ class Manhattan(Task, Automaton):
         """Words with spaces between them."""
         return " ".join(self.vocab.decode(tokens))
 
+    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """See `Task.towards`. Raises `ValueError` for a prompt that no ride can begin with."""
+        if len(prompt) >= 2:
+            so_far = Examples.of([prompt], [2])
+            _, _, (illegal,) = self.check(so_far)
+            if illegal >= 0:
+                raise ValueError(self._what_is_wrong(so_far, 0, VERDICTS[ILLEGAL_TURN], int(illegal)))
+            if self.tokens_left(self.states_after(prompt[None]))[0] < 0:
+                at = self.streets.names[self.states_after(prompt[None])[0, 0]]
+                raise ValueError(f"no way leads from {at} to {self.streets.names[prompt[1]]}")
+        return super().towards(prompt, goal)
+
     def read(self, path: Path) -> Examples:
         """Rides of a file, one a line. Raises `ValueError` with the line for one that is not valid."""
         rides, lines = self.read_any(path)
