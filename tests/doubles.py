@@ -12,6 +12,7 @@ from torch import Tensor
 
 from statewise.analysis.base import Model, Subject
 from statewise.backbones.base import Backbone
+from statewise.backbones.belief_slots import BeliefSlots, BeliefSlotsConfig
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.data import collate
@@ -44,6 +45,14 @@ def tiny_two_stream(
     """A two-layer two-stream transformer; `fields` are config fields."""
     config = TwoStreamConfig(**{"width": 16, "heads": 2, "layers": 2, "window": 3, **fields})
     return TwoStream(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
+
+
+def tiny_belief_slots(
+    *, extra_tokens: int = 0, embedding_of: Backbone | None = None, context: int = CONTEXT, **fields: Any
+) -> BeliefSlots:
+    """A two-layer belief-slot decoder; `fields` are config fields."""
+    config = BeliefSlotsConfig(**{"width": 16, "heads": 2, "layers": 2, "chunk": 4, "slots": 2, **fields})
+    return BeliefSlots(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
 
 
 class PhasedGPT(GPT):

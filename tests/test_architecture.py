@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "training": {"objectives.base", "data", "run", "types", "config"},
     "analysis": {
         "decoding.base",
+        "decoding.continued",
         "decoding.sample",
         "tasks.base",
         "tasks.automaton",

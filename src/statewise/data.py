@@ -12,7 +12,7 @@ from statewise.types import Batch, Examples
 
 
 def collate(examples: Examples) -> Batch:
-    """Right-padded batch; every answer token is scored, except a document's very first token."""
+    """Right-padded batch; every answer token that is asked for is scored, except a document's very first token."""
     column = np.arange(examples.tokens.shape[1])
     real = column < examples.lengths[:, None]
     place, documents = column, None
@@ -21,6 +21,8 @@ def collate(examples: Examples) -> Batch:
         place = column - np.maximum.accumulate(np.where(opens, column, 0), axis=1)
         documents = torch.from_numpy(np.where(real, examples.documents, 0))
     scored = real & (place >= np.maximum(examples.prompt_lengths, 1)[:, None])
+    if examples.asked is not None:
+        scored &= examples.asked
     columns = np.flatnonzero(scored.any(axis=0))
     span = (int(columns[0]), int(columns[-1]) + 1) if len(columns) else (1, 1)
     return Batch(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class Examples:
     """(n,) int64: tokens given, never asked for; of each document where several share a row. 0: there is no prompt."""
     documents: np.ndarray | None = None
     """(n, T) int64, from 1 and not falling: the document of each position when several share a row; None: one a row."""
+    asked: np.ndarray | None = None
+    """(n, T) bool: of the tokens behind the prompt those that are asked for; None: all."""
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray], prompt_lengths: Sequence[int]) -> Examples:
@@ -48,7 +50,8 @@ class Examples:
         lengths = self.lengths[rows]
         longest = int(lengths.max()) if len(lengths) else 0
         documents = None if self.documents is None else self.documents[rows, :longest]
-        return Examples(self.tokens[rows, :longest], lengths, self.prompt_lengths[rows], documents)
+        asked = None if self.asked is None else self.asked[rows, :longest]
+        return Examples(self.tokens[rows, :longest], lengths, self.prompt_lengths[rows], documents, asked)
 
     def prompt(self, row: int) -> np.ndarray:
         """(prompt length,) tokens given in one row."""
@@ -168,6 +171,10 @@ class Evaluation:
     """Examples evaluated."""
     samples: list[dict[str, Any]]
     """A few prompts with true and predicted answers, as plain data; what a report shows."""
+
+
+Carried = Literal["carried", "fresh", "same-chunk"]
+"""How a model that carries a state from chunk to chunk is asked; see `backbones.base.Carrying.under`."""
 
 
 class NotFinite(ArithmeticError):

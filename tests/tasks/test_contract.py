@@ -46,6 +46,10 @@ FIELDS = {
         {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 100, "encoding": "goal_augmentation"},
         {"degree": 2, "length": 5, "nodes": 12, "held_out_graphs": 100, "encoding": "fill_in_the_middle"},
     ],
+    "recall": [
+        {"held_out_sequences": 60},
+        {"keys": 1, "values": 40, "chunk": 5, "distance": 1, "fillers": 2, "held_out_sequences": 50},
+    ],
     "sequences": [{"held_out_share": 0.2}, {"held_out_share": 0.5}],
     "stories": [
         {"vocabulary": 300, "context": 64, "held_out_share": 0.2},

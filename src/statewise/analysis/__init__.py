@@ -45,6 +45,10 @@ ANALYSES = Table(
             "statewise.analysis.restricted_state:RestrictedState",
             "how much the loss rises if the kept state is cut to the last places",
         ),
+        "slot-trace": (
+            "statewise.analysis.slot_trace:SlotTrace",
+            "the carried state of belief slots over a sequence, and what it is worth",
+        ),
         "world-probe": (
             "statewise.analysis.probes:WorldProbe",
             "whether a small network can read the task's true state off the belief state",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.nn.cache import KeyValueCache
-from statewise.types import Hidden
+from statewise.types import Carried, Hidden
 
 
 class Backbone(nn.Module, ABC):
@@ -28,6 +29,15 @@ class Backbone(nn.Module, ABC):
     """What a position is made of."""
     state_predicts: bool = True
     """Whether the vocabulary head reads the next token off the state itself."""
+
+    @property
+    def state_width(self) -> int:
+        """Width of `Hidden.state` where that is more than the readout's."""
+        return self.width
+
+    def read_off(self, state: Tensor) -> Tensor:
+        """(..., state_width) -> (..., D): what of a state the vocabulary head, and others of width D, read."""
+        return state
 
     @abstractmethod
     def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
@@ -86,6 +96,32 @@ class Limitable(Backbone):
     @abstractmethod
     def limited(self, places: int) -> Limitable:
         """One with the same parameters, whose kept keys are read for the last `places` places only."""
+
+
+class Carrying(Backbone):
+    """A backbone that reads chunk after chunk and carries a state from each to the next. `Hidden.state` is D wide, and
+    behind that come the slots that the position read."""
+
+    chunk: int
+    """Tokens of a chunk."""
+    slot_count: int
+    """Slots S of the state, D wide each."""
+
+    @abstractmethod
+    def under(self, protocol: Carried, warmup: int) -> Carrying:
+        """One with the same parameters, that is asked under another protocol:
+        - `carried`: the state comes from the chunks before, in order;
+        - `fresh`: every chunk begins with the initial state;
+        - `same-chunk`: so too, and before it counts, a chunk is passed over `warmup` times, each renewing the state.
+          What the state then helps to predict, it has seen."""
+
+    @abstractmethod
+    def keep(self, cache: KeyValueCache) -> dict[str, Tensor]:
+        """All of a cache that what is read from now on can depend on, as tensors by name."""
+
+    @abstractmethod
+    def resume(self, kept: Mapping[str, Tensor]) -> KeyValueCache:
+        """A cache that goes on from what `keep` gave. Raises `ValueError` if that is of another shape of model."""
 
 
 class Branching(Backbone):

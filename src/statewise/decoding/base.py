@@ -7,12 +7,12 @@ their own, so that a decoder can say which models it needs instead of trying.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from statewise.types import Batch, Completion, Hidden
+from statewise.types import Batch, Carried, Completion, Hidden
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,6 +99,32 @@ class StateLimiter(ABC):
     @abstractmethod
     def limited(self, places: int) -> Predictor:
         """The same model, whose kept keys are read for the last `places` places only, the query's own included."""
+
+
+class Carrier(ABC):
+    """A predictor whose model carries a state from chunk to chunk of what it reads.
+
+    `Hidden.state` is D wide, and behind that come the slots that the position read, `slot_count` times D.
+    """
+
+    chunk: int
+    """Tokens of a chunk."""
+    slot_count: int
+    """Slots S of the state."""
+
+    @abstractmethod
+    def under(self, protocol: Carried, warmup: int) -> Predictor:
+        """The same model, asked under another protocol: `carried`, the state comes from the chunks before; `fresh`,
+        each chunk begins anew; `same-chunk`, so too, but passes `warmup` times over a chunk before it predicts it: it
+        then sees what it is to predict."""
+
+    @abstractmethod
+    def keep(self, cursor: Any) -> dict[str, Tensor]:
+        """What the cursor knows, to go on from later: tensors by name."""
+
+    @abstractmethod
+    def resume(self, kept: Mapping[str, Tensor]) -> Any:
+        """A cursor that stands where the kept one stood. Raises `ValueError` for one of another shape of model."""
 
 
 class GoalScorer(ABC):

@@ -44,3 +44,7 @@ class KeyValueCache:
         for layer, buffer in enumerate(self._buffers):
             if buffer is not None:
                 self._buffers[layer] = torch.index_select(buffer, 1, rows)
+
+    def contents(self) -> list[Tensor]:
+        """Of each layer keys and values, (2, B, H, length, W)."""
+        return [buffer[:, :, :, : self.length] for buffer in self._buffers if buffer is not None]

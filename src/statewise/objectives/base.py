@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone, Limitable
-from statewise.decoding.base import Predictor, StateLimiter, Traceable, Traced
+from statewise.backbones.base import Backbone, Carrying, Limitable
+from statewise.decoding.base import Carrier, Predictor, StateLimiter, Traceable, Traced
 from statewise.nn.cache import KeyValueCache
 from statewise.nn.uses import recorded_uses
-from statewise.types import Batch, Hidden, Loss
+from statewise.types import Batch, Carried, Hidden, Loss
 
 IGNORED = -100
 """Stands among targets where nothing is to be predicted."""
@@ -260,6 +260,31 @@ class LimitablePredictor(HeadPredictor, StateLimiter):
         return HeadPredictor(self.backbone.limited(places))
 
 
+class CarryingPredictor(HeadPredictor, Carrier):
+    """One around a backbone that carries a state from chunk to chunk."""
+
+    def __init__(self, backbone: Carrying) -> None:
+        super().__init__(backbone)
+        self.carrying = backbone
+        self.chunk, self.slot_count = backbone.chunk, backbone.slot_count
+
+    def under(self, protocol: Carried, warmup: int) -> CarryingPredictor:
+        """See `Carrier.under`."""
+        return CarryingPredictor(self.carrying.under(protocol, warmup))
+
+    def keep(self, cursor: CausalCursor) -> dict[str, Tensor]:
+        """See `Carrier.keep`."""
+        return {**self.carrying.keep(cursor.cache), "recent": cursor.recent[:, -1:]}
+
+    def resume(self, kept: Mapping[str, Tensor]) -> CausalCursor:
+        """See `Carrier.resume`."""
+        moved = {name: tensor.to(self.device) for name, tensor in kept.items()}
+        recent = moved.pop("recent")
+        return CausalCursor(self.carrying.resume(moved), recent)
+
+
 def head_predictor(backbone: Backbone) -> HeadPredictor:
     """A predictor that reads the next token off the backbone's readout, with the powers that the backbone lends it."""
+    if isinstance(backbone, Carrying):
+        return CarryingPredictor(backbone)
     return LimitablePredictor(backbone) if isinstance(backbone, Limitable) else HeadPredictor(backbone)

@@ -73,7 +73,7 @@ class BeliefState(Objective):
             self.suffix_encoder = make_backbone(extra_tokens=2, tied=True, embedding_of=self.prefix_encoder)
         kind = MLPHead if config.head == "mlp" else GatedHead
         self.head: TextHead = kind(
-            self.prefix_encoder.width,
+            self.prefix_encoder.state_width,
             config.head_width,
             self.vocabulary + (config.min_gap == 1),
             outputs=2 if config.previous_weight else 1,

@@ -84,7 +84,7 @@ class JointMultiToken(Objective):
         K, (first, end) = self.config.horizon, batch.span
         T = batch.tokens.shape[1]
         start, stop = max(0, first - 1 - K), end - 1
-        states = self.backbone(batch.tokens, documents=batch.documents).state[:, start:stop]
+        states = self.backbone.read_off(self.backbone(batch.tokens, documents=batch.documents).state[:, start:stop])
         ahead_of = torch.arange(start, stop, device=states.device)[:, None] + torch.arange(K + 1, device=states.device)
         embedded = self.backbone.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # beyond the end nothing is scored
         readout = self.fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])
@@ -120,5 +120,5 @@ class JointPredictor(CausalPredictor):
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
         """See `CausalPredictor.next_logits`."""
         embedded = self.backbone.embed(tokens).flatten(0, 1)[:, None]
-        readout = self.fetch(hidden.state.flatten(0, 1), embedded)[:, 0]
+        readout = self.fetch(self.backbone.read_off(hidden.state).flatten(0, 1), embedded)[:, 0]
         return self.backbone.logits(readout.unflatten(0, tokens.shape))

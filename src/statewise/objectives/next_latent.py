@@ -64,32 +64,34 @@ class NextLatentConfig:
 
 
 class LatentDynamics(nn.Module):
-    """p_psi: the next state from a state and the token after it (equation 9), a residual three-layer MLP."""
+    """p_psi: the next state from a state and the token after it (equation 9), a residual three-layer MLP. `E` is the
+    state's width, which of most backbones is D."""
 
-    def __init__(self, width: int, hidden: int, norm: Literal["rms", "layer"]) -> None:
+    def __init__(self, width: int, state_width: int, hidden: int, norm: Literal["rms", "layer"]) -> None:
         super().__init__()
-        self.norm = make_norm(norm, 2 * width, bias=False)
-        self.first = nn.Linear(2 * width, hidden, bias=False)
+        self.widths = [width, state_width]
+        self.norm = make_norm(norm, width + state_width, bias=False)
+        self.first = nn.Linear(width + state_width, hidden, bias=False)
         self.second = nn.Linear(hidden, hidden, bias=False)
-        self.third = nn.Linear(hidden, width, bias=False)
+        self.third = nn.Linear(hidden, state_width, bias=False)
         for linear in (self.first, self.second, self.third):
             nn.init.normal_(linear.weight, std=0.02)
 
     def forward(self, state: Tensor, embedded: Tensor) -> Tensor:
-        """State (..., D) and embedding (..., D) of the token that follows it -> the next state (..., D)."""
+        """State (..., E) and embedding (..., D) of the token that follows it -> the next state (..., E)."""
         return self._rest(state, self.first(self.norm(torch.cat((embedded, state), dim=-1))))
 
     def _rest(self, state: Tensor, x: Tensor) -> Tensor:
         return state + self.third(F.gelu(self.second(F.gelu(x))))
 
     def rollout(self, states: Tensor, tokens: Tensor, backbone: Backbone, steps: int) -> Iterator[Tensor]:
-        """Yields, for step = 1 .. steps, the states predicted `step` positions on, (B, T - step, D): column t from
-        the true state at t and the tokens t + 1 .. t + step. `states` (B, T, D), `tokens` (B, T).
+        """Yields, for step = 1 .. steps, the states predicted `step` positions on, (B, T - step, E): column t from
+        the true state at t and the tokens t + 1 .. t + step. `states` (B, T, E), `tokens` (B, T).
 
         With RMSNorm the first layer is W [e; h] / rms = (We e + Wh h) / rms: what comes from the tokens is the same
         at every step, so it is computed once, for each token of the vocabulary if these are fewer.
         """
-        norm, width = self.norm, states.shape[-1]
+        norm = self.norm
         if not isinstance(norm, RMSNorm):
             embedded = backbone.embed(tokens)
             for step in range(1, steps + 1):
@@ -97,7 +99,7 @@ class LatentDynamics(nn.Module):
                 yield states
             return
         assert norm.eps is not None
-        from_token, from_state = torch.split(self.first.weight * norm.weight, width, dim=1)
+        from_token, from_state = torch.split(self.first.weight * norm.weight, self.widths, dim=1)
         few = backbone.vocabulary < tokens.numel()
         embedded = backbone.embed(torch.arange(backbone.vocabulary, device=tokens.device) if few else tokens)
         token_part = F.linear(embedded, from_token)
@@ -107,7 +109,7 @@ class LatentDynamics(nn.Module):
             token_part, token_square = both[..., :-1].to(token_part.dtype), both[..., -1:]
         for step in range(1, steps + 1):
             states = states[:, :-1]
-            mean_square = (squared(states) + token_square[:, step:]) / (2 * width)
+            mean_square = (squared(states) + token_square[:, step:]) / sum(self.widths)
             summed = F.linear(states, from_state) + token_part[:, step:]
             states = self._rest(states, summed * (mean_square + norm.eps).rsqrt().to(summed.dtype))
             yield states
@@ -127,8 +129,8 @@ class NextLatent(Objective):
         super().__init__()
         self.config = config
         self.backbone = make_backbone()
-        width = self.backbone.width
-        self.dynamics = LatentDynamics(width, config.dynamics_width or width, config.dynamics_norm)
+        width, wide = self.backbone.width, self.backbone.state_width
+        self.dynamics = LatentDynamics(width, wide, config.dynamics_width or width, config.dynamics_norm)
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
@@ -152,7 +154,8 @@ class NextLatent(Objective):
                 latent.append((distance * follows(batch, step)).sum())
             if goal_log_probs is not None:
                 start, stop = reached_columns(batch, step)
-                log_probs = self.backbone.logits(rolled[:, start - step : stop - step], frozen=True)
+                ahead = self.backbone.read_off(rolled[:, start - step : stop - step])
+                log_probs = self.backbone.logits(ahead, frozen=True)
                 divergence = F.kl_div(
                     precise(log_probs).log_softmax(-1),
                     goal_log_probs[:, start - first + 1 :],
@@ -171,7 +174,8 @@ class NextLatent(Objective):
         first, end = batch.span
         if self.config.stop_gradient and readout.data_ptr() == goal.data_ptr():
             return log_probs.detach()  # state and readout are one tensor: nothing to compute again
-        return precise(self.backbone.logits(goal[:, first - 1 : end - 1], frozen=True)).log_softmax(-1)
+        known = self.backbone.read_off(goal[:, first - 1 : end - 1])
+        return precise(self.backbone.logits(known, frozen=True)).log_softmax(-1)
 
     def _per_step(self, sums: list[Tensor], like: Tensor) -> Tensor:
         """(K,): a sum a step; steps beyond the sequence's length add nothing."""

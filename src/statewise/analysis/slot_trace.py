@@ -1,0 +1,101 @@
+"""The state of a belief-slot decoder over a sequence: how large each slot is, how much each chunk changes it, and
+what it is worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
+from statewise.analysis.restricted_state import losses
+from statewise.data import blocks, collate
+from statewise.decoding.continued import carrier
+
+
+@dataclass(frozen=True)
+class SlotTraceConfig:
+    """Options of `statewise analyze RUN slot-trace`."""
+
+    sequences: int = 128
+    """Held-out sequences."""
+
+    def __post_init__(self) -> None:
+        if self.sequences < 1:
+            raise ValueError(f"sequences must be at least 1, not {self.sequences}")
+
+
+class SlotTrace(Analysis):
+    """Means over sequences, chunk by chunk."""
+
+    Config = SlotTraceConfig
+
+    def __init__(self, config: SlotTraceConfig) -> None:
+        self.config = config
+
+    def analyze(self, subject: Subject) -> Findings:
+        """Metrics `gain`, by how many nats a token the carried state lowers the loss behind the first chunk, and `loss`
+        and `fresh_loss` there. Panels: the length of each slot, the length of its change over its own, and the losses,
+        by chunk."""
+        config, predictor = self.config, subject.model.predictor
+        power = carrier(predictor)
+        fresh = power.under("fresh", 0)
+        chunk, S = power.chunk, power.slot_count
+        lengths, changes, sums, counts = [], [], [], []
+        for _, part in blocks(subject.task.held_out(config.sequences), 16):
+            batch = collate(part)
+            T = batch.tokens.shape[1]
+            begins = np.arange(0, T, chunk)
+            state = predictor.states(batch).state.float().cpu().numpy()
+            slots = state[:, begins, -S * (state.shape[-1] // (1 + S)) :].reshape(len(state), len(begins), S, -1)
+            there = batch.real.numpy()[:, begins]
+            size = np.linalg.norm(slots, axis=-1)
+            change = np.linalg.norm(np.diff(slots, axis=1), axis=-1) / np.maximum(size[:, :-1], 1e-12)
+            lengths.append(np.where(there[..., None], size, np.nan))
+            changes.append(np.where(there[:, 1:, None], change, np.nan))
+            scored = batch.scored.numpy()[:, 1:]
+            number = np.broadcast_to((np.arange(1, T) // chunk)[None], scored.shape)
+            of_chunk = [np.bincount(number[scored], weights=losses(model, batch)[scored], minlength=len(begins))
+                        for model in (predictor, fresh)]  # fmt: skip
+            sums.append(np.stack(of_chunk))
+            counts.append(np.bincount(number[scored], minlength=len(begins)))
+        length, change = (_mean_over_rows(parts) for parts in (lengths, changes))
+        if len(length) < 2:
+            raise ValueError(f"no held-out sequence has more than one chunk of {chunk} tokens: there is no trace")
+        total, count = _added(sums), _added(counts)
+        asked = np.flatnonzero(count)
+        loss, fresh_loss = total[:, asked] / count[asked]
+        later = asked[asked > 0]
+        if not len(later):
+            raise ValueError("nothing is asked behind the first chunk: what the state is worth cannot be seen")
+        carried, anew = total[:, later].sum(1) / count[later].sum()
+        x, moved = np.arange(1.0, len(length) + 1).tolist(), np.arange(2.0, len(length) + 1).tolist()
+        where = (asked + 1.0).tolist()
+        panels = [
+            Panel("chunk", "length of the slot", [_curve(slot, x, length) for slot in range(S)]),
+            Panel("chunk", "change over length before", [_curve(slot, moved, change) for slot in range(S)]),
+            Panel("chunk", "loss (nats a token)", [
+                Curve("carried", where, loss.tolist()), Curve("fresh", where, fresh_loss.tolist(), "control"),
+            ]),
+        ]  # fmt: skip
+        metrics = {"gain": anew - carried, "loss": carried, "fresh_loss": anew, "chunks": len(length)}
+        details = {"length": length.tolist(), "change": change.tolist(), "tokens": count.tolist()}
+        return Findings({name: float(value) for name, value in metrics.items()}, panels, details, main=["gain"])
+
+
+def _curve(slot: int, x: list[float], values: np.ndarray) -> Curve:
+    return Curve(f"slot {slot + 1}", x, values[:, slot].tolist())
+
+
+def _mean_over_rows(parts: list[np.ndarray]) -> np.ndarray:
+    """(C, S): means of (n, C', S), numbers alone, where C' differs by part."""
+    most = max(part.shape[1] for part in parts)
+    padded = [np.pad(part, ((0, 0), (0, most - part.shape[1]), (0, 0)), constant_values=np.nan) for part in parts]
+    found: np.ndarray = np.nanmean(np.concatenate(padded), axis=0)
+    return found
+
+
+def _added(parts: list[np.ndarray]) -> np.ndarray:
+    """The sum of arrays (..., C') where C' differs."""
+    most = max(part.shape[-1] for part in parts)
+    return np.sum([np.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, most - part.shape[-1])]) for part in parts], axis=0)

@@ -1,0 +1,203 @@
+"""Recall over distance: keys are given in the first chunk and asked for in each of the later ones.
+
+A sequence is one chunk with the keys, `k7 k3 .0 .2`, and then chunks of fillers that end with a question and an answer,
+`.1 .1 ?2 k3`. A model whose attention ends with the chunk can only guess, unless it carries something on; and what it
+must carry are the keys and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from statewise.tasks.base import Kept, Task, World
+from statewise.tasks.hashing import hash_rows
+from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.vocab import Vocab
+from statewise.types import Completion, Examples, Headline
+
+HELD_OUT_SHARE = 16
+"""One sequence in so many is held out: which, the hash of its keys and fillers decides."""
+
+
+@dataclass(frozen=True)
+class RecallConfig:
+    """Fields of `task: recall`."""
+
+    keys: int = 2
+    """Keys that are given, and may be asked for."""
+    values: int = 16
+    """Different symbols that a key may be."""
+    chunk: int = 16
+    """Tokens of a chunk."""
+    distance: int = 3
+    """Chunks behind the first; each asks for a key, so that all distances from 1 on are measured at once."""
+    fillers: int = 4
+    """Different symbols that stand, at random, between keys and questions."""
+    held_out_sequences: int = 1000
+    """Size of the fixed test set."""
+    data_seed: int = 0
+    """Seed of the fixed test set."""
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "distance", "fillers", "held_out_sequences"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"task.{name} must be at least 1, not {getattr(self, name)}")
+        if self.values < 2:
+            raise ValueError(f"task.values must be at least 2, not {self.values}: there is else nothing to recall")
+        if self.chunk < max(self.keys + 1, 3):
+            raise ValueError(
+                f"task.chunk {self.chunk} is too short for {self.keys} keys and a filler, or for a filler, a question "
+                f"and its answer: set it to {max(self.keys + 1, 3)} or more"
+            )
+        if self.values**self.keys >= 2**62:
+            raise ValueError(f"{self.keys} keys of {self.values} values are more combinations than can be numbered")
+
+
+class Recall(Task, World):
+    """As text: symbols with spaces between them. Keys are `k0`, `k1`, ..., fillers `.0`, ..., questions `?1`, ..."""
+
+    Config = RecallConfig
+    decoded = False  # answers stand between fillers, so they are asked for where the true past is given
+
+    def __init__(self, config: RecallConfig, kept: Kept | None = None) -> None:
+        self.config = config
+        self.vocab = Vocab([
+            *(f"k{value}" for value in range(config.values)),
+            *(f".{filler}" for filler in range(config.fillers)),
+            *(f"?{key + 1}" for key in range(config.keys)),
+        ])  # fmt: skip
+        self.context = config.chunk * (1 + config.distance)
+        self.headline = Headline("recall", higher_is_better=True, solved_at=0.99)
+        names = ["recall", *(f"recall_distance_{distance + 1}" for distance in range(config.distance))]
+        self.chance = dict.fromkeys(names, 1 / config.values)
+        self._held_out: Examples | None = None
+
+    @property
+    def _answers(self) -> np.ndarray:
+        """(distance,): columns of the answers, each behind its question."""
+        return (2 + np.arange(self.config.distance)) * self.config.chunk - 1
+
+    def training(self) -> None:
+        """Sequences are drawn afresh without end."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
+        """n training sequences; none of them is ever held out."""
+        return self._draw(rng, n, held_out=False)
+
+    def held_out(self, n: int | None = None) -> Examples:
+        """The fixed test set, or its first n sequences."""
+        if self._held_out is None:
+            rng = np.random.default_rng([self.config.data_seed, 2])
+            self._held_out = self._draw(rng, self.config.held_out_sequences, held_out=True)
+        return self._held_out[: n if n is not None else len(self._held_out)]
+
+    def _draw(self, rng: np.random.Generator, n: int, *, held_out: bool) -> Examples:
+        rows, fruitless = np.empty((0, self.context), np.int64), 0
+        while len(rows) < n:
+            drawn = self._draw_any(rng, int((n - len(rows)) * (HELD_OUT_SHARE if held_out else 1.1)) + 64)
+            chosen = (hash_rows(drawn) >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
+            before = len(rows)
+            rows = np.concatenate([rows, drawn[chosen == held_out]])
+            fruitless = 0 if len(rows) > before else fruitless + 1
+            if fruitless == 100:
+                raise ValueError("there are too few different sequences to hold some out: set task.chunk higher")
+        return self._examples(rows[:n])
+
+    def _draw_any(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """(n, T): sequences of either side."""
+        config = self.config
+        rows = config.values + rng.integers(config.fillers, size=(n, self.context))
+        keys = rows[:, : config.keys] = rng.integers(config.values, size=(n, config.keys))
+        asked = rng.integers(config.keys, size=(n, config.distance))
+        rows[:, self._answers - 1] = config.values + config.fillers + asked
+        rows[:, self._answers] = np.take_along_axis(keys, asked, axis=1)
+        return rows
+
+    def _examples(self, rows: np.ndarray) -> Examples:
+        """Of whole sequences (n, T), of which the answers alone are asked for."""
+        asked = np.zeros(rows.shape, bool)
+        asked[:, self._answers] = True
+        n = len(rows)
+        return Examples(rows, np.full(n, self.context), np.full(n, self.config.keys), asked=asked)
+
+    # Text and files
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of symbols with spaces between them."""
+        return self.vocab.encode(text.split())
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Symbols with spaces between them."""
+        return " ".join(self.vocab.decode(tokens))
+
+    def read(self, path: Path) -> Examples:
+        """Whole sequences, one a line. Raises `ValueError` with the line for one of another form, or a wrong answer."""
+        rows, problems = [], Problems(path)
+        for number, line in read_lines(path):
+            try:
+                row = self.encode(line)
+                wrong = self._what_is_wrong(row)
+            except ValueError as error:
+                wrong = str(error)
+            if wrong:
+                problems.add(number, wrong)
+            else:
+                rows.append(row)
+        problems.raise_if_any()
+        return self._examples(np.stack(rows))
+
+    def _what_is_wrong(self, row: np.ndarray) -> str:
+        if len(row) != self.context:
+            return f"{len(row)} symbols, but a sequence of this task has {self.context}"
+        for place, token in enumerate(row):
+            if token not in self.legal(row[:place]):
+                allowed = self.vocab.decode(self.legal(row[:place]))
+                named = allowed[0] if len(allowed) == 1 else f"one of {allowed[0]} to {allowed[-1]}"
+                return f"symbol {place + 1} is {self.vocab.symbols[token]}, but {named} belongs there"
+        return ""
+
+    # Scores
+
+    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
+        """`recall`, of completions that hold whole sequences: the share of answers that are right. An evaluation asks
+        for answers where the true past is given instead: see `score_positions`."""
+        right = np.zeros((len(examples), self.config.distance), bool)
+        for row, completion in enumerate(completions):
+            given = np.concatenate([examples.prompt(row), completion.tokens])
+            there = self._answers < len(given)
+            wanted = examples.tokens[row, self._answers[there]]
+            right[row, there] = given[self._answers[there]] == wanted
+        return {"recall": float(right.mean())}
+
+    def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
+        """`recall`: the share of answers that are the model's first choice; `recall_distance_1`, ...: of those so many
+        chunks behind the keys."""
+        right = chosen[:, self._answers] == examples.tokens[:, self._answers]
+        by_distance = {f"recall_distance_{place + 1}": float(column.mean()) for place, column in enumerate(right.T)}
+        return {"recall": float(right.mean()), **by_distance}
+
+    # World
+
+    def labels(self, examples: Examples) -> np.ndarray:
+        """(n, T): the keys, as one number, from where the last of them stands; -1 before."""
+        keys = examples.tokens[:, : self.config.keys]
+        number = keys @ self.config.values ** np.arange(self.config.keys)
+        known = np.arange(examples.tokens.shape[1]) >= self.config.keys - 1
+        return np.where(known, number[:, None], -1)
+
+    def legal(self, prefix: np.ndarray) -> np.ndarray:
+        """The symbols that belong to a place; of answers the one that is right."""
+        config, place = self.config, len(prefix)
+        if place >= self.context:
+            return np.empty(0, np.int64)
+        if place < config.keys:
+            return np.arange(config.values)
+        if place in self._answers:
+            return prefix[[prefix[-1] - config.values - config.fillers]]
+        if place + 1 in self._answers:
+            return config.values + config.fillers + np.arange(config.keys)
+        return config.values + np.arange(config.fillers)

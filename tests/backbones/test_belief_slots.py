@@ -1,0 +1,317 @@
+"""The belief-slot decoder against its definition, its protocols, its cache, and its state on disk."""
+
+import pytest
+import torch
+from doubles import CONTEXT, VOCABULARY, random_batch, spread_weights, tiny_belief_slots, tiny_objective
+
+from statewise.backbones.gpt import GPT, GPTConfig
+from statewise.decoding.base import Carrier
+from statewise.decoding.continued import Continued, carrier
+from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig
+from statewise.nn.belief_slots import SlotUpdate
+
+pytestmark = pytest.mark.usefixtures("float64")
+CHUNK, SLOTS = 5, 2
+KINDS = [(update, pooling) for update in ("ema", "gated") for pooling in ("last", "mean", "attention")]
+every_kind = pytest.mark.parametrize(("update", "pooling"), KINDS)
+
+
+def model(seed=0, spread=True, **fields):
+    torch.manual_seed(seed)
+    made = tiny_belief_slots(**{"chunk": CHUNK, "slots": SLOTS, **fields})
+    if spread:
+        spread_weights(made)
+    return made.eval()
+
+
+def tokens(T=17, B=3, seed=0):
+    return torch.randint(VOCABULARY, (B, T), generator=torch.Generator().manual_seed(seed))
+
+
+def by_definition(made, row, warmup=0, fresh=False):
+    """Readouts (T, D) and slots (T, S, D) of a row of one document: h_l + W_l state, and the update behind a chunk."""
+    gpt, config = made.gpt, made.config
+    state, readouts, slots = made.initial, [], []
+
+    def passed(part, state):
+        x = gpt.embed(part)[None]
+        from statewise.nn.block import Surroundings, rotary_angles
+
+        around = Surroundings(rotary_angles(torch.arange(len(part)), gpt.head_width), None, None)
+        for layer, block in enumerate(gpt.blocks):
+            x = block(x + made.inject[layer] @ state.flatten(), around)
+        return gpt.norm(x)[0]
+
+    def renewed(state, hidden):
+        update = made.update
+        if config.pooling == "attention":
+            weights = (update.query @ hidden.T / hidden.shape[1] ** 0.5).softmax(-1)
+            proposed = update.inward(weights @ hidden)
+        else:
+            pooled = hidden[-1] if config.pooling == "last" else hidden.mean(0)
+            proposed = update.inward(pooled).view(config.slots, -1)
+        if config.update == "gated":
+            return update.cell(proposed, state)
+        rate = torch.sigmoid(update.rate)
+        return (1 - rate) * state + rate * proposed
+
+    for part in row.split(config.chunk):
+        if fresh:
+            state = made.initial
+        for _ in range(warmup):
+            state = renewed(state, passed(part, state))
+        hidden = passed(part, state)
+        readouts.append(hidden)
+        slots += [state] * len(part)
+        state = renewed(state, hidden)
+    return torch.cat(readouts), torch.stack(slots)
+
+
+@every_kind
+def test_it_does_what_its_definition_says(update, pooling):
+    made, x = model(update=update, pooling=pooling), tokens()
+    state, readout = made(x)
+    assert state.shape == (3, 17, made.state_width)
+    torch.testing.assert_close(made.readouts(x), readout)
+    torch.testing.assert_close(made.read_off(state), readout)
+    for row in range(3):
+        expected, slots = by_definition(made, x[row])
+        torch.testing.assert_close(readout[row], expected)
+        torch.testing.assert_close(state[row, :, made.width :], slots.flatten(1))
+    for protocol, warmup in (("fresh", 0), ("same-chunk", 2)):
+        asked = made.under(protocol, warmup)
+        expected, _ = by_definition(made, x[1], warmup, fresh=True)
+        torch.testing.assert_close(asked.readouts(x)[1], expected)
+    torch.testing.assert_close(made.readouts(x), readout)  # the model itself is asked as before
+
+
+def test_gradients_are_those_of_the_definition():
+    made, x = model(pooling="mean"), tokens(B=1)
+    weights = torch.randn(17, made.width, generator=torch.Generator().manual_seed(3))
+    found = torch.autograd.grad((made.readouts(x)[0] * weights).sum(), list(made.parameters()))
+    expected = torch.autograd.grad((by_definition(made, x[0])[0] * weights).sum(), list(made.parameters()))
+    for name, one, other in zip(dict(made.named_parameters()), found, expected):
+        torch.testing.assert_close(one, other, msg=name)
+
+
+def test_it_starts_as_the_gpt_of_each_chunk():
+    made, x = model(spread=False), tokens()
+    gpt = GPT(GPTConfig(width=16, heads=2, layers=2), vocabulary=VOCABULARY, context=CHUNK).eval()
+    gpt.load_state_dict(made.gpt.state_dict())
+    expected = torch.cat([gpt(part).readout for part in x.split(CHUNK, dim=1)], dim=1)
+    torch.testing.assert_close(made.readouts(x), expected, rtol=0, atol=0)
+    packed = torch.tensor([[1] * 7 + [2] * 10] * 3)
+    alone = torch.cat([gpt(part, documents=own).readout
+                       for part, own in zip(x.split(CHUNK, dim=1), packed.split(CHUNK, dim=1))], dim=1)  # fmt: skip
+    torch.testing.assert_close(made.readouts(x, documents=packed), alone)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
+def test_the_state_never_leaves_its_document(pooling):
+    made, x = model(pooling=pooling), tokens(T=20, B=1)
+    documents = torch.tensor([[1] * 7 + [2] * 5 + [3] * 8])
+    read = made.readouts(x, documents=documents)
+    for place in range(20):
+        changed = x.clone()
+        changed[0, place] = (changed[0, place] + 1) % VOCABULARY
+        moved = (made.readouts(changed, documents=documents) != read).any(-1)[0]
+        other = documents[0] != documents[0, place]
+        assert not moved[other].any()
+        assert not moved[:place].any()
+        later = ~other & (torch.arange(20) > (place // CHUNK + 1) * CHUNK - 1)
+        if pooling != "last" or place % CHUNK == CHUNK - 1:
+            assert moved[later].all(), "what its own document goes on with knows it"
+    # A document that begins with a chunk is read as if it were alone.
+    packed = torch.tensor([[1] * 10 + [2] * 10])
+    torch.testing.assert_close(made.readouts(x, documents=packed)[:, 10:], made.readouts(x[:, 10:]))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "warmup", "causal"), [("carried", 0, True), ("fresh", 0, True), ("same-chunk", 1, False)]
+)
+def test_two_protocols_are_causal_and_the_third_sees_its_targets(protocol, warmup, causal):
+    made, x = model().under(protocol, warmup), tokens(B=1)
+    read, leaks = made.readouts(x), False
+    for place in range(17):
+        changed = x.clone()
+        changed[0, place] = (changed[0, place] + 1) % VOCABULARY
+        leaks |= bool((made.readouts(changed) != read).any(-1)[0, :place].any())
+    assert leaks != causal
+
+
+def test_a_fresh_state_knows_nothing_of_earlier_chunks_and_a_carried_one_does():
+    made, x = model(), tokens(B=1)
+    changed = x.clone()
+    changed[0, CHUNK - 1] = (changed[0, CHUNK - 1] + 1) % VOCABULARY
+    for protocol, knows in (("carried", True), ("fresh", False), ("same-chunk", False)):
+        asked = made.under(protocol, 1)
+        moved = (asked.readouts(changed) != asked.readouts(x)).any(-1)[0, CHUNK:]
+        assert moved.all() if knows else not moved.any()
+
+
+@pytest.mark.parametrize("reach", [1, 2, None])
+def test_losses_reach_back_through_so_many_updates(reach):
+    made = model(backprop=reach, update="gated", pooling="mean", context=6 * CHUNK)
+    x = tokens(T=CHUNK * 6, B=1)
+    for late in range(6):
+        embedded = made.gpt.embedding(x).detach().requires_grad_()
+        parts = iter(embedded.split(CHUNK, dim=1))
+        made.gpt.embed = lambda part, parts=parts: next(parts)
+        last = made.readouts(x)[:, late * CHUNK : (late + 1) * CHUNK]
+        gradient = torch.autograd.grad(last.square().sum(), embedded)[0]
+        del made.gpt.embed
+        reached = [bool(part.abs().max() > 0) for part in gradient.split(CHUNK, dim=1)]
+        first = 0 if reach is None else late // reach * reach  # every so many updates what goes in is cut off
+        assert reached == [first <= chunk <= late for chunk in range(6)]
+
+
+def test_every_update_is_trained_even_if_none_is_gone_through():
+    made = model(backprop=1)
+    made.readouts(tokens(T=2 * CHUNK)).square().sum().backward()
+    for name, parameter in made.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_warm_up_in_training_is_of_the_recipe_and_at_test_of_the_protocol():
+    made, x = model(warmup=2), tokens(B=1)
+    still = by_definition(made, x[0])[0]
+    torch.testing.assert_close(made.readouts(x)[0], still)
+    made.train()
+    torch.testing.assert_close(made.readouts(x)[0], by_definition(made, x[0], warmup=2)[0])
+    made.eval()
+    torch.testing.assert_close(made.under("same-chunk", 3).readouts(x)[0], by_definition(made, x[0], 3, fresh=True)[0])
+
+
+@every_kind
+def test_the_rate_is_learned_or_stays(update, pooling):
+    fixed = SlotUpdate(4, 3, kind=update, pooling=pooling, rate=0.25, learned_rate=False)
+    trained = [name for name, parameter in fixed.named_parameters() if parameter.requires_grad]
+    assert "rate" not in trained
+    if update == "ema":
+        torch.testing.assert_close(fixed.rate.sigmoid(), torch.full((3, 1), 0.25))
+        learned = SlotUpdate(4, 3, kind=update, pooling=pooling, rate=0.25, learned_rate=True)
+        assert "rate" in [name for name, parameter in learned.named_parameters() if parameter.requires_grad]
+
+
+# Cache
+
+
+@every_kind
+def test_read_piece_by_piece_it_is_read_at_once(update, pooling):
+    made, x = model(update=update, pooling=pooling), tokens()
+    state, readout = made(x)
+    cache, begin = made.make_cache(), 0
+    for length in (3, 1, 1, 8, 4):
+        part = made(x[:, begin : begin + length], cache=cache)
+        torch.testing.assert_close(part.readout, readout[:, begin : begin + length])
+        torch.testing.assert_close(part.state, state[:, begin : begin + length])
+        begin += length
+    assert cache.length == 17
+    for back in (1, 2, 9, 5):  # within a chunk, to its edge, over several
+        cache.rewind(back)
+        again = made(x[:, cache.length : cache.length + back], cache=cache)
+        torch.testing.assert_close(again.readout, readout[:, cache.length - back : cache.length])
+    cache.rewind(8)
+    rows = torch.tensor([2, 0, 0, 1])
+    cache.reorder(rows)
+    torch.testing.assert_close(made(x[rows, 9:], cache=cache).readout, readout[rows, 9:])
+    cache.rewind(17)
+    torch.testing.assert_close(made(x, cache=cache).readout, readout)
+    with pytest.raises(ValueError, match="cannot go back 18 positions: 17 are remembered"):
+        cache.rewind(18)
+
+
+def test_reading_goes_on_beyond_the_context_but_a_row_does_not():
+    made, long = model(), tokens(T=CONTEXT + 9)
+    with pytest.raises(ValueError, match=f"does not fit the context of {CONTEXT}"):
+        made(long)
+    cache = made.make_cache()
+    parts = [made(part, cache=cache).readout for part in long.split(7, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1)[0], by_definition(made, long[0])[0])
+
+
+def test_prompts_are_warmed_up_to_and_what_follows_is_not():
+    made, x = model(), tokens(B=1)
+    asked = made.under("same-chunk", 2)
+    cache = asked.make_cache()
+    last = asked.read_prompt(x[:, :7], cache)
+    torch.testing.assert_close(last.readout[0, 0], by_definition(made, x[0, :7], 2, fresh=True)[0][-1])
+    on = asked(x[:, 7:8], cache=cache).readout
+    assert on.shape == (1, 1, made.width)
+
+
+# A state that is kept
+
+
+def predictor(**fields):
+    objective = tiny_objective("next_token", make_backbone=tiny_belief_slots, backbone={"chunk": CHUNK, **fields})
+    spread_weights(objective)
+    return objective.eval().predictor()
+
+
+@pytest.mark.parametrize("decoder", [Greedy(GreedyConfig()), Sample(SampleConfig(seed=3))], ids=["greedy", "sample"])
+@pytest.mark.parametrize("cut", [3, 4, 5, 6, 11])
+def test_a_generation_goes_on_exactly(decoder, cut):
+    asked, prompt = predictor(), tokens(T=4, B=1)[:, :4].numpy()
+    (whole,) = Greedy(GreedyConfig()).decode(asked, prompt, limit=18, end=None)
+    begun = Continued(asked, None)
+    (first,) = Greedy(GreedyConfig()).decode(begun, prompt, limit=cut, end=None)
+    kept = begun.state(4, first)
+    going_on = Continued(asked, {name: tensor.clone() for name, tensor in kept.items()})
+    pending = kept["pending"][None].numpy()
+    (rest,) = Greedy(GreedyConfig()).decode(going_on, pending, limit=18 - cut, end=None)
+    assert [*first.tokens, *rest.tokens] == whole.tokens.tolist()
+    assert first.log_probability + rest.log_probability == pytest.approx(whole.log_probability, abs=1e-12)
+    if isinstance(decoder, Sample):
+        (drawn,) = decoder.decode(going_on, pending, limit=4, end=None)
+        assert len(drawn.tokens) == 4
+
+
+def test_a_kept_state_is_taken_by_its_own_shape_alone():
+    begun = Continued(predictor(), None)
+    (first,) = Greedy(GreedyConfig()).decode(begun, tokens(T=4, B=1).numpy(), limit=4, end=None)
+    kept = begun.state(4, first)
+    for fields in ({"slots": 3}, {"layers": 3}, {"layers": 1}, {"heads": 4}, {"width": 8}, {"chunk": 2}):
+        other = predictor(**fields)
+        with pytest.raises(ValueError, match="the state is of a model of another shape: this one has"):
+            other.resume(kept)
+
+
+def test_models_without_a_state_say_so():
+    plain = tiny_objective("next_token").eval().predictor()
+    assert not isinstance(plain, Carrier)
+    with pytest.raises(ValueError, match="carries no state from chunk to chunk: those of the backbone belief_slots do"):
+        carrier(plain)
+
+
+def test_a_multi_token_head_and_use_by_use_gradients_are_refused():
+    with pytest.raises(ValueError, match="multi_token needs a backbone whose last block"):
+        tiny_objective("multi_token", make_backbone=tiny_belief_slots)
+    with pytest.raises(ValueError, match="gradient-ratio goes with gpt and two_stream"):
+        predictor().trace(random_batch().tokens)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"slots": 0}, "backbone.slots must be at least 1"),
+        ({"chunk": 0}, "backbone.chunk must be at least 1"),
+        ({"chunk": CONTEXT + 1}, f"backbone.chunk {CONTEXT + 1} is longer than a row of {CONTEXT} tokens"),
+        ({"rate": 1.0}, "backbone.rate must lie between 0 and 1"),
+        ({"backprop": 0}, "backbone.backprop must be at least 1, or null"),
+        ({"warmup": -1}, "backbone.warmup must not be negative"),
+    ],
+)
+def test_bad_fields_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        model(**fields)
+
+
+def test_operations_are_those_of_its_chunks():
+    made = model()
+    gpt = GPT(GPTConfig(width=16, heads=2, layers=2), vocabulary=VOCABULARY, context=CONTEXT)
+    D, maps = 16, 16 * SLOTS * 16 + 2 * 16 * SLOTS * 16  # the update's map, and one into each of two layers
+    assert made.flops(2 * CHUNK + 3) == 2 * gpt.flops(CHUNK) + gpt.flops(3) + 2 * 3 * maps
+    assert made.flops(CHUNK) == gpt.flops(CHUNK) + 2 * maps
+    assert made.width == D
