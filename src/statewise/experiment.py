@@ -19,8 +19,9 @@ from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
 from statewise.config import Recipe, fill, parse, read_yaml
 from statewise.data import collate
-from statewise.decoding import DECODERS
+from statewise.decoding import DECODERS, kept_state
 from statewise.decoding.base import Decoder, Predictor, Search
+from statewise.decoding.continued import Continued, carrier
 from statewise.evaluation import complete, evaluate
 from statewise.infilling import Filled, fill_middles, referee
 from statewise.objectives import OBJECTIVES
@@ -166,6 +167,38 @@ class Experiment:
             with self._precision():
                 completions += made.decode(predictor, tokens[None], **options)
         return completions
+
+    def go_on(
+        self,
+        prompt: str,
+        decoder: str = "greedy",
+        limit: int = 100,
+        *,
+        state: str | Path | None = None,
+        save_state: str | Path | None = None,
+        warmup: int = 0,
+        **fields: Any,
+    ) -> Completion:
+        """A completion by a model that carries a state: from where the file `state` stands, of as many tokens as are
+        wanted, and kept in the file `save_state` for later. `warmup`: passes over each chunk of the prompt before it
+        is read. Else as `generate`; the prompt may be empty where there is a state."""
+        if warmup < 0:
+            raise ValueError(f"warmup must not be negative, not {warmup}")
+        predictor = self.predictor()
+        if warmup:
+            predictor = carrier(predictor).under("carried", warmup)
+        kept = None if state is None else kept_state.read(Path(state), self.fingerprint())
+        continued = Continued(predictor, kept)
+        tokens = self.task.encode(prompt)
+        if kept is not None:
+            tokens = np.concatenate([kept["pending"].numpy(), tokens])
+        with self._precision():
+            (completion,) = make_decoder(decoder, **fields).decode(
+                continued, tokens[None], limit=limit, end=self.task.end
+            )
+            if save_state is not None:
+                kept_state.write(Path(save_state), continued.state(len(tokens), completion), self.fingerprint())
+        return completion
 
     def search(
         self, prompt: str, decoder: str, goal: str | None = None, limit: int | None = None, **fields: Any

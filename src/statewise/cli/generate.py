@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, pairs
 
@@ -27,7 +27,7 @@ def run(words: list[str]) -> int:
         "               --scored_tokens (how many last tokens are judged without a goal), --batch (run at a time)",
     )
     parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--prompt", required=True, help="as in the task's files")
+    parser.add_argument("--prompt", default="", help="as in the task's files")
     parser.add_argument("--goal", help="what shall follow the completion (models of the objective belief_state)")
     parser.add_argument("--decoder", default="greedy", help="`statewise list` shows them (default: greedy)")
     parser.add_argument(
@@ -38,11 +38,20 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--candidates", metavar="K", type=int, help="show the K best that a search found (beam, goal_search)"
     )
+    parser.add_argument(
+        "--warmup",
+        type=int,
+        default=0,
+        metavar="N",
+        help="passes over each chunk of the prompt before it is read (models that carry a state: belief_slots)",
+    )
+    parser.add_argument("--state", metavar="FILE", help="go on from where --save-state stood (such models)")
+    parser.add_argument("--save-state", metavar="FILE", help="keep the state, to go on later (such models)")
     parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="print JSON with the log-probability")
     options, rest = parser.split(words)
-    fields = pairs(rest)
+    fields: dict[str, Any] = dict(pairs(rest))
     if options.candidates is not None and options.candidates < 1:
         raise ValueError(f"--candidates must be at least 1, not {options.candidates}")
 
@@ -55,7 +64,16 @@ def run(words: list[str]) -> int:
         found = experiment.search(options.prompt, options.decoder, options.goal, options.limit, **fields)
         print(ranked(found[: options.candidates], experiment.task, options.json))
         return 0
-    (completion,) = experiment.generate([options.prompt], options.decoder, options.limit, options.goal, **fields)
+    if options.state or options.save_state or options.warmup:
+        if options.goal is not None:
+            raise ValueError("a goal and a kept state do not go together: leave one away")
+        files = {"state": options.state, "save_state": options.save_state}
+        limit = {} if options.limit is None else {"limit": options.limit}
+        completion = experiment.go_on(
+            options.prompt, options.decoder, warmup=options.warmup, **files, **limit, **fields
+        )
+    else:
+        (completion,) = experiment.generate([options.prompt], options.decoder, options.limit, options.goal, **fields)
     text = experiment.task.decode(completion.tokens)
     if options.json:
         print(json.dumps({"completion": text, "log_probability": completion.log_probability}))
