@@ -149,6 +149,53 @@ def test_going_back_further_than_a_window_keeps_is_refused():
 
 
 @every_variant
+@pytest.mark.parametrize("window", [0, 3, 40])
+def test_it_can_always_come_back_to_where_it_was_held(variant, window):
+    """Whether what lies between is read in one piece or by the place, and more than once."""
+    backbone, tokens = made(variant, window, context=3 * LATE), tokens_of(places=3 * LATE)
+    with torch.no_grad():
+        whole = backbone(tokens).readout
+        cache = backbone.make_cache()
+        backbone(tokens[:, :50], cache=cache)
+        cache.hold()
+        for sizes in ([LATE + 90], [1] * (LATE + 30), [40, 1, 1, 70, 30]):
+            for size in sizes:
+                backbone(torch.zeros(2, size, dtype=torch.int64), cache=cache)
+            cache.rewind(sum(sizes) - 20)  # two steps back; the second to just where it was held
+            cache.rewind(20)
+            torch.testing.assert_close(backbone(tokens[:, 50:52], cache=cache).readout, whole[:, 50:52])
+            cache.rewind(2)
+        at = 50
+        for size in [LATE, *[1] * LATE, 7]:
+            found = backbone(tokens[:, at : at + size], cache=cache).readout
+            torch.testing.assert_close(found, whole[:, at : at + size])
+            at += size
+
+
+def test_what_refuses_to_go_back_has_not_gone_back():
+    """Two windows, of which the longer one could go back so far, and the shorter one could not."""
+    backbone, tokens = made("sps", 4, context=LATE).limited(41), tokens_of(places=LATE)
+    with torch.no_grad():
+        cache = backbone.make_cache()
+        for at in range(69):
+            backbone(tokens[:, at : at + 1], cache=cache)
+        with pytest.raises(ValueError, match="cannot go back 33 places"):
+            cache.rewind(33)
+        torch.testing.assert_close(
+            backbone(tokens[:, 69:73], cache=cache).readout, backbone(tokens[:, :73]).readout[:, 69:]
+        )
+
+
+def test_what_only_its_own_place_reads_hinders_no_going_back():
+    backbone, tokens = made("sps", 0, context=LATE), tokens_of(places=LATE)
+    with torch.no_grad():
+        cache = backbone.make_cache()
+        whole = backbone(tokens, cache=cache).readout
+        cache.rewind(LATE - 1)
+        torch.testing.assert_close(backbone(tokens[:, 1:9], cache=cache).readout, whole[:, 1:9])
+
+
+@every_variant
 @pytest.mark.parametrize("window", [0, 3])
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_operations_are_counted_pair_by_pair(variant, window, length):

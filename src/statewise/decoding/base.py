@@ -38,7 +38,11 @@ class Predictor(ABC):
 
     @abstractmethod
     def rewind(self, cursor: Any, positions: int) -> None:
-        """Forgets the last `positions` tokens."""
+        """Forgets the last `positions` tokens. It can come back to where `hold` was called; further than that a model
+        that does not keep all that it read may raise `ValueError`."""
+
+    def hold(self, cursor: Any) -> None:  # noqa: B027 -- most predictors keep everything anyway
+        """Says that `rewind` may come back to here, however much is read until then."""
 
     @abstractmethod
     def reorder(self, cursor: Any, rows: Tensor) -> None:

@@ -215,6 +215,10 @@ class CausalPredictor(Predictor):
         cursor.cache.rewind(positions)
         cursor.recent = cursor.recent[:, : max(0, cursor.recent.shape[1] - positions)]
 
+    def hold(self, cursor: CausalCursor) -> None:
+        """See `Predictor.hold`."""
+        cursor.cache.hold()
+
     def reorder(self, cursor: CausalCursor, rows: Tensor) -> None:
         """See `Predictor.reorder`."""
         rows = rows.to(self.device)
