@@ -58,8 +58,9 @@ def test_gradients_are_those_of_the_paper(variant, alone):
 
 
 @every_variant
-def test_documents_in_a_row_are_read_as_if_apart(variant):
-    backbone, tokens = made(variant), tokens_of(places=12)
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+def test_documents_in_a_row_are_read_as_if_apart(variant, positions):
+    backbone, tokens = made(variant, positions=positions), tokens_of(places=12)
     documents = torch.tensor([[1] * 5 + [2] * 7, [1] * 2 + [2] + [3] * 9])
     hidden = backbone(tokens, documents=documents)
     for row in range(2):

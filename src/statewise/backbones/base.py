@@ -24,10 +24,13 @@ class Backbone(nn.Module, ABC):
     """Longest sequence it can read."""
     vocabulary: int
     """Number V of token ids."""
-    slots: tuple[str, ...] = ("input",)
-    """What a position is made of."""
     state_predicts: bool = True
     """Whether the vocabulary head reads the next token off the state itself."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What a position is made of, as the backbone stands."""
+        return ("input",)
 
     @abstractmethod
     def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
@@ -45,7 +48,7 @@ class Backbone(nn.Module, ABC):
 
     def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
         """(B, S, T, D) and the number of the slot that is the readout: `forward` with every map applied to every slot
-        of every position, used or not, so that it can be followed what each contributes."""
+        of every position of every row, used or not, so that it can be followed what each contributes."""
         return self(tokens).readout[:, None], 0
 
     @abstractmethod

@@ -199,7 +199,6 @@ class TwoStream(Limitable):
         self.config, self.variant = config, VARIANTS[config.variant]
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
-        self.slots = tuple(("input", "prediction")[stream] for stream in self.variant.streams)
         self.longest: int | None = None
         """For how many places onwards kept keys are read; None: for ever."""
         self.state_predicts = self.variant.state == self.variant.readout
@@ -214,6 +213,11 @@ class TwoStream(Limitable):
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
         self.register_buffer("separated", torch.tensor(config.separate_from == 0))
         init_weights(self, config.layers)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """See `Backbone.slots`."""
+        return tuple(("input", "prediction")[stream] for stream in self._now()[0].streams)
 
     def at(self, share: float) -> None:
         """Told how much of training is done: parts the streams when it is time."""
@@ -286,7 +290,9 @@ class TwoStream(Limitable):
             if documents is not None:  # (B, 1, T, W): one more axis for the streams
                 rotation = (rotation[0][:, :, None], rotation[1][:, :, None])
         else:
-            x = x + (self.positions(place) if documents is None else self.positions(place)[:, None])
+            if documents is not None:
+                place = place[:, None]
+            x = x + self.positions(place.expand(x.shape[:-1]) if whole else place)
         x = self.dropout(x)
         mask = None
         if cache is not None and start:

@@ -80,7 +80,7 @@ class Traced(NamedTuple):
     """A forward pass whose every use of parameters can be followed."""
 
     losses: Tensor
-    """(B, T - 1) nats of each token from the second on, with their graph."""
+    """(B,) nats of one token of each row, with their graph."""
     uses: Sequence[Any]
     """Each has `output` (B, S, T, d), or (B, T, d) where a place is one slot, and `weight`, broadcastable to it: the
     norm over d of (gradient at the output) * weight is that of the gradient of the parameters as used there."""
@@ -89,12 +89,15 @@ class Traced(NamedTuple):
 class Traceable(ABC):
     """A predictor that can tell by which uses of its parameters a loss came about."""
 
-    slots: tuple[str, ...] = ("input",)
-    """What a place is made of: the input alone, or the input and the slot that predicts."""
+    @property
+    @abstractmethod
+    def slots(self) -> tuple[str, ...]:
+        """What a place is made of: the input alone, or the input and the slot that predicts."""
 
     @abstractmethod
-    def trace(self, tokens: Tensor) -> Traced:
-        """Predicts each of `tokens` (B, T) from those before it, with gradients. The vocabulary head is no use."""
+    def trace(self, tokens: Tensor, places: Tensor) -> Traced:
+        """Reads `tokens` (B, T) and predicts, with gradients, the token behind place `places[b]` of each row b;
+        `places` (B,), each below T - 1. The vocabulary head is no use."""
 
 
 class StateLimiter(ABC):
