@@ -5,8 +5,10 @@ import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stream
 from two_stream_paper import from_the_paper, seen_by
 
-from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig
+from statewise.backbones import two_stream
+from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig, _pairs
 from statewise.nn.stream_cache import SLACK
+from statewise.nn.streams import INPUT, PREDICTION
 
 pytestmark = pytest.mark.usefixtures("float64")
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
@@ -198,7 +200,7 @@ def test_what_only_its_own_place_reads_hinders_no_going_back():
 
 @every_variant
 @pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize("length", [1, 2, 9])
+@pytest.mark.parametrize("length", [1, 2, 4, 9])
 def test_operations_are_counted_pair_by_pair(variant, window, length):
     backbone = made(variant, window, layers=3)
     config, predicting = backbone.config, {"standard": "x", "reverse_sps": "x"}.get(variant, "p")
@@ -230,6 +232,19 @@ def test_sizes_are_those_of_table_1(layers, heads, width, count):
     with torch.device("meta"):
         backbone = TwoStream(config, vocabulary=50257, context=4096)
     assert sum(parameter.numel() for parameter in backbone.parameters()) == count
+
+
+@every_variant
+def test_counting_operations_takes_no_longer_for_more_places(variant, monkeypatch):
+    """Nor for more layers: a step counts those of hundreds of documents."""
+    backbone = made(variant, 1000, layers=12, context=10**9)
+    counted = []
+    monkeypatch.setattr(two_stream, "_pairs", lambda *given: counted.append(given) or _pairs(*given))
+    assert backbone.flops(10**9) > 10**18
+    assert len(counted) <= 6  # each pair of streams, in the last block and in the others
+    assert _pairs(INPUT, PREDICTION, 5, 2) == sum(min(i, 2) for i in range(5))
+    assert _pairs(PREDICTION, PREDICTION, 5, 2) == sum(min(i, 2) + 1 for i in range(5))
+    assert _pairs(PREDICTION, INPUT, 5, None) == 15
 
 
 def test_standard_is_a_gpt():

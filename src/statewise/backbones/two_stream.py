@@ -331,10 +331,10 @@ class TwoStream(Limitable):
         read = [stream for stream in streams if reach[stream] != -1]
         feed = (3 if self.config.mlp == "swiglu" else 2) * D * self.config.hidden_width
         total = 0.0
-        for asking in [streams] * (self.layers - 1) + [(variant.readout,)]:
+        for layers, asking in ((self.layers - 1, streams), (1, (variant.readout,))):
             weights = len(asking) * (2 * D * D + feed) + len(read) * 2 * D * D
             pairs = sum(_pairs(query, key, length, reach[key]) for query in asking for key in read)
-            total += length * weights + 2 * D * pairs
+            total += layers * (length * weights + 2 * D * pairs)
         return 2.0 * total
 
     def make_cache(self) -> StreamCache:
@@ -343,7 +343,9 @@ class TwoStream(Limitable):
 
 
 def _pairs(query: int, key: int, length: int, span: int | None) -> int:
-    """How many keys of one stream all queries of another read in a document of so many places."""
+    """How many keys of one stream all queries of another read in a document of so many places: `length - d` of them lie
+    d places before their query."""
     first = 1 if (query, key) == (INPUT, PREDICTION) else 0
     last = length - 1 if span is None else min(span, length - 1)
-    return sum(length - distance for distance in range(first, last + 1))
+    distances = max(0, last - first + 1)
+    return distances * length - distances * (first + last) // 2
