@@ -69,8 +69,9 @@ class Backbone(nn.Module, ABC):
         """An empty cache of the right depth."""
 
     def at(self, share: float) -> None:
-        """Told before each training step what share of the training is done, from 0 on and below 1. A backbone may
-        then change how it works; what it must know of that at inference it keeps in a buffer. Most do nothing."""
+        """Told before each training step what share of the training is done, from 0 on and below 1; 1: it is over.
+        A backbone may then change how it works; what it must know of that at inference it keeps in a buffer. Most do
+        nothing."""
 
     def flops(self, length: int) -> float | None:
         """Floating-point operations that `readouts` needs for one document of so many tokens, the head left out; None:

@@ -50,8 +50,8 @@ class Objective(nn.Module, ABC):
         """The inference face, which shares this module's weights."""
 
     def at(self, share: float) -> None:
-        """Called before each training step with the share of the training that is done, from 0 on and below 1. Hands
-        it on to the backbones; see `Backbone.at`."""
+        """Called before each training step with the share of the training that is done, from 0 on and below 1; 1: it is
+        over. Hands it on to the backbones; see `Backbone.at`."""
         for module in self.modules():
             if isinstance(module, Backbone):
                 module.at(share)
