@@ -263,6 +263,9 @@ class Experiment:
     def _untrained(self) -> Model:
         other = self._again(self.recipe.seed + 1)
         other.objective.to(self._device)
+        # Buffers tell how far training has come where a backbone changes with it: the control changes, too.
+        for fresh, known in zip(other.objective.buffers(), self.objective.buffers()):
+            fresh.copy_(known)
         return other._model()
 
     def _model(self) -> Model:
