@@ -235,6 +235,7 @@ def test_tensorboard_gets_every_number_or_says_what_is_missing(tmp_path):
     if importlib.util.find_spec("tensorboard") is None:
         with pytest.raises(ValueError, match="extra `track`"):
             train(tiny("--trainer.tensorboard=true"), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
     else:
         train(tiny("--trainer.tensorboard=true"), tmp_path / "run")
         assert list((tmp_path / "run" / "tensorboard").glob("events*"))
