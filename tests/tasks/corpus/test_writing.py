@@ -84,6 +84,10 @@ def test_at_least_one_document_is_held_out_and_one_trained_on(tmp_path):
         ("One two.\nThree.\n\nFour five six.\n\nSeven.", "One two.\nThree.\n\nFour five six.\n\n"),
         ("One two.\nThree.\nFour five six.\nSeven.", "One two.\nThree.\nFour five six.\n"),
         ("One two three four.", "One two three "),
+        # Blank lines and line ends that lie too far off: nearly everything would be held out, or nearly nothing.
+        ("A TITLE\n\n" + "one two " * 11 + "end", "A TITLE\n\n" + "one two " * 8 + "on"),
+        ("A TITLE\n\n" + "one two " * 8 + "\n" + "one two " * 2, "A TITLE\n\n" + "one two " * 8 + "\n"),
+        ("one two " * 11 + "one\n\nThe end", "one two " * 9 + "one"),
     ],
 )
 def test_a_single_document_is_cut_near_the_share(tmp_path, monkeypatch, piece, text, before):

@@ -119,14 +119,17 @@ _BREAKS = (re.compile(r"\n[ \t\r]*\n\s*"), re.compile(r"\n"))
 
 
 def _find_cut(sources: Sequence[Source], target: int, characters: int) -> int:
-    """Where the one document is cut: at the blank line nearest to `target`, else the nearest line end, else there."""
+    """Where the one document is cut: at the blank line nearest to `target`, else the nearest line end, else there. Of
+    either only those count that leave half to one and a half times as much behind them as is to be held out."""
+    share = characters - target
     nearest: list[int | None] = [None, None]
     start = 0
     for piece in (piece for source in sources for piece in source.pieces()):
         for kind, pattern in enumerate(_BREAKS):
             for found in pattern.finditer(piece.text):
                 place, best = start + found.end(), nearest[kind]
-                if 0 < place < characters and (best is None or abs(place - target) < abs(best - target)):
+                fits = 0 < place < characters and share <= 2 * (characters - place) <= 3 * share
+                if fits and (best is None or abs(place - target) < abs(best - target)):
                     nearest[kind] = place
         start += len(piece.text)
     if characters < 2:
