@@ -102,6 +102,26 @@ def test_a_single_document_is_cut_near_the_share(tmp_path, monkeypatch, piece, t
     corpus.check()
 
 
+@pytest.mark.parametrize(
+    ("text", "separation", "note"),
+    [
+        ("One.<|endoftext|>Two.\n<|endoftext|>Three.\n", "auto", "stands 2 times inside documents"),
+        ("One.\n<|endoftext|>\nTwo <|endoftext|> two.\n", "auto", "stands 1 time inside documents"),
+        ("One.\n<|endoftext|>\nTwo.\n", "line", "stands 1 time inside documents"),
+        ("One.\n<|endoftext|>\nTwo.\n  <|endoftext|>\nThree.\n<|endoftext|>", "auto", None),
+    ],
+)
+def test_marks_that_end_no_document_are_counted(tmp_path, text, separation, note):
+    path = tmp_path / "marks.txt"
+    path.write_text(text)
+    notes = survey.survey(find([path], separation), 0.5, sample=False).notes
+    found = [one for one in notes if "<|endoftext|>" in one]
+    assert len(found) == (note is not None)
+    if note:
+        assert note in found[0]
+        assert "must be a line of its own" in found[0]
+
+
 def test_the_tokenizer_learns_from_training_documents_alone(tmp_path, monkeypatch):
     kept = make(tmp_path)
     monkeypatch.setattr(survey, "SAMPLE", 400)
