@@ -27,7 +27,7 @@ class Listener:
     begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
     """Once, before the first step, with the step training starts from."""
     note: Callable[[str], None] = lambda note: None
-    """After that, for everything that a person should know of the data."""
+    """After that, for everything that a person should know of the schedule and the data."""
     record: Callable[[Record], None] = lambda record: None
     step: Callable[[int], None] = lambda step: None
     report: Callable[[dict[str, Any]], None] = lambda report: None
@@ -158,7 +158,7 @@ def _train(
             run.forget_after(0)
         if first:
             listener.begin(run, recipe, trainer.progress.step)
-            for note in task.notes:
+            for note in (*schedule.notes, *task.notes):
                 listener.note(note)
         outcome = trainer.train()
     if outcome.reason != "signal" and first:
