@@ -9,11 +9,12 @@ from doubles import VOCABULARY, FixedTask, spread_weights, subject, tiny_gpt, ti
 from torch.nn import functional as F
 from two_stream_paper import from_the_paper
 
+from statewise import data
 from statewise.analysis.documents import documents, positions
 from statewise.analysis.smoothing import smoothed
 from statewise.experiment import make_analysis
 from statewise.nn.streams import Reach, stream_mask
-from statewise.objectives.base import head_predictor
+from statewise.objectives.base import HeadPredictor, head_predictor
 from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -172,6 +173,21 @@ def test_restricted_state_is_the_difference_of_the_losses():
     beyond = [rise for place, all_rises in rises.items() for rise in all_rises if place > 3]
     assert found.metrics["rise"] == pytest.approx(np.mean(beyond), abs=1e-9)
     assert found.metrics["positions"] == len(beyond)
+
+
+@pytest.mark.parametrize(("logits", "rows"), [(2**26, [16, 4]), (14 * VOCABULARY * 3, [3] * 6 + [2]), (1, [1] * 20)])
+def test_the_state_is_restricted_of_as_many_rows_as_their_logits_allow(logits, rows, monkeypatch):
+    predictor, held_out = head_predictor(made("sps")), task(rows=20)
+    analysis = make_analysis("restricted-state", keep=3)
+    wanted = analysis.analyze(subject(predictor, held_out)).metrics
+    seen = []
+    asked = HeadPredictor.logits
+    monkeypatch.setattr(data, "LOGITS", logits)
+    monkeypatch.setattr(
+        HeadPredictor, "logits", lambda self, batch: seen.append(len(batch.tokens)) or asked(self, batch)
+    )
+    assert analysis.analyze(subject(predictor, held_out)).metrics == pytest.approx(wanted)
+    assert seen[::2] == seen[1::2] == rows  # whole and restricted
 
 
 def test_documents_of_packed_rows():
