@@ -12,7 +12,7 @@ from statewise.nn.streams import INPUT, PREDICTION
 
 pytestmark = pytest.mark.usefixtures("float64")
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
-every_window = pytest.mark.parametrize("window", [0, 1, 3, CONTEXT])
+every_window = pytest.mark.parametrize("window", [0, 1, 3, CONTEXT - 2])
 LATE = 3 * SLACK + 20
 """More places than any window's store holds at once."""
 
@@ -275,7 +275,8 @@ def test_streams_part_when_it_is_time():
     ("fields", "message"),
     [
         ({"window": -1}, "backbone.window must be at least 0, not -1"),
-        ({"window": CONTEXT + 1}, f"backbone.window {CONTEXT + 1} is more than the context of {CONTEXT}"),
+        ({"window": CONTEXT - 1}, f"backbone.window {CONTEXT - 1} is no window in a context of {CONTEXT} tokens"),
+        ({"window": CONTEXT + 9}, f"Set --backbone.window to at most {CONTEXT - 2}"),
         ({"separate_from": 1.0}, "backbone.separate_from must be at least 0 and below 1"),
         ({"separate_from": 0.5, "variant": "reverse_sps"}, "not reverse_sps"),
         ({"vocabulary_multiple": 0}, "backbone.vocabulary_multiple must be at least 1"),
@@ -284,6 +285,18 @@ def test_streams_part_when_it_is_time():
 def test_bad_fields_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         tiny_two_stream(**fields)
+
+
+def test_the_longest_window_is_one():
+    """In the longest sequence one place further would be all; so it is refused only where both are the same."""
+    tokens = tokens_of(places=CONTEXT)
+    longest, every = made("sps", CONTEXT - 2), made("double_memory")
+    every.load_state_dict(longest.state_dict())
+    found, whole = longest(tokens).readout, every(tokens).readout
+    torch.testing.assert_close(found[:, :-1], whole[:, :-1])
+    assert not torch.allclose(found[:, -1], whole[:, -1])
+    for variant in ("standard", "double_memory", "strict"):
+        made(variant, CONTEXT + 9)  # which have none
 
 
 def test_a_sequence_beyond_the_context_is_refused():

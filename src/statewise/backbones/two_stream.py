@@ -191,10 +191,12 @@ class TwoStream(Limitable):
         self, config: TwoStreamConfig, *, vocabulary: int, context: int, embedding_of: Backbone | None = None
     ) -> None:
         super().__init__()
-        if config.window > context and config.window in config.reach:
+        # The last of `context` places is read `context - 1` places behind the first.
+        if config.window >= context - 1 and config.window in config.reach:
             raise ValueError(
-                f"backbone.window {config.window} is more than the context of {context} tokens: every key would be "
-                "read for ever, which is double_memory"
+                f"backbone.window {config.window} is no window in a context of {context} tokens: the keys of both "
+                f"slots would be read for ever. Set --backbone.window to at most {context - 2}, or --backbone.variant "
+                "to double_memory"
             )
         self.config, self.variant = config, VARIANTS[config.variant]
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
