@@ -307,8 +307,9 @@ class Experiment:
         """The precision that the model was trained in."""
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision_name() == "bf16")
 
-    def report(self, evaluation: Evaluation, name: str = "evaluation") -> dict[str, Any]:
-        """Writes an evaluation into the run's reports, for `compare`; returns what was written."""
+    def report(self, evaluation: Evaluation, name: str = "evaluation", data: Path | None = None) -> dict[str, Any]:
+        """Writes an evaluation into the run's reports, for `compare`; returns what was written. `data`: what was
+        evaluated on, if not on held-out examples."""
         assert self.run is not None
         assert self.checkpoint is not None
         content = {
@@ -316,6 +317,7 @@ class Experiment:
             "headline": dataclasses.asdict(self.task.headline),
             "chance": dict(self.task.chance),
             **dataclasses.asdict(evaluation),
+            **({"file": str(data)} if data else {}),
         }
         self.run.write_report(name, content)
         return content

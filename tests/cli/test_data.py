@@ -25,7 +25,7 @@ def text(tmp_path, monkeypatch):
     return path
 
 
-def test_from_text_to_a_score(text, tmp_path, capsys):
+def test_from_text_to_a_score(text, tmp_path, capsys, monkeypatch):
     code, out, err = called(capsys, "data", "text", "books", "--tokenizer", "bpe:280", "--out", "corpus",
                             "--held-out", "0.2", "--shard-tokens", "500")  # fmt: skip
     assert code == 0, err
@@ -53,7 +53,15 @@ def test_from_text_to_a_score(text, tmp_path, capsys):
 
     whole = json.loads(called(capsys, "evaluate", "run", "--data", text, "--json")[1])
     assert whole["num"] > run.report("evaluation")["num"]
-    assert called(capsys, "evaluate", "run", "--data", "corpus", "--json")[0] == 0
+    assert run.report("evaluation-a.txt")["file"] == str(text)
+    assert "documents to train on" in called(capsys, "evaluate", "run")[2]
+    monkeypatch.chdir(corpus.folder)
+    code, out, err = called(capsys, "evaluate", tmp_path / "run", "--data", ".")
+    assert code == 0
+    assert "documents to train on" not in err  # which is said of the run's own data
+    assert "decoding" not in out
+    assert run.report("evaluation-corpus")["file"] == str(corpus.folder)
+    monkeypatch.chdir(tmp_path)
     assert called(capsys, "data", "text", "books", "--tokenizer", "bpe:270", "--out", "other")[0] == 0
     code, _, err = called(capsys, "evaluate", "run", "--data", "other")
     assert code == 2

@@ -114,6 +114,14 @@ def test_runs_that_were_measured_differently_are_not_compared(tmp_path):
         compare([one, other])
 
 
+def test_decoding_is_spoken_of_where_answers_were_decoded(tmp_path):
+    folder = make_run(tmp_path / "a", 1, 0.5)
+    assert compare([folder]).notes()[0].startswith("Answers are decoded greedily")
+    run = Run(folder)
+    run.write_report("evaluation", {**run.report("evaluation"), "samples": []})
+    assert compare([folder]).notes()[0] == "All metrics are teacher-forced on held-out examples."
+
+
 def test_interval_is_students(tmp_path):
     summary = summarise({1: 1.0, 2: 2.0, 3: 4.0}, None)
     low, high = stats.t.interval(0.95, 2, loc=7 / 3, scale=stats.sem([1.0, 2.0, 4.0]))
