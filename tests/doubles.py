@@ -33,10 +33,12 @@ SMALL_RUN = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1",
 """Flags that make a run of any recipe a matter of seconds."""
 
 
-def tiny_gpt(*, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
+def tiny_gpt(
+    *, extra_tokens: int = 0, embedding_of: Backbone | None = None, context: int = CONTEXT, **fields: Any
+) -> Backbone:
     """A two-layer GPT; `fields` are config fields."""
     config = GPTConfig(**{"width": 16, "heads": 2, "layers": 2, **fields})
-    return GPT(config, vocabulary=VOCABULARY + extra_tokens, context=CONTEXT, embedding_of=embedding_of)
+    return GPT(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
 
 
 def tiny_two_stream(

@@ -43,6 +43,25 @@ def test_existing_directories_are_refused(run, tmp_path):
         Run.create(tmp_path / "thesis", {}, {}, overwrite=True)
 
 
+def test_a_run_is_given_up_only_for_one_that_came_to_be(run, monkeypatch):
+    save(run, 5)
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        Run.create(run.folder, {"seed": 2}, {}, overwrite=True)
+    with pytest.raises(OSError, match="No space left"):
+        Run.create(run.folder.with_name("other"), {"seed": 2}, {}, overwrite=False)
+    monkeypatch.undo()
+    assert run.recipe() == {"seed": 1}
+    assert run.find_checkpoint().step == 5
+    Run.create(run.folder, {"seed": 2}, {}, overwrite=True)
+    assert not run.checkpoints()
+    assert [path.name for path in run.folder.parent.iterdir()] == ["run"]
+
+
 def test_an_unknown_format_is_refused(run):
     (run.folder / "config.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(ValueError, match="not written by this version"):

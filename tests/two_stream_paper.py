@@ -41,11 +41,13 @@ def from_the_paper(backbone, row, documents=None, parameters=None):
     documents = documents if documents is not None else [0] * len(row)
     starts = [next(k for k in range(len(row)) if documents[k] == documents[i]) for i in range(len(row))]
     slots = [(kind, i) for i in range(len(row)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
-    W = config.width // config.heads
+    W, learned = config.width // config.heads, config.positions == "learned"
     x = {
         (kind, i): of((kind, i))["embedding.weight"][row[i] if kind == "x" else backbone.vocabulary]
         for kind, i in slots
     }
+    if learned:
+        x = {(kind, i): x[kind, i] + of((kind, i))["positions.weight"][i - starts[i]] for kind, i in slots}
     for layer in range(config.layers):
         w = {slot: {name.removeprefix(f"blocks.{layer}."): value for name, value in of(slot).items()} for slot in slots}
         q, k, v = {}, {}, {}
@@ -53,7 +55,9 @@ def from_the_paper(backbone, row, documents=None, parameters=None):
             given = normed(x[slot], w[slot]["attention_norm.weight"])
             mixed = (w[slot]["attention.inward.weight"] @ given).view(3, config.heads, W)
             place = slot[1] - starts[slot[1]]
-            q[slot], k[slot], v[slot] = turned(mixed[0], place, W), turned(mixed[1], place, W), mixed[2]
+            q[slot], k[slot], v[slot] = mixed
+            if not learned:
+                q[slot], k[slot] = turned(q[slot], place, W), turned(k[slot], place, W)
         new = {}
         for kind, i in slots:
             keys = [

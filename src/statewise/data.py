@@ -10,6 +10,9 @@ import torch
 from statewise.tasks.base import Task
 from statewise.types import Batch, Examples
 
+LOGITS = 2**26
+"""Numbers that the logits of one block of sequences may be: a quarter of a gigabyte."""
+
 
 def collate(examples: Examples) -> Batch:
     """Right-padded batch; every answer token that is asked for is scored, except a document's very first token."""
@@ -72,6 +75,12 @@ class Stream:
     def epoch(self, number: int) -> float:
         """Passes over the training set before batch `number`; 0 for endless tasks."""
         return number * self.batch_size / len(self.examples) if self.examples is not None else 0.0
+
+
+def rows_at_once(length: int, vocabulary: int, most: int) -> int:
+    """How many sequences of a length a model should be asked for at a time: `most`, or fewer where their logits would
+    be too many."""
+    return max(1, min(most, LOGITS // (length * vocabulary)))
 
 
 def blocks(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, Examples]]:

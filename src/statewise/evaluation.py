@@ -8,15 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from statewise.data import blocks, collate, same_prompt_length
+from statewise.data import blocks, collate, rows_at_once, same_prompt_length
 from statewise.decoding.base import Decoder, Predictor
 from statewise.tasks.base import Task
 from statewise.types import Completion, Evaluation, Examples
 
 SAMPLES = 6
 """Examples that an evaluation keeps for reports."""
-LOGITS = 2**26
-"""Numbers that the logits of one block of sequences may be: a quarter of a gigabyte."""
 
 
 def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256) -> Evaluation:
@@ -34,7 +32,7 @@ def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examp
         completions = complete(task, predictor, decoder, asked, block=block)
         metrics = task.score(asked, completions)
         samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
-    few = max(1, min(block, LOGITS // (examples.tokens.shape[1] * len(task.vocab))))
+    few = rows_at_once(examples.tokens.shape[1], len(task.vocab), block)
     forced, chosen = teacher_forced(predictor, examples, block=few)
     units = task.units(examples)
     if units:

@@ -296,6 +296,9 @@ class Experiment:
     def _untrained(self) -> Model:
         other = self._again(self.recipe.seed + 1)
         other.objective.to(self._device)
+        # Buffers tell how far training has come where a backbone changes with it: the control changes, too.
+        for fresh, known in zip(other.objective.buffers(), self.objective.buffers()):
+            fresh.copy_(known)
         return other._model()
 
     def _model(self) -> Model:
@@ -337,8 +340,9 @@ class Experiment:
         """The precision that the model was trained in."""
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision_name() == "bf16")
 
-    def report(self, evaluation: Evaluation, name: str = "evaluation") -> dict[str, Any]:
-        """Writes an evaluation into the run's reports, for `compare`; returns what was written."""
+    def report(self, evaluation: Evaluation, name: str = "evaluation", data: Path | None = None) -> dict[str, Any]:
+        """Writes an evaluation into the run's reports, for `compare`; returns what was written. `data`: what was
+        evaluated on, if not on held-out examples."""
         assert self.run is not None
         assert self.checkpoint is not None
         content = {
@@ -346,6 +350,7 @@ class Experiment:
             "headline": dataclasses.asdict(self.task.headline),
             "chance": dict(self.task.chance),
             **dataclasses.asdict(evaluation),
+            **({"file": str(data)} if data else {}),
         }
         self.run.write_report(name, content)
         return content

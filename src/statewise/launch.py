@@ -27,7 +27,7 @@ class Listener:
     begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
     """Once, before the first step, with the step training starts from."""
     note: Callable[[str], None] = lambda note: None
-    """After that, for everything that a person should know of the data."""
+    """After that, for everything that a person should know of the schedule and the data."""
     record: Callable[[Record], None] = lambda record: None
     step: Callable[[int], None] = lambda step: None
     report: Callable[[dict[str, Any]], None] = lambda report: None
@@ -40,7 +40,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
     fabric = _launch(recipe, environment)
     experiment = Experiment.build(recipe)
     schedule = Schedule.of(recipe.trainer, experiment.task.context)
-    experiment.task.held_out(1)  # whatever is wrong with the data should show before a directory is made
+    stream = _tried(experiment, fabric.global_rank, fabric.world_size)
     with contextlib.ExitStack() as stack:
 
         def create() -> None:
@@ -51,7 +51,28 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
 
         _on_first(fabric, create)
         experiment.run = Run.open(Path(folder))
-        return _train(experiment, fabric, schedule, None, listener or Listener())
+        return _train(experiment, fabric, stream, schedule, None, listener or Listener())
+
+
+def check(recipe: Recipe) -> None:
+    """Raises `ValueError` or `OSError` if something is wrong with a recipe's data."""
+    _tried(Experiment.build(recipe), 0, 1)
+
+
+def _tried(experiment: Experiment, rank: int, world: int) -> Stream:
+    """Training batches. One row is read of what is held out and one batch of the rest: whatever is wrong with the data
+    should show before a directory is made, or a run dropped for a new one."""
+    if experiment.recipe.trainer.tensorboard:
+        _summary_writer()
+    experiment.task.held_out(1)
+    stream = _stream(experiment, rank, world)
+    stream.batch(0)
+    return stream
+
+
+def _stream(experiment: Experiment, rank: int, world: int) -> Stream:
+    recipe = experiment.recipe
+    return Stream(experiment.task, seed=recipe.seed, batch_size=recipe.trainer.batch_size, rank=rank, world=world)
 
 
 def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
@@ -71,7 +92,8 @@ def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener |
 
         step = _on_first(fabric, choose)
         found = None if step is None else run.find_checkpoint(str(step))
-        return _train(experiment, fabric, schedule, found, listener or Listener())
+        stream = _stream(experiment, fabric.global_rank, fabric.world_size)
+        return _train(experiment, fabric, stream, schedule, found, listener or Listener())
 
 
 Result = TypeVar("Result")
@@ -110,16 +132,14 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
 
 
 def _train(
-    experiment: Experiment, fabric: Any, schedule: Schedule, found: Checkpoint | None, listener: Listener
-) -> Outcome:
+    experiment: Experiment, fabric: Any, stream: Stream, schedule: Schedule, found: Checkpoint | None,
+    listener: Listener,
+) -> Outcome:  # fmt: skip
     """Trains from `found`, or from the start, and reports. The first process holds the run's lock."""
     recipe, run, task = experiment.recipe, experiment.run, experiment.task
     assert run is not None
     config = recipe.trainer
     first = fabric.global_rank == 0
-    stream = Stream(
-        task, seed=recipe.seed, batch_size=config.batch_size, rank=fabric.global_rank, world=fabric.world_size
-    )
     with contextlib.ExitStack() as stack:
         record = listener.record
         if config.tensorboard and first:
@@ -138,7 +158,7 @@ def _train(
             run.forget_after(0)
         if first:
             listener.begin(run, recipe, trainer.progress.step)
-            for note in task.notes:
+            for note in (*schedule.notes, *task.notes):
                 listener.note(note)
         outcome = trainer.train()
     if outcome.reason != "signal" and first:
@@ -152,11 +172,7 @@ def _train(
 @contextlib.contextmanager
 def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callable[[Record], None]]:
     """Sends every record to TensorBoard as well."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError("trainer.tensorboard needs the extra `track`: pip install 'statewise[track]'") from None
-    writer = SummaryWriter(str(run.folder / "tensorboard"))
+    writer = _summary_writer()(str(run.folder / "tensorboard"))
 
     def both(found: Record) -> None:
         for name, value in found.items():
@@ -168,3 +184,11 @@ def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callabl
         yield both
     finally:
         writer.close()
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("trainer.tensorboard needs the extra `track`: pip install 'statewise[track]'") from None
+    return SummaryWriter

@@ -84,9 +84,9 @@ class Run:
     ) -> Run:
         """A new directory. Raises `FileExistsError` if there is something at `folder` already.
 
-        `overwrite` replaces an existing run, but nothing that is not one.
+        `overwrite` replaces an existing run, but nothing that is not one. It is dropped once the new one is on disk.
         """
-        run = cls(folder)
+        run, aside = cls(folder), None
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             if not overwrite:
                 raise FileExistsError(
@@ -94,14 +94,30 @@ class Run:
                 )
             if not run.exists():
                 raise FileExistsError(f"{folder} exists and is no run: it will not be overwritten")
-            run.delete()
-        (folder / "task").mkdir(parents=True, exist_ok=True)
-        run.checkpoints_folder.mkdir(exist_ok=True)
-        run.reports_folder.mkdir(exist_ok=True)
-        for name, content in task_files.items():
-            write_atomically(folder / "task" / name, content)
-        write_atomically(folder / "config.json", _as_json({"format": FORMAT, **recipe}))
+            aside = run._put_aside()
+        try:
+            (folder / "task").mkdir(parents=True, exist_ok=True)
+            run.checkpoints_folder.mkdir(exist_ok=True)
+            run.reports_folder.mkdir(exist_ok=True)
+            for name, content in task_files.items():
+                write_atomically(folder / "task" / name, content)
+            write_atomically(folder / "config.json", _as_json({"format": FORMAT, **recipe}))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if aside is not None:
+                os.rename(aside, folder)
+            raise
+        if aside is not None:
+            shutil.rmtree(aside)
         return run
+
+    def _put_aside(self) -> Path:
+        """Renames the directory; returns where it is then. Raises as `delete`."""
+        aside = self.folder.with_name(f".replaced-{self.folder.name}")
+        with self.lock():
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(self.folder, aside)
+        return aside
 
     @classmethod
     def open(cls, folder: Path) -> Run:

@@ -32,7 +32,8 @@ def decode_speed(
     recipe: Mapping[str, Any], task_files: Mapping[str, bytes] | None, batch: int, prefill: int, decode: int,
     device: str, precision: str, threads: int | None,
 ) -> Speed:  # fmt: skip
-    """Decodes greedily from random prompts with a new model of a recipe: its speed does not hang on its weights.
+    """Decodes greedily from random prompts with a new model of a recipe, as one is at the end of training; its
+    weights do not decide its speed.
 
     `batch` rows of `prefill` tokens, and `decode` further ones each. Raises `ValueError` if these do not fit the
     context. Meant to be run in a process of its own.
@@ -55,6 +56,7 @@ def decode_speed(
             " and --decode lower"
         )
     objective = make_objective(parsed, task).to(device).eval()
+    objective.at(1.0)
     predictor = objective.predictor()
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(0, predictor.vocabulary, (batch, prefill), generator=generator).to(device)

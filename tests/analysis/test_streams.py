@@ -1,5 +1,7 @@
 """Gradient ratio and restricted state, against copies of the parameters and against masks of their own."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,18 +9,19 @@ from doubles import VOCABULARY, FixedTask, spread_weights, subject, tiny_gpt, ti
 from torch.nn import functional as F
 from two_stream_paper import from_the_paper
 
+from statewise import data
 from statewise.analysis.documents import documents, positions
 from statewise.analysis.smoothing import smoothed
 from statewise.experiment import make_analysis
 from statewise.nn.streams import Reach, stream_mask
-from statewise.objectives.base import head_predictor
+from statewise.objectives.base import HeadPredictor, head_predictor
 from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-def made(variant):
-    backbone = tiny_two_stream(variant=variant, window=2)
+def made(variant, **fields):
+    backbone = tiny_two_stream(variant=variant, window=2, **fields)
     spread_weights(backbone)
     return backbone.eval()
 
@@ -28,10 +31,11 @@ def task(rows=3, places=14, packed=None):
     return FixedTask(Examples(tokens, np.full(rows, places), np.zeros(rows, np.int64), packed))
 
 
+@pytest.mark.parametrize("positions", ["rope", "learned"])
 @pytest.mark.parametrize("variant", ["standard", "sps", "delayed_state", "reverse_sps", "strict"])
-def test_the_ratio_is_that_of_copies_of_the_parameters(variant):
+def test_the_ratio_is_that_of_copies_of_the_parameters(variant, positions):
     """Each slot is given parameters of its own; what the later loss sends to those of one slot is the numerator."""
-    backbone, furthest = made(variant), 3
+    backbone, furthest = made(variant, positions=positions), 3
     held_out = task(rows=1, places=furthest + 2)  # leaves one place to look at: the first
     found = make_analysis("gradient-ratio", furthest=furthest, sources=1, sequences=1, rows=2).analyze(
         subject(head_predictor(backbone), held_out)
@@ -60,25 +64,69 @@ def test_the_ratio_is_that_of_copies_of_the_parameters(variant):
             assert found.details["median"][k][slot] == pytest.approx(wanted, rel=1e-7)
 
 
-def test_a_plain_transformer_and_layer_norms_with_biases_are_measured_too():
-    backbone = tiny_gpt(norm="layer", bias=True, mlp="gelu")
+class Apart(torch.nn.Module):
+    """A linear map, norm or embedding with parameters of its own at each place."""
+
+    def __init__(self, part, places):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(copy.deepcopy(part) for _ in range(places))
+
+    def forward(self, x):
+        axis = -2 if x.is_floating_point() else -1
+        return torch.stack([part(x.select(axis, place)) for place, part in enumerate(self.parts)], dim=-2)
+
+
+def taken_apart(gpt, places):
+    """A copy of a GPT of which no two places share a parameter, and the parts of it that are `Apart`."""
+    other, apart = copy.deepcopy(gpt), []
+    for name, part in list(other.named_modules()):
+        if isinstance(part, torch.nn.Linear | torch.nn.Embedding | torch.nn.RMSNorm | torch.nn.LayerNorm):
+            apart.append(Apart(part, places))
+            other.set_submodule(name, apart[-1])
+    other.embed = other.embedding.forward
+    return other, apart
+
+
+@pytest.mark.parametrize("fields", [{}, {"positions": "learned"}, {"norm": "layer", "bias": True, "mlp": "gelu"},
+                                    {"norm": "layer", "positions": "learned", "mlp": "relu"}])  # fmt: skip
+def test_what_each_place_of_a_plain_transformer_contributes(fields):
+    """Against a copy with parameters for each place, whatever the positions, norms and feed-forward parts."""
+    backbone, places = tiny_gpt(**fields), 6
     spread_weights(backbone)
-    tokens = torch.from_numpy(task(rows=2).held_out().tokens)
-    traced = head_predictor(backbone).trace(tokens[:1, :3])
-    gradients = torch.autograd.grad(traced.losses[0, 1], [use.output for use in traced.uses], allow_unused=True)
-    total = 0.0
-    for place in range(3):
-        total += sum(float((g * use.weight)[0, place].square().sum()) for g, use in zip(gradients, traced.uses)
-                     if g is not None)  # fmt: skip
-    # One place alone: then all gradients of the parameters go through it.
-    alone = head_predictor(backbone).trace(tokens[:1, :2])
-    gradients = torch.autograd.grad(alone.losses[0, 0], [use.output for use in alone.uses], retain_graph=True)
-    ours = sum(float((g * use.weight)[0, 0].square().sum()) for g, use in zip(gradients, alone.uses))
-    hidden = backbone(tokens[:1, :1]).readout[0]
-    loss = F.cross_entropy(F.linear(hidden, backbone.embedding.weight.detach()), tokens[:1, 1])
-    theirs = torch.autograd.grad(loss, list(backbone.parameters()), allow_unused=True)
-    assert ours == pytest.approx(sum(float(g.square().sum()) for g in theirs if g is not None), rel=1e-9)
-    assert total > 0
+    tokens = torch.from_numpy(task(rows=3, places=places).held_out().tokens)
+    at = torch.tensor([2, 4, 1])
+    traced = head_predictor(backbone).trace(tokens, at)
+    gradients = torch.autograd.grad(traced.losses.sum(), [use.output for use in traced.uses], allow_unused=True)
+    ours = sum(
+        (gradient * use.weight).square().sum(-1)
+        for gradient, use in zip(gradients, traced.uses) if gradient is not None
+    )  # fmt: skip
+    assert ours.shape == (3, places)
+    other, apart = taken_apart(backbone, places)
+    for row in range(3):
+        readout = other(tokens[row : row + 1]).readout[0, at[row]]
+        loss = F.cross_entropy(F.linear(readout, backbone.embedding.weight.detach()), tokens[row, at[row] + 1])
+        torch.testing.assert_close(traced.losses[row], loss)
+        other.zero_grad()
+        loss.backward()
+        for place in range(places):
+            own = [p.grad for part in apart for p in part.parts[place].parameters() if p.grad is not None]
+            wanted = float(sum(gradient.square().sum() for gradient in own))
+            assert float(ours[row, place]) == pytest.approx(wanted, rel=1e-9)
+            assert (wanted > 0) == (place <= at[row])
+
+
+def test_before_the_streams_part_there_is_one_slot():
+    """What is measured is the model as it stands, not what it is to become."""
+    parted, young = made("standard"), made("sps", separate_from=0.5)
+    young.load_state_dict({**parted.state_dict(), "separated": torch.tensor(False)})
+    predictor = head_predictor(young)
+    analysis = make_analysis("gradient-ratio", furthest=3, sources=2)
+    found = analysis.analyze(subject(predictor, task()))
+    assert found.details == analysis.analyze(subject(head_predictor(parted), task())).details
+    assert found.details["slots"] == ["input"]
+    young.at(0.5)
+    assert analysis.analyze(subject(predictor, task())).details["slots"] == ["input", "prediction"]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +173,21 @@ def test_restricted_state_is_the_difference_of_the_losses():
     beyond = [rise for place, all_rises in rises.items() for rise in all_rises if place > 3]
     assert found.metrics["rise"] == pytest.approx(np.mean(beyond), abs=1e-9)
     assert found.metrics["positions"] == len(beyond)
+
+
+@pytest.mark.parametrize(("logits", "rows"), [(2**26, [16, 4]), (14 * VOCABULARY * 3, [3] * 6 + [2]), (1, [1] * 20)])
+def test_the_state_is_restricted_of_as_many_rows_as_their_logits_allow(logits, rows, monkeypatch):
+    predictor, held_out = head_predictor(made("sps")), task(rows=20)
+    analysis = make_analysis("restricted-state", keep=3)
+    wanted = analysis.analyze(subject(predictor, held_out)).metrics
+    seen = []
+    asked = HeadPredictor.logits
+    monkeypatch.setattr(data, "LOGITS", logits)
+    monkeypatch.setattr(
+        HeadPredictor, "logits", lambda self, batch: seen.append(len(batch.tokens)) or asked(self, batch)
+    )
+    assert analysis.analyze(subject(predictor, held_out)).metrics == pytest.approx(wanted)
+    assert seen[::2] == seen[1::2] == rows  # whole and restricted
 
 
 def test_documents_of_packed_rows():

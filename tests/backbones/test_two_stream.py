@@ -5,12 +5,14 @@ import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stream
 from two_stream_paper import from_the_paper, seen_by
 
-from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig
+from statewise.backbones import two_stream
+from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig, _pairs
 from statewise.nn.stream_cache import SLACK
+from statewise.nn.streams import INPUT, PREDICTION
 
 pytestmark = pytest.mark.usefixtures("float64")
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
-every_window = pytest.mark.parametrize("window", [0, 1, 3, CONTEXT])
+every_window = pytest.mark.parametrize("window", [0, 1, 3, CONTEXT - 2])
 LATE = 3 * SLACK + 20
 """More places than any window's store holds at once."""
 
@@ -58,8 +60,9 @@ def test_gradients_are_those_of_the_paper(variant, alone):
 
 
 @every_variant
-def test_documents_in_a_row_are_read_as_if_apart(variant):
-    backbone, tokens = made(variant), tokens_of(places=12)
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+def test_documents_in_a_row_are_read_as_if_apart(variant, positions):
+    backbone, tokens = made(variant, positions=positions), tokens_of(places=12)
     documents = torch.tensor([[1] * 5 + [2] * 7, [1] * 2 + [2] + [3] * 9])
     hidden = backbone(tokens, documents=documents)
     for row in range(2):
@@ -149,8 +152,55 @@ def test_going_back_further_than_a_window_keeps_is_refused():
 
 
 @every_variant
+@pytest.mark.parametrize("window", [0, 3, 40])
+def test_it_can_always_come_back_to_where_it_was_held(variant, window):
+    """Whether what lies between is read in one piece or by the place, and more than once."""
+    backbone, tokens = made(variant, window, context=3 * LATE), tokens_of(places=3 * LATE)
+    with torch.no_grad():
+        whole = backbone(tokens).readout
+        cache = backbone.make_cache()
+        backbone(tokens[:, :50], cache=cache)
+        cache.hold()
+        for sizes in ([LATE + 90], [1] * (LATE + 30), [40, 1, 1, 70, 30]):
+            for size in sizes:
+                backbone(torch.zeros(2, size, dtype=torch.int64), cache=cache)
+            cache.rewind(sum(sizes) - 20)  # two steps back; the second to just where it was held
+            cache.rewind(20)
+            torch.testing.assert_close(backbone(tokens[:, 50:52], cache=cache).readout, whole[:, 50:52])
+            cache.rewind(2)
+        at = 50
+        for size in [LATE, *[1] * LATE, 7]:
+            found = backbone(tokens[:, at : at + size], cache=cache).readout
+            torch.testing.assert_close(found, whole[:, at : at + size])
+            at += size
+
+
+def test_what_refuses_to_go_back_has_not_gone_back():
+    """Two windows, of which the longer one could go back so far, and the shorter one could not."""
+    backbone, tokens = made("sps", 4, context=LATE).limited(41), tokens_of(places=LATE)
+    with torch.no_grad():
+        cache = backbone.make_cache()
+        for at in range(69):
+            backbone(tokens[:, at : at + 1], cache=cache)
+        with pytest.raises(ValueError, match="cannot go back 33 places"):
+            cache.rewind(33)
+        torch.testing.assert_close(
+            backbone(tokens[:, 69:73], cache=cache).readout, backbone(tokens[:, :73]).readout[:, 69:]
+        )
+
+
+def test_what_only_its_own_place_reads_hinders_no_going_back():
+    backbone, tokens = made("sps", 0, context=LATE), tokens_of(places=LATE)
+    with torch.no_grad():
+        cache = backbone.make_cache()
+        whole = backbone(tokens, cache=cache).readout
+        cache.rewind(LATE - 1)
+        torch.testing.assert_close(backbone(tokens[:, 1:9], cache=cache).readout, whole[:, 1:9])
+
+
+@every_variant
 @pytest.mark.parametrize("window", [0, 3])
-@pytest.mark.parametrize("length", [1, 2, 9])
+@pytest.mark.parametrize("length", [1, 2, 4, 9])
 def test_operations_are_counted_pair_by_pair(variant, window, length):
     backbone = made(variant, window, layers=3)
     config, predicting = backbone.config, {"standard": "x", "reverse_sps": "x"}.get(variant, "p")
@@ -184,6 +234,19 @@ def test_sizes_are_those_of_table_1(layers, heads, width, count):
     assert sum(parameter.numel() for parameter in backbone.parameters()) == count
 
 
+@every_variant
+def test_counting_operations_takes_no_longer_for_more_places(variant, monkeypatch):
+    """Nor for more layers: a step counts those of hundreds of documents."""
+    backbone = made(variant, 1000, layers=12, context=10**9)
+    counted = []
+    monkeypatch.setattr(two_stream, "_pairs", lambda *given: counted.append(given) or _pairs(*given))
+    assert backbone.flops(10**9) > 10**18
+    assert len(counted) <= 6  # each pair of streams, in the last block and in the others
+    assert _pairs(INPUT, PREDICTION, 5, 2) == sum(min(i, 2) for i in range(5))
+    assert _pairs(PREDICTION, PREDICTION, 5, 2) == sum(min(i, 2) + 1 for i in range(5))
+    assert _pairs(PREDICTION, INPUT, 5, None) == 15
+
+
 def test_standard_is_a_gpt():
     gpt = tiny_gpt(expansion=3).double()
     spread_weights(gpt)
@@ -212,7 +275,8 @@ def test_streams_part_when_it_is_time():
     ("fields", "message"),
     [
         ({"window": -1}, "backbone.window must be at least 0, not -1"),
-        ({"window": CONTEXT + 1}, f"backbone.window {CONTEXT + 1} is more than the context of {CONTEXT}"),
+        ({"window": CONTEXT - 1}, f"backbone.window {CONTEXT - 1} is no window in a context of {CONTEXT} tokens"),
+        ({"window": CONTEXT + 9}, f"Set --backbone.window to at most {CONTEXT - 2}"),
         ({"separate_from": 1.0}, "backbone.separate_from must be at least 0 and below 1"),
         ({"separate_from": 0.5, "variant": "reverse_sps"}, "not reverse_sps"),
         ({"vocabulary_multiple": 0}, "backbone.vocabulary_multiple must be at least 1"),
@@ -221,6 +285,18 @@ def test_streams_part_when_it_is_time():
 def test_bad_fields_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         tiny_two_stream(**fields)
+
+
+def test_the_longest_window_is_one():
+    """In the longest sequence one place further would be all; so it is refused only where both are the same."""
+    tokens = tokens_of(places=CONTEXT)
+    longest, every = made("sps", CONTEXT - 2), made("double_memory")
+    every.load_state_dict(longest.state_dict())
+    found, whole = longest(tokens).readout, every(tokens).readout
+    torch.testing.assert_close(found[:, :-1], whole[:, :-1])
+    assert not torch.allclose(found[:, -1], whole[:, -1])
+    for variant in ("standard", "double_memory", "strict"):
+        made(variant, CONTEXT + 9)  # which have none
 
 
 def test_a_sequence_beyond_the_context_is_refused():

@@ -4,6 +4,12 @@ import pytest
 from doubles import SMALL_RUN
 
 from statewise.cli import main
+from statewise.objectives.base import HeadPredictor
+from statewise.run import Run
+from statewise.throughput import decode_speed
+
+CONTEXT = 24
+"""Of the recipe path-star-small."""
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +39,23 @@ def test_a_run_is_set_against_standard(run, capsys):
     assert (found["batch"], found["prefill"], found["decode"]) == (2, 4, 3)
 
 
+def test_streams_that_part_while_training_have_parted(run, monkeypatch):
+    """Also in a run that had not come so far: what is measured is the trained model."""
+    opened = Run.open(run)
+    recipe = opened.recipe()
+    recipe["backbone"]["separate_from"] = 0.5
+    seen = []
+    extend = HeadPredictor.extend
+    monkeypatch.setattr(HeadPredictor, "extend", lambda self, *given: seen.append(self.slots) or extend(self, *given))
+    decode_speed(recipe, opened.task_files(), 2, 4, 3, "cpu", "fp32", None)
+    assert seen == [("input", "prediction")] * 4
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--prefill", str(CONTEXT)], f"a prompt of {CONTEXT} tokens leaves nothing of the context of {CONTEXT}"),
+        (["--prefill", str(CONTEXT + 9)], "set --prefill lower"),
         (["--prefill", "900", "--decode", "900"], "do not fit the context"),
         (["--batch", "0"], "--batch must be at least 1"),
     ],

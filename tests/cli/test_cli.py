@@ -68,6 +68,7 @@ def test_evaluate_prints_and_keeps(capsys, runs):
     code, out, _ = called(capsys, "evaluate", runs / "next_token-1", "--num", "15")
     assert code == 0
     assert "path_accuracy" in out
+    assert "15 examples, greedy decoding" in out
     code, out, _ = called(capsys, "evaluate", runs / "next_token-1", "--json")
     found = json.loads(out)
     assert found["num"] == 40

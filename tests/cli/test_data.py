@@ -25,7 +25,7 @@ def text(tmp_path, monkeypatch):
     return path
 
 
-def test_from_text_to_a_score(text, tmp_path, capsys):
+def test_from_text_to_a_score(text, tmp_path, capsys, monkeypatch):
     code, out, err = called(capsys, "data", "text", "books", "--tokenizer", "bpe:280", "--out", "corpus",
                             "--held-out", "0.2", "--shard-tokens", "500")  # fmt: skip
     assert code == 0, err
@@ -53,7 +53,15 @@ def test_from_text_to_a_score(text, tmp_path, capsys):
 
     whole = json.loads(called(capsys, "evaluate", "run", "--data", text, "--json")[1])
     assert whole["num"] > run.report("evaluation")["num"]
-    assert called(capsys, "evaluate", "run", "--data", "corpus", "--json")[0] == 0
+    assert run.report("evaluation-a.txt")["file"] == str(text)
+    assert "documents to train on" in called(capsys, "evaluate", "run")[2]
+    monkeypatch.chdir(corpus.folder)
+    code, out, err = called(capsys, "evaluate", tmp_path / "run", "--data", ".")
+    assert code == 0
+    assert "documents to train on" not in err  # which is said of the run's own data
+    assert "decoding" not in out
+    assert run.report("evaluation-corpus")["file"] == str(corpus.folder)
+    monkeypatch.chdir(tmp_path)
     assert called(capsys, "data", "text", "books", "--tokenizer", "bpe:270", "--out", "other")[0] == 0
     code, _, err = called(capsys, "evaluate", "run", "--data", "other")
     assert code == 2
@@ -71,6 +79,33 @@ def test_from_text_to_a_score(text, tmp_path, capsys):
         code, _, err = called(capsys, *words)
         assert code == 2
         assert "held-out-00000.npy: damaged in tokens 0 to 65,536: its checksum does not match" in err
+
+
+def test_what_cannot_be_trained_on_costs_no_run_and_leaves_none(text, tmp_path, capsys):
+    """Neither a run that was to be overwritten, nor the name of one that is to be made; as one run, and with seeds."""
+    made = ["data", "text", "books", "--out"]
+    assert called(capsys, *made, "corpus", "--tokenizer", "bpe:280", "--held-out", "0.2")[0] == 0
+    assert called(capsys, *made, "judged", "--tokenizer", "corpus/tokenizer.json", "--held-out", "1")[0] == 0
+    assert called(capsys, *made, "flipped", "--tokenizer", "corpus/tokenizer.json", "--held-out", "0.2")[0] == 0
+    path = tmp_path / "flipped" / "training-00000.npy"
+    content = bytearray(path.read_bytes())
+    content[150] ^= 1
+    path.write_bytes(content)
+    (tmp_path / "text.yaml").write_text("{task: {name: text, context: 32}, backbone: gpt, objective: next_token}")
+    words = ["train", "--config", "text.yaml", *SMALL_RUN, "--trainer.steps=2"]
+    assert called(capsys, *words, "--task.path", "corpus", "--out", "run")[0] == 0
+    assert called(capsys, *words, "--task.path", "corpus", "--out", "runs", "--seeds", "1")[0] == 0
+    kept = {path: path.read_bytes() for folder in ("run", "runs") for path in (tmp_path / folder).rglob("*.*")
+            if path.is_file()}  # fmt: skip
+    for corpus, message in (("judged", "there is none to train on"), ("flipped", "checksum does not match")):
+        for out in (["--out", "new"], ["--out", "run", "--overwrite"],
+                    ["--out", "runs", "--overwrite", "--seeds", "1"]):  # fmt: skip
+            code, _, err = called(capsys, *words, "--task.path", corpus, *out)
+            assert code == 2
+            assert message in err
+    assert not (tmp_path / "new").exists()
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert called(capsys, *words, "--task.path", "corpus", "--out", "run", "--overwrite")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 from doubles import SMALL_RUN
 
 from statewise.cli import main
-from statewise.experiment import Experiment
+from statewise.experiment import Experiment, read_recipe
 from statewise.objectives.base import CausalPredictor
+from statewise.recipes import recipe_text
 from statewise.run import Run
 
 PROBE = ["--steps=5", "--training_sequences=40", "--sequences=20"]
@@ -95,6 +96,20 @@ def test_the_untrained_control_is_another_model_of_the_same_recipe(run):
     assert len({state.tobytes() for state in states}) == 3
     np.testing.assert_array_equal(found["step 4"], experiment.states(experiment.batch(
         list(experiment.task.lines(experiment.task.held_out(3))))).state.detach().numpy())  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [0.4, 0.5])
+def test_the_untrained_control_is_where_the_model_is(share):
+    """Streams that have parted in the one have parted in the other."""
+    flags = ["--backbone=two_stream", "--backbone.window=2", "--backbone.separate_from=0.5"]
+    experiment = Experiment.build(read_recipe(recipe_text("path-star-small"), [*SMALL_RUN, *flags]))
+    experiment.objective.at(share)
+
+    class Look:
+        def analyze(self, subject):
+            return subject.model.predictor.slots, subject.untrained().predictor.slots
+
+    assert experiment.analyze(Look()) == ((("input", "prediction") if share == 0.5 else ("input",)),) * 2
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def called(capsys, *words):
     return code, captured.out, captured.err
 
 
-def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys):
+def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys, monkeypatch):
     code, out, err = called(capsys, "score", run, questions)
     assert code == 0
     assert "accuracy_per_byte" in out
@@ -56,6 +56,9 @@ def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys):
     assert code == 0
     assert json.loads(out)["num"] == 1
     assert len(Run(run).report("score-asked-checkpoint-last-first-1")["items"]) == 1
+    monkeypatch.chdir(questions.parent)
+    assert called(capsys, "score", run, questions.name)[0] == 0
+    assert Run(run).report("score-asked")["file"] == str(questions)  # of several of that name it is known which
 
 
 def test_score_names_the_line_that_is_wrong(run, tmp_path, capsys):

@@ -7,12 +7,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from doubles import JointPredictor, MarkovPredictor, spread_weights, tiny_objective
+from doubles import JointPredictor, MarkovPredictor, spread_weights, tiny_objective, tiny_two_stream
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statewise.decoding.base import GoalScorer
 from statewise.experiment import make_decoder
+from statewise.nn.stream_cache import SLACK
 from statewise.objectives.belief_state import GoalPredictor
 
 NOTHING = np.zeros(0, np.int64)
@@ -143,6 +144,27 @@ def test_a_real_cache_gives_what_reading_anew_gives(seed, rollouts, batch, has_g
         assert_scored(search(predictor, prompt, goal, limit, end, **fields), slow, score)
     found = search(IndifferentBelief(model), prompt, goal, limit, end, **fields)
     assert [one.tokens.tolist() for one in found] == [tokens for tokens, _ in slow]
+
+
+@pytest.mark.parametrize("has_goal", [False, True])
+def test_a_window_is_no_bar_to_going_back_to_the_prompt(has_goal):
+    """Nor to reading a goal that is longer than what the window's store keeps beyond what it reads."""
+    limit = 3 + 2 * SLACK + 20
+    backbone = functools.partial(tiny_two_stream, context=limit + SLACK + 20)
+    model = tiny_objective("belief_state", make_backbone=backbone, backbone={"layers": 1}).double()
+    spread_weights(model)
+    predictor, prompt, rollouts = model.predictor(), [1, 2], 4
+    goal = [place % 7 for place in range(SLACK + 10)] if has_goal else None
+    with torch.no_grad():
+        slow = algorithm_1(predictor, prompt, goal, limit, 7, rollouts)
+        found = search(predictor, prompt, goal, limit, 7, rollouts=rollouts, batch=2)
+        assert max(len(tokens) for tokens, _ in slow) > 3 + 2 * SLACK
+        count = min(50, max(len(tokens) for tokens, _ in slow))
+        assert_scored(
+            found, slow,
+            lambda tokens: goal_score(predictor, prompt, goal, tokens) if has_goal
+            else ending_score(predictor, prompt, tokens, count, "previous"),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("batch", [1, 2, 16])

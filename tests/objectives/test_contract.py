@@ -1,5 +1,7 @@
 """What every objective of the table must hold."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from statewise.data import collate
 from statewise.decoding.base import Drafter
+from statewise.nn.stream_cache import SLACK
 from statewise.objectives import OBJECTIVES
 from statewise.types import Examples
 
@@ -140,6 +143,25 @@ def test_reading_step_by_step_is_reading_at_once(name):
     torch.testing.assert_close(predictor.extend(cursor, batch.tokens[rows, 5:6])[:, 0], whole[rows, 5])
     width = 16 * (1 + 2 * ("slots" in name))
     assert predictor.states(batch).state.shape == (*batch.tokens.shape, width)
+
+
+@every_objective
+def test_it_comes_back_to_where_it_was_held(name):
+    """From further than any window keeps, whose length is reach and twice its slack."""
+    places = 3 + 2 * SLACK + 3 + 40
+    name, _, two_streams = name.partition(" on ")
+    make_backbone = functools.partial(tiny_two_stream if two_streams else tiny_gpt, context=places)
+    objective = tiny_objective(name, make_backbone=make_backbone)
+    spread_weights(objective)
+    predictor = objective.eval().predictor()
+    tokens = torch.randint(0, VOCABULARY, (2, places), generator=torch.Generator().manual_seed(0))
+    cursor, _ = predictor.start(tokens[:, :3])
+    predictor.hold(cursor)
+    straight = predictor.extend(predictor.start(tokens[:, :3])[0], tokens[:, 3:8])
+    for token in (7 * tokens[:, 3:] % VOCABULARY).split(1, dim=1):
+        predictor.extend(cursor, token)
+    predictor.rewind(cursor, places - 3)
+    torch.testing.assert_close(predictor.extend(cursor, tokens[:, 3:8]), straight)
 
 
 @every_objective

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from statewise.reporting.compare import compare
+from statewise.reporting.plots import draw_curves
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
 from statewise.reporting.tables import markdown_table, number, text_table
@@ -70,6 +71,28 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
     found.write(tmp_path / "report")  # writing it again replaces it
 
 
+@pytest.mark.parametrize("groups", [1, 3, 9])
+def test_the_legend_covers_no_curve_however_long_its_labels(tmp_path, groups):
+    long = {f"option_{place}": "a" * 12 for place in range(6)}
+    folders = [make_run(tmp_path / str(number), 1, 0.5, **{name: f"{value}{number}" for name, value in long.items()})
+               for number in range(groups)]  # fmt: skip
+    found = compare(folders)
+    assert groups == 1 or len(found.groups[0].label) > 100
+    figure = draw_curves(found)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [group.label for group in found.groups]
+    box = legend.get_window_extent()
+    inside = figure.bbox
+    assert box.x0 >= inside.x0
+    assert box.x1 <= inside.x1
+    assert box.y0 >= inside.y0
+    for axes in figure.axes:
+        whole = axes.get_tightbbox()
+        assert not box.overlaps(whole)
+        assert axes.get_window_extent().height > 200  # pixels of 360: the plots are not squeezed for it
+
+
 def test_runs_without_a_report_or_twice_are_named(tmp_path):
     one = make_run(tmp_path / "a", 1, 0.5)
     twin = make_run(tmp_path / "b", 1, 0.5)
@@ -89,6 +112,14 @@ def test_runs_that_were_measured_differently_are_not_compared(tmp_path):
     Run(other).write_report("evaluation", {**report, "headline": {**report["headline"], "metric": "loss"}})
     with pytest.raises(ValueError, match="ranked by different metrics"):
         compare([one, other])
+
+
+def test_decoding_is_spoken_of_where_answers_were_decoded(tmp_path):
+    folder = make_run(tmp_path / "a", 1, 0.5)
+    assert compare([folder]).notes()[0].startswith("Answers are decoded greedily")
+    run = Run(folder)
+    run.write_report("evaluation", {**run.report("evaluation"), "samples": []})
+    assert compare([folder]).notes()[0] == "All metrics are teacher-forced on held-out examples."
 
 
 def test_interval_is_students(tmp_path):

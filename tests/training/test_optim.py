@@ -36,6 +36,17 @@ def test_a_warm_up_may_be_counted_apart_from_the_length():
     assert Schedule.of(TrainerConfig(tokens="2B", warmup_tokens=0, batch_size=96), 4096) == Schedule(5087, 0)
 
 
+@pytest.mark.parametrize(("steps", "share"), [(4, "100%"), (3, "75%"), (1, "25%")])
+def test_a_warm_up_that_never_ends_is_noted(steps, share):
+    schedule = Schedule.of(TrainerConfig(steps=steps, warmup_steps=4), 10)
+    (note,) = schedule.notes
+    assert f"the warm-up of 4 steps lasts for all {steps} steps" in note
+    assert f"to {share} of trainer.learning_rate" in note
+    assert rates(steps=steps)[-1] == pytest.approx(float(share.rstrip("%")) / 100)
+    assert not Schedule.of(TrainerConfig(steps=5, warmup_steps=4), 10).notes
+    assert not Schedule.of(TrainerConfig(steps=5, warmup_steps=0), 10).notes
+
+
 def test_without_a_decay_the_rate_stays():
     assert rates(decay_share=0.0)[4:] == [1.0] * 16
 

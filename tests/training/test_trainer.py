@@ -71,6 +71,13 @@ def test_a_run_holds_what_it_promises(tmp_path):
     assert Experiment.load(tmp_path / "run").evaluate(20).num == 20
 
 
+def test_it_is_told_that_the_rate_will_only_rise(tmp_path):
+    notes = []
+    train(tiny("--trainer.steps=2"), tmp_path / "run", listener=Listener(note=notes.append))
+    assert len(notes) == 1
+    assert notes[0].startswith("the warm-up of 2 steps")
+
+
 def test_the_same_seed_is_the_same_run(tmp_path):
     for name in ("a", "b"):
         train(tiny(), tmp_path / name)
@@ -235,6 +242,7 @@ def test_tensorboard_gets_every_number_or_says_what_is_missing(tmp_path):
     if importlib.util.find_spec("tensorboard") is None:
         with pytest.raises(ValueError, match="extra `track`"):
             train(tiny("--trainer.tensorboard=true"), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
     else:
         train(tiny("--trainer.tensorboard=true"), tmp_path / "run")
         assert list((tmp_path / "run" / "tensorboard").glob("events*"))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from statewise.data import rows_at_once
 from statewise.decoding.base import Predictor
 from statewise.decoding.sample import Sample, SampleConfig
 from statewise.types import Examples
 
 ROWS = 1024
 """Continuations handled at a time, fewer where their logits would be too many."""
-LOGITS = 2**26
-"""Numbers that the logits of one block may be: a quarter of a gigabyte."""
 
 
 def by_length(prefixes: Examples) -> list[np.ndarray]:
@@ -45,7 +44,7 @@ def probabilities(
     rows = np.zeros((len(tails), max(map(len, tails))), np.int64)
     for row, tail in enumerate(tails):
         rows[row, : len(tail)] = tail
-    block = max(1, min(ROWS, LOGITS // (rows.shape[1] * predictor.vocabulary)))
+    block = rows_at_once(rows.shape[1], predictor.vocabulary, ROWS)
     found = np.empty(rows.shape)
     for start in range(0, len(rows), block):
         part = torch.from_numpy(rows[start : start + block])

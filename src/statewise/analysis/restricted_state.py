@@ -12,9 +12,12 @@ import numpy as np
 from statewise.analysis.base import Analysis, Findings, Panel, Subject
 from statewise.analysis.documents import positions
 from statewise.analysis.smoothing import smoothed
-from statewise.data import blocks, collate
+from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.base import Predictor, StateLimiter
 from statewise.types import Batch
+
+ROWS = 16
+"""Sequences that are read at a time; fewer of a large vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class RestrictedState(Analysis):
         limited = predictor.limited(config.keep)
         sums = np.zeros((2, config.positions))
         counts = np.zeros(config.positions, np.int64)
-        for _, part in blocks(subject.task.held_out(config.sequences), 16):
+        examples = subject.task.held_out(config.sequences)
+        for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):
             batch = collate(part)
             scored = batch.scored.numpy()[:, 1:]
             place = positions(part)[:, 1:]
@@ -78,6 +82,7 @@ class RestrictedState(Analysis):
 
 def losses(predictor: Predictor, batch: Batch) -> np.ndarray:
     """(B, T - 1): nats of each token from the second on."""
-    log_probs = predictor.logits(batch)[:, :-1].log_softmax(-1).cpu()
-    found: np.ndarray = -log_probs.gather(-1, batch.tokens[:, 1:, None])[:, :, 0].numpy()
+    logits = predictor.logits(batch)[:, :-1]
+    own = logits.gather(-1, batch.tokens[:, 1:, None].to(logits.device))[:, :, 0]
+    found: np.ndarray = (logits.logsumexp(-1) - own).cpu().numpy()  # without a second array of their size
     return found

@@ -25,8 +25,6 @@ class Backbone(nn.Module, ABC):
     """Longest sequence it can read."""
     vocabulary: int
     """Number V of token ids."""
-    slots: tuple[str, ...] = ("input",)
-    """What a position is made of."""
     state_predicts: bool = True
     """Whether the vocabulary head reads the next token off the state itself."""
 
@@ -38,6 +36,11 @@ class Backbone(nn.Module, ABC):
     def read_off(self, state: Tensor) -> Tensor:
         """(..., state_width) -> (..., D): what of a state the vocabulary head, and others of width D, read."""
         return state
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What a position is made of, as the backbone stands."""
+        return ("input",)
 
     @abstractmethod
     def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
@@ -55,7 +58,7 @@ class Backbone(nn.Module, ABC):
 
     def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
         """(B, S, T, D) and the number of the slot that is the readout: `forward` with every map applied to every slot
-        of every position, used or not, so that it can be followed what each contributes."""
+        of every position of every row, used or not, so that it can be followed what each contributes."""
         return self(tokens).readout[:, None], 0
 
     @abstractmethod
@@ -76,8 +79,9 @@ class Backbone(nn.Module, ABC):
         """An empty cache of the right depth."""
 
     def at(self, share: float) -> None:
-        """Told before each training step what share of the training is done, from 0 on and below 1. A backbone may
-        then change how it works; what it must know of that at inference it keeps in a buffer. Most do nothing."""
+        """Told before each training step what share of the training is done, from 0 on and below 1; 1: it is over.
+        A backbone may then change how it works; what it must know of that at inference it keeps in a buffer. Most do
+        nothing."""
 
     def flops(self, length: int) -> float | None:
         """Floating-point operations that `readouts` needs for one document of so many tokens, the head left out; None:

@@ -53,9 +53,15 @@ class GPT(Branching):
         return self.last(self.trunk(tokens, documents=documents, cache=cache))
 
     def trunk(
-        self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None
+        self,
+        tokens: Tensor,
+        *,
+        documents: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        by_row: bool = False,
     ) -> tuple[Tensor, Surroundings]:
-        """(B, T) -> the residual stream (B, T, D) that the last block reads, and what goes with it."""
+        """(B, T) -> the residual stream (B, T, D) that the last block reads, and what goes with it. `by_row`: learned
+        positions are looked up for each row, which they need not be."""
         start = cache.length if cache is not None else 0
         end = start + tokens.shape[1]
         if end > self.context:
@@ -68,7 +74,7 @@ class GPT(Branching):
         if self.positions is None:
             rotation = rotary_angles(place, self.head_width)
         else:
-            x = x + self.positions(place)
+            x = x + self.positions(place.expand_as(tokens) if by_row else place)
         x = self.dropout(x)
         around = Surroundings(rotation, documents, cache)
         for block in self.blocks[:-1]:
@@ -82,6 +88,10 @@ class GPT(Branching):
         if around.cache is not None:
             around.cache.advance(x.shape[1])
         return Hidden(state=x, readout=x)
+
+    def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
+        """See `Backbone.all_slots`."""
+        return self.last(self.trunk(tokens, by_row=True)).readout[:, None], 0
 
     def make_branch(self) -> Branch:
         """A new last block with its norm."""

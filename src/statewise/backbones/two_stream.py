@@ -191,15 +191,16 @@ class TwoStream(Limitable):
         self, config: TwoStreamConfig, *, vocabulary: int, context: int, embedding_of: Backbone | None = None
     ) -> None:
         super().__init__()
-        if config.window > context and config.window in config.reach:
+        # The last of `context` places is read `context - 1` places behind the first.
+        if config.window >= context - 1 and config.window in config.reach:
             raise ValueError(
-                f"backbone.window {config.window} is more than the context of {context} tokens: every key would be "
-                "read for ever, which is double_memory"
+                f"backbone.window {config.window} is no window in a context of {context} tokens: the keys of both "
+                f"slots would be read for ever. Set --backbone.window to at most {context - 2}, or --backbone.variant "
+                "to double_memory"
             )
         self.config, self.variant = config, VARIANTS[config.variant]
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
-        self.slots = tuple(("input", "prediction")[stream] for stream in self.variant.streams)
         self.longest: int | None = None
         """For how many places onwards kept keys are read; None: for ever."""
         self.state_predicts = self.variant.state == self.variant.readout
@@ -214,6 +215,11 @@ class TwoStream(Limitable):
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
         self.register_buffer("separated", torch.tensor(config.separate_from == 0))
         init_weights(self, config.layers)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """See `Backbone.slots`."""
+        return tuple(("input", "prediction")[stream] for stream in self._now()[0].streams)
 
     def at(self, share: float) -> None:
         """Told how much of training is done: parts the streams when it is time."""
@@ -286,7 +292,9 @@ class TwoStream(Limitable):
             if documents is not None:  # (B, 1, T, W): one more axis for the streams
                 rotation = (rotation[0][:, :, None], rotation[1][:, :, None])
         else:
-            x = x + (self.positions(place) if documents is None else self.positions(place)[:, None])
+            if documents is not None:
+                place = place[:, None]
+            x = x + self.positions(place.expand(x.shape[:-1]) if whole else place)
         x = self.dropout(x)
         mask = None
         if cache is not None and start:
@@ -325,10 +333,10 @@ class TwoStream(Limitable):
         read = [stream for stream in streams if reach[stream] != -1]
         feed = (3 if self.config.mlp == "swiglu" else 2) * D * self.config.hidden_width
         total = 0.0
-        for asking in [streams] * (self.layers - 1) + [(variant.readout,)]:
+        for layers, asking in ((self.layers - 1, streams), (1, (variant.readout,))):
             weights = len(asking) * (2 * D * D + feed) + len(read) * 2 * D * D
             pairs = sum(_pairs(query, key, length, reach[key]) for query in asking for key in read)
-            total += length * weights + 2 * D * pairs
+            total += layers * (length * weights + 2 * D * pairs)
         return 2.0 * total
 
     def make_cache(self) -> StreamCache:
@@ -337,7 +345,9 @@ class TwoStream(Limitable):
 
 
 def _pairs(query: int, key: int, length: int, span: int | None) -> int:
-    """How many keys of one stream all queries of another read in a document of so many places."""
+    """How many keys of one stream all queries of another read in a document of so many places: `length - d` of them lie
+    d places before their query."""
     first = 1 if (query, key) == (INPUT, PREDICTION) else 0
     last = length - 1 if span is None else min(span, length - 1)
-    return sum(length - distance for distance in range(first, last + 1))
+    distances = max(0, last - first + 1)
+    return distances * length - distances * (first + last) // 2

@@ -42,6 +42,10 @@ def run(words: list[str]) -> int:
     recipe: dict[str, Any] = dict(opened.recipe())
     context = Experiment.of_run(opened).task.context
     prefill = options.prefill or max(1, context // 4)
+    if options.decode is None and prefill >= context:
+        raise ValueError(
+            f"a prompt of {prefill} tokens leaves nothing of the context of {context} to decode: set --prefill lower"
+        )
     decode = options.decode or context - prefill
     environment = opened.environment()
     recipes = {"this model": recipe}

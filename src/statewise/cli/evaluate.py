@@ -43,19 +43,23 @@ def run(words: list[str]) -> int:
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
     if options.fills:
         return _referee(experiment, Path(options.fills), options.checkpoint, options.json)
+    own_notes = list(experiment.task.notes)
     evaluation = experiment.evaluate(options.num, options.data, by=by[0] if by else None)
     # `compare` reads "evaluation", which must mean the same for every run; what deviates gets a name of its own.
-    deviations = [Path(options.data).name] if options.data else [f"{option}-{value}" for option, value in by]
+    data = Path(options.data).resolve() if options.data else None
+    deviations = [data.name] if data else [f"{option}-{value}" for option, value in by]
     deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
     name = "-".join(["evaluation", *deviations])
-    content = experiment.report(evaluation, name)
+    content = experiment.report(evaluation, name, data)
     for note in experiment.task.notes:
-        print(note, file=sys.stderr)
+        if not data or note not in own_notes:  # of a run's own data nothing is said where others are read
+            print(note, file=sys.stderr)
     if options.json:
         print(json.dumps({key: content[key] for key in ("checkpoint", "num", "metrics")}, indent=2))
     else:
-        print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples, greedy decoding")
+        decoding = ", greedy decoding" if evaluation.samples else ""
+        print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}")
         print(metrics_table(evaluation.metrics))
     return 0
 

@@ -46,7 +46,7 @@ def run(words: list[str]) -> int:
     answers = experiment.answer(questions, options.batch, counter("texts"))
     assert experiment.run is not None
     assert experiment.checkpoint is not None
-    head = {"checkpoint": experiment.checkpoint.step, "file": str(path), "kind": questions.kind,
+    head = {"checkpoint": experiment.checkpoint.step, "file": str(path.resolve()), "kind": questions.kind,
             "num": len(answers.items)}  # fmt: skip
     content = {**head, **dataclasses.asdict(answers)}
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]

@@ -46,10 +46,14 @@ def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: 
         raise ValueError(f"--jobs must be at least 1, not {jobs}")
     if folder.exists() and any(folder.iterdir()) and not (overwrite and is_group(folder)):
         raise FileExistsError(f"{folder} exists: choose another --out, or give --resume {folder} or --overwrite")
-    for old in members(folder) if is_group(folder) else []:
-        if old.exists():
-            Run(old).delete()
-            old.with_suffix(".log").unlink(missing_ok=True)
+    old_runs = [old for old in members(folder) if old.exists()] if is_group(folder) else []
+    if old_runs:
+        from statewise.launch import check
+
+        check(recipe)  # old runs are not given up for new ones that cannot begin
+    for old in old_runs:
+        Run(old).delete()
+        old.with_suffix(".log").unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode())
     write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())

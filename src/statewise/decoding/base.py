@@ -38,7 +38,11 @@ class Predictor(ABC):
 
     @abstractmethod
     def rewind(self, cursor: Any, positions: int) -> None:
-        """Forgets the last `positions` tokens."""
+        """Forgets the last `positions` tokens. It can come back to where `hold` was called; further than that a model
+        that does not keep all that it read may raise `ValueError`."""
+
+    def hold(self, cursor: Any) -> None:  # noqa: B027 -- most predictors keep everything anyway
+        """Says that `rewind` may come back to here, however much is read until then."""
 
     @abstractmethod
     def reorder(self, cursor: Any, rows: Tensor) -> None:
@@ -76,7 +80,7 @@ class Traced(NamedTuple):
     """A forward pass whose every use of parameters can be followed."""
 
     losses: Tensor
-    """(B, T - 1) nats of each token from the second on, with their graph."""
+    """(B,) nats of one token of each row, with their graph."""
     uses: Sequence[Any]
     """Each has `output` (B, S, T, d), or (B, T, d) where a place is one slot, and `weight`, broadcastable to it: the
     norm over d of (gradient at the output) * weight is that of the gradient of the parameters as used there."""
@@ -85,12 +89,15 @@ class Traced(NamedTuple):
 class Traceable(ABC):
     """A predictor that can tell by which uses of its parameters a loss came about."""
 
-    slots: tuple[str, ...] = ("input",)
-    """What a place is made of: the input alone, or the input and the slot that predicts."""
+    @property
+    @abstractmethod
+    def slots(self) -> tuple[str, ...]:
+        """What a place is made of: the input alone, or the input and the slot that predicts."""
 
     @abstractmethod
-    def trace(self, tokens: Tensor) -> Traced:
-        """Predicts each of `tokens` (B, T) from those before it, with gradients. The vocabulary head is no use."""
+    def trace(self, tokens: Tensor, places: Tensor) -> Traced:
+        """Reads `tokens` (B, T) and predicts, with gradients, the token behind place `places[b]` of each row b;
+        `places` (B,), each below T - 1. The vocabulary head is no use."""
 
 
 class StateLimiter(ABC):

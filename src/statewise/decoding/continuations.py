@@ -24,6 +24,7 @@ class Continuations:
             self.cursor, self.first = predictor.start(prompts)
         else:
             self.cursor, self.first = goal_scorer(predictor).start_towards(prompts, torch.from_numpy(goal))
+        predictor.hold(self.cursor)  # rows go back as far as to the prompt
         self.tokens = torch.zeros(1, 0, dtype=torch.int64, device=self.first.device)
         """(B, n) what each row has read behind the prompt."""
 

@@ -39,6 +39,10 @@ class KeyValueCache:
             raise ValueError(f"cannot go back {positions} positions: {self.length} have been read")
         self.length -= positions
 
+    def hold(self) -> None:
+        """Promises that `rewind` can come back to here, however much is read until then. This one always can; one that
+        forgets must be told."""
+
     def reorder(self, rows: Tensor) -> None:
         """Row b becomes what row `rows[b]` was; rows may repeat or be left out. `rows` (B',) int64."""
         for layer, buffer in enumerate(self._buffers):

@@ -24,46 +24,70 @@ class Read(NamedTuple):
 
 
 class RecentCache:
-    """Keys and values of the last `reach` places, and of `SLACK` more for going back."""
+    """Keys and values of the last `reach` places, and of those by which it may go back: `SLACK`, or if that is more all
+    since `hold`."""
 
     def __init__(self, layers: int, reach: int) -> None:
         self.reach = reach
         self.held = 0
         """Places that the store has in full."""
+        self.since: int | None = None
+        """Places read since `hold`; None: it was not called."""
+        self._room = reach + 2 * SLACK
         self._buffers: list[Tensor | None] = [None] * layers
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Adds `key`, `value` (B, H, n, W); returns them behind those of the last `reach` places before."""
         new = key.shape[2]
         buffer, old = self._buffers[layer], min(self.held, self.reach)
-        room = self.reach + 2 * SLACK
         if buffer is None:
-            buffer = key.new_empty(2, *key.shape[:2], room, key.shape[3])
+            buffer = key.new_empty(2, *key.shape[:2], self._room, key.shape[3])
             self._buffers[layer] = buffer
-        if self.held + new <= room:
+        if self.held + new <= self._room:
             buffer[0, :, :, self.held : self.held + new] = key
             buffer[1, :, :, self.held : self.held + new] = value
             both = buffer[:, :, :, self.held - old : self.held + new]
         else:
             joined = torch.cat((buffer[:, :, :, : self.held], torch.stack((key, value))), dim=3)
-            kept = min(joined.shape[3], self.reach + SLACK)
             both = joined[:, :, :, self.held - old :]
+            kept, room = self._after(new)
+            if room > self._room:
+                self._buffers[layer] = buffer = key.new_empty(2, *key.shape[:2], room, key.shape[3])
             buffer[:, :, :, :kept] = joined[:, :, :, joined.shape[3] - kept :]
         return both[0], both[1]
 
+    def _after(self, new: int) -> tuple[int, int]:
+        """(places held, places that a buffer has room for) once `new` more are read."""
+        whole = self.held + new
+        if whole <= self._room:
+            return whole, self._room
+        back = SLACK if self.since is None else max(SLACK, self.since + new)
+        kept = min(whole, self.reach + back)
+        return kept, self._room if kept + SLACK <= self._room else 2 * kept
+
     def advance(self, places: int) -> None:
         """Counts `places` more as read."""
-        self.held = self.held + places if self.held + places <= self.reach + 2 * SLACK else (
-            min(self.held + places, self.reach + SLACK)
-        )  # fmt: skip
+        self.held, self._room = self._after(places)
+        if self.since is not None:
+            self.since += places
 
-    def rewind(self, places: int, left: int) -> None:
-        """Forgets the last `places`, of which `left` remain in the whole sequence."""
+    def hold(self) -> None:
+        """See `KeyValueCache.hold`."""
+        self.since = self.since or 0
+
+    def check(self, places: int, left: int) -> None:
+        """Raises `ValueError` if it cannot forget the last `places`, of which `left` remain in the whole sequence."""
         if self.held - places < min(self.reach, left):
             raise ValueError(
-                f"cannot go back {places} places: a window of {self.reach} keeps {SLACK} more than it reads"
+                f"cannot go back {places} places: a window of {self.reach} keeps {SLACK} more than it reads, or what "
+                "was read since `hold`"
             )
+
+    def rewind(self, places: int) -> None:
+        """Forgets the last `places`, which `check` allows."""
         self.held -= places
+        if self.since is not None:
+            self.since = max(0, self.since - places)
 
     def reorder(self, rows: Tensor) -> None:
         """As `KeyValueCache.reorder`."""
@@ -85,8 +109,8 @@ class StreamCache(KeyValueCache):
         for span in reach:
             if span is None:
                 self._stores.append(KeyValueCache(layers))
-            else:
-                self._stores.append(RecentCache(layers, span) if span >= 0 else None)
+            else:  # of a stream that is read at its own place alone nothing is to be kept
+                self._stores.append(RecentCache(layers, span) if span > 0 else None)
 
     def append_streams(self, layer: int, parts: dict[int, tuple[Tensor, Tensor]]) -> Read:
         """Adds keys and values (B, H, n, W) of the new places, by stream; of a stream whose places are not read later
@@ -129,13 +153,19 @@ class StreamCache(KeyValueCache):
     def rewind(self, positions: int) -> None:
         """See `KeyValueCache.rewind`; beyond what a window keeps it raises `ValueError`, and nothing is changed."""
         if 0 <= positions <= self.length:
-            for store in self._stores:  # those that may refuse first
+            for store in self._stores:  # all are asked before the first one forgets
                 if isinstance(store, RecentCache):
-                    store.rewind(positions, self.length - positions)
+                    store.check(positions, self.length - positions)
         super().rewind(positions)
         for store in self._stores:
-            if isinstance(store, KeyValueCache):
+            if store is not None:
                 store.rewind(positions)
+
+    def hold(self) -> None:
+        """See `KeyValueCache.hold`: from now on windows keep what going back may need."""
+        for store in self._stores:
+            if store is not None:
+                store.hold()
 
     def reorder(self, rows: Tensor) -> None:
         """See `KeyValueCache.reorder`."""

@@ -50,8 +50,8 @@ class Objective(nn.Module, ABC):
         """The inference face, which shares this module's weights."""
 
     def at(self, share: float) -> None:
-        """Called before each training step with the share of the training that is done, from 0 on and below 1. Hands
-        it on to the backbones; see `Backbone.at`."""
+        """Called before each training step with the share of the training that is done, from 0 on and below 1; 1: it is
+        over. Hands it on to the backbones; see `Backbone.at`."""
         for module in self.modules():
             if isinstance(module, Backbone):
                 module.at(share)
@@ -215,6 +215,10 @@ class CausalPredictor(Predictor):
         cursor.cache.rewind(positions)
         cursor.recent = cursor.recent[:, : max(0, cursor.recent.shape[1] - positions)]
 
+    def hold(self, cursor: CausalCursor) -> None:
+        """See `Predictor.hold`."""
+        cursor.cache.hold()
+
     def reorder(self, cursor: CausalCursor, rows: Tensor) -> None:
         """See `Predictor.reorder`."""
         rows = rows.to(self.device)
@@ -237,18 +241,20 @@ class CausalPredictor(Predictor):
 class HeadPredictor(CausalPredictor, Traceable):
     """A backbone and its own vocabulary head, nothing between."""
 
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__(backbone)
-        self.slots = backbone.slots
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """See `Traceable.slots`."""
+        return self.backbone.slots
 
-    def trace(self, tokens: Tensor) -> Traced:
+    def trace(self, tokens: Tensor, places: Tensor) -> Traced:
         """See `Traceable.trace`."""
-        tokens = tokens.to(self.device)
+        tokens, places = tokens.to(self.device), places.to(self.device)
+        rows = torch.arange(len(tokens), device=self.device)
         with torch.enable_grad():
             with recorded_uses(self.backbone) as uses:
                 slots, readout = self.backbone.all_slots(tokens)
-            logits = precise(self.backbone.logits(slots[:, readout, :-1]))
-            return Traced(F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none"), uses)
+            logits = precise(self.backbone.logits(slots[rows, readout, places]))
+            return Traced(F.cross_entropy(logits, tokens[rows, places + 1], reduction="none"), uses)
 
 
 class LimitablePredictor(HeadPredictor, StateLimiter):

@@ -262,6 +262,7 @@ class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
         cursor.state()  # raises if the last state went with tokens taken back
         if len(goal) > 1:
             rest = goal[:-1].expand(len(kept), -1)
+            cursor.cache.hold()
             states.append(self.backbone(rest, cache=cursor.cache).state)
             cursor.cache.rewind(len(goal) - 1)
         suffixes = torch.cat((self._suffixes(goal[None])[:, 1:], self.nothing[None]), dim=1)

@@ -98,6 +98,7 @@ class TeacherlessPredictor(CausalPredictor):
         room = self.context - cursor.cache.length
         if cursor.ahead is None and room:
             fillers = torch.full((len(tokens), room), self.objective.filler, device=self.device)
+            cursor.cache.hold()
             cursor.ahead = self.backbone(fillers, cache=cursor.cache)
             cursor.cache.rewind(room)
         end = cursor.read + tokens.shape[1]

@@ -139,7 +139,9 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the table."""
-        notes = ["Answers are decoded greedily from the prompt; other metrics are teacher-forced on held-out examples."]
+        forced = "metrics are teacher-forced on held-out examples."
+        decoded = any(member.report.get("samples") for group in self.groups for member in group.members)
+        notes = [f"Answers are decoded greedily from the prompt; other {forced}" if decoded else f"All {forced}"]
         if self.headline.solved_at is not None:
             notes.append(f"A run counts as solved from {self.headline.metric} {self.headline.solved_at:g} on.")
         if self.chance:

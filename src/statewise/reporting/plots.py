@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from statewise.reporting.compare import Comparison, Group
 
 COLOURS = ["#3b6fb6", "#d1603d", "#3f8f5b", "#8a5aa8", "#b5892f", "#4a9aa8", "#a84a6b", "#6b6b6b"]
@@ -26,6 +28,8 @@ def curve(group: Group, kind: str, metric: str) -> Iterator[tuple[int, list[int]
 
 SHOWN_OF_A_SERIES = 8
 """So many of a family of curves are named in the legend, from the first to the last."""
+LETTERS = 13
+"""Of a legend, an inch."""
 DASHES = [":", "--", "-."]
 """Controls take them in order."""
 
@@ -108,13 +112,23 @@ def panels(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def save_curves(comparison: Comparison, path: Path) -> None:
-    """Curves over training steps as a PNG: a line a run, a colour a group."""
+    """`draw_curves` as a PNG."""
+    draw_curves(comparison).savefig(path, dpi=130)
+
+
+def draw_curves(comparison: Comparison) -> Figure:
+    """Curves over training steps: a line a run, a colour a group. The legend lies below all plots, since labels name
+    whatever the groups differ in and may be as long as a plot is wide."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     shown = panels(comparison)
-    figure = Figure(figsize=(4.6 * len(shown), 3.6), layout="constrained")
+    width, longest = 4.6 * len(shown), max(len(group.label) for group in comparison.groups)
+    columns = min(len(comparison.groups), max(1, int(width * LETTERS / (longest + 8))))
+    height = 3.6 + 0.18 * -(-len(comparison.groups) // columns)
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    drawn: dict[str, Any] = {}
     for place, (title, kind, metric) in enumerate(shown, 1):
         axes = figure.add_subplot(1, len(shown), place)
         for number, group in enumerate(comparison.groups):
@@ -132,6 +146,7 @@ def save_curves(comparison: Comparison, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         if metric.endswith("accuracy") or metric == "exact_match":
             axes.set_ylim(-0.03, 1.05)
-        if place == 1:
-            axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=130)
+        handles, labels = axes.get_legend_handles_labels()
+        drawn |= zip(labels, handles)
+    figure.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    return figure

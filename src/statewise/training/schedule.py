@@ -16,6 +16,17 @@ class Schedule:
     warmup_steps: int
     """Of these, the first ones, in which the learning rate rises."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of it."""
+        if self.warmup_steps < self.steps:
+            return []
+        return [
+            f"the warm-up of {self.warmup_steps:,} steps lasts for all {self.steps:,} steps of training: the learning "
+            f"rate only rises, to {self.steps / self.warmup_steps:.0%} of trainer.learning_rate. "
+            "Set --trainer.warmup_steps (or warmup_tokens) lower, or train for longer"
+        ]
+
     @classmethod
     def of(cls, config: TrainerConfig, row_length: int) -> Schedule:
         """The steps of `config`, or the fewest whose rows, each counted as `row_length` tokens, hold its tokens."""

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.data import collate
+from statewise.data import collate, rows_at_once
 from statewise.decoding.base import Predictor
-from statewise.evaluation import LOGITS
 from statewise.tasks.base import RunningText
 from statewise.types import Examples
 
@@ -94,7 +93,7 @@ def likelihoods(
     done = 0
     while done < len(passes):
         longest = passes[done][1].stop - passes[done][1].start
-        few = max(1, min(batch, LOGITS // (longest * predictor.vocabulary)))
+        few = rows_at_once(longest, predictor.vocabulary, batch)
         chosen = passes[done : done + few]
         done += len(chosen)
         for (place, window), scores in zip(chosen, _one_batch(predictor, sequences, chosen)):

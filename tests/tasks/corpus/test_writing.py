@@ -84,6 +84,10 @@ def test_at_least_one_document_is_held_out_and_one_trained_on(tmp_path):
         ("One two.\nThree.\n\nFour five six.\n\nSeven.", "One two.\nThree.\n\nFour five six.\n\n"),
         ("One two.\nThree.\nFour five six.\nSeven.", "One two.\nThree.\nFour five six.\n"),
         ("One two three four.", "One two three "),
+        # Blank lines and line ends that lie too far off: nearly everything would be held out, or nearly nothing.
+        ("A TITLE\n\n" + "one two " * 11 + "end", "A TITLE\n\n" + "one two " * 8 + "on"),
+        ("A TITLE\n\n" + "one two " * 8 + "\n" + "one two " * 2, "A TITLE\n\n" + "one two " * 8 + "\n"),
+        ("one two " * 11 + "one\n\nThe end", "one two " * 9 + "one"),
     ],
 )
 def test_a_single_document_is_cut_near_the_share(tmp_path, monkeypatch, piece, text, before):
@@ -96,6 +100,26 @@ def test_a_single_document_is_cut_near_the_share(tmp_path, monkeypatch, piece, t
     assert texts_of(corpus, corpus.held_out) == [text[len(before) :]]
     assert notes == [f"there is only one document: its last {len(text) - len(before)} characters are held out"]
     corpus.check()
+
+
+@pytest.mark.parametrize(
+    ("text", "separation", "note"),
+    [
+        ("One.<|endoftext|>Two.\n<|endoftext|>Three.\n", "auto", "stands 2 times inside documents"),
+        ("One.\n<|endoftext|>\nTwo <|endoftext|> two.\n", "auto", "stands 1 time inside documents"),
+        ("One.\n<|endoftext|>\nTwo.\n", "line", "stands 1 time inside documents"),
+        ("One.\n<|endoftext|>\nTwo.\n  <|endoftext|>\nThree.\n<|endoftext|>", "auto", None),
+    ],
+)
+def test_marks_that_end_no_document_are_counted(tmp_path, text, separation, note):
+    path = tmp_path / "marks.txt"
+    path.write_text(text)
+    notes = survey.survey(find([path], separation), 0.5, sample=False).notes
+    found = [one for one in notes if "<|endoftext|>" in one]
+    assert len(found) == (note is not None)
+    if note:
+        assert note in found[0]
+        assert "must be a line of its own" in found[0]
 
 
 def test_the_tokenizer_learns_from_training_documents_alone(tmp_path, monkeypatch):

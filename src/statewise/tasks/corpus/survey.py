@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from statewise.tasks.bpe import END
 from statewise.tasks.corpus.documents import Piece, Source
 
 SAMPLE = 2**26
@@ -59,7 +60,7 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
     """
     limit = STREAMED if any(source.streamed for source in sources) else None
     threshold = int(share * RANKS)
-    documents = characters = below = lowest_count = start = rank = 0
+    documents = characters = below = lowest_count = start = rank = marks = 0
     lowest, complete = RANKS, True
     heap: list[_Sampled] = []
     kept = 0
@@ -80,6 +81,7 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
                 kept -= len(heapq.heappop(heap).text)
         start += len(piece.text)
         characters += len(piece.text)
+        marks += piece.text.count(END)
     if not documents:
         raise ValueError(f"{_names(sources)}: no text: every document is empty")
     cut, notes = None, []
@@ -92,6 +94,11 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
         threshold = lowest + 1
         if lowest_count == documents:
             raise ValueError(f"{_names(sources)}: all {documents:,} documents are the same: none is left to train on")
+    if marks:
+        notes.append(
+            f"{END} stands {marks:,} time{'s' * (marks > 1)} inside documents, where it is text: to end a document it "
+            "must be a line of its own, with --documents mark or auto"
+        )
     texts = [one.text if cut is None else one.text[: max(0, cut - one.start)]
              for one in sorted(heap, reverse=True) if one.document >= threshold]  # fmt: skip
     return Plan(threshold, cut, texts, characters if complete else None, notes)
@@ -119,14 +126,17 @@ _BREAKS = (re.compile(r"\n[ \t\r]*\n\s*"), re.compile(r"\n"))
 
 
 def _find_cut(sources: Sequence[Source], target: int, characters: int) -> int:
-    """Where the one document is cut: at the blank line nearest to `target`, else the nearest line end, else there."""
+    """Where the one document is cut: at the blank line nearest to `target`, else the nearest line end, else there. Of
+    either only those count that leave half to one and a half times as much behind them as is to be held out."""
+    share = characters - target
     nearest: list[int | None] = [None, None]
     start = 0
     for piece in (piece for source in sources for piece in source.pieces()):
         for kind, pattern in enumerate(_BREAKS):
             for found in pattern.finditer(piece.text):
                 place, best = start + found.end(), nearest[kind]
-                if 0 < place < characters and (best is None or abs(place - target) < abs(best - target)):
+                fits = 0 < place < characters and share <= 2 * (characters - place) <= 3 * share
+                if fits and (best is None or abs(place - target) < abs(best - target)):
                     nearest[kind] = place
         start += len(piece.text)
     if characters < 2:
