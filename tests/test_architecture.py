@@ -34,7 +34,7 @@ MAY_IMPORT = {
         "config",
     },
     "infilling": {"decoding.base", "tasks.base", "data", "types"},
-    "evaluation": {"decoding.base", "tasks.base", "data", "types"},
+    "evaluation": {"decoding.base", "decoding.continued", "tasks.base", "data", "types"},
     "zero_shot": {"decoding.base", "tasks.base", "tasks.lines", "evaluation", "data", "types", "config"},
     "reporting": {"run", "types"},
     "ledger": set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 
 from statewise.data import blocks, collate, rows_at_once, same_prompt_length
 from statewise.decoding.base import Decoder, Predictor
-from statewise.tasks.base import Task
+from statewise.decoding.continued import carrier
+from statewise.tasks.base import Task, WholeTexts
 from statewise.types import Completion, Evaluation, Examples
 
 SAMPLES = 6
@@ -85,3 +87,34 @@ def complete(task: Task, predictor: Predictor, decoder: Decoder, examples: Examp
         limit = task.context - prompts.shape[1]
         completions |= zip(rows.tolist(), decoder.decode(predictor, prompts, limit=limit, end=task.end))
     return [completions[row] for row in range(len(examples))]
+
+
+@torch.no_grad()
+def whole_texts(task: Task, predictor: Predictor) -> Evaluation:
+    """Each held-out document read from its beginning to its end, chunk after chunk with the state carried on, however
+    long it is: `loss`, `perplexity`, and by the task's units. The first token of a document is not scored.
+
+    Raises `ValueError` for a model that carries no state, or a task without such documents.
+    """
+    power = carrier(predictor)
+    if not isinstance(task, WholeTexts):
+        raise ValueError("this task has no documents beyond its sequences: of the tasks, text has them")
+    nats, count, documents = 0.0, 0, 0
+    units: Counter[str] = Counter()
+    for text in task.held_out_texts():
+        documents += 1
+        tokens = torch.from_numpy(text)[None]
+        cursor, last = predictor.start(tokens[:, :1])
+        for part in torch.split(tokens[:, 1:], power.chunk, dim=1):
+            logits = predictor.extend(cursor, part)
+            logits, last = torch.cat([last[:, None], logits[:, :-1]], dim=1), logits[:, -1]
+            given = logits.log_softmax(-1).cpu().gather(-1, part[:, :, None])
+            nats -= float(given.double().sum())
+            cursor = power.resume(power.keep(cursor))  # nothing is gone back to: what lies behind may be forgotten
+        count += tokens.shape[1] - 1
+        units.update(task.units(Examples.of([text], [0])))
+    if not count:
+        raise ValueError("the held-out documents have no token to score")
+    loss = nats / count
+    metrics = {"loss": loss, "perplexity": _exp(loss), **per_unit(nats, units)}
+    return Evaluation(metrics, documents, [])

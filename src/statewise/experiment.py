@@ -20,9 +20,9 @@ from statewise.backbones.base import Backbone
 from statewise.config import Recipe, fill, parse, read_yaml
 from statewise.data import collate
 from statewise.decoding import DECODERS, kept_state
-from statewise.decoding.base import Decoder, Predictor, Search
+from statewise.decoding.base import Carrier, Decoder, Predictor, Search
 from statewise.decoding.continued import Continued, carrier
-from statewise.evaluation import complete, evaluate
+from statewise.evaluation import complete, evaluate, whole_texts
 from statewise.infilling import Filled, fill_middles, referee
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
@@ -31,7 +31,7 @@ from statewise.tasks import TASKS
 from statewise.tasks.base import Kept, Task, running_text
 from statewise.training import machine
 from statewise.training.checkpoint import fingerprint, load_weights
-from statewise.types import Batch, Completion, Evaluation, Examples, Hidden
+from statewise.types import Batch, Carried, Completion, Evaluation, Examples, Hidden
 from statewise.zero_shot import harness
 from statewise.zero_shot.answers import Answers, answer
 from statewise.zero_shot.likelihood import Progress
@@ -224,9 +224,14 @@ class Experiment:
         data: str | Path | None = None,
         decoder: str = "greedy",
         by: tuple[str, str] | None = None,
+        protocol: Carried | None = None,
+        warmup: int = 0,
     ) -> Evaluation:
         """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format, or of another
-        held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set."""
+        held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set.
+
+        `protocol`, and with `same-chunk` its `warmup` passes: how a model that carries a state is asked."""
+        predictor = self.predictor() if protocol is None else carrier(self.predictor()).under(protocol, warmup)
         if num is not None and num < 1:
             raise ValueError(f"num must be at least 1, not {num}")
         if data is not None and by is not None:
@@ -236,7 +241,17 @@ class Experiment:
         else:
             examples = self.task.held_out(num) if by is None else self.task.held_out_by(*by, num)
         with self._precision():
-            return evaluate(self.task, self.predictor(), make_decoder(decoder), examples)
+            return evaluate(self.task, predictor, make_decoder(decoder), examples)
+
+    @property
+    def carries(self) -> bool:
+        """Whether the model carries a state from chunk to chunk."""
+        return isinstance(self.predictor(), Carrier)
+
+    def whole_texts(self) -> Evaluation:
+        """Held-out documents read in order and as a whole; see `evaluation.whole_texts`."""
+        with self._precision():
+            return whole_texts(self.task, self.predictor())
 
     def answer(self, questions: Questions, batch: int = 32, progress: Progress | None = None) -> Answers:
         """How the model answers the questions of a file. Raises `ValueError` if its task is none of text."""
@@ -340,9 +355,16 @@ class Experiment:
         """The precision that the model was trained in."""
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision_name() == "bf16")
 
-    def report(self, evaluation: Evaluation, name: str = "evaluation", data: Path | None = None) -> dict[str, Any]:
+    def report(
+        self,
+        evaluation: Evaluation,
+        name: str = "evaluation",
+        data: Path | None = None,
+        protocols: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> dict[str, Any]:
         """Writes an evaluation into the run's reports, for `compare`; returns what was written. `data`: what was
-        evaluated on, if not on held-out examples."""
+        evaluated on, if not on held-out examples; `protocols`: the metrics by each that was asked, of a model that
+        carries a state."""
         assert self.run is not None
         assert self.checkpoint is not None
         content = {
@@ -351,6 +373,7 @@ class Experiment:
             "chance": dict(self.task.chance),
             **dataclasses.asdict(evaluation),
             **({"file": str(data)} if data else {}),
+            **({"protocols": {**protocols, "sees_its_own_targets": ["same-chunk"]}} if protocols else {}),
         }
         self.run.write_report(name, content)
         return content

@@ -289,7 +289,7 @@ def test_a_multi_token_head_and_use_by_use_gradients_are_refused():
     with pytest.raises(ValueError, match="multi_token needs a backbone whose last block"):
         tiny_objective("multi_token", make_backbone=tiny_belief_slots)
     with pytest.raises(ValueError, match="gradient-ratio goes with gpt and two_stream"):
-        predictor().trace(random_batch().tokens)
+        predictor().trace(random_batch().tokens, torch.tensor([1]))
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def pairs(options: Sequence[str]) -> dict[str, str]:
-    """`--key=value` words as a mapping."""
+    """`--key=value` words as a mapping; `-` and `_` within a key are the same."""
     found: dict[str, str] = {}
     for option in options:
         key, equals, value = option.removeprefix("--").partition("=")
         if not equals:
             raise ValueError(f"option --{key} needs a value")
-        found[key] = value
+        found[key.replace("-", "_")] = value
     return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from statewise.cli.arguments import Parser
 from statewise.tasks import TASKS
+from statewise.types import Carried, Evaluation
 
 if TYPE_CHECKING:
     from statewise.experiment import Experiment
@@ -24,6 +26,17 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--fills", metavar="FILE", help="look over what `statewise fill` wrote, with RUN as the referee"
     )
+    parser.add_argument(
+        "--protocol",
+        choices=[*get_args(Carried), "all"],
+        help="where the state of a chunk comes from (models that carry one; default: all of these, a line each)",
+    )
+    parser.add_argument(
+        "--warmup", type=int, metavar="N", help="passes over a chunk before it counts, with same-chunk (default 1)"
+    )
+    parser.add_argument(
+        "--comprehensive", action="store_true", help="read held-out documents as a whole (such models, task text)"
+    )
     parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -33,7 +46,6 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.experiment import Experiment
-    from statewise.reporting.tables import metrics_table
 
     by = [(option, value) for option in others if (value := getattr(options, option)) is not None]
     if options.fills and (options.data or options.num is not None or by):
@@ -43,24 +55,76 @@ def run(words: list[str]) -> int:
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
     if options.fills:
         return _referee(experiment, Path(options.fills), options.checkpoint, options.json)
+    if options.comprehensive:
+        if options.data or options.num is not None or by or options.protocol or options.warmup is not None:
+            raise ValueError("--comprehensive reads all held-out documents with a carried state: give no more with it")
+        return _show(experiment, experiment.whole_texts(), "evaluation-comprehensive", options)
+    protocols = _protocols(experiment, options.protocol, options.warmup)
     own_notes = list(experiment.task.notes)
-    evaluation = experiment.evaluate(options.num, options.data, by=by[0] if by else None)
+    asked = {
+        name: experiment.evaluate(options.num, options.data, by=by[0] if by else None, protocol=protocol, warmup=warmup)
+        for name, (protocol, warmup) in protocols.items()
+    }
+    evaluation = next(iter(asked.values()))
     # `compare` reads "evaluation", which must mean the same for every run; what deviates gets a name of its own.
     data = Path(options.data).resolve() if options.data else None
     deviations = [data.name] if data else [f"{option}-{value}" for option, value in by]
     deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
+    deviations += [] if options.protocol in (None, "all", "carried") else [f"protocol-{options.protocol}"]
     name = "-".join(["evaluation", *deviations])
-    content = experiment.report(evaluation, name, data)
     for note in experiment.task.notes:
         if not data or note not in own_notes:  # of a run's own data nothing is said where others are read
             print(note, file=sys.stderr)
+    return _show(experiment, evaluation, name, options, data, asked if experiment.carries else {})
+
+
+def _protocols(experiment: Experiment, chosen: str | None, warmup: int | None) -> dict[str, tuple[Carried | None, int]]:
+    """By name the protocols that are asked for and their warm-up passes; the first is the one that counts."""
+    if not experiment.carries:
+        if chosen is not None or warmup is not None:
+            raise ValueError("--protocol and --warmup go with models that carry a state: the backbone belief_slots")
+        return {"": (None, 0)}
+    if warmup is not None and chosen not in (None, "all", "same-chunk"):
+        raise ValueError("a warm-up passes over the chunk itself: that is --protocol same-chunk")
+    if warmup is not None and warmup < 1:
+        raise ValueError(f"--warmup must be at least 1, not {warmup}")
+    every: dict[str, tuple[Carried | None, int]] = {
+        "carried": ("carried", 0),
+        "fresh": ("fresh", 0),
+        "same-chunk": ("same-chunk", 1 if warmup is None else warmup),
+    }
+    return every if chosen in (None, "all") else {chosen: every[chosen]}
+
+
+def _show(
+    experiment: Experiment,
+    evaluation: Evaluation,
+    name: str,
+    options: argparse.Namespace,
+    data: Path | None = None,
+    asked: Mapping[str, Evaluation] | None = None,
+) -> int:
+    """Writes the report and prints it; `asked`: the evaluations by protocol."""
+    from statewise.reporting.tables import metrics_table, number, text_table
+
+    protocols = {protocol: found.metrics for protocol, found in (asked or {}).items()}
+    content = experiment.report(evaluation, name, data, protocols)
     if options.json:
-        print(json.dumps({key: content[key] for key in ("checkpoint", "num", "metrics")}, indent=2))
-    else:
-        decoding = ", greedy decoding" if evaluation.samples else ""
-        print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}")
+        print(json.dumps({key: content[key] for key in ("checkpoint", "num", "metrics", "protocols") if key in content},
+                         indent=2))  # fmt: skip
+        return 0
+    decoding = ", greedy decoding" if evaluation.samples else ""
+    print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}")
+    if len(protocols) < 2:
         print(metrics_table(evaluation.metrics))
+    else:
+        header = ["metric", *(name + " *" * (name == "same-chunk") for name in protocols)]
+        rows = [[metric, *(number(found[metric]) for found in protocols.values())] for metric in evaluation.metrics]
+        print(text_table(header, rows))
+    if "same-chunk" in protocols:
+        mark = "* " if len(protocols) > 1 else ""
+        print(f"{mark}same-chunk sees its own targets: it is no likelihood, and compares with nothing else")
     return 0
 
 

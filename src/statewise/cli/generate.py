@@ -32,6 +32,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--decoder", default="greedy", help="`statewise list` shows them (default: greedy)")
     parser.add_argument(
         "--limit",
+        "--max-tokens",
         type=int,
         help="most tokens to generate; with a goal, exactly so many (default: what the context leaves)",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -163,6 +163,14 @@ def running_text(task: Task) -> RunningText:
             "train stories with --task.encoding plain for that"
         )
     return task
+
+
+class WholeTexts(ABC):
+    """A task whose held-out documents may be longer than its sequences."""
+
+    @abstractmethod
+    def held_out_texts(self) -> Iterator[np.ndarray]:
+        """(t,) tokens of each held-out document from beginning to end, in order."""
 
 
 class World(ABC):

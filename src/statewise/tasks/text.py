@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from statewise.tasks.base import Kept, RunningText, Task
+from statewise.tasks.base import Kept, RunningText, Task, WholeTexts
 from statewise.tasks.bpe import BPE, END
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.encoding import encode
@@ -25,6 +25,9 @@ from statewise.tasks.corpus.folder import TOKENIZER, Corpus, Side, is_corpus, sh
 from statewise.tasks.corpus.survey import Sided
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
+
+TEXTS_READ = 2**20
+"""Tokens read at a time where documents are wanted whole."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Windows:
         return self[np.arange(n) * len(self) // max(1, n)]
 
 
-class Text(Task, RunningText):
+class Text(Task, RunningText, WholeTexts):
     """Windows of a corpus."""
 
     Config = TextConfig
@@ -172,6 +175,24 @@ class Text(Task, RunningText):
     def held_out(self, n: int | None = None) -> Examples:
         """Rows of the held-out documents: at most n, and at most `held_out_tokens`, evenly spread over all."""
         return self._some(self._opened().held_out, n)
+
+    def held_out_texts(self) -> Iterator[np.ndarray]:
+        """See `WholeTexts`; as many as begin within `held_out_tokens`."""
+        side, most = self._opened().held_out, self.config.held_out_tokens
+        begun = np.empty(0, np.int64)
+        for start in range(0, len(side), TEXTS_READ):
+            tokens = side.read(start, min(start + TEXTS_READ, len(side))).astype(np.int64)
+            cuts = np.flatnonzero(tokens == self.end) + 1
+            *whole, rest = np.split(np.concatenate([begun, tokens]), cuts + len(begun))
+            at = start - len(begun)
+            for text in whole:
+                if most is not None and at >= most:
+                    return
+                yield text
+                at += len(text)
+            begun = rest
+        if len(begun):
+            yield begun
 
     def _some(self, side: Side, n: int | None) -> Examples:
         windows, most = self._windows(side), self.config.held_out_tokens

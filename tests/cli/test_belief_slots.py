@@ -1,0 +1,167 @@
+"""A run that carries a state, from the command line: its protocols, whole documents, and a generation gone on with."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from doubles import small_corpus
+
+from statewise.cli import main
+from statewise.experiment import Experiment
+from statewise.run import Run
+
+SMALL = "--backbone.layers 2 --backbone.width 16 --backbone.heads 2 --trainer.batch_size 8 --trainer.precision fp32"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return small_corpus(tmp_path_factory.mktemp("corpus"), 60)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("runs") / "slots"
+    flags = (
+        f"--backbone belief_slots --backbone.chunk 8 --task.context 24 --task.path {corpus.folder} --trainer.steps 12"
+    )
+    assert main(["train", "text-small", *flags.split(), *SMALL.split(), "--out", str(folder)]) == 0
+    return folder
+
+
+def called(capsys, *words):
+    capsys.readouterr()
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_all_protocols_stand_in_one_table_and_the_leak_is_marked(run, capsys):
+    code, out, _ = called(capsys, "evaluate", run)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[1].split() == ["metric", "carried", "fresh", "same-chunk", "*"]
+    assert lines[-1] == "* same-chunk sees its own targets: it is no likelihood, and compares with nothing else"
+    report = Run(run).report("evaluation")
+    assert report["metrics"] == report["protocols"]["carried"]
+    assert report["protocols"]["sees_its_own_targets"] == ["same-chunk"]
+    assert len({report["protocols"][name]["loss"] for name in ("carried", "fresh", "same-chunk")}) == 3
+
+
+def test_each_protocol_can_be_asked_alone_and_has_a_report_of_its_own(run, capsys):
+    called(capsys, "evaluate", run)
+    all_of_them = Run(run).report("evaluation")["protocols"]
+    code, out, _ = called(capsys, "evaluate", run, "--protocol", "fresh")
+    assert code == 0
+    assert "same-chunk" not in out
+    assert Run(run).report("evaluation-protocol-fresh")["metrics"] == all_of_them["fresh"]
+    code, out, _ = called(capsys, "evaluate", run, "--protocol", "same-chunk", "--warmup", "3", "--json")
+    assert json.loads(out[: out.rindex("}") + 1])["metrics"] != all_of_them["same-chunk"]
+    called(capsys, "evaluate", run, "--protocol", "carried")
+    assert Run(run).report("evaluation")["metrics"] == all_of_them["carried"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--protocol fresh --warmup 2", "a warm-up passes over the chunk itself: that is --protocol same-chunk"),
+        ("--protocol same-chunk --warmup 0", "--warmup must be at least 1"),
+        ("--protocol stale", "invalid choice: 'stale'"),
+        ("--comprehensive --protocol fresh", "--comprehensive reads all held-out documents"),
+    ],
+)
+def test_protocols_that_make_no_sense_are_refused(run, capsys, flags, message):
+    code, _, err = called(capsys, "evaluate", run, *flags.split())
+    assert code == 2
+    assert message in err
+
+
+def test_whole_documents_are_read_from_beginning_to_end(run, capsys):
+    code, out, _ = called(capsys, "evaluate", run, "--comprehensive")
+    assert code == 0
+    report = Run(run).report("evaluation-comprehensive")
+    experiment = Experiment.load(run)
+    backbone, task = experiment.objective.backbone, experiment.task
+    texts = list(task.held_out_texts())
+    assert max(map(len, texts)) > task.context, "or nothing here is longer than a row"
+    backbone.context = max(map(len, texts))
+    nats = 0.0
+    for text in texts:
+        tokens = torch.from_numpy(text)[None]
+        logits = backbone.logits(backbone.readouts(tokens)).detach()
+        nats += float(torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:], reduction="sum"))
+    count = sum(len(text) - 1 for text in texts)
+    assert report["metrics"]["loss"] == pytest.approx(nats / count, rel=1e-5)
+    assert report["num"] == len(texts)
+    assert "bits_per_byte" in out
+
+
+def test_held_out_texts_are_the_documents_whatever_is_read_at_a_time(corpus, run, monkeypatch):
+    task = Experiment.load(run).task
+    side = corpus.held_out
+    stream = side.read(0, len(side))
+    ends = np.flatnonzero(stream == task.end) + 1
+    expected = [part.tolist() for part in np.split(stream, ends) if len(part)]
+    for size in (7, 100, 10**6):
+        monkeypatch.setattr("statewise.tasks.text.TEXTS_READ", size)
+        assert [text.tolist() for text in task.held_out_texts()] == expected
+
+
+def test_a_generation_is_kept_and_gone_on_with(run, tmp_path, capsys):
+    whole = called(capsys, "generate", run, "--prompt", "a cat", "--limit", "12")[1].rstrip("\n")
+    state = tmp_path / "state"
+    first = called(capsys, "generate", run, "--prompt", "a cat", "--limit", "5", "--save-state", state)[1].rstrip("\n")
+    rest = called(capsys, "generate", run, "--state", state, "--max-tokens", "7", "--save-state", state)[1].rstrip("\n")
+    assert first + rest == whole
+    beyond = called(capsys, "generate", run, "--state", state, "--limit", "90", "--json")
+    assert beyond[0] == 0, "longer than any row"
+    added = called(capsys, "generate", run, "--state", state, "--prompt", " saw the", "--limit", "3")
+    assert added[0] == 0
+    drawn = called(capsys, "generate", run, "--prompt", "a", "--decoder", "sample", "--top-p", "0.9", "--warmup", "2")
+    assert drawn[0] == 0
+
+
+def test_states_that_do_not_fit_are_refused(run, corpus, tmp_path, capsys):
+    state = tmp_path / "state"
+    assert called(capsys, "generate", run, "--prompt", "a", "--limit", "3", "--save-state", state)[0] == 0
+    other = tmp_path / "other"
+    flags = (
+        f"--backbone belief_slots --backbone.chunk 8 --task.context 24 --task.path {corpus.folder} --trainer.steps 1"
+    )
+    assert main(["train", "text-small", *flags.split(), *SMALL.split(), "--seed", "5", "--out", str(other)]) == 0
+    assert "was kept by another run" in called(capsys, "generate", other, "--state", state)[2]
+    state.write_bytes(state.read_bytes()[:-9])
+    assert "not a kept state, or a damaged one" in called(capsys, "generate", run, "--state", state)[2]
+    assert "there is no such file" in called(capsys, "generate", run, "--state", tmp_path / "none")[2]
+    assert "the prompt is empty" in called(capsys, "generate", run)[2]
+    beam = called(capsys, "generate", run, "--prompt", "a", "--save-state", state, "--decoder", "beam")
+    assert (beam[0], "greedy and sample" in beam[2]) == (2, True)
+    plain = tmp_path / "plain"
+    gpt = f"--backbone gpt --task.context 24 --task.path {corpus.folder} --trainer.steps 1"
+    assert main(["train", "text-small", *gpt.split(), *SMALL.split(), "--out", str(plain)]) == 0
+    for words in (["generate", plain, "--prompt", "a", "--save-state", state], ["analyze", plain, "slot-trace"],
+                  ["evaluate", plain, "--comprehensive"]):  # fmt: skip
+        code, _, err = called(capsys, *words)
+        assert (code, "carries no state" in err) == (2, True)
+    assert "--protocol and --warmup go with models that carry" in called(capsys, "evaluate", plain, "--warmup", "2")[2]
+
+
+def test_the_trace_tells_what_the_state_is_worth(run, capsys):
+    assert called(capsys, "analyze", run, "slot-trace", "--sequences", "20")[0] == 0
+    report = Run(run).report("slot-trace")
+    experiment = Experiment.load(run)
+    examples = experiment.task.held_out(20)
+    from statewise.data import collate
+
+    batch = collate(examples)
+    scored = batch.scored[:, 1:] & (torch.arange(1, batch.tokens.shape[1]) >= 8)
+    found = {}
+    for protocol in ("carried", "fresh"):
+        logits = experiment.predictor().under(protocol, 0).logits(batch)[:, :-1]
+        nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.tokens[:, 1:], reduction="none")
+        found[protocol] = float(nats[scored].mean())
+    assert report["metrics"]["loss"] == pytest.approx(found["carried"], rel=1e-4)
+    assert report["metrics"]["gain"] == pytest.approx(found["fresh"] - found["carried"], abs=1e-5)
+    slots = experiment.states(batch).state[..., 16:].reshape(*batch.tokens.shape, 4, 16)
+    assert report["details"]["length"][0] == pytest.approx(slots[:, 0].norm(dim=-1).mean(0).tolist(), rel=1e-4)
+    assert [panel["y_title"] for panel in report["panels"]][2] == "loss (nats a token)"

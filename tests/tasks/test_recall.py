@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+
+from statewise.data import collate
+from statewise.tasks.recall import Recall, RecallConfig
+from statewise.types import Completion
+
+
+def task(**fields):
+    return Recall(RecallConfig(**{"values": 5, "chunk": 4, "fillers": 2, "held_out_sequences": 50, **fields}))
+
+
+def test_keys_are_given_once_and_asked_for_in_every_later_chunk():
+    made = task()
+    for examples in (made.held_out(), made.sample(np.random.default_rng(0), 400)):
+        assert examples.tokens.shape[1] == made.context == 16
+        for row in examples.tokens[:40]:
+            words = made.decode(row).split()
+            assert [word[0] for word in words] == list("kk..") + list("..?k") * 3
+            for place in (6, 10, 14):
+                assert words[place + 1] == words[int(words[place][1:]) - 1]
+    keys = made.sample(np.random.default_rng(1), 4000).tokens[:, :2]
+    assert np.bincount(keys.ravel(), minlength=5).min() > 1400
+    asked = made.sample(np.random.default_rng(1), 4000).tokens[:, [6, 10, 14]]
+    assert np.bincount(asked.ravel())[7:].min() > 5500
+
+
+def test_answers_alone_are_scored():
+    made = task()
+    batch = collate(made.held_out(3))
+    assert [np.flatnonzero(row).tolist() for row in batch.scored.numpy()] == [[7, 11, 15]] * 3
+    cut = collate(made.held_out(5)[np.array([4, 1])])
+    assert cut.scored.sum() == 6
+
+
+def test_recall_is_counted_by_distance():
+    made = task()
+    examples = made.held_out(4)
+    chosen = np.where(collate(examples).scored.numpy(), examples.tokens, -1)
+    assert set(made.score_positions(examples, chosen).values()) == {1.0}
+    chosen[1:, 11] = (chosen[1:, 11] + 1) % 5
+    found = made.score_positions(examples, chosen)
+    assert found == {
+        "recall": pytest.approx(9 / 12), "recall_distance_1": 1.0, "recall_distance_2": 0.25, "recall_distance_3": 1.0,
+    }  # fmt: skip
+    assert made.chance["recall_distance_3"] == 0.2
+    half = [Completion(examples.answer(row)[:8], 0.0) for row in range(4)]  # up to the first answer and two more
+    assert made.score(examples, half) == {"recall": pytest.approx(1 / 3)}
+
+
+def test_labels_are_the_keys_from_where_they_are_known():
+    made = task()
+    examples = made.held_out(20)
+    labels = made.labels(examples)
+    assert (labels[:, 0] == -1).all()
+    first, second = examples.tokens[:, 0], examples.tokens[:, 1]
+    assert (labels[:, 1:] == (first + 5 * second)[:, None]).all()
+
+
+def test_files_hold_whole_sequences_with_right_answers(tmp_path):
+    made = task(distance=1)
+    path = tmp_path / "recall.txt"
+    path.write_text("k1 k4 .0 .1 .1 .0 ?2 k4\n")
+    assert collate(made.read(path)).scored.sum() == 1
+    for line, message in (
+        ("k1 k4 .0 .1 .1 .0 ?2 k1", "recall.txt:1: symbol 8 is k1, but k4 belongs there"),
+        ("k1 .0 .0 .1 .1 .0 ?2 k1", "symbol 2 is .0, but one of k0 to k4 belongs there"),
+        ("k1 k4 .0 .1", "4 symbols, but a sequence of this task has 8"),
+        ("k1 k9 .0 .1 .1 .0 ?2 k9", "unknown symbol 'k9'"),
+    ):
+        path.write_text(line + "\n")
+        with pytest.raises(ValueError, match=message):
+            made.read(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"keys": 0}, "task.keys must be at least 1"),
+        ({"values": 1}, "task.values must be at least 2"),
+        ({"chunk": 2}, "task.chunk 2 is too short for 2 keys"),
+        ({"keys": 30, "values": 100, "chunk": 40}, "more combinations than can be numbered"),
+    ],
+)
+def test_bad_fields_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        task(**fields)
