@@ -241,7 +241,7 @@ def test_blocks_change_nothing(monkeypatch):
     world = city()
     names = ("compression", "distinction")
     whole = [analyze(name, merging(world, 3, 7), world, trials=12, samples=4).details for name in names]
-    monkeypatch.setattr("statewise.analysis.following.LOGITS", 1)
+    monkeypatch.setattr("statewise.data.LOGITS", 1)
     assert [analyze(name, merging(world, 3, 7), world, trials=12, samples=4).details for name in names] == whole
 
 

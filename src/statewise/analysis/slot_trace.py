@@ -35,7 +35,7 @@ class SlotTrace(Analysis):
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `gain`, by how many nats a token the carried state lowers the loss behind the first chunk, and `loss`
-        and `fresh_loss` there. Panels: the length of each slot, the length of its change over its own, and the losses,
+        and `fresh_loss` there. Panels: the length of each slot, the length of its change over the larger of its lengths before and after, and the losses,
         by chunk."""
         config, predictor = self.config, subject.model.predictor
         power = carrier(predictor)
@@ -50,7 +50,8 @@ class SlotTrace(Analysis):
             slots = state[:, begins, -S * (state.shape[-1] // (1 + S)) :].reshape(len(state), len(begins), S, -1)
             there = batch.real.numpy()[:, begins]
             size = np.linalg.norm(slots, axis=-1)
-            change = np.linalg.norm(np.diff(slots, axis=1), axis=-1) / np.maximum(size[:, :-1], 1e-12)
+            larger = np.maximum(np.maximum(size[:, :-1], size[:, 1:]), 1e-12)
+            change = np.linalg.norm(np.diff(slots, axis=1), axis=-1) / larger
             lengths.append(np.where(there[..., None], size, np.nan))
             changes.append(np.where(there[:, 1:, None], change, np.nan))
             scored = batch.scored.numpy()[:, 1:]
@@ -73,7 +74,7 @@ class SlotTrace(Analysis):
         where = (asked + 1.0).tolist()
         panels = [
             Panel("chunk", "length of the slot", [_curve(slot, x, length) for slot in range(S)]),
-            Panel("chunk", "change over length before", [_curve(slot, moved, change) for slot in range(S)]),
+            Panel("chunk", "change, of the larger length", [_curve(slot, moved, change) for slot in range(S)]),
             Panel("chunk", "loss (nats a token)", [
                 Curve("carried", where, loss.tolist()), Curve("fresh", where, fresh_loss.tolist(), "control"),
             ]),
