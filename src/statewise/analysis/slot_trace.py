@@ -35,8 +35,8 @@ class SlotTrace(Analysis):
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `gain`, by how many nats a token the carried state lowers the loss behind the first chunk, and `loss`
-        and `fresh_loss` there. Panels: the length of each slot, the length of its change over the larger of its lengths before and after, and the losses,
-        by chunk."""
+        and `fresh_loss` there. Panels by chunk: the length of each slot; how far it moved, over the larger of its
+        lengths before and after; and the losses."""
         config, predictor = self.config, subject.model.predictor
         power = carrier(predictor)
         fresh = power.under("fresh", 0)
