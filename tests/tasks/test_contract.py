@@ -48,7 +48,15 @@ FIELDS = {
     ],
     "recall": [
         {"held_out_sequences": 60},
-        {"keys": 1, "values": 40, "chunk": 5, "distance": 1, "fillers": 2, "held_out_sequences": 50},
+        {
+            "keys": 2,
+            "values": 40,
+            "chunk": 5,
+            "own_symbols": False,
+            "distance": 1,
+            "fillers": 2,
+            "held_out_sequences": 50,
+        },
     ],
     "sequences": [{"held_out_share": 0.2}, {"held_out_share": 0.5}],
     "stories": [

@@ -7,7 +7,11 @@ from statewise.types import Completion
 
 
 def task(**fields):
-    return Recall(RecallConfig(**{"values": 5, "chunk": 4, "fillers": 2, "held_out_sequences": 50, **fields}))
+    return Recall(
+        RecallConfig(
+            **{"own_symbols": False, "values": 5, "chunk": 4, "fillers": 2, "held_out_sequences": 50, **fields}
+        )
+    )
 
 
 def test_keys_are_given_once_and_asked_for_in_every_later_chunk():
@@ -16,7 +20,7 @@ def test_keys_are_given_once_and_asked_for_in_every_later_chunk():
         assert examples.tokens.shape[1] == made.context == 16
         for row in examples.tokens[:40]:
             words = made.decode(row).split()
-            assert [word[0] for word in words] == list("kk..") + list("..?k") * 3
+            assert ["k" if word.isdigit() else word[0] for word in words] == list("kk..") + list("..?k") * 3
             for place in (6, 10, 14):
                 assert words[place + 1] == words[int(words[place][1:]) - 1]
     keys = made.sample(np.random.default_rng(1), 4000).tokens[:, :2]
@@ -25,12 +29,34 @@ def test_keys_are_given_once_and_asked_for_in_every_later_chunk():
     assert np.bincount(asked.ravel())[7:].min() > 5500
 
 
+def test_keys_may_have_symbols_of_their_own():
+    made = task(own_symbols=True, distance=1)
+    assert made.vocab.symbols[:6] == ["1:0", "1:1", "1:2", "1:3", "1:4", "2:0"]
+    row = made.encode("1:3 2:1 .0 .1 .0 .1 ?2 2:1")
+    assert made._what_is_wrong(row) == ""
+    assert made.labels(made._examples(row[None]))[0].tolist() == [-1, *[3 + 5 * 1] * 7]
+    assert made._what_is_wrong(made.encode("2:3 2:1 .0 .1 .0 .1 ?2 2:1")) == (
+        "symbol 1 is 2:3, but one of 1:0 to 1:4 belongs there"
+    )
+    keys = made.sample(np.random.default_rng(0), 300).tokens[:, :2]
+    assert (keys[:, 0] < 5).all()
+    assert (keys[:, 1] >= 5).all()
+    assert (keys[:, 1] < 10).all()
+
+
 def test_answers_alone_are_scored():
     made = task()
     batch = collate(made.held_out(3))
     assert [np.flatnonzero(row).tolist() for row in batch.scored.numpy()] == [[7, 11, 15]] * 3
     cut = collate(made.held_out(5)[np.array([4, 1])])
     assert cut.scored.sum() == 6
+
+
+def test_chunks_may_be_documents_of_their_own():
+    made = task(document_chunks=2)
+    assert made.held_out(3).documents.tolist() == [[1] * 8 + [2] * 8] * 3
+    assert collate(made.held_out(3)).scored.sum() == 9
+    np.testing.assert_array_equal(made.held_out().tokens, task().held_out().tokens)
 
 
 def test_recall_is_counted_by_distance():
@@ -60,13 +86,13 @@ def test_labels_are_the_keys_from_where_they_are_known():
 def test_files_hold_whole_sequences_with_right_answers(tmp_path):
     made = task(distance=1)
     path = tmp_path / "recall.txt"
-    path.write_text("k1 k4 .0 .1 .1 .0 ?2 k4\n")
+    path.write_text("1 4 .0 .1 .1 .0 ?2 4\n")
     assert collate(made.read(path)).scored.sum() == 1
     for line, message in (
-        ("k1 k4 .0 .1 .1 .0 ?2 k1", "recall.txt:1: symbol 8 is k1, but k4 belongs there"),
-        ("k1 .0 .0 .1 .1 .0 ?2 k1", "symbol 2 is .0, but one of k0 to k4 belongs there"),
-        ("k1 k4 .0 .1", "4 symbols, but a sequence of this task has 8"),
-        ("k1 k9 .0 .1 .1 .0 ?2 k9", "unknown symbol 'k9'"),
+        ("1 4 .0 .1 .1 .0 ?2 1", "recall.txt:1: symbol 8 is 1, but 4 belongs there"),
+        ("1 .0 .0 .1 .1 .0 ?2 1", "symbol 2 is .0, but one of 0 to 4 belongs there"),
+        ("1 4 .0 .1", "4 symbols, but a sequence of this task has 8"),
+        ("1 9 .0 .1 .1 .0 ?2 9", "unknown symbol '9'"),
     ):
         path.write_text(line + "\n")
         with pytest.raises(ValueError, match=message):

@@ -1,8 +1,8 @@
 """Recall over distance: keys are given in the first chunk and asked for in each of the later ones.
 
-A sequence is one chunk with the keys, `k7 k3 .0 .2`, and then chunks of fillers that end with a question and an answer,
-`.1 .1 ?2 k3`. A model whose attention ends with the chunk can only guess, unless it carries something on; and what it
-must carry are the keys and nothing else.
+A sequence is one chunk with the keys, `1:7 2:3 .0 .2`, and then chunks of fillers that end with a question and its
+answer, `.1 .1 ?2 2:3`. A model whose attention ends with the chunk can only guess, unless it carries something on; and
+what it must carry are the keys and nothing else.
 """
 
 from __future__ import annotations
@@ -31,20 +31,26 @@ class RecallConfig:
     """Keys that are given, and may be asked for."""
     values: int = 16
     """Different symbols that a key may be."""
+    own_symbols: bool = True
+    """Whether each key has symbols of its own, `1:7` and `2:7`; else `7` is a symbol that any key may be, and which key
+    it was must be kept in mind too: that is much harder to learn."""
     chunk: int = 16
     """Tokens of a chunk."""
     distance: int = 3
     """Chunks behind the first; each asks for a key, so that all distances from 1 on are measured at once."""
     fillers: int = 4
     """Different symbols that stand, at random, between keys and questions."""
+    document_chunks: int | None = None
+    """Chunks that are a document of their own, beyond which no model looks back; null: the whole sequence is one. Makes
+    of a GPT one whose context is so many chunks."""
     held_out_sequences: int = 1000
     """Size of the fixed test set."""
     data_seed: int = 0
     """Seed of the fixed test set."""
 
     def __post_init__(self) -> None:
-        for name in ("keys", "distance", "fillers", "held_out_sequences"):
-            if getattr(self, name) < 1:
+        for name in ("keys", "distance", "fillers", "document_chunks", "held_out_sequences"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"task.{name} must be at least 1, not {getattr(self, name)}")
         if self.values < 2:
             raise ValueError(f"task.values must be at least 2, not {self.values}: there is else nothing to recall")
@@ -58,15 +64,18 @@ class RecallConfig:
 
 
 class Recall(Task, World):
-    """As text: symbols with spaces between them. Keys are `k0`, `k1`, ..., fillers `.0`, ..., questions `?1`, ..."""
+    """As text: symbols with spaces between them: keys `1:0`, `2:0`, ... (or `0`, ...), fillers `.0`, questions `?1`."""
 
     Config = RecallConfig
     decoded = False  # answers stand between fillers, so they are asked for where the true past is given
 
     def __init__(self, config: RecallConfig, kept: Kept | None = None) -> None:
         self.config = config
+        kinds = [f"{key + 1}:" for key in range(config.keys)] if config.own_symbols else [""]
+        self._first = np.arange(config.keys) * config.values * config.own_symbols  # the first symbol of each key
+        self._fillers = len(kinds) * config.values  # the first filler
         self.vocab = Vocab([
-            *(f"k{value}" for value in range(config.values)),
+            *(f"{kind}{value}" for kind in kinds for value in range(config.values)),
             *(f".{filler}" for filler in range(config.fillers)),
             *(f"?{key + 1}" for key in range(config.keys)),
         ])  # fmt: skip
@@ -110,10 +119,10 @@ class Recall(Task, World):
     def _draw_any(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """(n, T): sequences of either side."""
         config = self.config
-        rows = config.values + rng.integers(config.fillers, size=(n, self.context))
-        keys = rows[:, : config.keys] = rng.integers(config.values, size=(n, config.keys))
+        rows = self._fillers + rng.integers(config.fillers, size=(n, self.context))
+        keys = rows[:, : config.keys] = self._first + rng.integers(config.values, size=(n, config.keys))
         asked = rng.integers(config.keys, size=(n, config.distance))
-        rows[:, self._answers - 1] = config.values + config.fillers + asked
+        rows[:, self._answers - 1] = self._fillers + config.fillers + asked
         rows[:, self._answers] = np.take_along_axis(keys, asked, axis=1)
         return rows
 
@@ -121,8 +130,12 @@ class Recall(Task, World):
         """Of whole sequences (n, T), of which the answers alone are asked for."""
         asked = np.zeros(rows.shape, bool)
         asked[:, self._answers] = True
-        n = len(rows)
-        return Examples(rows, np.full(n, self.context), np.full(n, self.config.keys), asked=asked)
+        n, documents = len(rows), None
+        if self.config.document_chunks is not None:
+            number = np.arange(self.context) // (self.config.chunk * self.config.document_chunks) + 1
+            documents = np.broadcast_to(number, rows.shape)
+        prompts = np.full(n, self.config.keys)
+        return Examples(rows, np.full(n, self.context), prompts, documents, asked)
 
     # Text and files
 
@@ -184,7 +197,7 @@ class Recall(Task, World):
 
     def labels(self, examples: Examples) -> np.ndarray:
         """(n, T): the keys, as one number, from where the last of them stands; -1 before."""
-        keys = examples.tokens[:, : self.config.keys]
+        keys = examples.tokens[:, : self.config.keys] - self._first
         number = keys @ self.config.values ** np.arange(self.config.keys)
         known = np.arange(examples.tokens.shape[1]) >= self.config.keys - 1
         return np.where(known, number[:, None], -1)
@@ -195,9 +208,9 @@ class Recall(Task, World):
         if place >= self.context:
             return np.empty(0, np.int64)
         if place < config.keys:
-            return np.arange(config.values)
+            return self._first[place] + np.arange(config.values)
         if place in self._answers:
-            return prefix[[prefix[-1] - config.values - config.fillers]]
+            return prefix[[prefix[-1] - self._fillers - config.fillers]]
         if place + 1 in self._answers:
-            return config.values + config.fillers + np.arange(config.keys)
-        return config.values + np.arange(config.fillers)
+            return self._fillers + config.fillers + np.arange(config.keys)
+        return self._fillers + np.arange(config.fillers)
