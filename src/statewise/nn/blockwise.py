@@ -142,15 +142,15 @@ class _Blockwise(torch.autograd.Function):
         exact = log_sums.dtype
         to_query = torch.empty_like(query)
         to_key, to_value = (torch.zeros(key.shape, dtype=exact, device=key.device) for _ in range(2))
-        shift = (given.to(exact) * output).sum(-1)  # what the softmax's normalisation takes away
         for one in ctx.blocks:
             places = slice(one.start, one.end)
             keys = _gather(key, one)
             asked = query[:, :, :, places].reshape(B * H, -1, W)
             weights = _scores(query, keys, one).sub_(log_sums[:, :, :, places].reshape(B * H, -1, 1)).exp_()
-            incoming = given[:, :, :, places].reshape(B * H, -1, W)
+            incoming, outgoing = (whole[:, :, :, places].reshape(B * H, -1, W) for whole in (given, output))
+            shift = (incoming.to(exact) * outgoing).sum(-1, keepdim=True)  # what the softmax's normalisation takes away
             change = torch.bmm(incoming, _gather(value, one).transpose(1, 2)).to(exact)
-            change = change.sub_(shift[:, :, :, places].reshape(B * H, -1, 1)).mul_(weights).mul_(W**-0.5)
+            change = change.sub_(shift).mul_(weights).mul_(W**-0.5)
             change = change.to(query.dtype)
             _scatter(to_value, torch.bmm(weights.to(query.dtype).transpose(1, 2), incoming), one)
             to_query[:, :, :, places] = torch.bmm(change, keys).view(B, H, S, -1, W)
