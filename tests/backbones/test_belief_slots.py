@@ -161,13 +161,21 @@ def test_losses_reach_back_through_so_many_updates(reach):
         gradient = torch.autograd.grad(last.square().sum(), embedded)[0]
         del made.gpt.embed
         reached = [bool(part.abs().max() > 0) for part in gradient.split(CHUNK, dim=1)]
-        first = 0 if reach is None else late // reach * reach  # every so many updates what goes in is cut off
+        first = 0 if reach is None else late // (reach + 1) * (reach + 1)
         assert reached == [first <= chunk <= late for chunk in range(6)]
 
 
-def test_every_update_is_trained_even_if_none_is_gone_through():
+def test_an_update_that_is_cut_off_is_trained_itself():
+    made = model(backprop=1, layers=1)
+    read = made.readouts(tokens(T=3 * CHUNK))
+    read[:, 2 * CHUNK :].square().sum().backward()
+    assert made.update.inward.weight.grad.abs().max() > 0
+    assert made.initial.grad is None or made.initial.grad.abs().max() == 0
+
+
+def test_gradients_reach_every_parameter_through_a_cut():
     made = model(backprop=1)
-    made.readouts(tokens(T=2 * CHUNK)).square().sum().backward()
+    made.readouts(tokens(T=3 * CHUNK)).square().sum().backward()
     for name, parameter in made.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
@@ -181,6 +189,19 @@ def test_warm_up_in_training_is_of_the_recipe_and_at_test_of_the_protocol():
     torch.testing.assert_close(made.readouts(x)[0], by_definition(made, x[0], warmup=2)[0])
     made.eval()
     torch.testing.assert_close(made.under("same-chunk", 3).readouts(x)[0], by_definition(made, x[0], 3, fresh=True)[0])
+
+
+def test_a_document_that_ends_in_a_warmed_up_chunk_still_has_its_state():
+    made, x = model(), tokens(T=12, B=1)
+    documents = torch.tensor([[1] * 7 + [2] * 5])
+    warm = made.under("carried", 2)
+    changed = x.clone()
+    changed[0, 0] = (changed[0, 0] + 1) % VOCABULARY
+    moved = (warm.readouts(changed, documents=documents) != warm.readouts(x, documents=documents)).any(-1)[0]
+    assert moved[5:7].all(), "the tail of the first document knows its beginning"
+    assert not moved[7:].any()
+    own = made.under("same-chunk", 2).readouts(x, documents=torch.ones(1, 12, dtype=torch.int64))
+    torch.testing.assert_close(own, made.under("same-chunk", 2).readouts(x))
 
 
 @every_kind

@@ -14,19 +14,21 @@ def task(**fields):
     )
 
 
-def test_keys_are_given_once_and_asked_for_in_every_later_chunk():
+def test_keys_are_given_once_and_one_is_asked_for_once():
     made = task()
     for examples in (made.held_out(), made.sample(np.random.default_rng(0), 400)):
         assert examples.tokens.shape[1] == made.context == 16
         for row in examples.tokens[:40]:
             words = made.decode(row).split()
-            assert ["k" if word.isdigit() else word[0] for word in words] == list("kk..") + list("..?k") * 3
-            for place in (6, 10, 14):
-                assert words[place + 1] == words[int(words[place][1:]) - 1]
-    keys = made.sample(np.random.default_rng(1), 4000).tokens[:, :2]
-    assert np.bincount(keys.ravel(), minlength=5).min() > 1400
-    asked = made.sample(np.random.default_rng(1), 4000).tokens[:, [6, 10, 14]]
-    assert np.bincount(asked.ravel())[7:].min() > 5500
+            kinds = "".join("k" if word.isdigit() else word[0] for word in words)
+            place = kinds.index("?")
+            assert place in (6, 10, 14)
+            assert kinds == "kk" + "." * (place - 2) + "?k" + "." * (14 - place)
+            assert words[place + 1] == words[int(words[place][1:]) - 1]
+    rows = made.sample(np.random.default_rng(1), 6000).tokens
+    assert np.bincount(rows[:, :2].ravel(), minlength=5).min() > 2100
+    assert np.bincount(made._distances(rows)).min() > 1800
+    assert np.bincount(rows[rows >= 7]).min(initial=9999, where=np.arange(9) >= 7) > 2800
 
 
 def test_keys_may_have_symbols_of_their_own():
@@ -44,34 +46,37 @@ def test_keys_may_have_symbols_of_their_own():
     assert (keys[:, 1] < 10).all()
 
 
-def test_answers_alone_are_scored():
+def test_the_answer_alone_is_scored():
     made = task()
-    batch = collate(made.held_out(3))
-    assert [np.flatnonzero(row).tolist() for row in batch.scored.numpy()] == [[7, 11, 15]] * 3
-    cut = collate(made.held_out(5)[np.array([4, 1])])
-    assert cut.scored.sum() == 6
+    examples = made.held_out(30)
+    scored = collate(examples).scored.numpy()
+    assert scored.sum() == 30
+    assert (examples.tokens[:, :-1][scored[:, 1:]] >= 7).all(), "each behind a question"
+    assert collate(made.held_out(5)[np.array([4, 1])]).scored.sum() == 2
 
 
 def test_chunks_may_be_documents_of_their_own():
     made = task(document_chunks=2)
     assert made.held_out(3).documents.tolist() == [[1] * 8 + [2] * 8] * 3
-    assert collate(made.held_out(3)).scored.sum() == 9
+    assert collate(made.held_out(3)).scored.sum() == 3
     np.testing.assert_array_equal(made.held_out().tokens, task().held_out().tokens)
 
 
 def test_recall_is_counted_by_distance():
     made = task()
-    examples = made.held_out(4)
+    examples = made.held_out()
     chosen = np.where(collate(examples).scored.numpy(), examples.tokens, -1)
     assert set(made.score_positions(examples, chosen).values()) == {1.0}
-    chosen[1:, 11] = (chosen[1:, 11] + 1) % 5
+    second = np.flatnonzero(made._distances(examples.tokens) == 1)
+    chosen[second[1:], 11] = (chosen[second[1:], 11] + 1) % 5
     found = made.score_positions(examples, chosen)
     assert found == {
-        "recall": pytest.approx(9 / 12), "recall_distance_1": 1.0, "recall_distance_2": 0.25, "recall_distance_3": 1.0,
+        "recall": pytest.approx(1 - (len(second) - 1) / 50),
+        "recall_distance_1": 1.0, "recall_distance_2": pytest.approx(1 / len(second)), "recall_distance_3": 1.0,
     }  # fmt: skip
     assert made.chance["recall_distance_3"] == 0.2
-    half = [Completion(examples.answer(row)[:8], 0.0) for row in range(4)]  # up to the first answer and two more
-    assert made.score(examples, half) == {"recall": pytest.approx(1 / 3)}
+    half = [Completion(examples.answer(row)[:10], 0.0) for row in range(50)]  # up to what is asked at distance 2
+    assert made.score(examples, half) == {"recall": pytest.approx((made._distances(examples.tokens) < 2).mean())}
 
 
 def test_labels_are_the_keys_from_where_they_are_known():

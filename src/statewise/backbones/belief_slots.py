@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,8 @@ class BeliefSlotsConfig(GPTConfig):
     learned_rate: bool = True
     """Whether that weight is learned, for each slot."""
     backprop: int | None = None
-    """Updates of the state through which a loss reaches back; null: all in the row."""
+    """Updates of the state through which a loss reaches back at most; null: all in the row. Behind so many updates the
+    next one is cut off from what went into it, and is trained itself."""
     warmup: int = 0
     """Passes over a chunk, in training, before the one whose loss counts; the state has then seen what it predicts."""
 
@@ -56,6 +57,20 @@ class BeliefSlotsConfig(GPTConfig):
             raise ValueError(f"backbone.backprop must be at least 1, or null for all updates, not {self.backprop}")
         if self.warmup < 0:
             raise ValueError(f"backbone.warmup must not be negative, not {self.warmup}")
+
+
+class Held(NamedTuple):
+    """A state, and whose it is."""
+
+    state: Tensor
+    """(B, S, D)."""
+    owner: Tensor | None
+    """(B,) documents; None: there is one in a row."""
+
+    def of(self, documents: Tensor) -> Tensor:
+        """(B, t) bool: the positions that it is of."""
+        assert self.owner is not None
+        return documents == self.owner[:, None]
 
 
 class BeliefSlots(Carrying):
@@ -130,21 +145,22 @@ class BeliefSlots(Carrying):
         if self.context < T:
             raise ValueError(f"a sequence of {T} tokens does not fit the context of {self.context}")
         warmup = config.warmup if self.training else self.warmup
-        state, owner = self._begin(B), None if documents is None else documents[:, 0]
+        held = Held(self._begin(B), None if documents is None else documents[:, 0])
         for number, begin in enumerate(range(0, T, config.chunk)):
             chunk = slice(begin, begin + config.chunk)
             part, own = tokens[:, chunk], None if documents is None else documents[:, chunk]
             if number and not self.training and self.protocol != "carried":
-                state = self._begin(B)
-            for _ in range(warmup):
-                hidden = self._chunk(part, own, state, owner)
-                state, owner = self._renewed(state, owner, hidden, own)
-            hidden = self._chunk(part, own, state, owner)
-            yield hidden, self._slots(state, owner, own)
+                held = held._replace(state=self._begin(B))
+            states = [held]
+            for _ in range(warmup):  # of the document that the chunk ends in; another one that ends here is not its own
+                states = [held, self._renewed(states[-1], self._chunk(part, own, states), own)]
+            hidden = self._chunk(part, own, states)
+            yield hidden, self._slots(states, own)
             if begin + config.chunk < T:
-                cut = config.backprop is not None and (number + 1) % config.backprop == 0
-                given = (state.detach(), hidden.detach()) if cut else (state, hidden)
-                state, owner = self._renewed(given[0], owner, given[1], own)
+                held = states[-1]
+                if config.backprop is not None and (number + 1) % (config.backprop + 1) == 0:
+                    held, hidden = held._replace(state=held.state.detach()), hidden.detach()
+                held = self._renewed(held, hidden, own)
 
     def _read(self, tokens: Tensor, cache: KeyValueCache, warmup: int) -> Iterator[tuple[Tensor, Tensor]]:
         """As `_walk`, of tokens that come after what the cache holds, however many these are; chunks that begin here
@@ -155,11 +171,11 @@ class BeliefSlots(Carrying):
                 cache.open(self._next_state(cache, tokens.shape[0]))
                 for _ in range(warmup):
                     state = cache.chunks[-1].state
-                    hidden = self._chunk(tokens[:, : cache.room], None, state, None)
+                    hidden = self._chunk(tokens[:, : cache.room], None, [Held(state, None)])
                     cache.chunks[-1] = cache.chunks[-1]._replace(state=self.update(state, hidden, None))
             part, tokens = tokens[:, : cache.room], tokens[:, cache.room :]
             state = cache.chunks[-1].state
-            hidden = self._chunk(part, None, state, None, cache)
+            hidden = self._chunk(part, None, [Held(state, None)], cache)
             cache.chunks[-1].hidden.append(hidden)
             yield hidden, state.flatten(1)[:, None]
 
@@ -175,10 +191,9 @@ class BeliefSlots(Carrying):
         return self.initial.expand(B, -1, -1)
 
     def _chunk(
-        self, tokens: Tensor, documents: Tensor | None, state: Tensor, owner: Tensor | None,
-        cache: SlotCache | None = None,
-    ) -> Tensor:  # fmt: skip
-        """(B, t) -> the last hidden states (B, t, D); the state is of the documents `owner` (B,), others begin anew."""
+        self, tokens: Tensor, documents: Tensor | None, states: list[Held], cache: SlotCache | None = None
+    ) -> Tensor:
+        """(B, t) -> the last hidden states (B, t, D). Of several states for one document the last counts."""
         gpt = self.gpt
         start = cache.chunks[-1].keys.length if cache is not None else 0
         place = torch.arange(start, start + tokens.shape[1], device=tokens.device)
@@ -192,36 +207,37 @@ class BeliefSlots(Carrying):
             x = x + gpt.positions(place)
         x = gpt.dropout(x)
         around = Surroundings(rotation, documents, cache)
-        added = torch.einsum("bf,ldf->lbd", state.flatten(1).to(x.dtype), self.inject.to(x.dtype))[:, :, None]
+        inject = self.inject.to(x.dtype)
+        added = [torch.einsum("bf,ldf->lbd", held.state.flatten(1).to(x.dtype), inject)[:, :, None] for held in states]
+        more_of = added[-1]
         if documents is not None:
-            assert owner is not None
-            anew = torch.einsum("f,ldf->ld", self.initial.flatten().to(x.dtype), self.inject.to(x.dtype))
-            carries = (documents == owner[:, None])[None, :, :, None]
-            added = torch.where(carries, added, anew[:, None, None])
-        for block, more in zip(gpt.blocks, added):
+            more_of = torch.einsum("f,ldf->ld", self.initial.flatten().to(x.dtype), inject)[:, None, None]
+            for held, more in zip(states, added):
+                more_of = torch.where(held.of(documents)[None, :, :, None], more, more_of)
+        for block, more in zip(gpt.blocks, more_of):
             x = block(x + more, around)
         if cache is not None:
             cache.advance(tokens.shape[1])
         hidden: Tensor = gpt.norm(x)
         return hidden
 
-    def _renewed(
-        self, state: Tensor, owner: Tensor | None, hidden: Tensor, documents: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The state behind a chunk, and the documents (B,) that it is of: those that the chunk ends in."""
+    def _renewed(self, held: Held, hidden: Tensor, documents: Tensor | None) -> Held:
+        """The state behind a chunk: that of the documents which the chunk ends in."""
         if documents is None:
-            return self.update(state, hidden, None), None
-        assert owner is not None
+            return Held(self.update(held.state, hidden, None), None)
+        assert held.owner is not None
         last = documents[:, -1]
-        state = torch.where((last == owner)[:, None, None], state, self._begin(len(state)))
-        return self.update(state, hidden, documents == last[:, None]), last
+        state = torch.where((last == held.owner)[:, None, None], held.state, self._begin(len(last)))
+        return Held(self.update(state, hidden, documents == last[:, None]), last)
 
-    def _slots(self, state: Tensor, owner: Tensor | None, documents: Tensor | None) -> Tensor:
+    def _slots(self, states: list[Held], documents: Tensor | None) -> Tensor:
         """(B, 1 or t, S D): the slots that each position read."""
         if documents is None:
-            return state.flatten(1)[:, None]
-        assert owner is not None
-        return torch.where((documents == owner[:, None])[..., None], state.flatten(1)[:, None], self.initial.flatten())
+            return states[-1].state.flatten(1)[:, None]
+        found = self.initial.flatten()
+        for held in states:
+            found = torch.where(held.of(documents)[..., None], held.state.flatten(1)[:, None], found)
+        return found
 
     def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
         """Raises `ValueError`: what a chunk contributes to the next goes through a state that many positions share."""

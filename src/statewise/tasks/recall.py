@@ -1,8 +1,9 @@
-"""Recall over distance: keys are given in the first chunk and asked for in each of the later ones.
+"""Recall over distance: keys are given in the first chunk, and one of them is asked for in a later one.
 
-A sequence is one chunk with the keys, `1:7 2:3 .0 .2`, and then chunks of fillers that end with a question and its
+A sequence is a chunk with the keys, `1:7 2:3 .0 .2`, and chunks of fillers, one of which ends with a question and its
 answer, `.1 .1 ?2 2:3`. A model whose attention ends with the chunk can only guess, unless it carries something on; and
-what it must carry are the keys and nothing else.
+what it must carry are the keys and nothing else. There is one question, since a second one could be answered by the
+first.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RecallConfig:
     chunk: int = 16
     """Tokens of a chunk."""
     distance: int = 3
-    """Chunks behind the first; each asks for a key, so that all distances from 1 on are measured at once."""
+    """Chunks behind the first; a key is asked for in one of them, each as often."""
     fillers: int = 4
     """Different symbols that stand, at random, between keys and questions."""
     document_chunks: int | None = None
@@ -67,7 +68,7 @@ class Recall(Task, World):
     """As text: symbols with spaces between them: keys `1:0`, `2:0`, ... (or `0`, ...), fillers `.0`, questions `?1`."""
 
     Config = RecallConfig
-    decoded = False  # answers stand between fillers, so they are asked for where the true past is given
+    decoded = False  # the answer stands between fillers, so it is asked for where the true past is given
 
     def __init__(self, config: RecallConfig, kept: Kept | None = None) -> None:
         self.config = config
@@ -87,8 +88,13 @@ class Recall(Task, World):
 
     @property
     def _answers(self) -> np.ndarray:
-        """(distance,): columns of the answers, each behind its question."""
+        """(distance,): columns that the answer may have, behind its question."""
         return (2 + np.arange(self.config.distance)) * self.config.chunk - 1
+
+    def _distances(self, rows: np.ndarray) -> np.ndarray:
+        """(n,): how many chunks behind the keys each row asks, counted from 0."""
+        found: np.ndarray = (rows[:, self._answers - 1] >= self._fillers + self.config.fillers).argmax(axis=1)
+        return found
 
     def training(self) -> None:
         """Sequences are drawn afresh without end."""
@@ -121,15 +127,16 @@ class Recall(Task, World):
         config = self.config
         rows = self._fillers + rng.integers(config.fillers, size=(n, self.context))
         keys = rows[:, : config.keys] = self._first + rng.integers(config.values, size=(n, config.keys))
-        asked = rng.integers(config.keys, size=(n, config.distance))
-        rows[:, self._answers - 1] = self._fillers + config.fillers + asked
-        rows[:, self._answers] = np.take_along_axis(keys, asked, axis=1)
+        asked, each = rng.integers(config.keys, size=n), np.arange(n)
+        answer = self._answers[rng.integers(config.distance, size=n)]
+        rows[each, answer - 1] = self._fillers + config.fillers + asked
+        rows[each, answer] = keys[each, asked]
         return rows
 
     def _examples(self, rows: np.ndarray) -> Examples:
-        """Of whole sequences (n, T), of which the answers alone are asked for."""
+        """Of whole sequences (n, T), of which the answer alone is asked for."""
         asked = np.zeros(rows.shape, bool)
-        asked[:, self._answers] = True
+        asked[np.arange(len(rows)), self._answers[self._distances(rows)]] = True
         n, documents = len(rows), None
         if self.config.document_chunks is not None:
             number = np.arange(self.context) // (self.config.chunk * self.config.document_chunks) + 1
@@ -176,21 +183,25 @@ class Recall(Task, World):
     # Scores
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
-        """`recall`, of completions that hold whole sequences: the share of answers that are right. An evaluation asks
-        for answers where the true past is given instead: see `score_positions`."""
-        right = np.zeros((len(examples), self.config.distance), bool)
+        """`recall`, of completions that reach the answer: the share that is right. An evaluation asks for answers where
+        the true past is given instead: see `score_positions`."""
+        places = self._answers[self._distances(examples.tokens)]
+        right = 0
         for row, completion in enumerate(completions):
             given = np.concatenate([examples.prompt(row), completion.tokens])
-            there = self._answers < len(given)
-            wanted = examples.tokens[row, self._answers[there]]
-            right[row, there] = given[self._answers[there]] == wanted
-        return {"recall": float(right.mean())}
+            right += len(given) > places[row] and given[places[row]] == examples.tokens[row, places[row]]
+        return {"recall": right / len(completions)}
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`recall`: the share of answers that are the model's first choice; `recall_distance_1`, ...: of those so many
         chunks behind the keys."""
-        right = chosen[:, self._answers] == examples.tokens[:, self._answers]
-        by_distance = {f"recall_distance_{place + 1}": float(column.mean()) for place, column in enumerate(right.T)}
+        distances, each = self._distances(examples.tokens), np.arange(len(examples))
+        places = self._answers[distances]
+        right = chosen[each, places] == examples.tokens[each, places]
+        by_distance = {
+            f"recall_distance_{distance + 1}": float(right[distances == distance].mean())
+            for distance in np.unique(distances).tolist()
+        }
         return {"recall": float(right.mean()), **by_distance}
 
     # World
@@ -209,8 +220,10 @@ class Recall(Task, World):
             return np.empty(0, np.int64)
         if place < config.keys:
             return self._first[place] + np.arange(config.values)
-        if place in self._answers:
-            return prefix[[prefix[-1] - self._fillers - config.fillers]]
-        if place + 1 in self._answers:
-            return self._fillers + config.fillers + np.arange(config.keys)
-        return self._fillers + np.arange(config.fillers)
+        fillers = self._fillers + np.arange(config.fillers)
+        questions = self._fillers + config.fillers + np.arange(config.keys)
+        if np.isin(prefix[-1], questions):
+            return prefix[[prefix[-1] - questions[0]]]
+        if place + 1 in self._answers and not np.isin(prefix, questions).any():
+            return questions if place + 1 == self._answers[-1] else np.concatenate([fillers, questions])
+        return fillers
