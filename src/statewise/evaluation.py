@@ -103,6 +103,8 @@ def whole_texts(task: Task, predictor: Predictor) -> Evaluation:
     units: Counter[str] = Counter()
     for text in task.held_out_texts():
         documents += 1
+        if len(text) < 2:
+            continue
         tokens = torch.from_numpy(text)[None]
         cursor, last = predictor.start(tokens[:, :1])
         for part in torch.split(tokens[:, 1:], power.chunk, dim=1):

@@ -184,6 +184,8 @@ class Experiment:
         is read. Else as `generate`; the prompt may be empty where there is a state."""
         if warmup < 0:
             raise ValueError(f"warmup must not be negative, not {warmup}")
+        if save_state is not None:
+            kept_state.check(Path(save_state))
         predictor = self.predictor()
         if warmup:
             predictor = carrier(predictor).under("carried", warmup)
@@ -367,13 +369,14 @@ class Experiment:
         carries a state."""
         assert self.run is not None
         assert self.checkpoint is not None
+        leaks = [name for name in protocols or () if name.startswith("same-chunk")]
         content = {
             "checkpoint": self.checkpoint.step,
             "headline": dataclasses.asdict(self.task.headline),
             "chance": dict(self.task.chance),
             **dataclasses.asdict(evaluation),
             **({"file": str(data)} if data else {}),
-            **({"protocols": {**protocols, "sees_its_own_targets": ["same-chunk"]}} if protocols else {}),
+            **({"protocols": dict(protocols), "sees_its_own_targets": leaks} if protocols else {}),
         }
         self.run.write_report(name, content)
         return content

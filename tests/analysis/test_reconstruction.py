@@ -176,7 +176,11 @@ def test_drawn_rides_are_a_control(tmp_path, capsys):
             assert int(lines["new_streets"]) > 0
             assert float(lines["valid_rides"]) < 0.2
     for flags, message in ((["check"], "give the file"), (["map"], "by --out"),
-                           (["map", "--out", "x", "--corrupt", "2"], "a share from 0 to 1")):  # fmt: skip
+                           (["map", "--out", "x", "--corrupt", "2"], "a share from 0 to 1"),
+                           (["check", "f", "--out", "x"], "--out does not go with rides check"),
+                           (["map", "f", "--out", "x", "--corrupt", "0.1"], "--corrupt does not go with rides map"),
+                           (["map", "f", "--out", "x", "--labels", "y"], "--labels does not go with rides map"),
+                           (["check", "f", "--first", "0"], "--first must be at least 1")):  # fmt: skip
         assert main(["rides", *flags, "--map", str(city)]) == 2
         assert message in capsys.readouterr().err
 

@@ -48,8 +48,9 @@ def test_a_perfect_model_scores_one():
     found = analyze("distinction", timeless, world, length=3, **FEW)
     assert found.metrics["distinction_precision"] == found.metrics["distinction_recall"] == 1.0
     found = analyze("detours", perfect, world, probabilities="0,0.5,1")
-    assert {found.metrics[name] for name in found.main} == {1.0}
-    assert len(found.main) == 1 + 3 * 2
+    assert {value for name, value in found.metrics.items() if name.startswith("detours")} == {1.0}
+    assert len(found.metrics) == 1 + 3 * 2 + 1
+    assert found.main == ["detours_none", "detours_random_1"]
     found = analyze("map", perfect, world, sequences=40)
     assert (found.metrics["new_streets"], found.metrics["failed_rides"], found.metrics["valid_rides"]) == (0, 0, 1.0)
     assert found.metrics["true_streets"] + found.metrics["unused_streets"] == len(world.streets.streets[0])
@@ -313,5 +314,20 @@ def test_runs_analysed_differently_are_not_compared(run, tmp_path, capsys):
     for folder, trials in ((run, 5), (other, 6)):
         assert main(["analyze", str(folder), "compression", f"--trials={trials}"]) == 0
     assert main(["compare", str(run), str(other), "--metrics", "all", "--out", str(tmp_path / "report")]) == 2
-    assert "were analysed by compression with different settings" in capsys.readouterr().err
-    assert main(["compare", str(run), str(other), "--out", str(tmp_path / "report")]) == 0
+    assert "were analysed by compression with different settings (trials 5 and 6)" in capsys.readouterr().err
+    for shown in ("evaluation", "loss"):  # what was not asked for does no harm
+        assert main(["compare", str(run), str(other), "--metrics", shown, "--out", str(tmp_path / "report")]) == 0
+
+
+def test_what_was_found_at_another_checkpoint_is_not_compared(run, tmp_path, capsys):
+    few = ["--trials", "4", "--samples", "3"]
+    assert main(["analyze", str(run), "distinction", *few]) == 0
+    capsys.readouterr()
+    shown = ["compare", str(run), "--metrics", "distinction_recall", "--out", str(tmp_path / "report")]
+    assert main(shown) == 0
+    before = capsys.readouterr().out
+    assert "By analyze distinction (trials 4, samples 3, floor 0.01, seed 1, length 5): " in before
+    assert main(["analyze", str(run), "distinction", "--trials", "9", "--checkpoint", "last"]) == 0
+    capsys.readouterr()
+    assert main(shown) == 0
+    assert capsys.readouterr().out == before

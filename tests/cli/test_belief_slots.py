@@ -40,12 +40,12 @@ def test_all_protocols_stand_in_one_table_and_the_leak_is_marked(run, capsys):
     code, out, _ = called(capsys, "evaluate", run)
     assert code == 0
     lines = out.splitlines()
-    assert lines[1].split() == ["metric", "carried", "fresh", "same-chunk", "*"]
+    assert lines[1].split() == ["metric", "carried", "fresh", "same-chunk,", "1", "pass", "*"]
     assert lines[-1] == "* same-chunk sees its own targets: it is no likelihood, and compares with nothing else"
     report = Run(run).report("evaluation")
     assert report["metrics"] == report["protocols"]["carried"]
-    assert report["protocols"]["sees_its_own_targets"] == ["same-chunk"]
-    assert len({report["protocols"][name]["loss"] for name in ("carried", "fresh", "same-chunk")}) == 3
+    assert report["sees_its_own_targets"] == ["same-chunk, 1 pass"]
+    assert len({metrics["loss"] for metrics in report["protocols"].values()}) == 3
 
 
 def test_each_protocol_can_be_asked_alone_and_has_a_report_of_its_own(run, capsys):
@@ -54,9 +54,12 @@ def test_each_protocol_can_be_asked_alone_and_has_a_report_of_its_own(run, capsy
     code, out, _ = called(capsys, "evaluate", run, "--protocol", "fresh")
     assert code == 0
     assert "same-chunk" not in out
+    assert out.splitlines()[0].endswith("examples, fresh")
     assert Run(run).report("evaluation-protocol-fresh")["metrics"] == all_of_them["fresh"]
     code, out, _ = called(capsys, "evaluate", run, "--protocol", "same-chunk", "--warmup", "3", "--json")
-    assert json.loads(out[: out.rindex("}") + 1])["metrics"] != all_of_them["same-chunk"]
+    assert code == 0
+    assert json.loads(out)["metrics"] != all_of_them["same-chunk, 1 pass"]
+    assert Run(run).report("evaluation-protocol-same-chunk")["sees_its_own_targets"] == ["same-chunk, 3 passes"]
     called(capsys, "evaluate", run, "--protocol", "carried")
     assert Run(run).report("evaluation")["metrics"] == all_of_them["carried"]
 
@@ -117,6 +120,17 @@ def test_a_generation_is_kept_and_gone_on_with(run, tmp_path, capsys):
     assert beyond[0] == 0, "longer than any row"
     added = called(capsys, "generate", run, "--state", state, "--prompt", " saw the", "--limit", "3")
     assert added[0] == 0
+    nowhere = called(capsys, "generate", run, "--prompt", "a", "--save-state", tmp_path / "none" / "state")
+    assert (nowhere[0], "there is no folder" in nowhere[2], nowhere[1]) == (2, True, "")
+    folder = called(capsys, "generate", run, "--prompt", "a", "--save-state", tmp_path)
+    assert (folder[0], "is a folder" in folder[2]) == (2, True)
+    beam = ["--candidates", "2", "--decoder", "beam"]
+    for flags, message in (
+        (["--state", state, "--warmup", "2"], "behind a kept state there is none"),
+        (["--save-state", state, *beam], "a state is of one"),
+    ):
+        refused = called(capsys, "generate", run, "--prompt", "a", *flags)
+        assert (refused[0], message in refused[2]) == (2, True)
     drawn = called(capsys, "generate", run, "--prompt", "a", "--decoder", "sample", "--top-p", "0.9", "--warmup", "2")
     assert drawn[0] == 0
 
@@ -154,7 +168,7 @@ def test_the_trace_tells_what_the_state_is_worth(run, capsys):
     from statewise.data import collate
 
     batch = collate(examples)
-    scored = batch.scored[:, 1:] & (torch.arange(1, batch.tokens.shape[1]) >= 8)
+    scored = batch.scored[:, 1:] & (torch.arange(batch.tokens.shape[1] - 1) >= 8)  # predicted behind chunk 1
     found = {}
     for protocol in ("carried", "fresh"):
         logits = experiment.predictor().under(protocol, 0).logits(batch)[:, :-1]

@@ -381,6 +381,23 @@ def test_used_numbers_leave_the_pool_once_each():
     assert not pools(np.array([[3, 4, 5]]), np.array([[[3, 0, 3, 6], [6, 0, 5, 11]]])).available[0, 0]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("14,83,88,91|", "a prompt is 4 inputs and the target with commas between them, and a bar, not"),
+        ("14,83,88,91,23", "and a bar, not"),
+        ("14,83,88,91,23|83-14=68,", "no right solution begins with '83-14=68,'"),
+        ("14,83,88,91,23|83-15", "no right solution begins with '83-15'"),
+    ],
+)
+def test_prompts_that_no_right_solution_begins_with_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        FOUR.towards(FOUR.encode(text), np.empty(0, np.int64))
+    for fine in ("14,83,88,91,23|", "14,83,88,91,23|83-14=69,91-"):
+        prompt, goal = FOUR.towards(FOUR.encode(fine), np.empty(0, np.int64))
+        assert (FOUR.decode(prompt), goal) == (fine, None)
+
+
 # From the command line
 
 

@@ -141,6 +141,10 @@ def test_maps_are_read_in_their_published_layout(tmp_path):
         ("1,UP,2\n", None, "edges.csv:2: unknown heading 'UP': there are N, NE"),
         ("1,N,2\n", "node,x,y\n1,0,0\n2,east,1\n", "nodes.csv:3: the place of crossing 2 is not two numbers"),
         ("1,N,2\n", "node\n1\n1\n", "nodes.csv:3: crossing 1 is listed twice"),
+        ("1,N,2\n", "node,x,y\n1,0,0\n2,nan,1\n", "nodes.csv:3: the place of crossing 2 is not two numbers"),
+        ("1,N,end\n", None, "edges.csv:2: a crossing cannot be named end"),
+        ("1,N,2\n", "node\n1\n2\na b\n", "nodes.csv:4: a crossing cannot be named 'a b'"),
+        ("1,N,\n", None, "edges.csv:2: a crossing cannot be named ''"),
         ("1,N\n", None, "edges.csv:2: 2 fields, but the header has 3"),
         ("", None, "the map has no street"),
     ],
@@ -385,10 +389,12 @@ def test_prompts_that_no_ride_begins_with_are_refused(tmp_path):
         ("a b E S", "no way leads from e to b"),
         ("a c S", "turn 1, S, is illegal: from a streets lead NE, E"),
         ("a N", "begins with origin and destination"),
+        ("a", "begins with origin and destination"),
+        ("a c E end", "the ride ends before it is at c"),
     ):
         with pytest.raises(ValueError, match=message):
             made.towards(made.encode(text), np.empty(0, np.int64))
-    for text in ("a", "a c", "a c E N", "a c NE end"):
+    for text in ("a c", "a c E N", "a c NE end"):
         prompt, goal = made.towards(made.encode(text), np.empty(0, np.int64))
         assert (made.decode(prompt), goal) == (text, None)
 

@@ -27,7 +27,8 @@ def draw(
     repeated = np.repeat(prefixes, count, axis=0)
     found = []
     for start in range(0, len(repeated), ROWS):
-        decoder = Sample(SampleConfig(floor=floor, seed=seed + start))
+        own = np.random.SeedSequence([seed, prefixes.shape[1], start])  # no two blocks, nor lengths, draw alike
+        decoder = Sample(SampleConfig(floor=floor, seed=int(own.generate_state(1)[0])))
         found += decoder.decode(predictor, repeated[start : start + ROWS], limit=limit, end=end)
     tails = [completion.tokens for completion in found]
     return [tails[row : row + count] for row in range(0, len(tails), count)]

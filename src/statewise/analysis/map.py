@@ -81,8 +81,8 @@ class MapReconstruction(Analysis):
 
 
 def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Findings:
-    """The map that sequences imply. Metrics: `new_streets`, `true_streets`, `unused_streets`, `failed_rides`,
-    `unreadable_rides` and `valid_rides` (a share); the count of new streets by their length as a curve."""
+    """The map that sequences imply. Metrics: `new_streets`, `true_streets`, `unused_streets`, `failed_rides`, of which
+    `unreadable_rides` are no rides at all, and `valid_rides` (a share); how streets grow with the rides as curves."""
     streets = task.streets
     rides, unreadable = rides_of(streets, sequences.tokens, sequences.lengths)
     made = settings.reconstruct(streets, rides)
@@ -90,7 +90,7 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
         "new_streets": len(made.new),
         "true_streets": len(made.true),
         "unused_streets": len(made.unused),
-        "failed_rides": made.failed,
+        "failed_rides": made.failed + unreadable,
         "unreadable_rides": unreadable,
         "rides": len(sequences),
         "valid_rides": float((task.check(sequences).verdicts == 0).mean()),
@@ -104,20 +104,22 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
         notes.append("the map does not say where its crossings lie: new streets lead at most --radius moves far, and "
                      "there is no picture")  # fmt: skip
     details = {"new": named(made.new), "true": named(made.true), "unused": named(made.unused)}
-    main = ["new_streets", "true_streets", "failed_rides"]
-    return Findings(metrics, [_growth(streets, rides, settings)], details, notes, draw(streets, made), main)
+    title = f"{len(made.true):,} true and {len(made.new):,} new streets, by {len(sequences):,} rides"
+    title += f", {unreadable:,} of them unreadable" if unreadable else ""
+    main = ["new_streets", "true_streets", "failed_rides", "valid_rides"]
+    return Findings(metrics, [_growth(streets, rides, settings)], details, notes, draw(streets, made, title), main)
 
 
 def _growth(streets: StreetMap, rides: list[Ride], settings: MapSettings) -> Panel:
-    """How the counts grow with the rides: maps of their first tenth, fifth, half, and all."""
-    counts = sorted({max(1, round(len(rides) * share)) for share in (0.1, 0.2, 0.35, 0.5, 0.75, 1)}) if rides else []
+    """How the counts grow with the rides: maps of the first of them."""
+    counts = sorted({max(1, round(len(rides) * share)) for share in (0.1, 0.25, 0.5, 1)}) if rides else []
     maps = [settings.reconstruct(streets, rides[:count]) for count in counts]
     x = [float(count) for count in counts]
-    curves = [Curve(name, x, [float(len(getattr(made, name))) for made in maps]) for name in ("new", "true", "unused")]
+    curves = [Curve(name, x, [float(len(getattr(made, name))) for made in maps]) for name in ("true", "new", "unused")]
     return Panel("rides", "streets", curves)
 
 
-def draw(streets: StreetMap, made: Reconstruction) -> list[Drawing]:
+def draw(streets: StreetMap, made: Reconstruction, title: str) -> list[Drawing]:
     """The picture: streets of the true map that are in use, and new ones, which stand out. None without places."""
     if streets.places is None:
         return []
@@ -125,7 +127,6 @@ def draw(streets: StreetMap, made: Reconstruction) -> list[Drawing]:
         _layer(streets, "true streets", made.true, stands_out=False),
         _layer(streets, "new streets", made.new, stands_out=True),
     ]
-    title = f"{len(made.true):,} true and {len(made.new):,} new streets, by {made.rides:,} rides"
     return [Drawing(title, layers)]
 
 

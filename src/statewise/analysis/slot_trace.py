@@ -55,7 +55,7 @@ class SlotTrace(Analysis):
             lengths.append(np.where(there[..., None], size, np.nan))
             changes.append(np.where(there[:, 1:, None], change, np.nan))
             scored = batch.scored.numpy()[:, 1:]
-            number = np.broadcast_to((np.arange(1, T) // chunk)[None], scored.shape)
+            number = np.broadcast_to((np.arange(T - 1) // chunk)[None], scored.shape)
             of_chunk = [np.bincount(number[scored], weights=losses(model, batch)[scored], minlength=len(begins))
                         for model in (predictor, fresh)]  # fmt: skip
             sums.append(np.stack(of_chunk))
@@ -79,9 +79,9 @@ class SlotTrace(Analysis):
                 Curve("carried", where, loss.tolist()), Curve("fresh", where, fresh_loss.tolist(), "control"),
             ]),
         ]  # fmt: skip
-        metrics = {"gain": anew - carried, "loss": carried, "fresh_loss": anew, "chunks": len(length)}
+        metrics = {"gain": float(anew - carried), "loss": float(carried), "fresh_loss": float(anew)}
         details = {"length": length.tolist(), "change": change.tolist(), "tokens": count.tolist()}
-        return Findings({name: float(value) for name, value in metrics.items()}, panels, details, main=["gain"])
+        return Findings({**metrics, "chunks": len(length)}, panels, details, main=["gain"])
 
 
 def _curve(slot: int, x: list[float], values: np.ndarray) -> Curve:

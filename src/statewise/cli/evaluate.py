@@ -89,12 +89,13 @@ def _protocols(experiment: Experiment, chosen: str | None, warmup: int | None) -
         raise ValueError("a warm-up passes over the chunk itself: that is --protocol same-chunk")
     if warmup is not None and warmup < 1:
         raise ValueError(f"--warmup must be at least 1, not {warmup}")
+    passes = 1 if warmup is None else warmup
     every: dict[str, tuple[Carried | None, int]] = {
         "carried": ("carried", 0),
         "fresh": ("fresh", 0),
-        "same-chunk": ("same-chunk", 1 if warmup is None else warmup),
+        f"same-chunk, {passes} pass{'es' * (passes > 1)}": ("same-chunk", passes),
     }
-    return every if chosen in (None, "all") else {chosen: every[chosen]}
+    return {name: how for name, how in every.items() if chosen in (None, "all", how[0])}
 
 
 def _show(
@@ -115,14 +116,16 @@ def _show(
                          indent=2))  # fmt: skip
         return 0
     decoding = ", greedy decoding" if evaluation.samples else ""
-    print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}")
+    asked_how = f", {next(iter(protocols))}" if len(protocols) == 1 else ""
+    asked_how = ", whole documents, carried" if options.comprehensive else asked_how
+    print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}{asked_how}")
     if len(protocols) < 2:
         print(metrics_table(evaluation.metrics))
     else:
-        header = ["metric", *(name + " *" * (name == "same-chunk") for name in protocols)]
+        header = ["metric", *(f"{name} *" if name.startswith("same-chunk") else name for name in protocols)]
         rows = [[metric, *(number(found[metric]) for found in protocols.values())] for metric in evaluation.metrics]
         print(text_table(header, rows))
-    if "same-chunk" in protocols:
+    if any(name.startswith("same-chunk") for name in protocols):
         mark = "* " if len(protocols) > 1 else ""
         print(f"{mark}same-chunk sees its own targets: it is no likelihood, and compares with nothing else")
     return 0

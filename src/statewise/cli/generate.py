@@ -34,7 +34,8 @@ def run(words: list[str]) -> int:
         "--limit",
         "--max-tokens",
         type=int,
-        help="most tokens to generate; with a goal, exactly so many (default: what the context leaves)",
+        help="most tokens to generate; with a goal, exactly so many (default: what the context leaves; of a sequence "
+        "that is kept, gone on with or warmed up to, 100)",
     )
     parser.add_argument(
         "--candidates", metavar="K", type=int, help="show the K best that a search found (beam, goal_search)"
@@ -56,6 +57,10 @@ def run(words: list[str]) -> int:
     if options.candidates is not None and options.candidates < 1:
         raise ValueError(f"--candidates must be at least 1, not {options.candidates}")
 
+    carried = options.state or options.save_state or options.warmup
+    if options.candidates is not None and carried:
+        raise ValueError("--candidates compares several sequences, and a state is of one: leave one of them away")
+
     from statewise.experiment import Experiment, make_decoder, make_search
 
     # A wrong option should not wait for the model to load.
@@ -65,7 +70,9 @@ def run(words: list[str]) -> int:
         found = experiment.search(options.prompt, options.decoder, options.goal, options.limit, **fields)
         print(ranked(found[: options.candidates], experiment.task, options.json))
         return 0
-    if options.state or options.save_state or options.warmup:
+    if carried:
+        if options.state and options.warmup:
+            raise ValueError("--warmup passes over a prompt at the beginning; behind a kept state there is none")
         if options.goal is not None:
             raise ValueError("a goal and a kept state do not go together: leave one away")
         files = {"state": options.state, "save_state": options.save_state}

@@ -53,6 +53,15 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
+    if options.first is not None and options.first < 1:
+        raise ValueError(f"--first must be at least 1, not {options.first}")
+    unfit = {
+        "--out": options.verb == "check" and options.out is not None,
+        "--labels": options.verb == "map" and options.labels is not None,
+        "--corrupt": options.corrupt != 0 and (options.verb == "check" or options.file is not None),
+    }
+    for option in filter(unfit.__getitem__, unfit):
+        raise ValueError(f"{option} does not go with rides {options.verb}" + " of a file" * (option == "--corrupt"))
     if options.verb == "check" and options.file is None:
         raise ValueError("give the file of rides to check")
     if options.verb == "map" and options.out is None:
@@ -97,8 +106,8 @@ def _check(task: Manhattan, rides: Examples, lines: list[int], labels: str | Non
         rows = [f"{line - 1},{name},{moves}" for line, name, moves in zip(lines, named, checked.moves.tolist())]
         Path(labels).write_text("\n".join(["line,label,moves", *rows]) + "\n", encoding="utf-8")
     count = Counter(named)
-    metrics = {"rides": float(len(named)), **{name: float(count[name]) for name in VERDICTS},
-               "valid_share": count["valid"] / len(named)}  # fmt: skip
+    metrics: dict[str, float] = {"rides": len(named), **{name: count[name] for name in VERDICTS}}
+    metrics["valid_share"] = count["valid"] / len(named)
     print(json.dumps(metrics, indent=2) if as_json else metrics_table(metrics))
     if labels is not None and not as_json:
         print(f"wrote {labels}")

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 KIND = "statewise-state-1"
 
 
+def check(path: Path) -> None:
+    """Raises `ValueError` if no state can be written there: better before what it shall keep is generated."""
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; give the name of a file")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}")
+
+
 def write(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:
     """Keeps what `Continued.state` gave, of the model whose weights have that fingerprint."""
     from safetensors.torch import save
@@ -19,8 +27,12 @@ def write(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:
     content = save({name: tensor.contiguous().cpu() for name, tensor in kept.items()},
                    metadata={"kind": KIND, "fingerprint": fingerprint})  # fmt: skip
     unfinished = path.with_name(f"{path.name}.unfinished")  # never half a state under its name
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path, fingerprint: str) -> dict[str, Tensor]:

@@ -142,6 +142,9 @@ class Comparison:
         forced = "metrics are teacher-forced on held-out examples."
         decoded = any(member.report.get("samples") for group in self.groups for member in group.members)
         notes = [f"Answers are decoded greedily from the prompt; other {forced}" if decoded else f"All {forced}"]
+        for name, content in self.groups[0].members[0].analyses.items():
+            settings = ", ".join(f"{key} {value}" for key, value in content["settings"].items() if value is not None)
+            notes.append(f"By analyze {name} ({settings}): {', '.join(content['main'])}.")
         if self.headline.solved_at is not None:
             notes.append(f"A run counts as solved from {self.headline.metric} {self.headline.solved_at:g} on.")
         if self.chance:
@@ -259,8 +262,9 @@ def compare(
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
     members = [_member(folder, with_analyses=metrics != "evaluation") for folder in folders]
+    chosen = [] if metrics in ("evaluation", "all") else [name.strip() for name in metrics.split(",")]
     if metrics != "evaluation":
-        members = _alike(members)
+        members = _alike(members, chosen)
     seen: dict[Path, Path] = {}
     for member in members:
         place = member.folder.resolve()
@@ -298,7 +302,6 @@ def compare(
     for same, label in zip(grouped.values(), _labels(firsts, differences)):
         same.sort(key=lambda member: member.seed)
         groups.append(_group(label, same, groups[0] if groups else None, headline))
-    chosen = [] if metrics in ("evaluation", "all") else [name.strip() for name in metrics.split(",")]
     for name in chosen:
         missing = [group.label for group in groups if name not in group.metrics]
         if missing:
@@ -308,16 +311,24 @@ def compare(
     return Comparison(groups, headline, chance, differences, claims, margin, chosen)
 
 
-def _alike(members: list[Member]) -> list[Member]:
-    """The members with those analyses alone that each has. Raises `ValueError` where settings differ."""
-    common = [name for name in members[0].analyses if all(name in member.analyses for member in members)]
+def _alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
+    """The members with those analyses alone that each has, and of which a metric is shown. Raises `ValueError` where
+    settings differ."""
+    common = [
+        name for name in members[0].analyses
+        if all(name in member.analyses for member in members)
+        and (not chosen or set(chosen) & set(members[0].analyses[name]["main"]))
+    ]  # fmt: skip
     for name in common:
         settings = members[0].analyses[name]["settings"]
         for member in members:
-            if member.analyses[name]["settings"] != settings:
+            other = member.analyses[name]["settings"]
+            differing = [f"{key} {settings.get(key)} and {other.get(key)}" for key in settings | other
+                         if settings.get(key) != other.get(key)]  # fmt: skip
+            if differing:
                 raise ValueError(
-                    f"{members[0].folder} and {member.folder} were analysed by {name} with different settings: analyse "
-                    "both in the same way"
+                    f"{members[0].folder} and {member.folder} were analysed by {name} with different settings "
+                    f"({', '.join(differing)}): analyse both in the same way"
                 )
     return [replace(member, analyses={name: member.analyses[name] for name in common}) for member in members]
 
@@ -335,7 +346,9 @@ def _member(folder: Path, with_analyses: bool) -> Member:
     analyses = {}
     for name in run.reports() if with_analyses else ():
         content = run.report(name)
-        if content and content.get("main"):  # else it is an evaluation, or of an analysis that compares nothing
+        # Others are evaluations, of analyses that compare nothing, or of another checkpoint than the one evaluated.
+        compares = content and content.get("main") and content["checkpoint"] == report["checkpoint"]
+        if content and compares and "-checkpoint-" not in name:
             analyses[name] = content
     return Member(folder, run.recipe(), [{"reason": "not ended", **record} for record in records], report, analyses)
 

@@ -246,6 +246,19 @@ class Countdown(Task, World):
         text = re.sub(r"(?<=\d) (?=\d)", "_", " ".join(self.vocab.decode(tokens))).replace(" ", "").replace("_", " ")
         return re.sub(rf"(?<!\|)\|{{{self.config.pauses}}}(?!\|)", "|", text)
 
+    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """See `Task.towards`. Raises `ValueError` for a prompt that no right solution begins with."""
+        given = self.config.prompt_length
+        if len(prompt) < given or not len(self.legal(prompt[:given])):
+            raise ValueError(
+                f"a prompt is {self.config.numbers} inputs and the target with commas between them, and a bar, not "
+                f"{self.decode(prompt)!r}"
+            )
+        for place in range(given, len(prompt)):
+            if prompt[place] not in self.legal(prompt[:place]):
+                raise ValueError(f"no right solution begins with {self.decode(prompt[given:])!r}")
+        return super().towards(prompt, goal)
+
     def read(self, path: Path) -> Examples:
         """Problems of a file in the published format, with right solutions of the run's number of equations."""
         wrong: dict[int, str] = {}

@@ -101,6 +101,8 @@ def _make(edges: Lines, edges_file: Path, nodes: Lines | None, nodes_file: Path)
         begin, heading, end = (row[column] for column in EDGE_COLUMNS)
         if heading not in headings:
             problems.add(line, f"unknown heading {heading!r}: there are {', '.join(HEADINGS)}")
+        elif places is None and (wrong := _bad_name(begin) or _bad_name(end)):
+            problems.add(line, wrong)
         elif places is not None and not (begin in places and end in places):
             missing = end if begin in places else begin
             problems.add(line, f"a street of crossing {missing}, which {nodes_file} does not have")
@@ -126,6 +128,10 @@ def _crossings(lines: Lines, file: Path) -> dict[str, tuple[float, float] | None
     places: dict[str, tuple[float, float] | None] = {}
     for line, row in _rows(lines, file, ("node",)):
         name = row["node"]
+        wrong = _bad_name(name)
+        if wrong:
+            problems.add(line, wrong)
+            continue
         if name in places:
             problems.add(line, f"crossing {name} is listed twice")
             continue
@@ -133,11 +139,22 @@ def _crossings(lines: Lines, file: Path) -> dict[str, tuple[float, float] | None
         for east, north in (pair for pair in PLACES if set(pair) <= set(row)):
             try:
                 places[name] = float(row[east]), float(row[north])
+                if not np.isfinite(places[name]).all():  # type: ignore[arg-type]
+                    raise ValueError
             except ValueError:
                 problems.add(line, f"the place of crossing {name} is not two numbers: {row[east]!r}, {row[north]!r}")
             break
     problems.raise_if_any()
     return places
+
+
+def _bad_name(name: str) -> str:
+    """What is wrong with the name of a crossing, which is a word of rides; empty: nothing."""
+    if not name or name.split() != [name]:
+        return f"a crossing cannot be named {name!r}: rides are words with spaces between them"
+    if name in HEADINGS or name == "end":
+        return f"a crossing cannot be named {name}: that is another word of rides"
+    return ""
 
 
 def _rows(lines: Lines, file: Path, needed: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:

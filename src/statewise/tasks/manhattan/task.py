@@ -185,14 +185,18 @@ class Manhattan(Task, Automaton):
 
     def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """See `Task.towards`. Raises `ValueError` for a prompt that no ride can begin with."""
+        if len(prompt) == 1:
+            raise ValueError("a ride begins with origin and destination, two crossings of the map")
         if len(prompt) >= 2:
             so_far = Examples.of([prompt], [2])
             _, _, (illegal,) = self.check(so_far)
             if illegal >= 0:
                 raise ValueError(self._what_is_wrong(so_far, 0, VERDICTS[ILLEGAL_TURN], int(illegal)))
+            at = int(self.states_after(prompt[None])[0, 0])
+            if self.end in prompt and at != self.N:
+                raise ValueError(f"the ride ends before it is at {self.streets.names[prompt[1]]}")
             if self.tokens_left(self.states_after(prompt[None]))[0] < 0:
-                at = self.streets.names[self.states_after(prompt[None])[0, 0]]
-                raise ValueError(f"no way leads from {at} to {self.streets.names[prompt[1]]}")
+                raise ValueError(f"no way leads from {self.streets.names[at]} to {self.streets.names[prompt[1]]}")
         return super().towards(prompt, goal)
 
     def read(self, path: Path) -> Examples:
