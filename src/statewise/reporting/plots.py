@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 COLOURS = ["#3b6fb6", "#d1603d", "#3f8f5b", "#8a5aa8", "#b5892f", "#4a9aa8", "#a84a6b", "#6b6b6b"]
 """Groups take them in order."""
+ROUNDS = ["-", "--", ":", "-."]
+"""How the lines of groups are drawn that take the colours for the first time, the second time, and so on."""
 
 
 def curve(group: Group, kind: str, metric: str) -> Iterator[tuple[int, list[int], list[float]]]:
@@ -134,6 +136,7 @@ def draw_curves(comparison: Comparison) -> Figure:
         for number, group in enumerate(comparison.groups):
             for order, (_, steps, values) in enumerate(curve(group, kind, metric)):
                 axes.plot(steps, values, color=COLOURS[number % len(COLOURS)], linewidth=1.6, alpha=0.85,
+                          linestyle=ROUNDS[number // len(COLOURS) % len(ROUNDS)],
                           marker="o" if len(steps) == 1 else None,
                           label=group.label if order == 0 else None)  # fmt: skip
         if kind == "evaluation" and metric in comparison.chance:
