@@ -117,7 +117,8 @@ def _figure(go: Any, comparison: Comparison, title: str, kind: str, metric: str)
             figure.add_scatter(
                 x=steps, y=values, mode="lines+markers" if len(steps) < 60 else "lines", marker_size=4,
                 line_color=COLOURS[number % len(COLOURS)],
-                line_dash=("solid", "dash", "dot", "dashdot")[number // len(COLOURS) % 4], name=group.label, legendgroup=group.label,
+                line_dash=("solid", "dash", "dot", "dashdot")[number // len(COLOURS) % 4],
+                name=group.label, legendgroup=group.label,
                 showlegend=order == 0,
                 hovertemplate=f"{group.label}, seed {seed}<br>step %{{x}}: %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
