@@ -5,55 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from statewise.reporting.drawings import save_drawings
+from statewise.reporting.members import Member, alike
 from statewise.reporting.plots import save_curves
 from statewise.reporting.statistics import Claim, Summary, equivalence, summarise, welch
 from statewise.reporting.tables import markdown_table, number, text_table
-from statewise.run import Record, Run, write_atomically
+from statewise.run import write_atomically
 from statewise.types import Headline
-
-
-@dataclass(frozen=True)
-class Member:
-    """One run, as far as a report needs it."""
-
-    folder: Path
-    recipe: dict[str, Any]
-    records: list[Record]
-    report: dict[str, Any]
-    """What `evaluate` wrote."""
-    analyses: dict[str, dict[str, Any]]
-    """What each `analyze` wrote that counts here, by name."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Those of the evaluation, then those by which each analysis compares models."""
-        found = dict(self.report["metrics"])
-        for content in self.analyses.values():
-            found |= {name: content["metrics"][name] for name in content["main"]}
-        return found
-
-    @property
-    def seed(self) -> int:
-        """Its seed."""
-        return int(self.recipe["seed"])
-
-    @property
-    def end(self) -> Record:
-        """Its last record."""
-        return self.records[-1]
-
-    def flat(self) -> dict[str, Any]:
-        """Its recipe as dotted keys, without the seed."""
-        flat: dict[str, Any] = {}
-        for group, value in self.recipe.items():
-            if isinstance(value, dict):
-                flat |= {group if key == "name" else f"{group}.{key}": item for key, item in value.items()}
-        return flat
 
 
 @dataclass(frozen=True)
@@ -261,10 +223,10 @@ def compare(
     """
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
-    members = [_member(folder, with_analyses=metrics != "evaluation") for folder in folders]
+    members = [Member.read(folder, with_analyses=metrics != "evaluation") for folder in folders]
     chosen = [] if metrics in ("evaluation", "all") else [name.strip() for name in metrics.split(",")]
     if metrics != "evaluation":
-        members = _alike(members, chosen)
+        members = alike(members, chosen)
     seen: dict[Path, Path] = {}
     for member in members:
         place = member.folder.resolve()
@@ -309,48 +271,6 @@ def compare(
             raise ValueError(f"not every run has the metric {name!r}: {missing[0]} does not; there are {there}")
     claims = _claims(groups, headline, better, margin)
     return Comparison(groups, headline, chance, differences, claims, margin, chosen)
-
-
-def _alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
-    """The members with those analyses alone that each has, and of which a metric is shown. Raises `ValueError` where
-    settings differ."""
-    common = [
-        name for name in members[0].analyses
-        if all(name in member.analyses for member in members)
-        and (not chosen or set(chosen) & set(members[0].analyses[name]["main"]))
-    ]  # fmt: skip
-    for name in common:
-        settings = members[0].analyses[name]["settings"]
-        for member in members:
-            other = member.analyses[name]["settings"]
-            differing = [f"{key} {settings.get(key)} and {other.get(key)}" for key in settings | other
-                         if settings.get(key) != other.get(key)]  # fmt: skip
-            if differing:
-                raise ValueError(
-                    f"{members[0].folder} and {member.folder} were analysed by {name} with different settings "
-                    f"({', '.join(differing)}): analyse both in the same way"
-                )
-    return [replace(member, analyses={name: member.analyses[name] for name in common}) for member in members]
-
-
-def _member(folder: Path, with_analyses: bool) -> Member:
-    run = Run.open(folder)
-    report = run.report("evaluation")
-    if report is None:
-        how = "resume it" if run.end() is None else "evaluate it"
-        command = f"statewise train --resume {folder}" if run.end() is None else f"statewise evaluate {folder}"
-        raise ValueError(f"{folder} has no evaluation yet: {how} with `{command}`")
-    records = run.metrics()
-    if not records or "seconds" not in records[-1]:
-        raise ValueError(f"{folder} has not come to a good end: see {folder / 'metrics.jsonl'}")
-    analyses = {}
-    for name in run.reports() if with_analyses else ():
-        content = run.report(name)
-        # Others are evaluations, of analyses that compare nothing, or of another checkpoint than the one evaluated.
-        compares = content and content.get("main") and content["checkpoint"] == report["checkpoint"]
-        if content and compares and "-checkpoint-" not in name:
-            analyses[name] = content
-    return Member(folder, run.recipe(), [{"reason": "not ended", **record} for record in records], report, analyses)
 
 
 def _group(label: str, members: list[Member], first: Group | None, headline: Headline) -> Group:
