@@ -18,9 +18,7 @@ from torch import Tensor, nn
 from statewise.backbones.base import Backbone, Carrying
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.nn.belief_slots import Pooling, SlotCache, SlotUpdate
-from statewise.nn.block import Surroundings, rotary_angles
 from statewise.nn.cache import KeyValueCache
-from statewise.nn.masks import positions_within_documents
 from statewise.types import Carried, Hidden
 
 
@@ -196,17 +194,7 @@ class BeliefSlots(Carrying):
         """(B, t) -> the last hidden states (B, t, D). Of several states for one document the last counts."""
         gpt = self.gpt
         start = cache.chunks[-1].keys.length if cache is not None else 0
-        place = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        if documents is not None:
-            place = positions_within_documents(documents)
-        x = gpt.embed(tokens)
-        rotation = None
-        if gpt.positions is None:
-            rotation = rotary_angles(place, gpt.head_width)
-        else:
-            x = x + gpt.positions(place)
-        x = gpt.dropout(x)
-        around = Surroundings(rotation, documents, cache)
+        x, around = gpt.enter(tokens, start, documents, cache)
         inject = self.inject.to(x.dtype)
         added = [torch.einsum("bf,ldf->lbd", held.state.flatten(1).to(x.dtype), inject)[:, :, None] for held in states]
         more_of = added[-1]

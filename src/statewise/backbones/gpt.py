@@ -66,7 +66,22 @@ class GPT(Branching):
         end = start + tokens.shape[1]
         if end > self.context:
             raise ValueError(f"a sequence of {end} tokens does not fit the context of {self.context}")
-        place = torch.arange(start, end, device=tokens.device)
+        x, around = self.enter(tokens, start, documents, cache, by_row)
+        for block in self.blocks[:-1]:
+            x = block(x, around)
+        return x, around
+
+    def enter(
+        self,
+        tokens: Tensor,
+        start: int,
+        documents: Tensor | None,
+        cache: KeyValueCache | None,
+        by_row: bool = False,
+    ) -> tuple[Tensor, Surroundings]:
+        """What the first block reads of `tokens` (B, T), the first of which is at the place `start`: (B, T, D), and
+        what goes with it."""
+        place = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         if documents is not None:
             place = positions_within_documents(documents)
         x = self.embed(tokens)
@@ -75,11 +90,7 @@ class GPT(Branching):
             rotation = rotary_angles(place, self.head_width)
         else:
             x = x + self.positions(place.expand_as(tokens) if by_row else place)
-        x = self.dropout(x)
-        around = Surroundings(rotation, documents, cache)
-        for block in self.blocks[:-1]:
-            x = block(x, around)
-        return x, around
+        return self.dropout(x), Surroundings(rotation, documents, cache)
 
     def last(self, trunk: tuple[Tensor, Surroundings]) -> Hidden:
         """The last block and the norm."""
