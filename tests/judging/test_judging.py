@@ -317,7 +317,9 @@ def test_stopped_or_killed_it_goes_on_where_it_was(capsys, tmp_path, files, numb
     server, out = Server(before=[{"hang": 0.05}] * 4 + [{"hang": 4}] * 2), tmp_path / "judged.jsonl"
     words = [sys.executable, "-m", "statewise", "judge", *files, "--model", "m", "--jobs", "2", "--out", str(out)]
     with serving(server) as url:
-        process = subprocess.Popen([*words, "--url", url], stderr=subprocess.PIPE, text=True)
+        # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+        process = subprocess.Popen([*words, "--url", url], stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
         while len(server.requests) < 6 and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(number)
