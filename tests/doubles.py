@@ -351,7 +351,8 @@ class WorldPredictor(Predictor):
         cursor[0] = cursor[0][rows]
 
     def states(self, batch: Batch) -> Hidden:
-        raise NotImplementedError
+        logits = self.logits(batch)
+        return Hidden(logits, logits)
 
     def logits(self, batch: Batch) -> Tensor:
         tokens = batch.tokens

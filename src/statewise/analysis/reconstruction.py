@@ -120,7 +120,6 @@ def reconstruct(
     *,
     degree: int,
     radius: float,
-    progress: Callable[[int], None] | None = None,
 ) -> Reconstruction:
     """The map that `rides` imply. `degree`: the most streets in use that may leave a crossing; `radius`: how far a new
     street may lead, as `StreetMap.near` measures it. Of crossings that do equally well the nearest is taken."""
@@ -133,10 +132,8 @@ def reconstruct(
         return nearby[crossing]
 
     failed = 0
-    for number, ride in enumerate(rides):
+    for ride in rides:
         failed += not _make_ridable(streets, ride, near)
-        if progress is not None:
-            progress(number + 1)
     added = set(streets.new)
 
     def street(slot: int, end: int) -> Street:

@@ -31,7 +31,6 @@ class StreetMap:
             )
         assert neighbour.shape == (len(names), len(HEADINGS))
         self.names, self.neighbour, self.places = list(names), neighbour.astype(np.int32), places
-        self.numbers = {name: number for number, name in enumerate(self.names)}
 
     def __len__(self) -> int:
         return len(self.names)
