@@ -116,6 +116,33 @@ def test_what_each_place_of_a_plain_transformer_contributes(fields):
             assert (wanted > 0) == (place <= at[row])
 
 
+def _squares(predictor, tokens, at, source):
+    """(B, S, places from `source` on): squared norms of what the losses send to the parameters as used there."""
+    traced = predictor.trace(tokens, at, source)
+    gradients = torch.autograd.grad(traced.losses.sum(), [use.output for use in traced.uses], allow_unused=True)
+    shape = len(tokens), len(predictor.slots), tokens.shape[1] - source
+    every = [(gradient * use.weight).view(*shape, -1).square().sum(-1)
+             for gradient, use in zip(gradients, traced.uses) if gradient is not None]  # fmt: skip
+    return traced.losses.detach(), sum(every)
+
+
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+@pytest.mark.parametrize(
+    "variant", ["gpt", "standard", "sps", "double_memory", "delayed_state", "reverse_sps", "strict"]
+)
+def test_what_lies_before_the_source_need_not_be_traced(variant, positions):
+    backbone = tiny_gpt(positions=positions) if variant == "gpt" else made(variant, positions=positions)
+    spread_weights(backbone)
+    tokens = torch.from_numpy(task(rows=3, places=12).held_out().tokens)
+    tokens[1:, :7] = tokens[0, :7]
+    at, predictor = torch.tensor([7, 10, 8]), head_predictor(backbone.eval())
+    whole_losses, whole = _squares(predictor, tokens, at, 0)
+    losses, later = _squares(predictor, tokens, at, 7)
+    torch.testing.assert_close(losses, whole_losses)
+    torch.testing.assert_close(later, whole[:, :, 7:])
+    assert (later > 0).any(dim=2).all(dim=0).any()
+
+
 def test_before_the_streams_part_there_is_one_slot():
     """What is measured is the model as it stands, not what it is to become."""
     parted, young = made("standard"), made("sps", separate_from=0.5)

@@ -97,21 +97,21 @@ class GradientRatio(Analysis):
     def _norms(self, predictor: Traceable, row: np.ndarray, source: int, offsets: np.ndarray) -> np.ndarray:
         """(offsets, slots): norms of the gradients that the losses send to the parameters as used at `source`."""
         # A row for each loss, though all read the same: one row with a batch of cotangents (`is_grads_batched`) would
-        # do, if vmap could go back through attention by blocks. The head is applied where it is asked alone.
+        # do, if vmap could go back through attention. The head is applied where it is asked alone.
         found = []
         for first in range(0, len(offsets), self.config.rows):
             some = offsets[first : first + self.config.rows]
             tokens = torch.from_numpy(np.tile(row[: source + some[-1] + 2], (len(some), 1)))
-            traced = predictor.trace(tokens, torch.from_numpy(source + some))
+            traced = predictor.trace(tokens, torch.from_numpy(source + some), source)
             outputs = [use.output for use in traced.uses]
             gradients = torch.autograd.grad(traced.losses.sum(), outputs, allow_unused=True)
-            shape = len(some), len(predictor.slots), tokens.shape[1]
+            shape = len(some), len(predictor.slots), tokens.shape[1] - source
             squares = torch.zeros(len(some), len(predictor.slots), dtype=torch.float64)
             for use, gradient in zip(traced.uses, gradients):
                 if gradient is not None:
                     # What rows or slots shared would hold the sum of their gradients.
                     assert gradient.shape[:-1].numel() == math.prod(shape), "a use that is not each slot's own"
-                    here = (gradient * use.weight).view(*shape, -1)[:, :, source]
+                    here = (gradient * use.weight).view(*shape, -1)[:, :, 0]
                     squares += here.double().square().sum(-1).cpu()
             found.append(squares.sqrt().numpy())
         return np.concatenate(found)

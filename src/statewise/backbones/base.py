@@ -56,10 +56,10 @@ class Backbone(nn.Module, ABC):
         state, readout = self(tokens, cache=cache)
         return Hidden(state[:, -1:], readout[:, -1:])
 
-    def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
+    def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
         """(B, S, T, D) and the number of the slot that is the readout: `forward` with every map applied to every slot
         of every position of every row, used or not, so that it can be followed what each contributes."""
-        return self(tokens).readout[:, None], 0
+        return self(tokens, cache=cache).readout[:, None], 0
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:

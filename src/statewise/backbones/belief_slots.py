@@ -227,7 +227,7 @@ class BeliefSlots(Carrying):
             found = torch.where(held.of(documents)[..., None], held.state.flatten(1)[:, None], found)
         return found
 
-    def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
+    def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
         """Raises `ValueError`: what a chunk contributes to the next goes through a state that many positions share."""
         raise ValueError("of belief_slots not every use can be followed: gradient-ratio goes with gpt and two_stream")
 

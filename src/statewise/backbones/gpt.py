@@ -100,9 +100,9 @@ class GPT(Branching):
             around.cache.advance(x.shape[1])
         return Hidden(state=x, readout=x)
 
-    def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
+    def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
         """See `Backbone.all_slots`."""
-        return self.last(self.trunk(tokens, by_row=True)).readout[:, None], 0
+        return self.last(self.trunk(tokens, cache=cache, by_row=True)).readout[:, None], 0
 
     def make_branch(self) -> Branch:
         """A new last block with its norm."""

@@ -255,11 +255,11 @@ class TwoStream(Limitable):
             self._run(self._slots(tokens[:, :-1], (INPUT,)), (INPUT,), (INPUT,), reach, None, cache)
         return self(tokens[:, -1:], cache=cache)
 
-    def all_slots(self, tokens: Tensor) -> tuple[Tensor, int]:
+    def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
         """See `Backbone.all_slots`."""
         variant, reach = self._now()
         streams = variant.streams
-        x = self._run(self._slots(tokens, streams), streams, streams, reach, None, None, whole=True)
+        x = self._run(self._slots(tokens, streams), streams, streams, reach, None, cache, whole=True)
         return x, streams.index(variant.readout)
 
     def limited(self, places: int) -> TwoStream:

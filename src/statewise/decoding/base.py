@@ -95,9 +95,10 @@ class Traceable(ABC):
         """What a place is made of: the input alone, or the input and the slot that predicts."""
 
     @abstractmethod
-    def trace(self, tokens: Tensor, places: Tensor) -> Traced:
+    def trace(self, tokens: Tensor, places: Tensor, source: int = 0) -> Traced:
         """Reads `tokens` (B, T) and predicts, with gradients, the token behind place `places[b]` of each row b;
-        `places` (B,), each below T - 1. The vocabulary head is no use."""
+        `places` (B,), each below T - 1. The rows do not differ before `source`; what is there is read once, without
+        gradients: the uses are those of the places from `source` on. The vocabulary head is no use."""
 
 
 class StateLimiter(ABC):

@@ -246,14 +246,20 @@ class HeadPredictor(CausalPredictor, Traceable):
         """See `Traceable.slots`."""
         return self.backbone.slots
 
-    def trace(self, tokens: Tensor, places: Tensor) -> Traced:
+    def trace(self, tokens: Tensor, places: Tensor, source: int = 0) -> Traced:
         """See `Traceable.trace`."""
         tokens, places = tokens.to(self.device), places.to(self.device)
         rows = torch.arange(len(tokens), device=self.device)
+        cache = None
+        if source:
+            cache = self.backbone.make_cache()
+            with torch.no_grad():
+                self.backbone(tokens[:1, :source], cache=cache)
+            cache.reorder(torch.zeros_like(rows))
         with torch.enable_grad():
             with recorded_uses(self.backbone) as uses:
-                slots, readout = self.backbone.all_slots(tokens)
-            logits = precise(self.backbone.logits(slots[rows, readout, places]))
+                slots, readout = self.backbone.all_slots(tokens[:, source:], cache=cache)
+            logits = precise(self.backbone.logits(slots[rows, readout, places - source]))
             return Traced(F.cross_entropy(logits, tokens[rows, places + 1], reduction="none"), uses)
 
 
