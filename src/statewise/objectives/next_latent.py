@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.decoding.base import Drafter, FutureReader
 from statewise.nn.norm import RMSNorm, make_norm
+from statewise.objectives import head_divergence
 from statewise.objectives.base import (
     CausalCursor,
     HeadPredictor,
@@ -31,6 +32,7 @@ from statewise.objectives.base import (
     token_loss,
     token_targets,
 )
+from statewise.objectives.head_divergence import fits_whole
 from statewise.objectives.head_loss import head_loss
 from statewise.types import Batch, Loss, Part
 
@@ -139,30 +141,30 @@ class NextLatent(Objective):
         readout = hidden.readout[:, first - 1 : end - 1]
         goal = hidden.state.detach() if config.stop_gradient else hidden.state
         goal_log_probs = None
-        if config.kl_weight:
+        steps = min(config.horizon, batch.tokens.shape[1] - 1)
+        targets, weight = token_targets(batch), self.backbone.head_weight()
+        if config.kl_weight and fits_whole((1 + steps) * targets.numel(), len(weight), weight.device):
             log_probs = precise(self.backbone.logits(readout)).log_softmax(-1)
             goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch)
             total = token_loss(log_probs, batch)
         else:
-            total = head_loss(readout, self.backbone.head_weight(), token_targets(batch))
+            total = head_loss(readout, weight, targets)
         parts = {"next_token": Part(total, counts["next_token"], 1.0)}
-        steps = min(config.horizon, batch.tokens.shape[1] - 1)
         latent, kl = [], []
         for step, rolled in enumerate(self.dynamics.rollout(hidden.state, batch.tokens, self.backbone, steps), 1):
             if config.latent_weight:
                 distance = F.smooth_l1_loss(rolled, goal[:, step:], reduction="none").mean(-1)
                 latent.append((distance * follows(batch, step)).sum())
-            if goal_log_probs is not None:
+            if config.kl_weight:
                 start, stop = reached_columns(batch, step)
                 ahead = self.backbone.read_off(rolled[:, start - step : stop - step])
-                log_probs = self.backbone.logits(ahead, frozen=True)
-                divergence = F.kl_div(
-                    precise(log_probs).log_softmax(-1),
-                    goal_log_probs[:, start - first + 1 :],
-                    reduction="none",
-                    log_target=True,
-                ).sum(-1)
-                kl.append((divergence * predicts(batch, step)).sum())
+                counted = predicts(batch, step)
+                if goal_log_probs is not None:
+                    wanted = goal_log_probs[:, start - first + 1 :]
+                    kl.append(head_divergence.whole(ahead, wanted, weight.detach(), counted))
+                else:
+                    known = self.backbone.read_off(goal[:, start:stop])
+                    kl.append(head_divergence.blockwise(ahead, known, weight, counted))
         if config.latent_weight:
             parts["latent"] = Part(self._per_step(latent, goal), counts["latent"], config.latent_weight)
         if config.kl_weight:

@@ -1,0 +1,94 @@
+"""How far what a vocabulary head says of one vector is from what it says of another, without keeping logits.
+
+As `head_loss`, and for the same reason: next-latent prediction compares two distributions over the vocabulary at every
+step of its rollout, which would be more logits than the loss of the tokens itself needs. The head is frozen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from statewise.objectives.base import precise
+from statewise.objectives.head_loss import BLOCK, WHOLE_UP_TO, product_dtype
+
+
+def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:
+    """Whether the logits of so many positions are few enough to be kept."""
+    return positions * vocabulary <= WHOLE_UP_TO["cpu" if device.type == "cpu" else "cuda"]
+
+
+def whole(ahead: Tensor, known_log_probs: Tensor, weight: Tensor, counted: Tensor) -> Tensor:
+    """`blockwise` with all logits at once; what is known is given as log-probabilities (..., V), which several calls
+    may share."""
+    log_probs = precise(F.linear(ahead, weight)).log_softmax(-1)
+    divergence = F.kl_div(log_probs, known_log_probs, reduction="none", log_target=True).sum(-1)
+    return (divergence * counted).sum()
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def blockwise(ahead: Tensor, known: Tensor, weight: Tensor, counted: Tensor, rows: int | None = None) -> Tensor:
+    """Scalar: summed divergence KL(p(known) || p(ahead)) in nats, p the softmax of `weight` times a vector; next-latent
+    prediction, equation 4.
+
+    `ahead`, `known` (..., D), `weight` (V, D), which gets no gradient; `counted` (...) bool: other positions add
+    nothing. `rows`: positions at a time. Under autocast products are taken in its precision; the softmax and all sums
+    in float32 or better.
+    """
+    rows = rows or max(1, BLOCK["cpu" if ahead.device.type == "cpu" else "cuda"] // len(weight))
+    flat = ahead.reshape(-1, ahead.shape[-1]), known.reshape(-1, known.shape[-1])
+    total: Tensor = _HeadDivergence.apply(*flat, weight.detach(), counted.flatten(), rows, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    return total
+
+
+class _HeadDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, ahead: Tensor, known: Tensor, weight: Tensor, counted: Tensor, rows: int, learning: bool
+    ) -> Tensor:
+        dtype = product_dtype(ahead)
+        total = ahead.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
+        gradients = tuple(
+            torch.empty_like(side) if learning and needed else None
+            for side, needed in zip((ahead, known), ctx.needs_input_grad)
+        )
+        with torch.autocast(ahead.device.type, enabled=False):
+            matrix = weight.to(dtype)
+            for start in range(0, len(ahead), rows):
+                block = slice(start, start + rows)
+                pair = ahead[block].to(dtype), known[block].to(dtype)
+                total += one_block(pair, matrix, counted[block], block, gradients)
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = ahead.dtype, known.dtype
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = (
+            None if gradient is None else (gradient * factor).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes)
+        )  # fmt: skip
+        return *scaled, None, None, None, None
+
+
+def one_block(
+    pair: tuple[Tensor, Tensor], matrix: Tensor, counted: Tensor, block: slice, gradients: tuple[Tensor | None, ...]
+) -> Tensor:
+    """Scalar: the divergence of the block `pair`, (n, D) each, whose parts it writes into the gradients (N, D) that are
+    wanted. Logits are dropped on return."""
+    exact = torch.promote_types(matrix.dtype, torch.float32)
+    log_ahead, log_known = (torch.log_softmax(torch.mm(side, matrix.t()), -1, dtype=exact) for side in pair)
+    known = log_known.exp()
+    excess = known * (log_known - log_ahead)
+    divergence = excess.sum(-1, keepdim=True)
+    counts = counted[:, None]
+    of_ahead, of_known = gradients
+    if of_ahead is not None:
+        of_ahead[block] = torch.mm((log_ahead.exp_() - known).to(matrix.dtype), matrix) * counts
+    if of_known is not None:
+        of_known[block] = torch.mm((excess - known * divergence).to(matrix.dtype), matrix) * counts
+    return (divergence * counts).sum()
