@@ -194,7 +194,8 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
     assert apart.p_value > 0.99
     for text in (found.as_text(), found.as_markdown()):
         assert "next_latent is better than next_token" in text
-        assert "next_token equals, within 0.1, teacherless" in text
+        assert "next_token equals, within 0.1, next_latent" in text
+        assert "within 0.1, teacherless" not in text  # one seed
         assert "One seed, so neither interval nor test: teacherless." in text
     assert json.loads(found.as_json())["claims"][1]["p_value"] is None
     page = found.write(tmp_path / "report")[-1].read_text()
@@ -203,6 +204,11 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
     assert plain.claims == []
     assert "claim about" not in plain.as_text()
     assert "<h2>Tests</h2>" not in plain.write(tmp_path / "plain")[-1].read_text()
+    alone = compare([folders[0], folders[6]], margin=0.1)
+    assert [claim.p_value for claim in alone.claims] == [None]
+    assert "claim about" not in alone.as_text() + alone.as_markdown()
+    assert "neither interval nor test: next_token; teacherless." in alone.as_text()
+    assert "<h2>Tests</h2>" not in alone.write(tmp_path / "alone")[-1].read_text()
 
 
 def test_better_is_less_where_less_is_better(tmp_path):

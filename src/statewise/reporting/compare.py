@@ -90,14 +90,18 @@ class Comparison:
         return header, rows
 
     def claims_table(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows: a line a claim."""
+        """Header and rows: a line a claim that could be tested."""
         words = {"better": "is better than", "equal": f"equals, within {self.margin},"}
         header = [f"claim about {self.headline.metric}", "difference of means", "p"]
         rows = [
             [f"{claim.group} {words[claim.kind]} {claim.other}", number(claim.difference), number(claim.p_value)]
-            for claim in self.claims
+            for claim in self._tested()
         ]
         return header, rows
+
+    def _tested(self) -> list[Claim]:
+        """A group of one seed is tested against none, which `notes` say."""
+        return [claim for claim in self.claims if claim.p_value is not None]
 
     def notes(self) -> list[str]:
         """What a reader must know beside the table."""
@@ -126,7 +130,7 @@ class Comparison:
 
     def claims_notes(self) -> list[str]:
         """How the claims were tested."""
-        found = {claim.kind for claim in self.claims}
+        found = {claim.kind for claim in self._tested()}
         notes = []
         if "better" in found:
             notes.append("Better: Welch's one-sided t-test; a small p speaks for the claim.")
@@ -135,14 +139,14 @@ class Comparison:
                 f"Equal: two one-sided Welch tests (TOST) that the means differ by less than {self.margin}; a small p "
                 "speaks for equality."
             )
-        if len(self.claims) > 1:
+        if len(self._tested()) > 1:
             notes.append("Each p stands for itself: it is not adjusted for their number.")
         return notes
 
     def as_text(self) -> str:
         """The table for a terminal."""
         parts = [text_table(*self.table())]
-        if self.claims:
+        if self._tested():
             parts.append(text_table(*self.claims_table()))
         if any(len(group.members) > 1 for group in self.groups):
             parts.append(text_table(*self.seeds_table()))
@@ -150,7 +154,7 @@ class Comparison:
 
     def as_markdown(self) -> str:
         """The same as Markdown."""
-        claims = [markdown_table(*self.claims_table()), "\n".join(self.claims_notes())] if self.claims else []
+        claims = [markdown_table(*self.claims_table()), "\n".join(self.claims_notes())] if self._tested() else []
         return "\n\n".join([
             markdown_table(*self.table()), "\n".join(self.notes()), *claims, markdown_table(*self.seeds_table()),
         ]) + "\n"  # fmt: skip
