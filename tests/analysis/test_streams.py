@@ -202,6 +202,22 @@ def test_restricted_state_is_the_difference_of_the_losses():
     assert found.metrics["positions"] == len(beyond)
 
 
+def test_the_error_of_the_rise_is_over_sequences():
+    """Sequences of equal length: then the rise is the mean of theirs, and its error that of a mean."""
+    predictor, held_out = head_predictor(made("sps")), task(rows=7, places=9)
+    analysis = make_analysis("restricted-state", keep=3)
+    alone = []
+    for row in range(7):
+        examples = held_out.held_out()
+        one = Examples(examples.tokens[row : row + 1], examples.lengths[:1], examples.prompt_lengths[:1], None)
+        alone.append(analysis.analyze(subject(predictor, FixedTask(one))).metrics)
+    found = analysis.analyze(subject(predictor, held_out)).metrics
+    rises = [metrics["rise"] for metrics in alone]
+    assert found["rise"] == pytest.approx(np.mean(rises))
+    assert found["rise_standard_error"] == pytest.approx(np.std(rises, ddof=1) / 7**0.5)
+    assert "rise_standard_error" not in alone[0]
+
+
 @pytest.mark.parametrize(("logits", "rows"), [(2**26, [16, 4]), (14 * VOCABULARY * 3, [3] * 6 + [2]), (1, [1] * 20)])
 def test_the_state_is_restricted_of_as_many_rows_as_their_logits_allow(logits, rows, monkeypatch):
     predictor, held_out = head_predictor(made("sps")), task(rows=20)

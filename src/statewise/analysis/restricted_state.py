@@ -46,14 +46,15 @@ class RestrictedState(Analysis):
         self.config = config
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics `rise` (nats a token, over positions that lie beyond the restriction), `loss` and `restricted_loss`
-        there; the rise by position as a curve."""
+        """Metrics `rise` (nats a token, over positions that lie beyond the restriction) with its standard error over
+        sequences, `loss` and `restricted_loss` there; the rise by position as a curve."""
         config, predictor = self.config, subject.model.predictor
         if not isinstance(predictor, StateLimiter):
             raise ValueError("restricted-state needs a model whose state can be restricted: the backbone two_stream")
         limited = predictor.limited(config.keep)
         sums = np.zeros((2, config.positions))
         counts = np.zeros(config.positions, np.int64)
+        by_row = []  # (rise, positions) beyond the restriction
         examples = subject.task.held_out(config.sequences)
         for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):
             batch = collate(part)
@@ -61,15 +62,18 @@ class RestrictedState(Analysis):
             place = positions(part)[:, 1:]
             seen = scored & (place <= config.positions)  # the loss of a token is that of the position before it
             np.add.at(counts, place[seen] - 1, 1)
-            for which, model in enumerate((predictor, limited)):
-                np.add.at(sums[which], place[seen] - 1, losses(model, batch)[seen])
+            found = [losses(model, batch) for model in (predictor, limited)]
+            for which, nats in enumerate(found):
+                np.add.at(sums[which], place[seen] - 1, nats[seen])
+            far = seen & (place > config.keep)
+            by_row.append(np.stack([np.where(far, found[1] - found[0], 0).sum(1), far.sum(1)]))
         there = np.flatnonzero(counts)
         beyond = there[there >= config.keep]
         if not len(beyond):
             raise ValueError(f"no held-out document has more than {config.keep} tokens: set --keep lower")
         rise = (sums[1] - sums[0])[there] / counts[there]
         loss, restricted = sums[:, beyond].sum(1) / counts[beyond].sum()
-        metrics = {"rise": restricted - loss, "loss": loss, "restricted_loss": restricted,
+        metrics = {"rise": restricted - loss, **_error_of_rise(*np.concatenate(by_row, axis=1)), "loss": loss, "restricted_loss": restricted,
                    "positions": int(counts[beyond].sum())}  # fmt: skip
         curves = smoothed(f"kept keys of {config.keep} places", there.astype(float) + 1, rise)
         details = {"position": (there + 1).tolist(), "rise": rise.tolist(), "count": counts[there].tolist()}
@@ -78,6 +82,16 @@ class RestrictedState(Analysis):
             [Panel("position in the document", "rise of the loss (nats)", curves)],
             details,
         )
+
+
+def _error_of_rise(sums: np.ndarray, counts: np.ndarray) -> dict[str, float]:
+    """Standard error of sum(sums) / sum(counts), where sequences, (n,) each, are independent and tokens of one need not
+    be. Of one sequence there is none."""
+    n = len(sums)
+    if n == 1:
+        return {}
+    apart = sums - sums.sum() / counts.sum() * counts
+    return {"rise_standard_error": np.sqrt(n / (n - 1) * (apart**2).sum()) / counts.sum()}
 
 
 def losses(predictor: Predictor, batch: Batch) -> np.ndarray:
