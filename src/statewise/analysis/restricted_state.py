@@ -73,8 +73,13 @@ class RestrictedState(Analysis):
             raise ValueError(f"no held-out document has more than {config.keep} tokens: set --keep lower")
         rise = (sums[1] - sums[0])[there] / counts[there]
         loss, restricted = sums[:, beyond].sum(1) / counts[beyond].sum()
-        metrics = {"rise": restricted - loss, **_error_of_rise(*np.concatenate(by_row, axis=1)), "loss": loss, "restricted_loss": restricted,
-                   "positions": int(counts[beyond].sum())}  # fmt: skip
+        metrics = {
+            "rise": restricted - loss,
+            **_error_of_rise(*np.concatenate(by_row, axis=1)),
+            "loss": loss,
+            "restricted_loss": restricted,
+            "positions": counts[beyond].sum(),
+        }
         curves = smoothed(f"kept keys of {config.keep} places", there.astype(float) + 1, rise)
         details = {"position": (there + 1).tolist(), "rise": rise.tolist(), "count": counts[there].tolist()}
         return Findings(
