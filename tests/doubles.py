@@ -21,6 +21,7 @@ from statewise.evaluation import complete
 from statewise.experiment import make_decoder
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
+from statewise.run import Run
 from statewise.tasks.base import Task
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.folder import Corpus
@@ -357,3 +358,26 @@ class WorldPredictor(Predictor):
     def logits(self, batch: Batch) -> Tensor:
         tokens = batch.tokens
         return torch.stack([self.next_logits(tokens[:, :end]) for end in range(1, tokens.shape[1] + 1)], 1)
+
+
+def make_run(folder: Path, seed: int, accuracy: float, objective: str = "next_token", **trainer: Any) -> Path:
+    """A run directory as training leaves it, evaluated once."""
+    recipe = {
+        "task": {"name": "path_star", "degree": 2},
+        "backbone": {"name": "gpt"},
+        "objective": {"name": objective},
+        "trainer": {"steps": 10, **trainer},
+        "seed": seed,
+    }
+    run = Run.create(folder, recipe, {}, overwrite=False)
+    for step in (5, 10):
+        run.log({"kind": "train", "step": step, "next_token": 1.0 / step, "loss": 1.0 / step, "seconds": step})
+        run.log({"kind": "evaluation", "step": step, "path_accuracy": accuracy, "loss": 0.5, "seconds": step})
+    run.log({"kind": "end", "step": 10, "reason": "steps", "seconds": 10.0})
+    sample = {"prompt": "<script>", "truth": "1,2", "predicted": "1,3"}
+    headline = {"metric": "path_accuracy", "higher_is_better": True, "solved_at": 0.99}
+    run.write_report("evaluation", {
+        "checkpoint": 10, "headline": headline, "chance": {"path_accuracy": 0.5},
+        "metrics": {"path_accuracy": accuracy, "loss": 0.5}, "num": 10, "samples": [sample],
+    })  # fmt: skip
+    return folder

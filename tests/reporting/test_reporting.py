@@ -2,6 +2,7 @@ import json
 import re
 
 import pytest
+from doubles import make_run
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -12,28 +13,6 @@ from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
 from statewise.reporting.tables import markdown_table, number, text_table
 from statewise.run import Run
-
-
-def make_run(folder, seed, accuracy, objective="next_token", **trainer):
-    recipe = {
-        "task": {"name": "path_star", "degree": 2},
-        "backbone": {"name": "gpt"},
-        "objective": {"name": objective},
-        "trainer": {"steps": 10, **trainer},
-        "seed": seed,
-    }
-    run = Run.create(folder, recipe, {}, overwrite=False)
-    for step in (5, 10):
-        run.log({"kind": "train", "step": step, "next_token": 1.0 / step, "loss": 1.0 / step, "seconds": step})
-        run.log({"kind": "evaluation", "step": step, "path_accuracy": accuracy, "loss": 0.5, "seconds": step})
-    run.log({"kind": "end", "step": 10, "reason": "steps", "seconds": 10.0})
-    sample = {"prompt": "<script>", "truth": "1,2", "predicted": "1,3"}
-    headline = {"metric": "path_accuracy", "higher_is_better": True, "solved_at": 0.99}
-    run.write_report("evaluation", {
-        "checkpoint": 10, "headline": headline, "chance": {"path_accuracy": 0.5},
-        "metrics": {"path_accuracy": accuracy, "loss": 0.5}, "num": 10, "samples": [sample],
-    })  # fmt: skip
-    return folder
 
 
 def test_groups_are_runs_that_differ_in_the_seed_alone(tmp_path):

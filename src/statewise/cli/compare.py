@@ -18,7 +18,8 @@ def run(words: list[str]) -> int:
         "  statewise compare runs/gpt runs/nl --out report --metrics all\n\n"
         "The second also tests, over seeds and by the task's headline metric, whether the group of runs/nl is better\n"
         "than each other group, and whether any two groups are equal to within 0.01. The third adds what\n"
-        "`statewise analyze` found of every run, and the pictures that it drew.",
+        "`statewise analyze` found of every run: metrics in the table, curves of all groups in one plot\n"
+        "(analyses.png), and the pictures that it drew (drawings.png).",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, or directories of several seeds")
     parser.add_argument(

@@ -11,6 +11,7 @@ from typing import Any
 
 from statewise.reporting.drawings import save_drawings
 from statewise.reporting.members import Member, alike
+from statewise.reporting.overlays import Overlay, overlays, save_overlays
 from statewise.reporting.plots import save_curves
 from statewise.reporting.statistics import Claim, Summary, equivalence, summarise, welch
 from statewise.reporting.tables import markdown_table, number, text_table
@@ -110,7 +111,7 @@ class Comparison:
         notes = [f"Answers are decoded greedily from the prompt; other {forced}" if decoded else f"All {forced}"]
         for name, content in self.groups[0].members[0].analyses.items():
             settings = ", ".join(f"{key} {value}" for key, value in content["settings"].items() if value is not None)
-            notes.append(f"By analyze {name} ({settings}): {', '.join(content['main'])}.")
+            notes.append(f"By analyze {name} ({settings}): {', '.join(content['main']) or 'curves'}.")
         if self.headline.solved_at is not None:
             notes.append(f"A run counts as solved from {self.headline.metric} {self.headline.solved_at:g} on.")
         if self.chance:
@@ -185,7 +186,7 @@ class Comparison:
 
         Raises `FileExistsError` if `folder` holds anything that is no report.
         """
-        names = ["table.md", "report.json", "curves.png", "drawings.png", "report.html"]
+        names = ["table.md", "report.json", "curves.png", "analyses.png", "drawings.png", "report.html"]
         if folder.exists():
             strangers = sorted({path.name for path in folder.iterdir()} - set(names))
             if strangers:
@@ -196,13 +197,23 @@ class Comparison:
         write_atomically(folder / "table.md", self.as_markdown().encode())
         write_atomically(folder / "report.json", self.as_json().encode())
         save_curves(self, folder / "curves.png")
-        drawings = self.drawings()
+        drawings, without = self.drawings(), set()
         if drawings:
             save_drawings(drawings, folder / "drawings.png")
+        else:
+            without.add("drawings.png")
+        if self.overlays():
+            save_overlays(self, folder / "analyses.png")
+        else:
+            without.add("analyses.png")
         from statewise.reporting.html import page
 
         write_atomically(folder / "report.html", page(self).encode())
-        return [folder / name for name in names if drawings or name != "drawings.png"]
+        return [folder / name for name in names if name not in without]
+
+    def overlays(self) -> list[Overlay]:
+        """The curves that analyses found of every run, a plot a panel."""
+        return overlays(self.groups)
 
     def drawings(self) -> list[dict[str, Any]]:
         """The pictures that analyses made of each group's first run, named by the group."""

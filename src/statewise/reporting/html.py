@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from statewise.reporting.drawings import figure as drawing_figure
+from statewise.reporting.overlays import overlay_figure
 from statewise.reporting.plots import COLOURS, curve, panels
 from statewise.reporting.star_graphs import draw
 
@@ -44,6 +45,9 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 {% for note in claims_notes %}<p class="note">{{ note }}</p>{% endfor %}{% endif %}
 <h2>Curves</h2>
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
+{% if overlays %}<h2>Analyses</h2>
+<p class="note">Means over seeds.</p>
+<div class="curves">{% for figure in overlays %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
 {% if drawings %}<h2>Drawings</h2>
 <p class="note">Drag to move, scroll to come closer, point at a line to see its name.</p>
 <div class="curves">{% for figure in drawings %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
@@ -86,6 +90,10 @@ def page(comparison: Comparison) -> str:
                                          config={"displayModeBar": False, "responsive": True}))  # fmt: skip
     drawn_maps = [drawing_figure(drawing).update_layout(height=560, title_font_size=13, showlegend=False)
                   for drawing in comparison.drawings()]  # fmt: skip
+    labels = [group.label for group in comparison.groups]
+    overlays = [plotly.io.to_html(overlay_figure(go, overlay, labels), full_html=False, include_plotlyjs=False,
+                                  config={"displayModeBar": False, "responsive": True})
+                for overlay in comparison.overlays()]  # fmt: skip
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
     claims_header, claims_rows = comparison.claims_table()
@@ -94,12 +102,12 @@ def page(comparison: Comparison) -> str:
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]
     return template.render(
-        labels=[group.label for group in comparison.groups],
+        labels=labels,
         task=members[0].recipe["task"]["name"],
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
         header=header, rows=rows, notes=comparison.notes(),
         claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
-        figures=figures,
+        figures=figures, overlays=overlays,
         drawings=[plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True})
                   for one in drawn_maps],
         examples=examples,

@@ -37,9 +37,10 @@ class Member:
         analyses = {}
         for name in run.reports() if with_analyses else ():
             content = run.report(name)
-            # Others are evaluations, of analyses that compare nothing, or of another checkpoint than the one evaluated.
-            compares = content and content.get("main") and content["checkpoint"] == report["checkpoint"]
-            if content and compares and "-checkpoint-" not in name:
+            # Others are evaluations and the like, or of another checkpoint than the one evaluated.
+            if not content or "panels" not in content or "-checkpoint-" in name:
+                continue
+            if content["checkpoint"] == report["checkpoint"]:
                 analyses[name] = content
         return cls(folder, run.recipe(), [{"reason": "not ended", **record} for record in records], report, analyses)
 

@@ -1,0 +1,108 @@
+"""What analyses found of runs, in a comparison: metrics in the table, curves in one plot."""
+
+import pytest
+from doubles import make_run
+
+from statewise.reporting.compare import compare
+from statewise.run import Run
+
+
+def line(label, x, y, role="line"):
+    return {"label": label, "x": x, "y": y, "role": role}
+
+
+def panel(curves, shares=False):
+    return {"x_title": "rides", "y_title": "streets", "curves": curves, "shares": shares}
+
+
+def analysed(folder, name, panels=(), main=(), checkpoint=10, **settings):
+    content = {
+        "checkpoint": checkpoint, "settings": settings, "metrics": dict.fromkeys(main, 0.25), "main": list(main),
+        "panels": list(panels), "drawings": [], "details": {}, "notes": [],
+    }  # fmt: skip
+    Run(folder).write_report(name, content)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two seeds of next_token, one of next_latent."""
+    made = [make_run(tmp_path / f"a{seed}", seed, 0.5) for seed in (1, 2)]
+    return [*made, make_run(tmp_path / "b1", 1, 0.9, "next_latent")]
+
+
+def test_metrics_of_analyses_stand_in_the_table_when_asked_for(folders):
+    for folder in folders:
+        analysed(folder, "map", main=["new_streets"], sequences=100)
+    assert "new_streets" not in compare(folders).as_text()
+    text = compare(folders, metrics="all").as_text()
+    assert "new_streets" in text
+    assert "By analyze map (sequences 100): new_streets." in text
+    assert list(compare(folders, metrics="new_streets").groups[0].metrics) == ["path_accuracy", "loss", "new_streets"]
+    with pytest.raises(ValueError, match="not every run has the metric 'old_streets'"):
+        compare(folders, metrics="old_streets")
+
+
+def test_what_not_every_run_has_is_left_out_and_other_settings_are_refused(folders):
+    analysed(folders[0], "map", main=["new_streets"], sequences=100)
+    assert compare(folders, metrics="all").groups[0].members[0].analyses == {}
+    for folder in folders[1:]:
+        analysed(folder, "map", main=["new_streets"], sequences=200)
+    with pytest.raises(ValueError, match=r"map with different settings \(sequences 100 and 200"):
+        compare(folders, metrics="all")
+
+
+def test_an_analysis_of_another_checkpoint_than_the_one_evaluated_does_not_count(folders):
+    for folder in folders:
+        analysed(folder, "map", main=["new_streets"], checkpoint=5 if folder == folders[0] else 10)
+    assert "new_streets" not in compare(folders, metrics="all").as_text()
+
+
+def test_curves_are_means_over_seeds(folders, tmp_path):
+    """Also where a seed was looked at in other places: there its value is taken from between its neighbours."""
+    found = ([0, 2, 4], [0.0, 4.0, 8.0]), ([0, 1, 4, 5], [2.0, 3.0, 6.0, 100.0]), ([0, 4], [1.0, 1.0])
+    for folder, (x, y) in zip(folders, found):
+        step = 10 * (1 + folders.index(folder))
+        control = line("constant", [0, 1], [0.0, 0.0], "control")
+        analysed(folder, "probe", [panel([line(f"step {step}", x, y), control], shares=True)])
+    compared = compare(folders, metrics="all")
+    (overlay,) = compared.overlays()
+    assert (overlay.title, overlay.x_title, overlay.y_title, overlay.shares) == ("probe", "rides", "streets", True)
+    first, second = overlay.strands
+    assert (first.group, first.kind, first.x) == (0, "", [0, 1, 2, 4])
+    assert first.y == pytest.approx([1.0, 2.5, 4.0, 7.0])
+    assert (second.group, second.x, second.y) == (1, [0, 4], [1.0, 1.0])
+    written = {path.name: path for path in compared.write(tmp_path / "report")}
+    assert written["analyses.png"].read_bytes().startswith(b"\x89PNG")
+    assert "<h2>Analyses</h2>" in written["report.html"].read_text()
+    plain = compare(folders)
+    assert plain.overlays() == []
+    again = {path.name: path for path in plain.write(tmp_path / "plain")}
+    assert "analyses.png" not in again
+    assert "<h2>Analyses</h2>" not in again["report.html"].read_text()
+
+
+def test_several_curves_of_a_panel_are_told_apart_by_name(folders):
+    """One group has both slots, the other but the first; a panel that a run lacks is not shown."""
+    both = [line("input", [1, 2], [1.0, 1.0]), line("prediction", [1, 2], [3.0, 3.0])]
+    for folder in folders:
+        curves = both[:1] if folder == folders[2] else both
+        analysed(folder, "ratio", [panel(curves), panel([] if folder == folders[2] else curves)])
+    (overlay,) = compare(folders, metrics="all").overlays()
+    assert [(one.group, one.kind) for one in overlay.strands] == [
+        (0, "input"),
+        (0, "prediction"),
+        (1, "input"),
+    ]
+    assert overlay.kinds == ["input", "prediction"]
+
+
+def test_a_curve_that_one_seed_lacks_is_not_shown_for_the_group(folders):
+    for folder in folders:
+        curves = [line("input", [1], [1.0]), line("prediction", [1], [1.0])]
+        analysed(folder, "ratio", [panel(curves[:1] if folder == folders[1] else curves)])
+    (overlay,) = compare(folders, metrics="all").overlays()
+    assert [(one.group, one.kind) for one in overlay.strands] == [
+        (0, "input"),
+        (1, "input"),
+        (1, "prediction"),
+    ]
