@@ -2,9 +2,9 @@
 
 python benchmarks/latent_divergence.py
 
-2,048 positions, width 512, vocabulary 16,384, a rollout of 4 steps, gradients of the rolled-out states taken. Keeping all
-logits, what is known is turned into probabilities once for all steps; in blocks, anew at each step. Each way runs in a
-process of its own, with the allocator settings that `statewise train` makes; the processes take turns.
+2,048 positions, width 512, vocabulary 16,384, a rollout of 4 steps, gradients of the rolled-out states taken. Keeping
+all logits, what is known is turned into probabilities once for all steps; in blocks, anew at each step. Each way runs
+in a process of its own, with the allocator settings that `statewise train` makes; the processes take turns.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 <h2>Curves</h2>
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
 {% if overlays %}<h2>Analyses</h2>
-<p class="note">Means over seeds.</p>
+<p class="note">Means over seeds; colours as in the table of results.</p>
 <div class="curves">{% for figure in overlays %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
 {% if drawings %}<h2>Drawings</h2>
 <p class="note">Drag to move, scroll to come closer, point at a line to see its name.</p>

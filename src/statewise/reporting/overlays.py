@@ -120,17 +120,22 @@ def save_overlays(comparison: Comparison, path: Path) -> None:
 
 
 def overlay_figure(go: Any, overlay: Overlay, labels: Sequence[str]) -> Any:
-    """One overlay for the page; `go` is plotly's."""
+    """One overlay for the page; `go` is plotly's. The colours of groups stand in the page's table, so that the legend
+    has the kinds alone."""
     figure = go.Figure()
     dashes = ("solid", "dash", "dot", "dashdot")
     for strand in overlay.strands:
         name = f"{labels[strand.group]}: {strand.kind}" if strand.kind else labels[strand.group]
         figure.add_scatter(
-            x=strand.x, y=strand.y, name=name, mode="lines+markers" if len(strand.x) <= 12 else "lines", marker_size=4,
+            x=strand.x, y=strand.y, name=name, showlegend=False, marker_size=4,
+            mode="lines+markers" if len(strand.x) <= 12 else "lines",
             line_color=COLOURS[strand.group % len(COLOURS)],
             line_dash=dashes[overlay.kinds.index(strand.kind) % len(dashes)],
             hovertemplate=f"{name}<br>%{{x}}: %{{y:.4f}}<extra></extra>",
         )  # fmt: skip
+    for number, kind in enumerate(overlay.kinds if len(overlay.kinds) > 1 else []):
+        figure.add_scatter(x=[None], y=[None], name=kind, mode="lines", line_color="#444",
+                           line_dash=dashes[number % len(dashes)])  # fmt: skip
     figure.update_layout(
         title={"text": overlay.title, "font_size": 14}, template="plotly_white", height=340, autosize=True,
         xaxis_title=overlay.x_title, yaxis_title=overlay.y_title,
