@@ -102,7 +102,8 @@ class Comparison:
 
     def _tested(self) -> list[Claim]:
         """A group of one seed is tested against none, which `notes` say."""
-        return [claim for claim in self.claims if claim.p_value is not None]
+        single = {group.label for group in self.groups if len(group.members) == 1}
+        return [claim for claim in self.claims if not {claim.group, claim.other} & single]
 
     def notes(self) -> list[str]:
         """What a reader must know beside the table."""
