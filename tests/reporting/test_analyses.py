@@ -106,3 +106,28 @@ def test_a_curve_that_one_seed_lacks_is_not_shown_for_the_group(folders):
         (1, "input"),
         (1, "prediction"),
     ]
+
+
+def test_relative_curves_are_what_lies_above_the_first_group(folders):
+    found = ([0, 2, 4], [0.0, 4.0, 8.0]), ([0, 2, 4], [2.0, 6.0, 10.0]), ([1, 2, 9], [5.0, 5.0, 5.0])
+    for folder, (x, y) in zip(folders, found):
+        analysed(folder, "probe", [panel([line("loss", x, y)], shares=True)])
+    (overlay,) = compare(folders, metrics="all", relative=True).overlays()
+    first, second = overlay.strands
+    assert (first.x, first.y) == ([0, 2, 4], [0.0, 0.0, 0.0])
+    assert (second.group, second.x, second.y) == (1, [1, 2], [2.0, 0.0])
+    assert not overlay.shares
+    assert overlay.y_title == "streets, less the first's"
+    with pytest.raises(ValueError, match="set --metrics all too"):
+        compare(folders, relative=True)
+
+
+def test_relative_to_a_group_without_a_curve_there_is_none(folders):
+    both = [line("input", [1, 2], [1.0, 1.0]), line("prediction", [1, 2], [3.0, 3.0])]
+    for folder in folders:
+        analysed(folder, "ratio", [panel(both if folder == folders[2] else both[:1])])
+    (overlay,) = compare(folders, metrics="all", relative=True).overlays()
+    assert [(one.group, one.kind, one.y) for one in overlay.strands] == [
+        (0, "input", [0.0, 0.0]),
+        (1, "input", [0.0, 0.0]),
+    ]

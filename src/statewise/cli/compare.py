@@ -36,6 +36,9 @@ def run(words: list[str]) -> int:
         default="evaluation",
         help="those of the evaluation (default); all, also of analyses that were made of every run; or names",
     )
+    parser.add_argument(
+        "--relative", action="store_true", help="show curves of analyses as differences from the first group's"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(words)
 
@@ -48,7 +51,9 @@ def run(words: list[str]) -> int:
 
     folders = [folder for name in options.runs for folder in runs(name)]
     better = None if options.better is None else runs(options.better)[0]
-    comparison = compare(folders, better=better, margin=options.margin, metrics=options.metrics)
+    comparison = compare(
+        folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative
+    )
     written = comparison.write(Path(options.out))
     print(comparison.as_json() if options.json else comparison.as_text())
     if not options.json:

@@ -11,7 +11,7 @@ from typing import Any
 
 from statewise.reporting.drawings import save_drawings
 from statewise.reporting.members import Member, alike
-from statewise.reporting.overlays import Overlay, overlays, save_overlays
+from statewise.reporting.overlays import Overlay, against_first, overlays, save_overlays
 from statewise.reporting.plots import save_curves
 from statewise.reporting.statistics import Claim, Summary, equivalence, summarise, welch
 from statewise.reporting.tables import markdown_table, number, text_table
@@ -45,6 +45,8 @@ class Comparison:
     """Within which differences count as none; None: equality was not asked for."""
     chosen: list[str]
     """The metrics that tables show behind the headline; empty: what every group has, but for the many positions."""
+    relative: bool = False
+    """Whether curves of analyses are shown as differences from the first group's."""
 
     def shown_metrics(self) -> list[str]:
         """The headline first, then what every group has; neither the many positions nor perplexity, which is
@@ -214,7 +216,8 @@ class Comparison:
 
     def overlays(self) -> list[Overlay]:
         """The curves that analyses found of every run, a plot a panel."""
-        return overlays(self.groups)
+        found = overlays(self.groups)
+        return [against_first(overlay) for overlay in found] if self.relative else found
 
     def drawings(self) -> list[dict[str, Any]]:
         """The pictures that analyses made of each group's first run, named by the group."""
@@ -227,7 +230,12 @@ class Comparison:
 
 
 def compare(
-    folders: Sequence[Path], *, better: Path | None = None, margin: float | None = None, metrics: str = "evaluation"
+    folders: Sequence[Path],
+    *,
+    better: Path | None = None,
+    margin: float | None = None,
+    metrics: str = "evaluation",
+    relative: bool = False,
 ) -> Comparison:
     """Compares complete runs. Raises `ValueError` for one that was not evaluated, or for different tasks.
 
@@ -236,7 +244,10 @@ def compare(
 
     `better`, one of the runs: its group is tested to be better, by the headline metric, than each other group.
     `margin`: every two groups are tested to be equal to within it.
+    `relative`: the curves of analyses are shown less those of the first group.
     """
+    if relative and metrics == "evaluation":
+        raise ValueError("an evaluation has no curves to show relative to the first group's: set --metrics all too")
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
     members = [Member.read(folder, with_analyses=metrics != "evaluation") for folder in folders]
@@ -286,7 +297,7 @@ def compare(
             there = ", ".join(groups[0].metrics)
             raise ValueError(f"not every run has the metric {name!r}: {missing[0]} does not; there are {there}")
     claims = _claims(groups, headline, better, margin)
-    return Comparison(groups, headline, chance, differences, claims, margin, chosen)
+    return Comparison(groups, headline, chance, differences, claims, margin, chosen, relative)
 
 
 def _group(label: str, members: list[Member], first: Group | None, headline: Headline) -> Group:

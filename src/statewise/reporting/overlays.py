@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,22 @@ def overlays(groups: Sequence[Group]) -> list[Overlay]:
             if {strand.group for strand in strands} == set(range(len(groups))):
                 found.append(Overlay(name, panel["x_title"], panel["y_title"], strands, panel["shares"]))
     return found
+
+
+def against_first(overlay: Overlay) -> Overlay:
+    """The same with every curve less the first group's of its kind, and without those that have none there. Where the
+    first was not looked at in the same places, its values are taken from the line."""
+    first = {strand.kind: strand for strand in overlay.strands if strand.group == 0}
+    strands = []
+    for strand in overlay.strands:
+        if strand.kind not in first:
+            continue
+        basis = first[strand.kind]
+        kept = [(x, y - float(np.interp(x, basis.x, basis.y)))
+                for x, y in zip(strand.x, strand.y) if basis.x[0] <= x <= basis.x[-1]]  # fmt: skip
+        if kept:
+            strands.append(replace(strand, x=[x for x, _ in kept], y=[y for _, y in kept]))
+    return replace(overlay, y_title=f"{overlay.y_title}, less the first's", strands=strands, shares=False)
 
 
 def _lines(member: Member, name: str, place: int) -> list[dict[str, Any]]:
