@@ -8,6 +8,7 @@ import torch
 from doubles import FixedTask, MarkovPredictor, WorldPredictor, random_examples, subject
 
 from statewise.analysis.following import by_length, draw, probabilities
+from statewise.analysis.map import MapReconstruction, MapSettings, findings
 from statewise.cli import main
 from statewise.experiment import make_analysis
 from statewise.tasks.automaton import Pairs, accepted
@@ -246,6 +247,30 @@ def test_blocks_change_nothing(monkeypatch):
     assert [analyze(name, merging(world, 3, 7), world, trials=12, samples=4).details for name in names] == whole
 
 
+def test_maps_of_several_trials_are_of_rides_of_their_own_and_their_metrics_means():
+    world = city()
+    one, many = (analyze("map", merging(world, 3, 7), world, sequences=20, trials=trials) for trials in (1, 4))
+    drawn = []
+
+    class Noting(MapReconstruction):
+        def _draw(self, *asked):
+            drawn.append(super()._draw(*asked))
+            return drawn[-1]
+
+    noted = Noting(Noting.Config(sequences=20, trials=4)).analyze(subject(merging(world, 3, 7), world))
+    assert noted.metrics == many.metrics
+    alone = [findings(world, rides, MapSettings()).metrics for rides in drawn]
+    assert len({found["new_streets"] for found in alone}) > 1
+    for name in one.metrics:
+        assert many.metrics[name] == pytest.approx(np.mean([found[name] for found in alone]))
+        assert one.metrics[name] == alone[0][name]
+    for name in many.main:
+        spread = np.std([found[name] for found in alone], ddof=1)
+        assert many.metrics[f"{name}_standard_error"] == pytest.approx(spread / 2)
+    assert (one.drawings, one.details) == (many.drawings, many.details)
+    assert set(many.metrics) - set(one.metrics) == {f"{name}_standard_error" for name in many.main}
+
+
 @pytest.mark.parametrize("name", ["compression", "distinction", "detours", "map"])
 def test_other_tasks_are_refused_by_naming_those_that_fit(name):
     task = FixedTask(random_examples(np.random.default_rng(0)))
@@ -265,6 +290,7 @@ def test_other_tasks_are_refused_by_naming_those_that_fit(name):
         ("map", {"degree": 0}, "degree must be at least 1"),
         ("map", {"radius": 0.0}, "radius must be positive"),
         ("map", {"sequences": 0}, "sequences must be at least 1"),
+        ("map", {"trials": 0}, "trials must be at least 1"),
     ],
 )
 def test_bad_options_are_refused(name, fields, message):

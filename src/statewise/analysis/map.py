@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +45,9 @@ class MapConfig(MapSettings):
     """Options of `statewise analyze RUN map`."""
 
     sequences: int = 1000
-    """Rides drawn from the model, on the pairs of held-out rides, in turns."""
+    """Rides drawn from the model for a map, on the pairs of held-out rides, in turns."""
+    trials: int = 1
+    """Maps, each of rides of its own. A few wrong rides more or fewer change a map much."""
     temperature: float = 1.0
     """Of the draws."""
     seed: int = 1
@@ -52,8 +55,9 @@ class MapConfig(MapSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sequences < 1:
-            raise ValueError(f"sequences must be at least 1, not {self.sequences}")
+        for name in ("sequences", "trials"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
 class MapReconstruction(Analysis):
@@ -65,27 +69,45 @@ class MapReconstruction(Analysis):
         self.config = config
 
     def analyze(self, subject: Subject) -> Findings:
-        """See `findings`; also `valid_rides`, the share of the rides that are."""
+        """See `findings`. With several trials the metrics are means, those of `main` with the standard error of the
+        mean; what is drawn and listed is the first map."""
         config, task = self.config, subject.task
         if not isinstance(task, Manhattan):
             raise ValueError("a map can be made of rides alone: of the tasks, manhattan has them")
-        pairs = task.held_out().tokens[:, :2]
-        prompts = np.resize(pairs, (config.sequences, 2))
+        pairs = np.resize(task.held_out().tokens[:, :2], (config.trials, config.sequences, 2))
+        drawn = (self._draw(subject, task, prompts, trial) for trial, prompts in enumerate(pairs))
+        first = findings(task, next(drawn), config)
+        found = [first.metrics, *(_map(task, rides, config).metrics for rides in drawn)]
+        means = {name: float(np.mean([of_one[name] for of_one in found])) for name in first.metrics}
+        errors = {
+            f"{name}_standard_error": float(np.std([of_one[name] for of_one in found], ddof=1) / len(found) ** 0.5)
+            for name in first.main
+            if len(found) > 1
+        }
+        return replace(first, metrics={**means, **errors})
+
+    def _draw(self, subject: Subject, task: Manhattan, prompts: np.ndarray, trial: int) -> Examples:
+        """A ride for each of `prompts`, (n, 2)."""
+        config = self.config
         rows = []
         for start in range(0, len(prompts), ROWS):
-            decoder = Sample(SampleConfig(temperature=config.temperature, seed=config.seed + start))
+            (seed,) = np.random.SeedSequence([config.seed, trial, start]).generate_state(1)
+            decoder = Sample(SampleConfig(temperature=config.temperature, seed=int(seed)))
             part = prompts[start : start + ROWS]
             found = decoder.decode(subject.model.predictor, part, limit=task.longest - 2, end=task.end)
             rows += [np.concatenate([prompt, completion.tokens]) for prompt, completion in zip(part, found)]
-        return findings(task, Examples.of(rows, [2] * len(rows)), config)
+        return Examples.of(rows, [2] * len(rows))
 
 
-def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Findings:
-    """The map that sequences imply. Metrics: `new_streets`, `true_streets`, `unused_streets`, `failed_rides`, of which
-    `unreadable_rides` are no rides at all, and `valid_rides` (a share); how streets grow with the rides as curves."""
-    streets = task.streets
-    rides, unreadable = rides_of(streets, sequences.tokens, sequences.lengths)
-    made = settings.reconstruct(streets, rides)
+class _Map(NamedTuple):
+    rides: list[Ride]
+    made: Reconstruction
+    metrics: dict[str, float]
+
+
+def _map(task: Manhattan, sequences: Examples, settings: MapSettings) -> _Map:
+    rides, unreadable = rides_of(task.streets, sequences.tokens, sequences.lengths)
+    made = settings.reconstruct(task.streets, rides)
     metrics = {
         "new_streets": len(made.new),
         "true_streets": len(made.true),
@@ -95,6 +117,15 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
         "rides": len(sequences),
         "valid_rides": float((task.check(sequences).verdicts == 0).mean()),
     }
+    return _Map(rides, made, metrics)
+
+
+def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Findings:
+    """The map that sequences imply. Metrics: `new_streets`, `true_streets`, `unused_streets`, `failed_rides`, of which
+    `unreadable_rides` are no rides at all, and `valid_rides` (a share); how streets grow with the rides as curves."""
+    streets = task.streets
+    rides, made, metrics = _map(task, sequences, settings)
+    unreadable = int(metrics["unreadable_rides"])
 
     def named(listed: list[Street]) -> list[list[str]]:
         return [[streets.names[begin], HEADINGS[way], streets.names[end]] for begin, way, end in listed]
