@@ -5,6 +5,9 @@ BIN = $(VENV)/bin
 # What a torch wheel without CUDA needs differs by machine; TORCH=... replaces the pinned version.
 TORCH ?= $(shell grep -m1 '^torch==' constraints.txt)
 
+# Tests use one thread each, so as many processes as cores; a file stays with one, whose fixtures then train once.
+WORKERS ?= auto
+
 # `make demo SEED=2` shows another draw of weights and graphs.
 SEED ?= 1
 
@@ -30,7 +33,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
 
 slow: setup
 	$(BIN)/python -m pytest -m slow

@@ -9,14 +9,12 @@ in a process of its own, with the allocator settings that `statewise train` make
 
 from __future__ import annotations
 
-import resource
-import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 
+import own_process
 import torch
-from timing import Bars, in_turn
+from timing import Bars
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,7 +22,7 @@ from statewise.objectives.head_divergence import blockwise, whole
 from statewise.training import machine
 
 POSITIONS, WIDTH, VOCABULARY, STEPS = 2048, 512, 16384, 4
-ROUNDS = 2
+WAYS = ("whole", "blockwise")
 
 
 def step(way: str, precision: str, positions: int, width: int, vocabulary: int) -> Callable[[], list[Tensor]]:
@@ -47,23 +45,6 @@ def step(way: str, precision: str, positions: int, width: int, vocabulary: int) 
     return call
 
 
-def in_own_process(way: str, precision: str) -> tuple[float, float]:
-    """Seconds of a step, the median of two after one to warm up, and MB that they take beyond what was in use."""
-    command = [sys.executable, __file__, "measure", way, precision]
-    seconds, megabytes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return float(seconds), float(megabytes)
-
-
-def measure(way: str, precision: str) -> None:
-    machine.keep_freed_memory()
-    call = step(way, precision, POSITIONS, WIDTH, VOCABULARY)
-    step(way, precision, 8, 8, 8)()  # what the first products and the first backward pass load is not counted
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times = in_turn({way: call}, rounds=2, warm_up=1)[way]
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(statistics.median(times), (after - before) / 1024)
-
-
 def agree(precision: str) -> None:
     """Raises unless both ways give the same."""
     ours, theirs = (step(way, precision, 256, WIDTH, VOCABULARY)() for way in ("blockwise", "whole"))
@@ -75,27 +56,29 @@ def agree(precision: str) -> None:
 def main() -> None:
     fast = machine.choose_precision("auto", "cpu")
     print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, precision auto = {fast}")
+    precisions = ["fp32"] if fast == "fp32" else ["fp32", "bf16"]
     bars = Bars()
-    # All processes before anything large happens here: a child inherits its parent's peak memory.
     measured = {
-        precision: [{way: in_own_process(way, precision) for way in ("whole", "blockwise")} for _ in range(ROUNDS)]
-        for precision in (["fp32"] if fast == "fp32" else ["fp32", "bf16"])
+        precision: own_process.in_turn(__file__, {way: (way, precision) for way in WAYS}, rounds=2)
+        for precision in precisions
     }
     for precision, rounds in measured.items():
         agree(precision)
-        for way in ("whole", "blockwise"):
-            seconds, megabytes = (statistics.median(found[way][place] for found in rounds) for place in (0, 1))
-            print(f"  {precision} {way:12} {seconds:6.2f} s {megabytes:8.0f} MB")
-        shares = [
-            statistics.median(found["blockwise"][place] / found["whole"][place] for found in rounds) for place in (0, 1)
-        ]
-        bars.at_most(f"time against keeping all logits, {precision}", shares[0], 1.3)
-        bars.at_most(f"peak extra memory against keeping all logits, {precision}", shares[1], 0.25)
+        for way in WAYS:
+            cost = own_process.typical(rounds, way)
+            print(f"  {precision} {way:12} {cost.seconds:6.2f} s {cost.megabytes:8.0f} MB")
+        share = own_process.share(rounds, "blockwise", "whole")
+        bars.at_most(f"time against keeping all logits, {precision}", share.seconds, 1.3)
+        bars.at_most(f"peak extra memory against keeping all logits, {precision}", share.megabytes, 0.25)
     bars.finish()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["measure"]:
-        measure(*sys.argv[2:])
+        way, precision = sys.argv[2:]
+        machine.keep_freed_memory()
+        own_process.print_cost(
+            lambda: step(way, precision, POSITIONS, WIDTH, VOCABULARY), 2, lambda: step(way, precision, 8, 8, 8)()
+        )
     else:
         main()

@@ -11,12 +11,10 @@ instead of giving its pages back at every step. What the reference would gain by
 
 from __future__ import annotations
 
-import resource
-import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 
+import own_process
 import torch
 from timing import Bars, in_turn
 from torch import Tensor
@@ -69,24 +67,6 @@ def step(way: Callable[..., Tensor], precision: str) -> Callable[[], list[Tensor
 WAYS = {"blockwise": blockwise, "gathered": gathered}
 
 
-def in_own_process(way: str, precision: str, allocator: str) -> tuple[float, float]:
-    """Seconds of a step, the median of three after one to warm up, and MB that they take beyond what was in use."""
-    command = [sys.executable, __file__, "measure", way, precision, allocator]
-    seconds, megabytes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return float(seconds), float(megabytes)
-
-
-def measure(way: str, precision: str, allocator: str) -> None:
-    if allocator == "ours":
-        machine.keep_freed_memory()
-    call = step(WAYS[way], precision)
-    torch.randn(64, 64, requires_grad=True).sum().backward()  # what the first backward pass loads is not counted
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times = in_turn({way: call}, rounds=3, warm_up=1)[way]
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(statistics.median(times), (after - before) / 1024)
-
-
 def matmul_rate(precision: str) -> float:
     """FLOP/s of the largest product that the blocks do."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -108,9 +88,10 @@ def main() -> None:
         "gathered, our allocator settings": ("gathered", "ours"),
         "blockwise": ("blockwise", "ours"),
     }
-    # All processes before anything large happens here: a child inherits its parent's peak memory.
     measured = {
-        precision: [{name: in_own_process(way, precision, own) for name, (way, own) in cases.items()} for _ in range(3)]
+        precision: own_process.in_turn(
+            __file__, {name: (way, precision, own) for name, (way, own) in cases.items()}, rounds=3
+        )
         for precision in wanted
     }
     for precision, bar in wanted.items():
@@ -120,25 +101,28 @@ def main() -> None:
             cosine = F.cosine_similarity(ours.flatten().double(), theirs.flatten().double(), dim=0)
             assert cosine > (0.99 if precision == "bf16" else 0.99999), f"the two ways differ: {cosine}"
         for name in cases:
-            seconds, megabytes = (statistics.median(found[name][place] for found in rounds) for place in (0, 1))
-            print(f"  {precision} {name:33} {seconds:6.2f} s {megabytes:8.0f} MB")
-        best = min(found["blockwise"][0] for found in rounds)
+            cost = own_process.typical(rounds, name)
+            print(f"  {precision} {name:33} {cost.seconds:6.2f} s {cost.megabytes:8.0f} MB")
+        best = min(found["blockwise"].seconds for found in rounds)
         arithmetic = 6 * PAIRS * HIDDEN * (HIDDEN + 2 * VOCABULARY)  # the second and third layer; the first is O(T)
         print(f"  {precision} share of the limit that matrix products set: "
               f"{100 * arithmetic / matmul_rate(precision) / best:.0f}%")  # fmt: skip
         for other in ("gathered, our allocator settings", "gathered"):
-            faster = statistics.median(found[other][0] / found["blockwise"][0] for found in rounds)
+            faster = own_process.share(rounds, other, "blockwise").seconds
             if other == "gathered":
                 bars.at_least(f"speed against gathering all pairs as a script does it, {precision}", faster, bar)
             else:
                 print(f"  {precision} speed against gathering with our allocator settings: {faster:.2f}")
-        share = statistics.median(found["blockwise"][1] / found["gathered"][1] for found in rounds)
+        share = own_process.share(rounds, "blockwise", "gathered").megabytes
         bars.at_most(f"peak memory against gathering all pairs, {precision}", share, 0.3)
     bars.finish()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["measure"]:
-        measure(*sys.argv[2:])
+        way, precision, allocator = sys.argv[2:]
+        if allocator == "ours":
+            machine.keep_freed_memory()
+        own_process.print_cost(lambda: step(WAYS[way], precision), 3)
     else:
         main()

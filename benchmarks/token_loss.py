@@ -10,12 +10,10 @@ two ways compare at other sizes: `WHOLE_UP_TO` in `objectives/head_loss.py` was 
 
 from __future__ import annotations
 
-import resource
-import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 
+import own_process
 import torch
 from timing import Bars, in_turn, ratio
 from torch import Tensor
@@ -25,7 +23,7 @@ from statewise.objectives.head_loss import BLOCK, WHOLE_UP_TO, blockwise, whole
 from statewise.training import machine
 
 POSITIONS, WIDTH, VOCABULARY = 8192, 512, 16384
-ROUNDS = 2
+WAYS = ("whole", "blockwise")
 
 
 def step(way: str, precision: str, positions: int, width: int, vocabulary: int) -> Callable[[], list[Tensor]]:
@@ -45,23 +43,6 @@ def step(way: str, precision: str, positions: int, width: int, vocabulary: int) 
     return call
 
 
-def in_own_process(way: str, precision: str) -> tuple[float, float]:
-    """Seconds of a step, the median of two after one to warm up, and MB that they take beyond what was in use."""
-    command = [sys.executable, __file__, "measure", way, precision]
-    seconds, megabytes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return float(seconds), float(megabytes)
-
-
-def measure(way: str, precision: str) -> None:
-    machine.keep_freed_memory()
-    call = step(way, precision, POSITIONS, WIDTH, VOCABULARY)
-    step(way, precision, 8, 8, 8)()  # what the first products and the first backward pass load is not counted
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times = in_turn({way: call}, rounds=2, warm_up=1)[way]
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(statistics.median(times), (after - before) / 1024)
-
-
 def agree(precision: str) -> None:
     """Raises unless both ways give the same."""
     ours, theirs = (step(way, precision, 512, WIDTH, VOCABULARY)() for way in ("blockwise", "whole"))
@@ -75,26 +56,23 @@ def main() -> None:
     print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, precision auto = {fast}")
     precisions = ["fp32"] if fast == "fp32" else ["fp32", "bf16"]
     bars = Bars()
-    # All processes before anything large happens here: a child inherits its parent's peak memory.
     measured = {
-        precision: [{way: in_own_process(way, precision) for way in ("whole", "blockwise")} for _ in range(ROUNDS)]
+        precision: own_process.in_turn(__file__, {way: (way, precision) for way in WAYS}, rounds=2)
         for precision in precisions
     }
     for precision, rounds in measured.items():
         agree(precision)
-        for way in ("whole", "blockwise"):
-            seconds, megabytes = (statistics.median(found[way][place] for found in rounds) for place in (0, 1))
-            print(f"  {precision} {way:12} {seconds:6.2f} s {megabytes:8.0f} MB")
-        shares = [
-            statistics.median(found["blockwise"][place] / found["whole"][place] for found in rounds) for place in (0, 1)
-        ]
-        bars.at_most(f"time against keeping all logits, {precision}", shares[0], 1.1)
-        bars.at_most(f"peak extra memory against keeping all logits, {precision}", shares[1], 0.25)
+        for way in WAYS:
+            cost = own_process.typical(rounds, way)
+            print(f"  {precision} {way:12} {cost.seconds:6.2f} s {cost.megabytes:8.0f} MB")
+        share = own_process.share(rounds, "blockwise", "whole")
+        bars.at_most(f"time against keeping all logits, {precision}", share.seconds, 1.1)
+        bars.at_most(f"peak extra memory against keeping all logits, {precision}", share.megabytes, 0.25)
     machine.keep_freed_memory()
     print(f"blocks of {BLOCK['cpu']:,} logits; taken whole up to {WHOLE_UP_TO['cpu']:,}")
     for positions, width, vocabulary in ((4096, 128, 1000), (2048, 256, 4096), (4096, 256, 16384)):
         for precision in precisions:
-            ways = {way: step(way, precision, positions, width, vocabulary) for way in ("whole", "blockwise")}
+            ways = {way: step(way, precision, positions, width, vocabulary) for way in WAYS}
             seconds = in_turn(ways, rounds=5, warm_up=1)
             print(f"  {precision} {positions} x {vocabulary}, width {width}: blockwise takes "
                   f"{ratio(seconds['blockwise'], seconds['whole']):.2f} of the time")  # fmt: skip
@@ -103,6 +81,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["measure"]:
-        measure(*sys.argv[2:])
+        way, precision = sys.argv[2:]
+        machine.keep_freed_memory()
+        own_process.print_cost(
+            lambda: step(way, precision, POSITIONS, WIDTH, VOCABULARY), 2, lambda: step(way, precision, 8, 8, 8)()
+        )
     else:
         main()

@@ -8,14 +8,12 @@ the allocator settings that `statewise train` makes. What standard causal attent
 
 from __future__ import annotations
 
-import resource
-import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 
+import own_process
 import torch
-from timing import Bars, in_turn
+from timing import Bars
 from torch import Tensor
 
 from statewise.nn.attention import attend_fused
@@ -52,38 +50,22 @@ def step(way: str, dtype: str, packed: str) -> Callable[[], list[Tensor]]:
     return call
 
 
-def in_own_process(*words: str) -> tuple[float, float]:
-    command = [sys.executable, __file__, "measure", *words]
-    seconds, megabytes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return float(seconds), float(megabytes)
-
-
-def measure(*words: str) -> None:
-    machine.keep_freed_memory()
-    call = step(*words)
-    torch.randn(64, 64, requires_grad=True).sum().backward()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times = in_turn({"": call}, rounds=5, warm_up=1)[""]
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(statistics.median(times), (after - before) / 1024)
-
-
 def main() -> None:
     print(f"{machine.processor_name()}, {torch.get_num_threads()} threads")
     bars = Bars()
     cases = [(dtype, packed) for dtype in DTYPES for packed in ("one document", "packed")]
-    found = {case: [{way: in_own_process(way, *case) for way in WAYS} for _ in range(3)] for case in cases}
+    measured = {case: own_process.in_turn(__file__, {way: (way, *case) for way in WAYS}, rounds=3) for case in cases}
     for dtype, packed in cases:
         for ours, theirs in zip(step("blockwise", dtype, packed)(), step("dense", dtype, packed)()):
             assert (ours - theirs).norm() < 0.03 * theirs.norm(), "the two ways differ"
-        rounds = found[dtype, packed]
+        rounds = measured[dtype, packed]
         for way in WAYS:
-            seconds, megabytes = (statistics.median(one[way][place] for one in rounds) for place in (0, 1))
-            print(f"  {dtype} {packed:13} {way:10} {1000 * seconds:7.0f} ms {megabytes:7.0f} MB")
-        slower = statistics.median(one["blockwise"][0] / one["standard"][0] for one in rounds)
+            cost = own_process.typical(rounds, way)
+            print(f"  {dtype} {packed:13} {way:10} {1000 * cost.seconds:7.0f} ms {cost.megabytes:7.0f} MB")
+        slower = own_process.share(rounds, "blockwise", "standard").seconds
         print(f"  {dtype} {packed}: {slower:.2f} times standard causal attention over one stream, one document")
-        faster = statistics.median(one["dense"][0] / one["blockwise"][0] for one in rounds)
-        share = statistics.median(one["blockwise"][1] / one["dense"][1] for one in rounds)
+        faster = own_process.share(rounds, "dense", "blockwise").seconds
+        share = own_process.share(rounds, "blockwise", "dense").megabytes
         bars.at_least(f"speed against a dense mask, {dtype}, {packed}", faster, 2)
         bars.at_most(f"extra peak memory against a dense mask, {dtype}, {packed}", share, 0.4)
     bars.finish()
@@ -91,6 +73,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["measure"]:
-        measure(*sys.argv[2:])
+        machine.keep_freed_memory()
+        own_process.print_cost(lambda: step(*sys.argv[2:]), 5)
     else:
         main()

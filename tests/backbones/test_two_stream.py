@@ -113,6 +113,25 @@ def test_a_prompt_is_read_as_its_tokens_are(variant, window):
             torch.testing.assert_close(backbone(tokens[:, length:], cache=cache).readout, whole.readout[:, length:])
 
 
+@every_variant
+@every_window
+def test_a_long_prompt_is_read_in_parts(variant, window, monkeypatch):
+    monkeypatch.setattr("statewise.backbones.base.PROMPT_SLOTS", 1)
+    backbone, tokens = made(variant, window, context=LATE), tokens_of(places=LATE)
+    read = []
+    backbone.blocks[0].register_forward_hook(lambda block, given, made: read.append(made.shape[2]))
+    with torch.no_grad():
+        whole = backbone(tokens)
+        read.clear()
+        cache = backbone.make_cache()
+        last = backbone.read_prompt(tokens[:, :71], cache)
+        assert sum(read) == 71
+        assert max(read) == 32
+        torch.testing.assert_close(last.readout[:, 0], whole.readout[:, 70])
+        torch.testing.assert_close(last.state[:, 0], whole.state[:, 70])
+        torch.testing.assert_close(backbone(tokens[:, 71:], cache=cache).readout, whole.readout[:, 71:])
+
+
 @pytest.mark.parametrize("variant", ["sps", "delayed_state", "double_memory"])
 def test_rows_of_a_cache_are_reordered(variant):
     backbone, tokens = made(variant), tokens_of(rows=3, places=10)

@@ -47,6 +47,17 @@ def test_every_way_is_the_definition_gradients_included(way, queries, keys, mask
         torch.testing.assert_close(got, expected)
 
 
+def test_a_single_query_in_bf16():
+    """Which is not asked as one: see `attend_fused`."""
+    tensors = [tensor.detach() for tensor in inputs(1, 9)]
+    every, some = torch.ones(1, 9, dtype=torch.bool), torch.arange(9)[None] % 3 == 1
+    for mask, allowed in ((None, every), (every, every), (some, some), (some.expand(2, 3, 1, 9), some)):
+        found = attend(*(tensor.bfloat16() for tensor in tensors), mask=mask)
+        assert found.dtype == torch.bfloat16
+        exact = slow_twin(*tensors, allowed.expand(2, 1, 9))
+        torch.testing.assert_close(found.double(), exact, atol=0.02, rtol=0.02)
+
+
 def test_written_out_passes_gradcheck():
     assert gradcheck(attend_written_out, inputs(3, 3))
 

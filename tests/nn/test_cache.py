@@ -26,6 +26,32 @@ def test_extends_rewinds_and_grows():
         cache.rewind(6)
 
 
+def test_sets_no_more_aside_than_there_will_ever_be():
+    cache = KeyValueCache(layers=2, most=70)
+    fill(cache, 0, 40)
+    held = cache.contents()[0].untyped_storage().nbytes()
+    assert held == 2 * 3 * 70 * 2 * 4  # keys and values, rows, positions, width, bytes
+    fill(cache, 40, 30)
+    assert cache.contents()[0].untyped_storage().nbytes() == held
+    keys, _ = fill(cache, 70, 1)[0]  # whoever said too little is served all the same
+    assert keys[1, 0, :, 0].tolist() == list(range(1000, 1071))
+
+
+def test_more_may_be_read_behind_what_is_kept():
+    cache, plain = KeyValueCache(layers=2, most=9), KeyValueCache(layers=2)
+    drawn = torch.Generator().manual_seed(0)
+    for new, more in ((3, 2), (1, 5), (4, 1), (1, 30)):
+        parts = [torch.randn(2, 3, n, 4, generator=drawn) for n in (new, new, more, more)]
+        for layer in range(2):
+            found = cache.append(layer, parts[0], parts[1], (parts[2], parts[3]))
+            for got, kept, behind in zip(found, plain.append(layer, parts[0], parts[1]), parts[2:]):
+                torch.testing.assert_close(got, torch.cat((kept, behind), dim=2))
+        for one in (cache, plain):
+            one.advance(new)
+    for one, other in zip(cache.contents(), plain.contents()):
+        torch.testing.assert_close(one, other)
+
+
 def test_reorders_rows_and_may_repeat_them():
     cache = KeyValueCache(layers=2)
     fill(cache, 0, 2)

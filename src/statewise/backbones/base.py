@@ -6,11 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.nn.cache import KeyValueCache
 from statewise.types import Carried, Hidden
+
+PROMPT_SLOTS = 4096
+"""Slots of prompts that are read at a time. What a pass holds of them besides keys and values does not grow with the
+prompts then; fewer at a time are slower."""
+
+
+def prompt_parts(tokens: Tensor, slots: int) -> tuple[Tensor, ...]:
+    """(B, T) -> the parts of prompts, of so many slots a token, that are read one after the other: (B, t) each."""
+    return torch.split(tokens, max(32, PROMPT_SLOTS // max(1, slots * len(tokens))), dim=1)
 
 
 class Backbone(nn.Module, ABC):
@@ -53,7 +63,8 @@ class Backbone(nn.Module, ABC):
     def read_prompt(self, tokens: Tensor, cache: KeyValueCache) -> Hidden:
         """`Hidden` of the last position alone, (B, 1, D) each, with all of `tokens` (B, T) read into the cache; some
         backbones read a prompt for less than they read what is generated."""
-        state, readout = self(tokens, cache=cache)
+        for part in prompt_parts(tokens, len(self.slots)):
+            state, readout = self(part, cache=cache)
         return Hidden(state[:, -1:], readout[:, -1:])
 
     def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:

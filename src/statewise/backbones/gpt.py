@@ -126,7 +126,7 @@ class GPT(Branching):
 
     def make_cache(self) -> KeyValueCache:
         """An empty cache, a layer a block."""
-        return KeyValueCache(self.layers)
+        return KeyValueCache(self.layers, self.context)
 
     def flops(self, length: int) -> float:
         """See `Backbone.flops`. Position t (from 0) scores t + 1 keys and sums as many values, of width D in all."""

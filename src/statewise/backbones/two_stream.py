@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone, Limitable
+from statewise.backbones.base import Backbone, Limitable, prompt_parts
 from statewise.backbones.gpt import GPTConfig
 from statewise.nn.attention import attend
 from statewise.nn.block import FeedForward, init_weights, rotary_angles, rotate
@@ -251,8 +251,8 @@ class TwoStream(Limitable):
         if reach.inputs is not None or reach.predictions is None or reach.predictions > 0 or len(variant.streams) == 1:
             return super().read_prompt(tokens, cache)
         assert isinstance(cache, StreamCache)
-        if tokens.shape[1] > 1:
-            self._run(self._slots(tokens[:, :-1], (INPUT,)), (INPUT,), (INPUT,), reach, None, cache)
+        for part in prompt_parts(tokens[:, :-1], 1) if tokens.shape[1] > 1 else ():
+            self._run(self._slots(part, (INPUT,)), (INPUT,), (INPUT,), reach, None, cache)
         return self(tokens[:, -1:], cache=cache)
 
     def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
@@ -341,7 +341,7 @@ class TwoStream(Limitable):
 
     def make_cache(self) -> StreamCache:
         """An empty cache, a layer a block."""
-        return StreamCache(self.layers, self._now()[1])
+        return StreamCache(self.layers, self._now()[1], self.context)
 
 
 def _pairs(query: int, key: int, length: int, span: int | None) -> int:

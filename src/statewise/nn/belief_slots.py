@@ -100,11 +100,13 @@ class SlotCache(KeyValueCache):
 
     def open(self, state: Tensor) -> None:
         """Begins a chunk with `state` (B, S, D)."""
-        self.chunks.append(OpenChunk(state, KeyValueCache(self.layers), []))
+        self.chunks.append(OpenChunk(state, KeyValueCache(self.layers, self.chunk), []))
 
-    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def append(
+        self, layer: int, key: Tensor, value: Tensor, behind: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """See `KeyValueCache.append`: of the chunk that is being read."""
-        return self.chunks[-1].keys.append(layer, key, value)
+        return self.chunks[-1].keys.append(layer, key, value, behind)
 
     def advance(self, positions: int) -> None:
         """See `KeyValueCache.advance`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ SLACK = 32
 
 
 class Read(NamedTuple):
-    """What the queries of new places may have to read, both streams side by side."""
+    """What the queries of new places may have to read, one stream behind the other."""
 
     keys: Tensor
     """(B, H, K, W)"""
@@ -102,35 +103,42 @@ class RecentCache:
 class StreamCache(KeyValueCache):
     """A store for each stream, by how long its keys are read."""
 
-    def __init__(self, layers: int, reach: Reach) -> None:
+    def __init__(self, layers: int, reach: Reach, most: int | None = None) -> None:
         super().__init__(0)
         self.reach = reach
         self._stores: list[KeyValueCache | RecentCache | None] = []
         for span in reach:
             if span is None:
-                self._stores.append(KeyValueCache(layers))
+                self._stores.append(KeyValueCache(layers, most))
             else:  # of a stream that is read at its own place alone nothing is to be kept
                 self._stores.append(RecentCache(layers, span) if span > 0 else None)
 
     def append_streams(self, layer: int, parts: dict[int, tuple[Tensor, Tensor]]) -> Read:
         """Adds keys and values (B, H, n, W) of the new places, by stream; of a stream whose places are not read later
-        there may be those of the last ones alone. Returns what the queries of the new places may read, in the order of
-        the streams; `readable` says what it is."""
-        keys, values = [], []
-        for stream, (key, value) in sorted(parts.items()):
+        there may be those of the last ones alone. Returns what the queries of the new places may read; `readable` says
+        what it is."""
+        first, *others = self._in_order(parts)
+        behind = None
+        for stream in others:
             store = self._stores[stream]
-            if store is not None:
-                key, value = store.append(layer, key, value)
-            keys.append(key)
-            values.append(value)
-        return Read(torch.cat(keys, dim=2), torch.cat(values, dim=2))
+            behind = parts[stream] if store is None else store.append(layer, *parts[stream])
+        store = self._stores[first]
+        if isinstance(store, KeyValueCache):
+            return Read(*store.append(layer, *parts[first], behind))
+        own = parts[first] if store is None else store.append(layer, *parts[first])
+        return Read(*own) if behind is None else Read(*(torch.cat(both, dim=2) for both in zip(own, behind)))
+
+    def _in_order(self, streams: Iterable[int]) -> list[int]:
+        """What is kept for ever first: behind it there is room for the other, which is short."""
+        return sorted(streams, key=lambda stream: (self.reach[stream] is not None, stream))
 
     def readable(self, new: dict[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
         """(K,) stream and (K,) place of each key that `append_streams` returns for `new` places by stream, before
         `advance`; all of them end at the last of the places to come."""
         streams, places = [], []
         end = self.length + max(new.values())
-        for stream, count in sorted(new.items()):
+        for stream in self._in_order(new):
+            count = new[stream]
             store = self._stores[stream]
             old = 0
             if isinstance(store, RecentCache):
