@@ -24,7 +24,6 @@ from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.objectives.base import head_predictor
 from statewise.training import machine
 variant, prefill, decode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-machine.keep_freed_memory()
 torch.manual_seed(0)
 config = TwoStreamConfig(layers=8, heads=8, width=512, variant=variant, vocabulary_multiple=128)
 predictor = head_predictor(TwoStream(config, vocabulary=50257, context=prefill + decode).eval())
