@@ -360,11 +360,14 @@ class WorldPredictor(Predictor):
         return torch.stack([self.next_logits(tokens[:, :end]) for end in range(1, tokens.shape[1] + 1)], 1)
 
 
-def make_run(folder: Path, seed: int, accuracy: float, objective: str = "next_token", **trainer: Any) -> Path:
+def make_run(
+    folder: Path, seed: int, accuracy: float, objective: str = "next_token", backbone: dict[str, Any] | None = None,
+    **trainer: Any,
+) -> Path:  # fmt: skip
     """A run directory as training leaves it, evaluated once."""
     recipe = {
         "task": {"name": "path_star", "degree": 2},
-        "backbone": {"name": "gpt"},
+        "backbone": backbone or {"name": "gpt"},
         "objective": {"name": objective},
         "trainer": {"steps": 10, **trainer},
         "seed": seed,

@@ -246,3 +246,20 @@ def test_graphs_show_right_and_wrong_steps():
     assert svg.count("stroke-dasharray") == 1  # and one of them is no edge
     assert draw({**graph, "predicted": [0, 1, 2]}).count("#c8442f") == 0
     assert draw({**graph, "predicted": []}).count("<circle") == 5
+
+
+def test_fields_that_only_one_backbone_has_tell_apart_those_of_it(tmp_path):
+    slots = [{"name": "belief_slots", "width": 8, "slots": count, "chunk": 16} for count in (1, 2)]
+    kinds = [{"name": "gpt", "width": 8}, *slots]
+    folders = [make_run(tmp_path / str(place), 1, 0.5, backbone=kind) for place, kind in enumerate(kinds)]
+    assert [group.label for group in compare(folders).groups] == [
+        "next_token (backbone=gpt)",
+        "next_token (backbone=belief_slots, slots=1)",
+        "next_token (backbone=belief_slots, slots=2)",
+    ]
+
+
+def test_runs_that_only_a_field_tells_apart_are_told_apart(tmp_path):
+    kinds = [{"name": "gpt"}, {"name": "gpt", "width": 8}]
+    folders = [make_run(tmp_path / str(place), 1, 0.5, backbone=kind) for place, kind in enumerate(kinds)]
+    assert [group.label for group in compare(folders).groups] == ["next_token (width=None)", "next_token (width=8)"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -347,14 +347,22 @@ def _differences(firsts: list[Member]) -> dict[str, list[Any]]:
 
 
 def _labels(firsts: list[Member], differences: dict[str, list[Any]]) -> list[str]:
-    """The objective's name, and after it what else tells groups of that name apart."""
+    """The objective's name, and after it what else tells groups of that name apart. What only some have, as the fields
+    of a backbone, tells those apart that have it."""
+    flats = [member.flat() for member in firsts]
+    labels = [_label(place, firsts, differences, flats) for place in range(len(firsts))]
+    if len(set(labels)) == len(labels):
+        return labels
+    return [_label(place, firsts, differences, [differences] * len(firsts)) for place in range(len(firsts))]
+
+
+def _label(
+    place: int, firsts: list[Member], differences: dict[str, list[Any]], having: Sequence[Mapping[str, Any]]
+) -> str:
     names = [member.recipe["objective"]["name"] for member in firsts]
-    labels = []
-    for place, name in enumerate(names):
-        twins = [other for other in range(len(names)) if names[other] == name]
-        telling = [
-            f"{key.partition('.')[2] or key}={values[place]}" for key, values in differences.items()
-            if any(values[twin] != values[place] for twin in twins)
-        ]  # fmt: skip
-        labels.append(f"{name} ({', '.join(telling)})" if telling else name)
-    return labels
+    twins = [other for other in range(len(names)) if names[other] == names[place]]
+    telling = [
+        f"{key.partition('.')[2] or key}={values[place]}" for key, values in differences.items()
+        if key in having[place] and any(key in having[twin] and values[twin] != values[place] for twin in twins)
+    ]  # fmt: skip
+    return f"{names[place]} ({', '.join(telling)})" if telling else names[place]

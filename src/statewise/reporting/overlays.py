@@ -104,6 +104,7 @@ def save_overlays(comparison: Comparison, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
 
     shown = comparison.overlays()
     across = min(ACROSS, len(shown))
@@ -122,6 +123,8 @@ def save_overlays(comparison: Comparison, path: Path) -> None:
         axes.set_title(overlay.title, fontsize=10)
         axes.set_xlabel(overlay.x_title)
         axes.set_ylabel(overlay.y_title)
+        if all(x == round(x) for strand in overlay.strands for x in strand.x):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         if overlay.shares:
