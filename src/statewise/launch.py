@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import logging
@@ -127,8 +128,15 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
         precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
     )
     fabric.launch()
+    if devices > 1:  # a group that is still there when the interpreter goes has threads, which may abort the process
+        atexit.register(_disband)
     torch.set_num_threads(environment["threads"])
     return fabric
+
+
+def _disband() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _train(
