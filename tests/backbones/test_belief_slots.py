@@ -29,7 +29,8 @@ def tokens(T=17, B=3, seed=0):
 
 
 def by_definition(made, row, warmup=0, fresh=False):
-    """Readouts (T, D) and slots (T, S, D) of a row of one document: h_l + W_l state, and the update behind a chunk."""
+    """Readouts (T, D) and slots (T, S, D) of a row of one document: h_l + W_l state, the slots normed and W_l of
+    directions and gains, and the update behind a chunk."""
     gpt, config = made.gpt, made.config
     state, readouts, slots = made.initial, [], []
 
@@ -39,7 +40,9 @@ def by_definition(made, row, warmup=0, fresh=False):
 
         around = Surroundings(rotary_angles(torch.arange(len(part)), gpt.head_width), None, None)
         for layer, block in enumerate(gpt.blocks):
-            x = block(x + made.inject[layer] @ state.flatten(), around)
+            normed = state / (state**2).mean(-1, keepdim=True).sqrt()
+            matrix = torch.diag(made.injections[layer].gain) @ made.injections[layer].directions
+            x = block(x + matrix @ normed.flatten(), around)
         return gpt.norm(x)[0]
 
     def renewed(state, hidden):

@@ -1,7 +1,7 @@
 """The belief-slot decoder: a GPT that reads chunk after chunk, and a small state that it carries on from each.
 
 Attention ends with the chunk; what is known of earlier ones is S slots of width D. They are added to the residual
-before every block, by a map of their own that starts at zero, so that the model starts as the GPT; and they are renewed
+before every block, by a map of its own that starts at zero, so that the model starts as the GPT; and they are renewed
 from the last hidden states of each chunk. How the state is used at evaluation is a protocol: see `Carrying.under`.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone, Carrying
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.nn.belief_slots import Pooling, SlotCache, SlotUpdate
+from statewise.nn.belief_slots import Injection, Pooling, SlotCache, SlotUpdate
 from statewise.nn.cache import KeyValueCache
 from statewise.types import Carried, Hidden
 
@@ -95,8 +95,7 @@ class BeliefSlots(Carrying):
         assert embedding_of is None or isinstance(embedding_of, BeliefSlots)
         lender = None if embedding_of is None else embedding_of.gpt
         self.gpt: GPT = GPT(config, vocabulary=vocabulary, context=config.chunk, embedding_of=lender)
-        flat = config.slots * config.width
-        self.inject = nn.Parameter(torch.zeros(config.layers, config.width, flat))
+        self.injections = nn.ModuleList(Injection(config.width, config.slots) for _ in range(config.layers))
         self.initial = nn.Parameter(torch.randn(config.slots, config.width) * 0.02)
         self.update = SlotUpdate(
             config.width, config.slots, kind=config.update, pooling=config.pooling, rate=config.rate,
@@ -195,15 +194,13 @@ class BeliefSlots(Carrying):
         gpt = self.gpt
         start = cache.chunks[-1].keys.length if cache is not None else 0
         x, around = gpt.enter(tokens, start, documents, cache)
-        inject = self.inject.to(x.dtype)
-        added = [torch.einsum("bf,ldf->lbd", held.state.flatten(1).to(x.dtype), inject)[:, :, None] for held in states]
-        more_of = added[-1]
-        if documents is not None:
-            more_of = torch.einsum("f,ldf->ld", self.initial.flatten().to(x.dtype), inject)[:, None, None]
-            for held, more in zip(states, added):
-                more_of = torch.where(held.of(documents)[None, :, :, None], more, more_of)
-        for block, more in zip(gpt.blocks, more_of):
-            x = block(x + more, around)
+        for block, inject in zip(gpt.blocks, self.injections):
+            added = inject(states[-1].state)[:, None]
+            if documents is not None:
+                added = inject(self.initial)
+                for held in states:
+                    added = torch.where(held.of(documents)[..., None], inject(held.state)[:, None], added)
+            x = block(x + added.to(x.dtype), around)
         if cache is not None:
             cache.advance(tokens.shape[1])
         hidden: Tensor = gpt.norm(x)
@@ -268,4 +265,5 @@ class BeliefSlots(Carrying):
         """See `Backbone.flops`; of the update the maps alone."""
         whole, rest = divmod(length, self.config.chunk)
         total = whole * self.gpt.flops(self.config.chunk) + (self.gpt.flops(rest) if rest else 0.0)
-        return total + 2.0 * (whole + (rest > 0)) * (self.inject.numel() + self.update.products)
+        injected = self.config.layers * self.slot_count * self.width**2
+        return total + 2.0 * (whole + (rest > 0)) * (injected + self.update.products)

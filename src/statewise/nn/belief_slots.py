@@ -1,4 +1,5 @@
-"""The small persistent state of a belief-slot decoder: S slots, how they are renewed, and their cache."""
+"""The small persistent state of a belief-slot decoder: S slots, how a layer reads them, how they are renewed, and their
+cache."""
 
 from __future__ import annotations
 
@@ -12,6 +13,25 @@ from torch.nn import functional as F
 from statewise.nn.cache import KeyValueCache
 
 Pooling = Literal["last", "mean", "attention"]
+
+
+class Injection(nn.Module):
+    """What a layer adds to its residual for a state of S slots of width D: a map of the slots, each of length sqrt(D).
+
+    The map is its directions, drawn at random, times a gain for each channel that starts at zero: so the layer adds
+    nothing at first. Were the map itself learned from zero, each step of Adam would move all S D weights of a channel,
+    and on text their sum drowned the embeddings: see `docs/results/belief-slots.md`.
+    """
+
+    def __init__(self, width: int, slots: int) -> None:
+        super().__init__()
+        self.directions = nn.Parameter(torch.randn(width, slots * width) * (slots * width) ** -0.5)
+        self.gain = nn.Parameter(torch.zeros(width))
+
+    def forward(self, state: Tensor) -> Tensor:
+        """(..., S, D) -> (..., D)."""
+        added: Tensor = F.linear(F.rms_norm(state, state.shape[-1:]).flatten(-2), self.directions) * self.gain
+        return added
 
 
 class SlotUpdate(nn.Module):
