@@ -80,8 +80,10 @@ def test_probes_trained_at_once_end_as_if_trained_alone(float64, probe):
                     linear.weight.copy_(fresh[2 * number][group, place].T)
                     linear.bias.copy_(fresh[2 * number + 1][group, place])
             adam = torch.optim.Adam(network.parameters(), lr=0.05)
-            best = (np.inf, None)
             y, y_validation, y_test = (sample.labels[group, :, place] for sample in (train, validation, test))
+            with torch.no_grad():
+                loss = float(nn.functional.cross_entropy(network(x_validation), y_validation))
+                best = loss, network(x_test).log_softmax(-1)
             for step, batch in enumerate(rows):
                 adam.param_groups[0]["lr"] = 0.05 * (1 - step / 60)
                 adam.zero_grad()
@@ -98,6 +100,20 @@ def test_probes_trained_at_once_end_as_if_trained_alone(float64, probe):
             np.testing.assert_array_equal(answers.right[group, :, place], (best[1].argmax(-1) == y_test).numpy())
             chances.append(best[0])
     assert min(chances) < max(chances)
+
+
+@pytest.mark.parametrize("probe", ["mlp", "linear"])
+def test_states_that_tell_nothing_leave_the_constant_guess(float64, probe):
+    rng = np.random.default_rng(2)
+    train, validation, test = (data(rng, n=n, D=40) for n in (30, 400, 400))
+    answers = fit_and_answer(train, validation, test, 4, FitConfig(probe=probe, steps=100, learning_rate=0.5))
+    for group in range(2):
+        for place in range(3):
+            labels, asked = (sample.labels[group, :, place].numpy() for sample in (train, test))
+            counts = np.array([1 + (labels == value).sum() for value in range(4)])
+            known = asked != UNDEFINED
+            expected = -np.log(counts / counts.sum())[asked[known]]
+            np.testing.assert_allclose(answers.surprise[group, known, place], expected)
 
 
 def test_few_groups_at_a_time_give_the_same_answers(float64, monkeypatch):

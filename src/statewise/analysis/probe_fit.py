@@ -3,6 +3,9 @@
 Probes of G groups (a model each, or a control) answer P questions each: G x P networks that share nothing but the
 order of the data, in one batched product a layer. A sum of losses has the gradient of each in that one's own weights,
 and Adam works element by element, so that every probe ends as if it had been trained alone.
+
+A probe begins as the constant guess, each label as likely as it is frequent, and is kept as it was at its best on rows
+that it does not learn from: where states tell nothing, or few states too little, it stays with that guess.
 """
 
 from __future__ import annotations
@@ -95,6 +98,15 @@ def order(n: int, config: FitConfig) -> list[np.ndarray]:
     return [rows[step * size : (step + 1) * size] for step in range(config.steps)]
 
 
+def log_frequencies(labels: Tensor, classes: int) -> Tensor:
+    """(G, n, P) labels -> (G, P, C): log of each one's share, counted once more than it occurs: none is impossible."""
+    asked = torch.where(labels == UNDEFINED, classes, labels).transpose(1, 2)
+    counts = torch.ones(*asked.shape[:2], classes + 1, dtype=torch.float64, device=labels.device)
+    counts.scatter_add_(2, asked, torch.ones_like(asked, dtype=torch.float64))
+    counts = counts[..., :classes]
+    return (counts / counts.sum(-1, keepdim=True)).log()
+
+
 class Probes:
     """G x P probes from states of D numbers to C classes. States are standardised as the training rows ask for."""
 
@@ -116,7 +128,8 @@ class Probes:
             inner = config.hidden
             drawn = [torch.randn(D, inner, generator=generator) * D**-0.5 for _ in range(P)]
             self.weights += [of_every_group(torch.stack(drawn)), of_every_group(torch.zeros(P, inner))]
-        self.weights += [of_every_group(torch.zeros(P, inner, classes)), of_every_group(torch.zeros(P, classes))]
+        guess = log_frequencies(train.labels, classes).to(like.device, like.dtype)
+        self.weights += [of_every_group(torch.zeros(P, inner, classes)), guess.requires_grad_()]
 
     def logits(self, states: list[Tensor]) -> Tensor:
         """(n, D) for each group -> (G, P, n, C)."""
@@ -132,7 +145,7 @@ class Probes:
         """Trains on `batches` of rows, and ends with the weights that were best on the validation rows."""
         adam = torch.optim.Adam(self.weights, lr=config.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: 1 - step / len(batches))
-        lowest = torch.full(self.weights[0].shape[:2], torch.inf, device=self.mean.device, dtype=self.mean.dtype)
+        lowest = self.answer(validation)[0].sum(1)
         best = [weights.detach().clone() for weights in self.weights]
         for number, batch in enumerate(batches, 1):
             rows = torch.from_numpy(batch).to(self.mean.device)

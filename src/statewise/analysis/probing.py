@@ -17,7 +17,7 @@ from torch import Tensor
 
 from statewise.analysis.base import Analysis, Curve, Findings, Model, Panel, Role, Subject
 from statewise.analysis.beliefs import states_of
-from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer
+from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.tasks.base import Task
 from statewise.types import Examples
 
@@ -222,15 +222,10 @@ class Result:
         return (sums / self.count).reshape(*values.shape[:-2], -1)
 
     def constant_guess(self) -> tuple[np.ndarray, np.ndarray]:
-        """Accuracy and nats (X,) of whoever knows nothing but how frequent each label is in training.
-
-        Every label is counted once more than it occurs, so that none is impossible.
-        """
-        counts = np.stack([np.bincount(column[column != UNDEFINED], minlength=self.classes)
-                           for column in self.known.T])  # fmt: skip
-        log_shares = np.log((counts + 1) / (counts + 1).sum(1, keepdims=True))
-        each = np.arange(len(counts))
-        right = self.expected == counts.argmax(1)
+        """Accuracy and nats (X,) of whoever knows nothing but how frequent each label is in training."""
+        log_shares = log_frequencies(torch.from_numpy(self.known)[None], self.classes)[0].numpy()
+        each = np.arange(len(log_shares))
+        right = self.expected == log_shares.argmax(1)
         nats = -log_shares[each, np.maximum(self.expected, 0)]
         return self.by_place(right), self.by_place(nats)
 
