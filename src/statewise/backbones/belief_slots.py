@@ -32,7 +32,7 @@ class BeliefSlotsConfig(GPTConfig):
     """Slots S of the state, each as wide as the model."""
     update: Literal["ema", "gated"] = "ema"
     """`ema`: the new state is a weighted mean of the old one and what the chunk proposes; `gated`: a GRU cell."""
-    pooling: Pooling = "last"
+    pooling: Pooling = "attention"
     """What of a chunk's last hidden states the update reads: the last one, their mean, or what each slot attends to."""
     rate: float = 0.5
     """Weight of what the chunk proposes, with `ema`."""
