@@ -86,11 +86,10 @@ def main() -> None:
             ),
             "belief slots": step(objective(True, CHUNK * CHUNKS), tokens, precision, documents=documents),
             "belief slots, gated": step(
-                objective(True, CHUNK * CHUNKS, update="gated", pooling="attention"), tokens, precision,
-                documents=documents,
+                objective(True, CHUNK * CHUNKS, update="gated"), tokens, precision, documents=documents
             ),
             "gpt, whole rows": step(objective(False, CHUNK * CHUNKS), tokens, precision, documents=documents),
-        }  # fmt: skip
+        }
         seconds = in_turn(ways, rounds=7, warm_up=1)
         for name in ways:
             print(f"  {name:22} {statistics.median(seconds[name]):6.2f} s a step")
