@@ -134,16 +134,15 @@ class Probes:
     def logits(self, states: list[Tensor]) -> Tensor:
         """(n, D) for each group -> (G, P, n, C)."""
         x = (torch.stack(states) - self.mean[:, None]) / self.spread[:, None]
-        if len(self.weights) == 2:
-            matrix, bias = self.weights
-            return torch.einsum("gbd,gpdc->gpbc", x, matrix) + bias[:, :, None]
-        first, first_bias, second, second_bias = self.weights
-        inner = torch.relu(torch.einsum("gbd,gpdh->gpbh", x, first) + first_bias[:, :, None])
-        return inner @ second + second_bias[:, :, None]
+        inner = x[:, None].expand(-1, self.weights[0].shape[1], -1, -1)
+        *first, matrix, bias = self.weights
+        if first:
+            inner = torch.relu(affine(inner, *first))
+        return affine(inner, matrix, bias)
 
     def fit(self, train: Sample, validation: Sample, batches: list[np.ndarray], config: FitConfig) -> None:
         """Trains on `batches` of rows, and ends with the weights that were best on the validation rows."""
-        adam = torch.optim.Adam(self.weights, lr=config.learning_rate)
+        adam = torch.optim.Adam(self.weights, lr=config.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: 1 - step / len(batches))
         lowest = self.answer(validation)[0].sum(1)
         best = [weights.detach().clone() for weights in self.weights]
@@ -176,6 +175,12 @@ class Probes:
             nats.append(cross_entropy(logits, labels).transpose(1, 2))
             hits.append((logits.argmax(-1) == labels).transpose(1, 2))
         return torch.cat(nats, 1), torch.cat(hits, 1)
+
+
+def affine(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+    """(G, P, n, D), (G, P, D, C), (G, P, C) -> (G, P, n, C)."""
+    flat = torch.baddbmm(bias.flatten(0, 1)[:, None], x.flatten(0, 1), matrix.flatten(0, 1))
+    return flat.view(*x.shape[:3], -1)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
