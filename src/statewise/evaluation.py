@@ -112,7 +112,6 @@ def whole_texts(task: Task, predictor: Predictor) -> Evaluation:
             logits, last = torch.cat([last[:, None], logits[:, :-1]], dim=1), logits[:, -1]
             given = logits.log_softmax(-1).cpu().gather(-1, part[:, :, None])
             nats -= float(given.double().sum())
-            cursor = power.resume(power.keep(cursor))  # nothing is gone back to: what lies behind may be forgotten
         count += tokens.shape[1] - 1
         units.update(task.units(Examples.of([text], [0])))
     if not count:

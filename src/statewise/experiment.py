@@ -21,7 +21,7 @@ from statewise.config import Recipe, fill, parse, read_yaml
 from statewise.data import collate
 from statewise.decoding import DECODERS, kept_state
 from statewise.decoding.base import Carrier, Decoder, Predictor, Search
-from statewise.decoding.continued import Continued, carrier
+from statewise.decoding.continued import Continued, carrier, under
 from statewise.evaluation import complete, evaluate, whole_texts
 from statewise.infilling import Filled, fill_middles, referee
 from statewise.objectives import OBJECTIVES
@@ -190,6 +190,8 @@ class Experiment:
         if warmup:
             predictor = carrier(predictor).under("carried", warmup)
         kept = None if state is None else kept_state.read(Path(state), self.fingerprint())
+        if kept is not None and self.task.end is not None and int(kept["pending"][-1]) == self.task.end:
+            raise ValueError(f"{state}: the sequence that it keeps has ended, and nothing goes on from there")
         continued = Continued(predictor, kept)
         tokens = self.task.encode(prompt)
         if kept is not None:
@@ -227,13 +229,14 @@ class Experiment:
         decoder: str = "greedy",
         by: tuple[str, str] | None = None,
         protocol: Carried | None = None,
-        warmup: int = 0,
+        warmup: int | None = None,
     ) -> Evaluation:
         """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format, or of another
         held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set.
 
-        `protocol`, and with `same-chunk` its `warmup` passes: how a model that carries a state is asked."""
-        predictor = self.predictor() if protocol is None else carrier(self.predictor()).under(protocol, warmup)
+        `protocol`, and with `same-chunk` its `warmup` passes: how a model that carries a state is asked; see
+        `decoding.continued.under`."""
+        predictor = self.predictor() if protocol is None else under(self.predictor(), protocol, warmup)
         if num is not None and num < 1:
             raise ValueError(f"num must be at least 1, not {num}")
         if data is not None and by is not None:

@@ -87,6 +87,11 @@ class Batch(NamedTuple):
     """Columns [first, end) that hold every scored token: known on the host, so slicing needs no sync."""
 
     @property
+    def owners(self) -> Tensor:
+        """(B, T) int64: the document of each position, whether or not there is one a row; 0 on padding."""
+        return self.real.long() if self.documents is None else self.documents
+
+    @property
     def targets(self) -> tuple[Tensor, Tensor]:
         """Tokens to predict and their mask, both (B, end - first)."""
         first, end = self.span

@@ -1,14 +1,17 @@
 """The belief-slot decoder against its definition, its protocols, its cache, and its state on disk."""
 
+import numpy as np
 import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, random_batch, spread_weights, tiny_belief_slots, tiny_objective
 
 from statewise.backbones.gpt import GPT, GPTConfig
+from statewise.data import collate
 from statewise.decoding.base import Carrier
 from statewise.decoding.continued import Continued, carrier
-from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig
+from statewise.decoding.sample import Greedy, GreedyConfig
 from statewise.nn.belief_slots import SlotUpdate
+from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
 CHUNK, SLOTS = 5, 2
@@ -55,7 +58,7 @@ def by_definition(made, row, warmup=0, fresh=False):
             proposed = update.inward(pooled).view(config.slots, -1)
         if config.update == "gated":
             return update.cell(proposed, state)
-        rate = torch.sigmoid(update.rate)
+        rate = torch.sigmoid(update.rate)[:, None]
         return (1 - rate) * state + rate * proposed
 
     for part in row.split(config.chunk):
@@ -194,6 +197,18 @@ def test_warm_up_in_training_is_of_the_recipe_and_at_test_of_the_protocol():
     torch.testing.assert_close(made.under("same-chunk", 3).readouts(x)[0], by_definition(made, x[0], 3, fresh=True)[0])
 
 
+@pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
+def test_padding_is_no_part_of_a_chunk_that_is_passed_over(pooling):
+    made, short = model(pooling=pooling), tokens(T=7, B=1)
+    batch = collate(Examples.of([tokens(B=1)[0].numpy(), short[0].numpy()], [1, 1]))
+    objective = tiny_objective("next_token", make_backbone=lambda **fields: made)
+    asked = objective.predictor().under("same-chunk", 2)
+    alone = by_definition(made, short[0], 2, fresh=True)[0]
+    torch.testing.assert_close(asked.states(batch).readout[1, :7], alone)
+    packed = batch._replace(documents=batch.owners)
+    torch.testing.assert_close(asked.states(packed).readout[1, :7], alone)
+
+
 def test_a_document_that_ends_in_a_warmed_up_chunk_still_has_its_state():
     made, x = model(), tokens(T=12, B=1)
     documents = torch.tensor([[1] * 7 + [2] * 5])
@@ -213,7 +228,7 @@ def test_the_rate_is_learned_or_stays(update, pooling):
     trained = [name for name, parameter in fixed.named_parameters() if parameter.requires_grad]
     assert "rate" not in trained
     if update == "ema":
-        torch.testing.assert_close(fixed.rate.sigmoid(), torch.full((3, 1), 0.25))
+        torch.testing.assert_close(fixed.rate.sigmoid(), torch.full((3,), 0.25))
         learned = SlotUpdate(4, 3, kind=update, pooling=pooling, rate=0.25, learned_rate=True)
         assert "rate" in [name for name, parameter in learned.named_parameters() if parameter.requires_grad]
 
@@ -226,6 +241,7 @@ def test_read_piece_by_piece_it_is_read_at_once(update, pooling):
     made, x = model(update=update, pooling=pooling), tokens()
     state, readout = made(x)
     cache, begin = made.make_cache(), 0
+    cache.hold()
     for length in (3, 1, 1, 8, 4):
         part = made(x[:, begin : begin + length], cache=cache)
         torch.testing.assert_close(part.readout, readout[:, begin : begin + length])
@@ -246,6 +262,17 @@ def test_read_piece_by_piece_it_is_read_at_once(update, pooling):
         cache.rewind(18)
 
 
+def test_chunks_that_nobody_comes_back_to_are_forgotten():
+    made, x = model(), tokens()
+    cache = made.make_cache()
+    readout = made(x, cache=cache).readout
+    assert len(cache.chunks) == 2
+    with pytest.raises(ValueError, match="cannot go back 8 positions: 7 are remembered"):
+        cache.rewind(8)
+    cache.rewind(7)
+    torch.testing.assert_close(made(x[:, 10:], cache=cache).readout, readout[:, 10:])
+
+
 def test_reading_goes_on_beyond_the_context_but_a_row_does_not():
     made, long = model(), tokens(T=CONTEXT + 9)
     with pytest.raises(ValueError, match=f"does not fit the context of {CONTEXT}"):
@@ -261,8 +288,8 @@ def test_prompts_are_warmed_up_to_and_what_follows_is_not():
     cache = asked.make_cache()
     last = asked.read_prompt(x[:, :7], cache)
     torch.testing.assert_close(last.readout[0, 0], by_definition(made, x[0, :7], 2, fresh=True)[0][-1])
-    on = asked(x[:, 7:8], cache=cache).readout
-    assert on.shape == (1, 1, made.width)
+    on = asked(x[:, 7:], cache=cache).readout[0]
+    torch.testing.assert_close(on[3:], by_definition(made, x[0, 10:], fresh=True)[0])
 
 
 # A state that is kept
@@ -274,9 +301,8 @@ def predictor(**fields):
     return objective.eval().predictor()
 
 
-@pytest.mark.parametrize("decoder", [Greedy(GreedyConfig()), Sample(SampleConfig(seed=3))], ids=["greedy", "sample"])
 @pytest.mark.parametrize("cut", [3, 4, 5, 6, 11])
-def test_a_generation_goes_on_exactly(decoder, cut):
+def test_a_generation_goes_on_exactly(cut):
     asked, prompt = predictor(), tokens(T=4, B=1)[:, :4].numpy()
     (whole,) = Greedy(GreedyConfig()).decode(asked, prompt, limit=18, end=None)
     begun = Continued(asked, None)
@@ -287,9 +313,8 @@ def test_a_generation_goes_on_exactly(decoder, cut):
     (rest,) = Greedy(GreedyConfig()).decode(going_on, pending, limit=18 - cut, end=None)
     assert [*first.tokens, *rest.tokens] == whole.tokens.tolist()
     assert first.log_probability + rest.log_probability == pytest.approx(whole.log_probability, abs=1e-12)
-    if isinstance(decoder, Sample):
-        (drawn,) = decoder.decode(going_on, pending, limit=4, end=None)
-        assert len(drawn.tokens) == 4
+    read = torch.from_numpy(np.concatenate([prompt[0], first.tokens]))[None]
+    torch.testing.assert_close(going_on.start(kept["pending"][None])[1], asked.start(read)[1])
 
 
 def test_a_kept_state_is_taken_by_its_own_shape_alone():
@@ -305,7 +330,7 @@ def test_a_kept_state_is_taken_by_its_own_shape_alone():
 def test_models_without_a_state_say_so():
     plain = tiny_objective("next_token").eval().predictor()
     assert not isinstance(plain, Carrier)
-    with pytest.raises(ValueError, match="carries no state from chunk to chunk: those of the backbone belief_slots do"):
+    with pytest.raises(ValueError, match="carries no state that can be asked for: those of the backbone"):
         carrier(plain)
 
 
@@ -321,7 +346,8 @@ def test_a_multi_token_head_and_use_by_use_gradients_are_refused():
     [
         ({"slots": 0}, "backbone.slots must be at least 1"),
         ({"chunk": 0}, "backbone.chunk must be at least 1"),
-        ({"chunk": CONTEXT + 1}, f"backbone.chunk {CONTEXT + 1} is longer than a row of {CONTEXT} tokens"),
+        ({"chunk": CONTEXT + 1}, f"backbone.chunk {CONTEXT + 1} is no shorter than a row of {CONTEXT} tokens"),
+        ({"chunk": CONTEXT}, f"backbone.chunk {CONTEXT} is no shorter than a row of {CONTEXT} tokens"),
         ({"rate": 1.0}, "backbone.rate must lie between 0 and 1"),
         ({"backprop": 0}, "backbone.backprop must be at least 1, or null"),
         ({"warmup": -1}, "backbone.warmup must not be negative"),

@@ -8,6 +8,7 @@ import torch
 from doubles import small_corpus
 
 from statewise.cli import main
+from statewise.decoding import kept_state
 from statewise.experiment import Experiment
 from statewise.run import Run
 
@@ -59,9 +60,32 @@ def test_each_protocol_can_be_asked_alone_and_has_a_report_of_its_own(run, capsy
     code, out, _ = called(capsys, "evaluate", run, "--protocol", "same-chunk", "--warmup", "3", "--json")
     assert code == 0
     assert json.loads(out)["metrics"] != all_of_them["same-chunk, 1 pass"]
-    assert Run(run).report("evaluation-protocol-same-chunk")["sees_its_own_targets"] == ["same-chunk, 3 passes"]
+    warmed = Run(run).report("evaluation-protocol-same-chunk-warmup-3")
+    assert warmed["sees_its_own_targets"] == ["same-chunk, 3 passes"]
     called(capsys, "evaluate", run, "--protocol", "carried")
-    assert Run(run).report("evaluation")["metrics"] == all_of_them["carried"]
+    assert Run(run).report("evaluation-protocol-carried")["metrics"] == all_of_them["carried"]
+    assert Run(run).report("evaluation")["protocols"] == all_of_them
+
+
+@pytest.mark.parametrize(
+    ("protocol", "warmup", "message"),
+    [
+        ("stale", None, "unknown protocol 'stale': fresh, carried, same-chunk"),
+        ("carried", 3, "a warm-up passes over the chunk itself"),
+        ("fresh", 1, "a warm-up passes over the chunk itself"),
+        ("same-chunk", 0, "must be at least 1 pass, not 0"),
+    ],
+)
+def test_the_library_lets_no_protocol_see_what_its_name_hides(run, protocol, warmup, message):
+    with pytest.raises(ValueError, match=message):
+        Experiment.load(run).evaluate(5, protocol=protocol, warmup=warmup)
+
+
+def test_the_library_passes_over_the_same_chunk_once_unless_told_otherwise(run):
+    experiment = Experiment.load(run)
+    once = experiment.evaluate(5, protocol="same-chunk").metrics
+    assert once == experiment.evaluate(5, protocol="same-chunk", warmup=1).metrics
+    assert once != experiment.evaluate(5, protocol="fresh").metrics
 
 
 @pytest.mark.parametrize(
@@ -97,6 +121,9 @@ def test_whole_documents_are_read_from_beginning_to_end(run, capsys):
     assert report["metrics"]["loss"] == pytest.approx(nats / count, rel=1e-5)
     assert report["num"] == len(texts)
     assert "bits_per_byte" in out
+    assert called(capsys, "evaluate", run, "--comprehensive", "--checkpoint", "last")[0] == 0
+    assert Run(run).report("evaluation-comprehensive-checkpoint-last")["num"] == len(texts)
+    assert Run(run).report("evaluation-comprehensive") == report
 
 
 def test_held_out_texts_are_the_documents_whatever_is_read_at_a_time(corpus, run, monkeypatch):
@@ -110,6 +137,18 @@ def test_held_out_texts_are_the_documents_whatever_is_read_at_a_time(corpus, run
         assert [text.tolist() for text in task.held_out_texts()] == expected
 
 
+def test_training_behind_a_warm_up_is_marked(tmp_path, corpus, capsys):
+    words = (
+        f"--backbone belief_slots --backbone.chunk 8 --task.context 24 --task.path {corpus.folder} --trainer.steps 2"
+    )
+    words = ["train", "text-small", *words.split(), *SMALL.split(), "--out", tmp_path / "run"]
+    mark = "the losses of training are those of chunks whose state has seen them"
+    code, out, err = called(capsys, *words, "--backbone.warmup", "1")
+    assert (code, mark in out + err) == (0, True)
+    code, out, err = called(capsys, *words, "--overwrite")
+    assert (code, mark in out + err) == (0, False)
+
+
 def test_a_generation_is_kept_and_gone_on_with(run, tmp_path, capsys):
     whole = called(capsys, "generate", run, "--prompt", "a cat", "--limit", "12")[1].rstrip("\n")
     state = tmp_path / "state"
@@ -120,6 +159,11 @@ def test_a_generation_is_kept_and_gone_on_with(run, tmp_path, capsys):
     assert beyond[0] == 0, "longer than any row"
     added = called(capsys, "generate", run, "--state", state, "--prompt", " saw the", "--limit", "3")
     assert added[0] == 0
+    ended, experiment = tmp_path / "ended", Experiment.load(run)
+    kept = kept_state.read(state, experiment.fingerprint())
+    kept_state.write(ended, {**kept, "pending": torch.tensor([5, experiment.task.end])}, experiment.fingerprint())
+    code, _, err = called(capsys, "generate", run, "--state", ended)
+    assert (code, f"{ended}: the sequence that it keeps has ended" in err) == (2, True)
     nowhere = called(capsys, "generate", run, "--prompt", "a", "--save-state", tmp_path / "none" / "state")
     assert (nowhere[0], "there is no folder" in nowhere[2], nowhere[1]) == (2, True, "")
     folder = called(capsys, "generate", run, "--prompt", "a", "--save-state", tmp_path)
@@ -168,7 +212,12 @@ def test_the_trace_tells_what_the_state_is_worth(run, capsys):
     from statewise.data import collate
 
     batch = collate(examples)
-    scored = batch.scored[:, 1:] & (torch.arange(batch.tokens.shape[1] - 1) >= 8)  # predicted behind chunk 1
+    scored = batch.scored[:, 1:].clone()
+    for row, owner in enumerate(batch.owners):
+        for place in range(scored.shape[1]):  # predicts a token of a document that has a chunk behind it
+            begin = place // 8 * 8
+            scored[row, place] &= begin > 0 and bool((owner[[begin - 1, begin]] == owner[place]).all())
+    assert 0 < scored.sum() < batch.scored.sum()
     found = {}
     for protocol in ("carried", "fresh"):
         logits = experiment.predictor().under(protocol, 0).logits(batch)[:, :-1]

@@ -5,7 +5,7 @@ order of the data, in one batched product a layer. A sum of losses has the gradi
 and Adam works element by element, so that every probe ends as if it had been trained alone.
 
 A probe begins as the constant guess, each label as likely as it is frequent, and is kept as it was at its best on rows
-that it does not learn from: where states tell nothing, or few states too little, it stays with that guess.
+that it does not learn from: where these are many, one whose states tell nothing stays with that guess.
 """
 
 from __future__ import annotations

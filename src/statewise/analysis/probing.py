@@ -119,7 +119,7 @@ class Probing(Analysis):
         )
         with torch.autocast(torch.device(subject.device).type, enabled=False):  # of the model, not of its probes
             answers = fit_and_answer(*parts, len(names), config)
-        result = Result(asked.x[:, probes], known, expected, answers, len(names))
+        result = Result(asked.x[:, probes], known[~validates], expected, answers, len(names))
         counts = {
             "probe_training_sequences": len(train),
             "probe_training_states": len(known),

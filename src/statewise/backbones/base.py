@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.nn.cache import KeyValueCache
-from statewise.types import Carried, Hidden
+from statewise.types import Batch, Carried, Hidden
 
 PROMPT_SLOTS = 4096
 """Slots of prompts that are read at a time. What a pass holds of them besides keys and values does not grow with the
@@ -55,6 +55,16 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
         """Reads `tokens` (B, T); `documents` as in `Batch`. With a cache, `tokens` come after what it holds."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know before it is trained."""
+        return []
+
+    def documents_of(self, batch: Batch) -> Tensor | None:
+        """`documents` with which `forward` is to read a batch. Padding comes after all that counts, so most backbones
+        need not know it from tokens; one that makes something of a whole stretch must."""
+        return batch.documents
 
     def readouts(self, tokens: Tensor, *, documents: Tensor | None = None) -> Tensor:
         """`Hidden.readout` of `forward` alone, (B, T, D), which some backbones have for less."""

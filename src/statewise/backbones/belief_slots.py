@@ -19,7 +19,7 @@ from statewise.backbones.base import Backbone, Carrying
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.nn.belief_slots import Injection, Pooling, SlotCache, SlotUpdate
 from statewise.nn.cache import KeyValueCache
-from statewise.types import Carried, Hidden
+from statewise.types import Batch, Carried, Hidden
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class BeliefSlotsConfig(GPTConfig):
     learned_rate: bool = True
     """Whether that weight is learned, for each slot."""
     backprop: int | None = None
-    """Updates of the state through which a loss reaches back at most; null: all in the row. Behind so many updates the
-    next one is cut off from what went into it, and is trained itself."""
+    """Updates of the state through which a loss reaches back at most; null: all in the row. The row is walked in
+    stretches of so many updates: the one behind a stretch is cut off from what went into it, and is trained itself. So
+    the chunks that begin a stretch give earlier ones no gradient."""
     warmup: int = 0
     """Passes over a chunk, in training, before the one whose loss counts; the state has then seen what it predicts."""
 
@@ -84,10 +85,10 @@ class BeliefSlots(Carrying):
         self, config: BeliefSlotsConfig, *, vocabulary: int, context: int, embedding_of: Backbone | None = None
     ) -> None:
         super().__init__()
-        if config.chunk > context:
+        if config.chunk >= context:
             raise ValueError(
-                f"backbone.chunk {config.chunk} is longer than a row of {context} tokens, so no state would ever be "
-                "carried: set it lower, or the task's context higher"
+                f"backbone.chunk {config.chunk} is no shorter than a row of {context} tokens, so no state would ever "
+                "be carried: set it lower, or the task's context higher"
             )
         self.config = config
         self.chunk, self.slot_count = config.chunk, config.slots
@@ -125,6 +126,21 @@ class BeliefSlots(Carrying):
         readout = torch.cat([hidden for hidden, _ in parts], dim=1)
         slots = torch.cat([slots.expand(*hidden.shape[:2], -1) for hidden, slots in parts], dim=1)
         return Hidden(torch.cat([readout, slots.to(readout.dtype)], dim=-1), readout)
+
+    @property
+    def notes(self) -> list[str]:
+        """See `Backbone.notes`."""
+        if not self.config.warmup:
+            return []
+        return [
+            f"backbone.warmup {self.config.warmup}: the losses of training are those of chunks whose state has seen "
+            "them, and compare with no other model's; what is held out is read without"
+        ]
+
+    def documents_of(self, batch: Batch) -> Tensor | None:
+        """See `Backbone.documents_of`: passes over a chunk before it counts end with a state of all of it."""
+        passes = self.config.warmup if self.training else self.warmup
+        return batch.owners if passes else batch.documents
 
     def readouts(self, tokens: Tensor, *, documents: Tensor | None = None) -> Tensor:
         """See `Backbone.readouts`."""
@@ -207,11 +223,12 @@ class BeliefSlots(Carrying):
         return hidden
 
     def _renewed(self, held: Held, hidden: Tensor, documents: Tensor | None) -> Held:
-        """The state behind a chunk: that of the documents which the chunk ends in."""
+        """The state behind a chunk: that of the documents which the chunk ends in, padding (0) left aside."""
         if documents is None:
             return Held(self.update(held.state, hidden, None), None)
         assert held.owner is not None
-        last = documents[:, -1]
+        places = torch.arange(documents.shape[1], device=documents.device)
+        last = documents.gather(1, (places * (documents != 0)).amax(1, keepdim=True))[:, 0]
         state = torch.where((last == held.owner)[:, None, None], held.state, self._begin(len(last)))
         return Held(self.update(state, hidden, documents == last[:, None]), last)
 

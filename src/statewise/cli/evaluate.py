@@ -55,10 +55,12 @@ def run(words: list[str]) -> int:
     experiment = Experiment.load(options.run, options.checkpoint, options.device)
     if options.fills:
         return _referee(experiment, Path(options.fills), options.checkpoint, options.json)
+    at_checkpoint = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     if options.comprehensive:
         if options.data or options.num is not None or by or options.protocol or options.warmup is not None:
             raise ValueError("--comprehensive reads all held-out documents with a carried state: give no more with it")
-        return _show(experiment, experiment.whole_texts(), "evaluation-comprehensive", options)
+        name = "-".join(["evaluation-comprehensive", *at_checkpoint])
+        return _show(experiment, experiment.whole_texts(), name, options)
     protocols = _protocols(experiment, options.protocol, options.warmup)
     own_notes = list(experiment.task.notes)
     asked = {
@@ -69,9 +71,10 @@ def run(words: list[str]) -> int:
     # `compare` reads "evaluation", which must mean the same for every run; what deviates gets a name of its own.
     data = Path(options.data).resolve() if options.data else None
     deviations = [data.name] if data else [f"{option}-{value}" for option, value in by]
-    deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
+    deviations += at_checkpoint
     deviations += [] if options.num is None else [f"first-{options.num}"]
-    deviations += [] if options.protocol in (None, "all", "carried") else [f"protocol-{options.protocol}"]
+    deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]
+    deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
     name = "-".join(["evaluation", *deviations])
     for note in experiment.task.notes:
         if not data or note not in own_notes:  # of a run's own data nothing is said where others are read
@@ -79,20 +82,25 @@ def run(words: list[str]) -> int:
     return _show(experiment, evaluation, name, options, data, asked if experiment.carries else {})
 
 
-def _protocols(experiment: Experiment, chosen: str | None, warmup: int | None) -> dict[str, tuple[Carried | None, int]]:
+def _protocols(
+    experiment: Experiment, chosen: str | None, warmup: int | None
+) -> dict[str, tuple[Carried | None, int | None]]:
     """By name the protocols that are asked for and their warm-up passes; the first is the one that counts."""
     if not experiment.carries:
         if chosen is not None or warmup is not None:
-            raise ValueError("--protocol and --warmup go with models that carry a state: the backbone belief_slots")
-        return {"": (None, 0)}
+            raise ValueError(
+                "--protocol and --warmup go with models that carry a state: the backbone belief_slots, with the "
+                "objectives next_token and next_latent"
+            )
+        return {"": (None, None)}
     if warmup is not None and chosen not in (None, "all", "same-chunk"):
         raise ValueError("a warm-up passes over the chunk itself: that is --protocol same-chunk")
     if warmup is not None and warmup < 1:
         raise ValueError(f"--warmup must be at least 1, not {warmup}")
     passes = 1 if warmup is None else warmup
-    every: dict[str, tuple[Carried | None, int]] = {
-        "carried": ("carried", 0),
-        "fresh": ("fresh", 0),
+    every: dict[str, tuple[Carried | None, int | None]] = {
+        "carried": ("carried", None),
+        "fresh": ("fresh", None),
         f"same-chunk, {passes} pass{'es' * (passes > 1)}": ("same-chunk", passes),
     }
     return {name: how for name, how in every.items() if chosen in (None, "all", how[0])}

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from statewise.decoding.base import Carrier, Predictor
-from statewise.types import Batch, Completion, Hidden
+from statewise.types import Batch, Carried, Completion, Hidden
 
 
 def carrier(predictor: Predictor) -> Carrier:
     """The predictor, if it has that power. Raises `ValueError` if not."""
     if not isinstance(predictor, Carrier):
-        raise ValueError("this model carries no state from chunk to chunk: those of the backbone belief_slots do")
+        raise ValueError(
+            "this model carries no state that can be asked for: those of the backbone belief_slots do, with the "
+            "objectives next_token and next_latent"
+        )
     return predictor
+
+
+def under(predictor: Predictor, protocol: Carried, warmup: int | None = None) -> Predictor:
+    """The predictor, asked under a protocol; `warmup` goes with `same-chunk` and is 1 there unless it is given. Raises
+    `ValueError` for an unknown protocol, for passes that would let another one see its targets, or for a predictor
+    without a state."""
+    if protocol not in get_args(Carried):
+        raise ValueError(f"unknown protocol {protocol!r}: {', '.join(get_args(Carried))}")
+    if warmup is not None and protocol != "same-chunk":
+        raise ValueError("a warm-up passes over the chunk itself: that is the protocol same-chunk")
+    if warmup is not None and warmup < 1:
+        raise ValueError(f"the warm-up must be at least 1 pass, not {warmup}")
+    passes = 1 if warmup is None else warmup
+    return carrier(predictor).under(protocol, passes if protocol == "same-chunk" else 0)
 
 
 class Continued(Predictor):

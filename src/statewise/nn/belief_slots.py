@@ -55,7 +55,7 @@ class SlotUpdate(nn.Module):
         self.cell = nn.GRUCell(width, width) if kind == "gated" else None
         self.rate: nn.Parameter | None = None
         if kind == "ema":
-            odds = torch.full((slots, 1), rate).logit()
+            odds = torch.full((slots,), rate).logit()
             self.rate = nn.Parameter(odds, requires_grad=learned_rate)
         nn.init.normal_(self.inward.weight, std=0.02)
         nn.init.zeros_(self.inward.bias)
@@ -69,7 +69,7 @@ class SlotUpdate(nn.Module):
 
     def forward(self, state: Tensor, hidden: Tensor, members: Tensor | None) -> Tensor:
         """The new state (B, S, D) from the old one and the last hidden states (B, T, D) of a chunk, of which those of
-        `members` (B, T) count, the last of the chunk among them; None: all."""
+        `members` (B, T) count, at least one a row; None: all."""
         B, S, D = state.shape
         proposed = self.inward(self._pooled(hidden, members)).view(B, S, D)
         if self.cell is not None:
@@ -77,7 +77,7 @@ class SlotUpdate(nn.Module):
             renewed: Tensor = self.cell(proposed.reshape(B * S, D).to(dtype), state.reshape(B * S, D).to(dtype))
             return renewed.view(B, S, D)
         assert self.rate is not None
-        return state + self.rate.sigmoid() * (proposed - state)
+        return state + self.rate.sigmoid()[:, None] * (proposed - state)
 
     def _pooled(self, hidden: Tensor, members: Tensor | None) -> Tensor:
         """(B, D), or (B, S, D) by attention."""
@@ -87,7 +87,10 @@ class SlotUpdate(nn.Module):
                 scores = scores.masked_fill(~members[:, None], float("-inf"))
             return scores.softmax(-1) @ hidden
         if self.pooling == "last":
-            return hidden[:, -1]
+            if members is None:
+                return hidden[:, -1]
+            each = torch.arange(hidden.shape[1], device=hidden.device)
+            return hidden[torch.arange(len(hidden), device=hidden.device), (each * members).amax(1)]
         if members is None:
             return hidden.mean(1)
         weights = members.to(hidden.dtype)
@@ -106,11 +109,12 @@ class OpenChunk(NamedTuple):
 
 class SlotCache(KeyValueCache):
     """What a belief-slot decoder has read: chunk by chunk the keys and values, the last hidden states, and the state
-    before it, so that it can go back over any number of tokens. All that later chunks need of it is the last state."""
+    before it, so that it can go back over them. All that later chunks need of it is the last state, so no more than the
+    last two chunks are remembered, but all from where `hold` was called."""
 
     def __init__(self, layers: int, chunk: int) -> None:
         super().__init__(layers)
-        self.layers, self.chunk = layers, chunk
+        self.layers, self.chunk, self.held = layers, chunk, False
         self.chunks: list[OpenChunk] = []
 
     @property
@@ -120,6 +124,8 @@ class SlotCache(KeyValueCache):
 
     def open(self, state: Tensor) -> None:
         """Begins a chunk with `state` (B, S, D)."""
+        if not self.held:
+            del self.chunks[:-1]
         self.chunks.append(OpenChunk(state, KeyValueCache(self.layers, self.chunk), []))
 
     def append(
@@ -144,10 +150,13 @@ class SlotCache(KeyValueCache):
             back = min(positions, keys.length)
             keys.rewind(back)
             positions -= back
-            if keys.length:
-                hidden[:] = [torch.cat(hidden, dim=1)[:, : keys.length]]
-            else:
-                self.chunks.pop()
+            hidden[:] = [torch.cat(hidden, dim=1)[:, : keys.length]]
+            if not keys.length and (len(self.chunks) > 1 or not self.length):
+                self.chunks.pop()  # else what came before is forgotten, and its state is all that tells of it
+
+    def hold(self) -> None:
+        """See `KeyValueCache.hold`."""
+        self.held = True
 
     def reorder(self, rows: Tensor) -> None:
         """See `KeyValueCache.reorder`."""

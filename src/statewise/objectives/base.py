@@ -228,7 +228,8 @@ class CausalPredictor(Predictor):
     @torch.no_grad()
     def states(self, batch: Batch) -> Hidden:
         """See `Predictor.states`."""
-        documents = None if batch.documents is None else batch.documents.to(self.device)
+        documents = self.backbone.documents_of(batch)
+        documents = None if documents is None else documents.to(self.device)
         hidden: Hidden = self.backbone(batch.tokens.to(self.device), documents=documents)
         return hidden
 

@@ -82,7 +82,7 @@ class BeliefState(Objective):
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `previous_token`, in nats per pair."""
-        group = groups(batch)
+        group = batch.owners
         ends_with = self.prefix_states(batch)
         begins_with = ends_with if self.suffix_encoder is None else self.suffix_states(batch)  # a stand-in, never read
         prefix, suffix = self.before(ends_with, group), self.behind(begins_with, group)
@@ -103,7 +103,7 @@ class BeliefState(Objective):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Counted pairs of each head."""
-        pairs = self.pairs(batch, groups(batch))
+        pairs = self.pairs(batch, batch.owners)
         group = pairs.group
         if batch.documents is None:
             later = pairs.group.flip(1).cumsum(1).flip(1)
@@ -128,7 +128,7 @@ class BeliefState(Objective):
 
     def prefix_states(self, batch: Batch) -> Tensor:
         """(B, T, D): F of the prefix that ends with each token."""
-        state: Tensor = self.prefix_encoder(batch.tokens, documents=batch.documents).state
+        state: Tensor = self.prefix_encoder(batch.tokens, documents=self.prefix_encoder.documents_of(batch)).state
         return state
 
     def suffix_states(self, batch: Batch) -> Tensor:
@@ -137,7 +137,8 @@ class BeliefState(Objective):
         column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         length = batch.real.sum(1, keepdim=True)
         mirror = torch.where(column < length, length - 1 - column, column)  # padding stays behind
-        documents = None if batch.documents is None else batch.documents.gather(1, mirror)
+        documents = self.suffix_encoder.documents_of(batch)
+        documents = None if documents is None else documents.gather(1, mirror)
         state = self.suffix_encoder(batch.tokens.gather(1, mirror), documents=documents).state
         return state.gather(1, mirror[:, :, None].expand_as(state))
 
@@ -318,11 +319,6 @@ def answers(batch: Batch, group: Tensor) -> Tensor:
     follows = torch.zeros_like(batch.scored)
     follows[:, :-1] = batch.scored[:, 1:] & (group[:, 1:] == group[:, :-1])
     return batch.scored | (opens & follows)
-
-
-def groups(batch: Batch) -> Tensor:
-    """(B, T) int64: number of the document, 0 on padding."""
-    return batch.real.long() if batch.documents is None else batch.documents
 
 
 def closes(group: Tensor) -> Tensor:

@@ -84,7 +84,8 @@ class JointMultiToken(Objective):
         K, (first, end) = self.config.horizon, batch.span
         T = batch.tokens.shape[1]
         start, stop = max(0, first - 1 - K), end - 1
-        states = self.backbone.read_off(self.backbone(batch.tokens, documents=batch.documents).state[:, start:stop])
+        hidden = self.backbone(batch.tokens, documents=self.backbone.documents_of(batch))
+        states = self.backbone.read_off(hidden.state[:, start:stop])
         ahead_of = torch.arange(start, stop, device=states.device)[:, None] + torch.arange(K + 1, device=states.device)
         embedded = self.backbone.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # beyond the end nothing is scored
         readout = self.fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])

@@ -137,7 +137,7 @@ class NextLatent(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
         config, (first, end) = self.config, batch.span
-        hidden = self.backbone(batch.tokens, documents=batch.documents)
+        hidden = self.backbone(batch.tokens, documents=self.backbone.documents_of(batch))
         readout = hidden.readout[:, first - 1 : end - 1]
         goal = hidden.state.detach() if config.stop_gradient else hidden.state
         goal_log_probs = None

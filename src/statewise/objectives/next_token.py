@@ -30,7 +30,7 @@ class NextToken(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = self.backbone.readouts(batch.tokens, documents=batch.documents)
+        readout = self.backbone.readouts(batch.tokens, documents=self.backbone.documents_of(batch))
         total = head_loss(readout[:, first - 1 : end - 1], self.backbone.head_weight(), token_targets(batch))
         return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
 

@@ -36,7 +36,7 @@ class Teacherless(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = self.backbone.readouts(self.inputs(batch), documents=batch.documents)
+        readout = self.backbone.readouts(self.inputs(batch), documents=self.backbone.documents_of(batch))
         weight = self.backbone.head_weight()[: self.filler]
         total = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
         return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
