@@ -249,6 +249,12 @@ class Experiment:
             return evaluate(self.task, predictor, make_decoder(decoder), examples)
 
     @property
+    def notes(self) -> list[str]:
+        """What a person should know of the model before it is trained."""
+        backbones = (module for module in self.objective.modules() if isinstance(module, Backbone))
+        return list(dict.fromkeys(note for backbone in backbones for note in backbone.notes))
+
+    @property
     def carries(self) -> bool:
         """Whether the model carries a state from chunk to chunk."""
         return isinstance(self.predictor(), Carrier)

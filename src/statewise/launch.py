@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from statewise.backbones.base import Backbone
 from statewise.config import Recipe
 from statewise.data import Stream
 from statewise.experiment import Experiment
@@ -167,9 +166,7 @@ def _train(
             run.forget_after(0)
         if first:
             listener.begin(run, recipe, trainer.progress.step)
-            backbones = (module for module in experiment.objective.modules() if isinstance(module, Backbone))
-            own = dict.fromkeys(note for backbone in backbones for note in backbone.notes)  # each once
-            for note in (*schedule.notes, *own, *task.notes):
+            for note in (*schedule.notes, *experiment.notes, *task.notes):
                 listener.note(note)
         outcome = trainer.train()
     if outcome.reason != "signal" and first:
