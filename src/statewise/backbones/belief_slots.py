@@ -211,8 +211,9 @@ class BeliefSlots(Carrying):
         start = cache.chunks[-1].keys.length if cache is not None else 0
         x, around = gpt.enter(tokens, start, documents, cache)
         for block, inject in zip(gpt.blocks, self.injections):
-            added = inject(states[-1].state)[:, None]
-            if documents is not None:
+            if documents is None:
+                added = inject(states[-1].state)[:, None]
+            else:
                 added = inject(self.initial)
                 for held in states:
                     added = torch.where(held.of(documents)[..., None], inject(held.state)[:, None], added)

@@ -19,8 +19,8 @@ class Injection(nn.Module):
     """What a layer adds to its residual for a state of S slots of width D: a map of the slots, each of length sqrt(D).
 
     The map is its directions, drawn at random, times a gain for each channel that starts at zero: so the layer adds
-    nothing at first. Were the map itself learned from zero, each step of Adam would move all S D weights of a channel,
-    and on text their sum drowned the embeddings: see `docs/results/belief-slots.md`.
+    nothing at first. A map that is itself learned from zero made the learning of text far slower:
+    see `docs/results/belief-slots.md`.
     """
 
     def __init__(self, width: int, slots: int) -> None:
