@@ -27,7 +27,7 @@ demo: setup
 	$(BIN)/statewise train path-star-demo --seed $(SEED) --out runs/demo/next-token --overwrite
 	$(BIN)/statewise train path-star-demo --objective next_latent --objective.horizon 2 --seed $(SEED) --out runs/demo/next-latent --overwrite
 	$(BIN)/statewise train path-star-demo --objective belief_state --objective.pairs answer --objective.head_width 128 --seed $(SEED) --out runs/demo/belief-state --overwrite
-	$(BIN)/statewise compare runs/demo/next-token runs/demo/next-latent runs/demo/belief-state --out runs/demo/report
+	$(BIN)/statewise compare runs/demo/next-token runs/demo/next-latent runs/demo/belief-state --out runs/demo/report --overwrite
 
 test: setup
 	$(BIN)/ruff check .

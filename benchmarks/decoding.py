@@ -6,13 +6,17 @@ python benchmarks/decoding.py
 from __future__ import annotations
 
 import statistics
+import sys
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from timing import Bars, in_turn, ratio
+from timing import Benchmark, parser, ratio
 
-from statewise.decoding.base import Predictor
-from statewise.experiment import Experiment, make_decoder, read_recipe
+from statewise.building import make_decoder, read_recipe
+from statewise.decoding.base import Request
+from statewise.decoding.predictor import Predictor
+from statewise.loading import new_model
 from statewise.recipes import recipe_text
 from statewise.training import machine
 
@@ -26,30 +30,31 @@ def read_again(predictor: Predictor, prompts: np.ndarray, limit: int) -> np.ndar
     return tokens[:, prompts.shape[1] :].numpy()
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
+    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     machine.keep_freed_memory()
-    flags = ["--task.degree=2", "--task.length=20", "--task.nodes=50", "--task.held_out_graphs=256"]
-    experiment = Experiment.build(read_recipe(recipe_text("path-star-small"), flags))
-    predictor, decoder = experiment.predictor(), make_decoder("greedy")
-    examples = experiment.task.held_out()
+    graphs = 4 if bench.smoke else 256
+    flags = ["--task.degree=2", "--task.length=20", "--task.nodes=50", f"--task.held_out_graphs={graphs}"]
+    model = new_model(read_recipe(recipe_text("path-star-small"), flags))
+    predictor, decoder = model.predictor(), make_decoder("greedy")
+    examples = model.task.held_out()
     prompts, limit = examples.tokens[:, : examples.prompt_lengths[0]], 20
     print(f"{machine.processor_name()}: {len(prompts)} prompts of {prompts.shape[1]} tokens, {limit} tokens each")
-    bars = Bars()
     for precision in ("fp32", machine.choose_precision("auto", "cpu")):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             ways = {
-                "with the cache": lambda: decoder.decode(predictor, prompts, limit=limit, end=None),
+                "with the cache": lambda: decoder.decode(predictor, Request(prompts, limit)),
                 "whole sequence again": lambda: read_again(predictor, prompts, limit),
             }
             if precision == "fp32":
                 fast = np.stack([completion.tokens for completion in ways["with the cache"]()])
                 assert (fast == ways["whole sequence again"]()).all(), "the two ways must agree"
-            seconds = in_turn(ways, rounds=5, warm_up=1)
+            seconds = bench.in_turn(ways, rounds=5, warm_up=1)
         for way, times in seconds.items():
             print(f"  {precision} {way:25} {statistics.median(times):8.2f} s")
-        bars.at_least(f"{precision}: speed with the cache", ratio(*reversed(seconds.values())), 3.0)
-    bars.finish()
+        bench.at_least(f"{precision}: speed with the cache", ratio(*reversed(seconds.values())), 3.0)
+    return bench.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

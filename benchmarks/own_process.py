@@ -1,19 +1,19 @@
-"""Seconds and peak memory of ways to compute one thing, each in a process of its own, the processes in turn.
-
-A script that uses it calls itself as `SCRIPT measure WORD...` and answers with `print_cost`.
-"""
+"""Seconds and peak memory of ways to compute one thing, each in a process of its own, the processes in turn."""
 
 from __future__ import annotations
 
+import math
+import multiprocessing
 import resource
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import timing
-import torch
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -25,46 +25,56 @@ class Cost:
     """At the peak, beyond what was in use before."""
 
 
-def print_cost(
-    make: Callable[[], Callable[[], object]], rounds: int, small: Callable[[], object] | None = None
-) -> None:
-    """In the process of one way: prints its cost, seconds as the median of `rounds` calls after one to warm up. What
-    `make` prepares is not counted, nor what first products and backward passes load: `small`, next to nothing, is
-    called for that before."""
-    call = make()
-    (small or torch.randn(64, 64, requires_grad=True).sum().backward)()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times = timing.in_turn({"": call}, rounds=rounds, warm_up=1)[""]
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(statistics.median(times), (after - before) / 1024)
+def peak() -> float:
+    """MB that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def call(measure: Callable[..., Answer], *arguments: Any) -> Answer:
+    """What `measure`, a function of a module, returns in a new process. To be called before anything large happens in
+    this one: a child inherits its parent's peak memory."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()
+
+
+def cost(make: Callable[[], Callable[[], object]], rounds: int, small: Callable[[], object] | None = None) -> Cost:
+    """In the process of one way: its cost, seconds as the median of `rounds` calls after one to warm up. What `make`
+    prepares is not counted, nor what first products and backward passes load: `small`, next to nothing, is called for
+    that before."""
+    prepared = make()
+    if small is not None:
+        small()
+    before = peak()
+    times = timing.in_turn({"": prepared}, rounds=rounds, warm_up=1)[""]
+    return Cost(statistics.median(times), peak() - before)
 
 
 Rounds = Sequence[dict[str, Cost]]
 
 
-def in_turn(script: str, ways: dict[str, Sequence[str]], rounds: int) -> Rounds:
-    """Of every round the cost of each way, which is called by its words. To be called before anything large happens in
-    this process: a child inherits its parent's peak memory."""
-    return [{name: _cost(script, *words) for name, words in ways.items()} for _ in range(rounds)]
+def in_turn(
+    measure: Callable[..., Cost], ways: dict[str, Sequence[Any]], rounds: int, *, smoke: bool = False
+) -> Rounds:
+    """Of every round the cost of each way: `measure` with the way's arguments, in a process of its own. A smoke run is
+    one round in this process."""
+    if smoke:
+        return [{name: measure(*arguments) for name, arguments in ways.items()}]
+    return [{name: call(measure, *arguments) for name, arguments in ways.items()} for _ in range(rounds)]
 
 
-def _cost(script: str, *words: str) -> Cost:
-    command = [sys.executable, script, "measure", *words]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return Cost(*map(float, printed.split()))
-
-
-def typical(rounds: Rounds, way: str) -> Cost:
-    """The medians over rounds."""
-    return Cost(
-        statistics.median(found[way].seconds for found in rounds),
-        statistics.median(found[way].megabytes for found in rounds),
-    )
+def print_costs(rounds: Rounds, what: str) -> None:
+    """The medians of every way."""
+    for way in rounds[0]:
+        seconds = statistics.median(found[way].seconds for found in rounds)
+        megabytes = statistics.median(found[way].megabytes for found in rounds)
+        print(f"  {what} {way:33} {seconds:7.3f} s {megabytes:8.0f} MB", flush=True)
 
 
 def share(rounds: Rounds, one: str, other: str) -> Cost:
-    """Medians over rounds of what `one` takes of what `other` takes."""
+    """Medians over rounds of what `one` takes of what `other` takes; of memory NaN, which meets no bar, where `other`
+    took too little to be seen."""
+    memory = [(found[one].megabytes, found[other].megabytes) for found in rounds]
     return Cost(
         statistics.median(found[one].seconds / found[other].seconds for found in rounds),
-        statistics.median(found[one].megabytes / found[other].megabytes for found in rounds),
+        statistics.median(mine / theirs for mine, theirs in memory) if all(of for _, of in memory) else math.nan,
     )

@@ -6,17 +6,21 @@ T = 256, width 768, a three-layer head of 512, vocabulary 1000, one sequence: ab
 what the paper's Figure 13 does, with the previous-token label that it means: [f; b] of all pairs at once, through the
 whole head, cross-entropy, backward. Each way runs in a process of its own: the reference as a script of the paper would
 do, with the system's allocator; ours with the allocator settings that `statewise train` makes, which keep freed memory
-instead of giving its pages back at every step. What the reference would gain by them is printed, too.
+instead of giving its pages back at every step. What the reference would gain by them is printed, too. How far apart
+the two can be depends on how fast a processor is at bf16 products: there the bar is a share of the speed that the
+loss would have if it were products alone, at the rate measured in this run.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import own_process
 import torch
-from timing import Bars, in_turn
+from products import precisions, rates
+from timing import Benchmark, parser
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,105 +28,101 @@ from statewise.objectives.pair_loss import Pairs, pair_loss
 from statewise.objectives.text_head import MLPHead
 from statewise.training import machine
 
-T, WIDTH, HIDDEN, VOCABULARY = 256, 768, 512, 1000
-PAIRS = T * (T + 1) // 2
+
+@dataclass(frozen=True)
+class Size:
+    tokens: int
+    width: int
+    hidden: int
+    vocabulary: int
+
+    @property
+    def pairs(self) -> int:
+        return self.tokens * (self.tokens + 1) // 2
 
 
-def inputs() -> tuple[MLPHead, Tensor, Tensor, Tensor]:
-    """Head, prefix and suffix states at each slot, and tokens."""
-    torch.manual_seed(0)
-    head = MLPHead(WIDTH, HIDDEN, VOCABULARY)
-    prefix, suffix = (torch.randn(1, T, WIDTH, requires_grad=True) for _ in range(2))
-    return head, prefix, suffix, torch.randint(0, VOCABULARY, (1, T))
+FULL, SMOKE = Size(256, 768, 512, 1000), Size(24, 16, 16, 20)
 
 
 def blockwise(head: MLPHead, prefix: Tensor, suffix: Tensor, tokens: Tensor) -> Tensor:
-    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    everywhere, T = torch.ones_like(tokens, dtype=torch.bool), tokens.shape[1]
     pairs = Pairs(tokens, everywhere.long(), everywhere, everywhere, everywhere, range(T), (0, T))
-    weights = torch.full((2,), 0.5 / PAIRS)
+    weights = torch.full((2,), 1 / (T * (T + 1)))
     return (pair_loss(head, prefix, suffix, pairs, weights) * weights).sum()
 
 
 def gathered(head: MLPHead, prefix: Tensor, suffix: Tensor, tokens: Tensor) -> Tensor:
-    first, last = torch.triu_indices(T, T)
+    first, last = torch.triu_indices(tokens.shape[1], tokens.shape[1])
     both = torch.cat((prefix[:, first], suffix[:, last]), dim=-1)
     hidden = F.relu(head.second(F.relu(head.first(both))))
-    logits = head.third(hidden).view(-1, VOCABULARY)
-    targets = torch.stack((tokens[:, first], tokens[:, last]), dim=-1)
-    return F.cross_entropy(logits.float(), targets.flatten())
+    targets = torch.stack((tokens[:, first], tokens[:, last]), dim=-1).flatten()
+    return F.cross_entropy(head.third(hidden).view(len(targets), -1).float(), targets)
 
 
-def step(way: Callable[..., Tensor], precision: str) -> Callable[[], list[Tensor]]:
-    head, prefix, suffix, tokens = inputs()
+WAYS: dict[str, Callable[..., Tensor]] = {"blockwise": blockwise, "gathered": gathered}
+
+
+def step(way: str, precision: str, size: Size) -> Callable[[], list[Tensor]]:
+    torch.manual_seed(0)
+    head = MLPHead(size.width, size.hidden, size.vocabulary)
+    prefix, suffix = (torch.randn(1, size.tokens, size.width, requires_grad=True) for _ in range(2))
+    tokens = torch.randint(0, size.vocabulary, (1, size.tokens))
     wanted = [prefix, suffix, *head.parameters()]
 
     def call() -> list[Tensor]:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            loss = way(head, prefix, suffix, tokens)
+            loss = WAYS[way](head, prefix, suffix, tokens)
         return [loss.detach(), *torch.autograd.grad(loss, wanted)]
 
     return call
 
 
-WAYS = {"blockwise": blockwise, "gathered": gathered}
+def measure(way: str, allocator: str, precision: str, size: Size) -> own_process.Cost:
+    if allocator == "ours":
+        machine.keep_freed_memory()
+    return own_process.cost(
+        lambda: step(way, precision, size), 3, torch.randn(64, 64, requires_grad=True).sum().backward
+    )
 
 
-def matmul_rate(precision: str) -> float:
-    """FLOP/s of the largest product that the blocks do."""
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    left, right = torch.randn(1024, HIDDEN).to(dtype), torch.randn(HIDDEN, 2 * VOCABULARY).to(dtype)
-    out = torch.empty(1024, 2 * VOCABULARY, dtype=dtype)
-    seconds = in_turn({"": lambda: [torch.mm(left, right, out=out) for _ in range(20)]}, rounds=10)[""]
-    return 20 * 2 * 1024 * HIDDEN * 2 * VOCABULARY / min(seconds)
+CASES = {
+    "gathered": ("gathered", "standard"),
+    "gathered, our allocator settings": ("gathered", "ours"),
+    "blockwise": ("blockwise", "ours"),
+}
 
 
-def main() -> None:
-    fast = machine.choose_precision("auto", "cpu")
-    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, precision auto = {fast}")
-    if fast != "bf16":
-        print("  this processor is not fast at bf16: its bar is for one that is")
-    bars = Bars()
-    wanted = {precision: bar for precision, bar in {"bf16": 5.0, "fp32": 2.2}.items() if precision in (fast, "fp32")}
-    cases = {
-        "gathered": ("gathered", "standard"),
-        "gathered, our allocator settings": ("gathered", "ours"),
-        "blockwise": ("blockwise", "ours"),
-    }
+def main(words: Sequence[str] | None = None) -> int:
+    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    size = SMOKE if bench.smoke else FULL
     measured = {
         precision: own_process.in_turn(
-            __file__, {name: (way, precision, own) for name, (way, own) in cases.items()}, rounds=3
+            measure, {name: (*case, precision, size) for name, case in CASES.items()}, rounds=3, smoke=bench.smoke
         )
-        for precision in wanted
+        for precision in precisions()
     }
-    for precision, bar in wanted.items():
-        rounds = measured[precision]
-        ways = {name: step(way, precision) for name, way in WAYS.items()}
-        for ours, theirs in zip(ways["blockwise"](), ways["gathered"]()):
+    for precision, rounds in measured.items():
+        for ours, theirs in zip(step("blockwise", precision, size)(), step("gathered", precision, size)()):
             cosine = F.cosine_similarity(ours.flatten().double(), theirs.flatten().double(), dim=0)
             assert cosine > (0.99 if precision == "bf16" else 0.99999), f"the two ways differ: {cosine}"
-        for name in cases:
-            cost = own_process.typical(rounds, name)
-            print(f"  {precision} {name:33} {cost.seconds:6.2f} s {cost.megabytes:8.0f} MB")
-        best = min(found["blockwise"].seconds for found in rounds)
-        arithmetic = 6 * PAIRS * HIDDEN * (HIDDEN + 2 * VOCABULARY)  # the second and third layer; the first is O(T)
-        print(f"  {precision} share of the limit that matrix products set: "
-              f"{100 * arithmetic / matmul_rate(precision) / best:.0f}%")  # fmt: skip
-        for other in ("gathered, our allocator settings", "gathered"):
-            faster = own_process.share(rounds, other, "blockwise").seconds
-            if other == "gathered":
-                bars.at_least(f"speed against gathering all pairs as a script does it, {precision}", faster, bar)
-            else:
-                print(f"  {precision} speed against gathering with our allocator settings: {faster:.2f}")
-        share = own_process.share(rounds, "blockwise", "gathered").megabytes
-        bars.at_most(f"peak memory against gathering all pairs, {precision}", share, 0.3)
-    bars.finish()
+        own_process.print_costs(rounds, precision)
+        # the second and third layer; the first grows with T, not with pairs
+        arithmetic = 6 * size.pairs * size.hidden * (size.hidden + 2 * size.vocabulary)
+        rate = rates(1024, size.hidden, 2 * size.vocabulary, (precision,))[precision]
+        share = 100 * arithmetic / rate / min(found["blockwise"].seconds for found in rounds)
+        faster = own_process.share(rounds, "gathered", "blockwise").seconds
+        at_hand = own_process.share(rounds, "gathered, our allocator settings", "blockwise").seconds
+        print(f"  {precision} speed against gathering with our allocator settings: {at_hand:.2f}")
+        if precision == "bf16":
+            print(f"  bf16 speed against gathering all pairs as a script does it: {faster:.2f}")
+            bench.at_least("% of the speed that products alone would have, bf16", share, 60)
+        else:
+            print(f"  fp32 share of the speed that products alone would have: {share:.0f}%")
+            bench.at_least("speed against gathering all pairs as a script does it, fp32", faster, 2.2)
+        memory = own_process.share(rounds, "blockwise", "gathered").megabytes
+        bench.at_most(f"peak memory against gathering all pairs, {precision}", memory, 0.3)
+    return bench.exit_code()
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["measure"]:
-        way, precision, allocator = sys.argv[2:]
-        if allocator == "ours":
-            machine.keep_freed_memory()
-        own_process.print_cost(lambda: step(WAYS[way], precision), 3)
-    else:
-        main()
+    sys.exit(main())

@@ -1,24 +1,40 @@
-"""Runs every benchmark, one after the other, and exits with 1 if one of them was short of a bar.
+"""Runs every benchmark that has bars, one after the other, and exits with 1 if one of them was short of a bar.
 
-python benchmarks/run_all.py
+python benchmarks/run_all.py [--smoke]
+
+With `--smoke`, the comparison with other programs is run, too: it has no bars.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from timing import parser
 
-def main() -> None:
-    here = Path(__file__).parent
+HERE = Path(__file__).parent
+PARTS = {"head_in_blocks", "one_step", "own_process", "products", "run_all", "timing", "peers/locm"}
+"""What is no benchmark, but serves them."""
+
+
+def scripts(folder: Path = HERE) -> list[str]:
+    """The benchmarks of a folder and the folders in it."""
+    found = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.py"))
+    return sorted(set(found) - PARTS)
+
+
+def main(words: Sequence[str] | None = None, folder: Path = HERE) -> int:
+    smoke = parser(__doc__).parse_args(words).smoke
     codes = []
-    for path in sorted(here.glob("*.py")):
-        if path.name not in ("timing.py", "own_process.py", "run_all.py"):
-            print(f"\n== {path.name}", flush=True)
-            codes.append(subprocess.run([sys.executable, str(path)], check=False).returncode)
-    sys.exit(max(codes))
+    for name in scripts(folder):
+        if smoke or "/" not in name:
+            print(f"\n== {name}", flush=True)
+            command = [sys.executable, str(folder / f"{name}.py"), *(["--smoke"] if smoke else [])]
+            codes.append(subprocess.run(command, check=False).returncode)
+    return int(any(codes))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

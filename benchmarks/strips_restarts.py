@@ -8,16 +8,19 @@ after the other: scores as a matrix of T x T for each head, strict mask, stick-b
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import torch
-from timing import Bars, in_turn, ratio
+from timing import Benchmark, parser, ratio
 from torch import Tensor
 
 from statewise.strips.domains import domain
+from statewise.strips.random_traces import traces
 from statewise.strips.restarts import Restarts
-from statewise.strips.traces import traces
-from statewise.strips.transformer import focal_loss
+from statewise.strips.transformer import focal_loss, inconsistency
 
-RESTARTS, BATCH, STEPS = 10, 8, 20
+RESTARTS, BATCH = 10, 8
 
 
 def plain(theta: Tensor, actions: Tensor) -> Tensor:
@@ -31,16 +34,18 @@ def plain(theta: Tensor, actions: Tensor) -> Tensor:
     return (1 - (1 - heads).prod(0)).T
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
+    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    count, steps = (40, 2) if bench.smoke else (500, 20)
     world = domain("blocksworld:2")
-    given = traces(world, 500, 20, 1)
+    given = traces(world, count, 20, 1)
     shape = (len(world.model.atoms), len(world.model.actions))
     numbers, lengths, labels = (torch.from_numpy(part) for part in given.padded())
 
-    def together(count: int) -> Restarts:
-        return Restarts(given, shape, count, seed=1, batch=BATCH, learning_rate=0.02)
+    def together(restarts: int) -> Restarts:
+        return Restarts(given, shape, restarts, seed=1, batch=BATCH, learning_rate=0.02)
 
-    groups = {count: together(count) for count in (1, RESTARTS)}
+    groups = {restarts: together(restarts) for restarts in (1, RESTARTS)}
     alone = [torch.rand(*shape, 3, requires_grad=True) for _ in range(RESTARTS)]
     optimizers = [torch.optim.RAdam([theta], lr=0.02) for theta in alone]
 
@@ -59,25 +64,24 @@ def main() -> None:
     group = together(1)
     with torch.no_grad():
         group.weights.copy_(theta[None])
-    from statewise.strips.transformer import inconsistency
-
     ours = inconsistency(group.weights, numbers[:BATCH].T[:, None])[:, 0]
     assert torch.allclose(ours, plain(theta, numbers[:BATCH]), atol=1e-5), "the two ways differ"
 
     ways = {
-        "one": lambda: [groups[1].step() for _ in range(STEPS)],
-        "ten": lambda: [groups[RESTARTS].step() for _ in range(STEPS)],
-        "loop": lambda: [loop() for _ in range(STEPS)],
+        "one": lambda: [groups[1].step() for _ in range(steps)],
+        "ten": lambda: [groups[RESTARTS].step() for _ in range(steps)],
+        "loop": lambda: [loop() for _ in range(steps)],
     }
     torch.set_num_threads(1)
-    seconds = in_turn(ways, rounds=15)
+    seconds = bench.in_turn(ways, rounds=15)
     for name, each in seconds.items():
-        print(f"  {name:5} {STEPS / min(each):8.0f} steps/s")
-    bars = Bars()
-    bars.at_most("10 restarts together against one", ratio(seconds["ten"], seconds["one"]), 3)
-    bars.at_least("steps/s of 10 restarts together against a loop over them", ratio(seconds["loop"], seconds["ten"]), 5)
-    bars.finish()
+        print(f"  {name:5} {steps / min(each):8.0f} steps/s")
+    bench.at_most("10 restarts together against one", ratio(seconds["ten"], seconds["one"]), 3)
+    bench.at_least(
+        "steps/s of 10 restarts together against a loop over them", ratio(seconds["loop"], seconds["ten"]), 5
+    )
+    return bench.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

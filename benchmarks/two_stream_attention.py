@@ -8,72 +8,82 @@ the allocator settings that `statewise train` makes. What standard causal attent
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import own_process
 import torch
-from timing import Bars
+from products import DTYPES
+from timing import Benchmark, parser
 from torch import Tensor
 
 from statewise.nn.attention import attend_fused
 from statewise.nn.blockwise import attend_blockwise
+from statewise.nn.masks import Documents
 from statewise.nn.stream_attention import attend_dense
 from statewise.nn.streams import INPUT, PREDICTION, Reach
 from statewise.training import machine
 
-ROWS, HEADS, T, WIDTH, WINDOW = 1, 4, 2048, 64, 64
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-OPTIONS = {"streams": (INPUT, PREDICTION), "reach": Reach(None, WINDOW)}
+ROWS, HEADS, WIDTH = 1, 4, 64
 
 
-def standard(query: Tensor, key: Tensor, value: Tensor, documents: Tensor | None) -> Tensor:
+def options(T: int) -> dict[str, Any]:
+    return {"streams": (INPUT, PREDICTION), "reach": Reach(None, T // 32)}
+
+
+def standard(query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
     return attend_fused(query[:, :, 0], key[:, :, 0], value[:, :, 0])
 
 
 WAYS: dict[str, Callable[..., Tensor]] = {
-    "dense": lambda *tensors: attend_dense(*tensors[:3], **OPTIONS, documents=tensors[3]),
-    "blockwise": lambda *tensors: attend_blockwise(*tensors[:3], **OPTIONS, documents=tensors[3]),
+    "dense": lambda *given: attend_dense(*given[:3], **options(given[0].shape[3]), documents=given[3]),
+    "blockwise": lambda *given: attend_blockwise(*given[:3], **options(given[0].shape[3]), documents=given[3]),
     "standard": standard,
 }
 
 
-def step(way: str, dtype: str, packed: str) -> Callable[[], list[Tensor]]:
+def step(way: str, dtype: str, packed: str, T: int) -> Callable[[], list[Tensor]]:
     torch.manual_seed(0)
     tensors = [torch.randn(ROWS, HEADS, 2, T, WIDTH).to(DTYPES[dtype]).requires_grad_() for _ in range(3)]
-    documents = (torch.arange(T)[None] // (T // 4) + 1).expand(ROWS, -1) if packed == "packed" else None
+    numbers = (torch.arange(T)[None] // (T // 4) + 1).expand(ROWS, -1)
 
     def call() -> list[Tensor]:
+        documents = Documents(numbers) if packed == "packed" else None  # anew: a model makes them for each batch
         out = WAYS[way](*tensors, documents)
         return [out.detach(), *torch.autograd.grad(out, tensors, torch.ones_like(out), allow_unused=True)]
 
     return call
 
 
-def main() -> None:
+def measure(*case: Any) -> own_process.Cost:
+    machine.keep_freed_memory()
+    return own_process.cost(lambda: step(*case), 5, torch.randn(64, 64, requires_grad=True).sum().backward)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    T = 128 if bench.smoke else 2048
     print(f"{machine.processor_name()}, {torch.get_num_threads()} threads")
-    bars = Bars()
-    cases = [(dtype, packed) for dtype in DTYPES for packed in ("one document", "packed")]
-    measured = {case: own_process.in_turn(__file__, {way: (way, *case) for way in WAYS}, rounds=3) for case in cases}
-    for dtype, packed in cases:
-        for ours, theirs in zip(step("blockwise", dtype, packed)(), step("dense", dtype, packed)()):
+    measured = {
+        (dtype, packed): own_process.in_turn(
+            measure, {way: (way, dtype, packed, T) for way in WAYS}, rounds=3, smoke=bench.smoke
+        )
+        for dtype, packed in itertools.product(DTYPES, ("one document", "packed"))
+    }
+    for (dtype, packed), rounds in measured.items():
+        for ours, theirs in zip(step("blockwise", dtype, packed, T)(), step("dense", dtype, packed, T)()):
             assert (ours - theirs).norm() < 0.03 * theirs.norm(), "the two ways differ"
-        rounds = measured[dtype, packed]
-        for way in WAYS:
-            cost = own_process.typical(rounds, way)
-            print(f"  {dtype} {packed:13} {way:10} {1000 * cost.seconds:7.0f} ms {cost.megabytes:7.0f} MB")
+        own_process.print_costs(rounds, f"{dtype} {packed:13}")
         slower = own_process.share(rounds, "blockwise", "standard").seconds
         print(f"  {dtype} {packed}: {slower:.2f} times standard causal attention over one stream, one document")
         faster = own_process.share(rounds, "dense", "blockwise").seconds
-        share = own_process.share(rounds, "blockwise", "dense").megabytes
-        bars.at_least(f"speed against a dense mask, {dtype}, {packed}", faster, 2)
-        bars.at_most(f"extra peak memory against a dense mask, {dtype}, {packed}", share, 0.4)
-    bars.finish()
+        memory = own_process.share(rounds, "blockwise", "dense").megabytes
+        bench.at_least(f"speed against a dense mask, {dtype}, {packed}", faster, 2)
+        bench.at_most(f"extra peak memory against a dense mask, {dtype}, {packed}", memory, 0.4)
+    return bench.exit_code()
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["measure"]:
-        machine.keep_freed_memory()
-        own_process.print_cost(lambda: step(*sys.argv[2:]), 5)
-    else:
-        main()
+    sys.exit(main())

@@ -9,61 +9,88 @@ minutes.
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
-from typing import Any
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from timing import Bars
+import own_process
+import torch
+from timing import Benchmark, parser
+
+from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
+from statewise.objectives.predictors import head_predictor
+from statewise.training import machine
 
 ROUNDS = 2
-CHILD = """
-import json, resource, sys, time, torch
-from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
-from statewise.objectives.base import head_predictor
-from statewise.training import machine
-variant, prefill, decode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-torch.manual_seed(0)
-config = TwoStreamConfig(layers=8, heads=8, width=512, variant=variant, vocabulary_multiple=128)
-predictor = head_predictor(TwoStream(config, vocabulary=50257, context=prefill + decode).eval())
-prompts = torch.randint(0, 50257, (16, prefill))
-precision = machine.choose_precision("auto", "cpu")
-with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-    warm, logits = predictor.start(prompts[:, :2])
-    predictor.extend(warm, logits.argmax(-1)[:, None])
-    began = time.perf_counter()
-    cursor, logits = predictor.start(prompts)
-    read = time.perf_counter()
-    for _ in range(decode):
-        logits = predictor.extend(cursor, logits.argmax(-1)[:, None])[:, -1]
-    ended = time.perf_counter()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps({"prefill": read - began, "decode": ended - read, "peak": peak, "precision": precision}))
-"""
 
 
-def measure(variant: str, prefill: int, decode: int) -> dict[str, Any]:
-    words = [sys.executable, "-c", CHILD, variant, str(prefill), str(decode)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout)
-    print(f"  {variant:9} prompts {found['prefill']:6.1f} s, {16 * decode / found['decode']:7.1f} tokens a second, "
-          f"{found['peak']:6.0f} MB, {found['precision']}", flush=True)  # fmt: skip
-    return found
+@dataclass(frozen=True)
+class Size:
+    backbone: TwoStreamConfig
+    vocabulary: int
+    rows: int
+    prefill: int
+    decode: int
 
 
-def main() -> None:
-    prefill, decode = map(int, sys.argv[1:3]) if len(sys.argv) > 2 else (3840, 64)
-    rounds = [{name: measure(name, prefill, decode) for name in ("standard", "sps")} for _ in range(ROUNDS)]
-    bars = Bars()
-    speeds = [found["standard"]["decode"] / found["sps"]["decode"] for found in rounds]
-    bars.at_least("tokens a second of sps against standard", statistics.median(speeds), 0.9)
-    memory = statistics.median(found["sps"]["peak"] / found["standard"]["peak"] for found in rounds)
-    bars.at_most("peak memory of sps against standard", memory, 1.03)
-    bars.finish()
+FULL = Size(TwoStreamConfig(layers=8, heads=8, width=512, vocabulary_multiple=128), 50257, 16, 3840, 64)
+SMOKE = Size(TwoStreamConfig(layers=2, heads=2, width=32), 100, 2, 80, 4)
+
+
+@dataclass(frozen=True)
+class Found:
+    prefill: float
+    """Seconds."""
+    decode: float
+    """Seconds."""
+    peak: float
+    """MB of the whole process."""
+
+
+def measure(variant: str, size: Size) -> Found:
+    torch.manual_seed(0)
+    config = replace(size.backbone, variant=variant)
+    backbone = TwoStream(config, vocabulary=size.vocabulary, context=size.prefill + size.decode)
+    predictor = head_predictor(backbone.eval())
+    prompts = torch.randint(0, size.vocabulary, (size.rows, size.prefill))
+    precision = machine.choose_precision("auto", "cpu")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        warm, logits = predictor.start(prompts[:, :2])
+        predictor.extend(warm, logits.argmax(-1)[:, None])
+        began = time.perf_counter()
+        cursor, logits = predictor.start(prompts)
+        read = time.perf_counter()
+        for _ in range(size.decode):
+            logits = predictor.extend(cursor, logits.argmax(-1)[:, None])[:, -1]
+        ended = time.perf_counter()
+    return Found(read - began, ended - read, own_process.peak())
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    command = parser(__doc__)
+    command.add_argument("prefill", nargs="?", type=int, help="tokens of a prompt")
+    command.add_argument("decode", nargs="?", type=int, help="tokens to generate of each sequence")
+    given = command.parse_args(words)
+    bench = Benchmark(given.smoke)
+    size = SMOKE if bench.smoke else FULL
+    size = replace(size, prefill=given.prefill or size.prefill, decode=given.decode or size.decode)
+    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {machine.choose_precision('auto', 'cpu')}")
+    rounds = []
+    for _ in range(1 if bench.smoke else ROUNDS):
+        rounds.append({})
+        for variant in ("standard", "sps"):
+            found = measure(variant, size) if bench.smoke else own_process.call(measure, variant, size)
+            rounds[-1][variant] = found
+            print(f"  {variant:9} prompts {found.prefill:6.1f} s, {size.rows * size.decode / found.decode:7.1f} tokens "
+                  f"a second, {found.peak:6.0f} MB", flush=True)  # fmt: skip
+    speed = statistics.median(found["standard"].decode / found["sps"].decode for found in rounds)
+    bench.at_least("tokens a second of sps against standard", speed, 0.9)
+    memory = statistics.median(found["sps"].peak / found["standard"].peak for found in rounds)
+    bench.at_most("peak memory of sps against standard", memory, 1.03)
+    return bench.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,12 +9,14 @@ included. Beside it the paper's own way: every slot through every layer, one den
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import torch
-from timing import Bars, in_turn, ratio
-from torch import Tensor
+from one_step import one_step
+from timing import Benchmark, parser, ratio
 
 from statewise.backbones import two_stream
 from statewise.backbones.base import Backbone
@@ -24,30 +26,29 @@ from statewise.objectives.next_token import NextToken, NextTokenConfig
 from statewise.training import machine
 from statewise.types import Batch
 
-T, LAYERS = 1024, 8
+
+@dataclass(frozen=True)
+class Size:
+    backbone: TwoStreamConfig
+    vocabulary: int
+    tokens: int
 
 
-def step(variant: str, batch: Batch, precision: str, papers_way: bool = False) -> Callable[[], None]:
+FULL = Size(TwoStreamConfig(layers=8, heads=8, width=512, vocabulary_multiple=128), 50257, 1024)
+SMOKE = Size(TwoStreamConfig(layers=2, heads=2, width=32), 100, 80)
+
+
+def step(variant: str, batch: Batch, size: Size, precision: str, papers_way: bool = False) -> Callable[[], None]:
     def make_backbone(**fields: object) -> Backbone:
-        config = TwoStreamConfig(layers=LAYERS, heads=8, width=512, variant=variant, vocabulary_multiple=128)  # type: ignore[arg-type]
-        return TwoStream(config, vocabulary=50257, context=T)
+        return TwoStream(replace(size.backbone, variant=variant), vocabulary=size.vocabulary, context=size.tokens)  # type: ignore[arg-type]
 
     torch.manual_seed(0)
     objective = NextToken(NextTokenConfig(), make_backbone)  # type: ignore[arg-type]
-    optimizer = torch.optim.AdamW(objective.parameters(), fused=True)
-    if papers_way:
-        backbone = objective.backbone
-        backbone.readouts = lambda tokens, documents=None: backbone(tokens, documents=documents).readout  # type: ignore[method-assign]
-
-    def call() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            loss: Tensor = objective(batch).value()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
+    call = one_step(objective, torch.optim.AdamW(objective.parameters(), fused=True), [batch], precision)
     if not papers_way:
         return call
+    backbone = objective.backbone
+    backbone.readouts = lambda batch: backbone.encode(batch).readout  # type: ignore[method-assign]
 
     def dense() -> None:
         with patch.object(two_stream, "attend_streams", attend_dense):
@@ -56,27 +57,29 @@ def step(variant: str, batch: Batch, precision: str, papers_way: bool = False) -
     return dense
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
+    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    size = SMOKE if bench.smoke else FULL
     machine.keep_freed_memory()
     precision = machine.choose_precision("auto", "cpu")
-    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {precision}, {LAYERS} layers, T = {T}")
-    tokens = torch.randint(0, 50257, (1, T))
+    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {precision}, "
+          f"{size.backbone.layers} layers, T = {size.tokens}")  # fmt: skip
+    tokens = torch.randint(0, size.vocabulary, (1, size.tokens))
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     scored = everywhere.clone()
     scored[:, 0] = False
-    batch = Batch(tokens, scored, everywhere, None, (1, T))
-    ways = {name: step(name, batch, precision) for name in ("standard", "sps", "strict")}
-    ways["sps, the paper's way"] = step("sps", batch, precision, papers_way=True)
-    seconds = in_turn(ways, rounds=5, warm_up=1)
+    batch = Batch(tokens, scored, everywhere, None, (1, size.tokens))
+    ways = {name: step(name, batch, size, precision) for name in ("standard", "sps", "strict")}
+    ways["sps, the paper's way"] = step("sps", batch, size, precision, papers_way=True)
+    seconds = bench.in_turn(ways, rounds=5, warm_up=1)
     for name in ways:
         print(f"  {name:22} {statistics.median(seconds[name]):6.2f} s a step")
     slower = ratio(seconds["sps, the paper's way"], seconds["standard"])
     print(f"  the paper's way (every slot in every layer, dense mask) against standard: {slower:.2f}")
-    bars = Bars()
-    bars.at_most("training step of sps against standard", ratio(seconds["sps"], seconds["standard"]), 2.1)
-    bars.at_most("training step of strict against standard", ratio(seconds["strict"], seconds["standard"]), 1.7)
-    bars.finish()
+    bench.at_most("training step of sps against standard", ratio(seconds["sps"], seconds["standard"]), 2.1)
+    bench.at_most("training step of strict against standard", ratio(seconds["strict"], seconds["standard"]), 1.7)
+    return bench.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,27 +13,27 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from timing import Bars
+from timing import Benchmark, parser
 
 from statewise.strips.containment import KnownFalseSearch
 from statewise.strips.domains import Domain, domain
 from statewise.strips.heads import heads
 from statewise.strips.model import ActionModel
 from statewise.strips.search import Limits, shortest
-from statewise.strips.verify import verify
+from statewise.strips.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the slow search and rewritten models stand there
 from product_search import product_search
 from rewritten import flipped, permuted, split, with_needless_adds
 
-ROUNDS, ERRORS = 7, 300
+ROUNDS = 7
 
 
-def least_seconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
+def least_seconds(call: Callable[[], object], rounds: int) -> float:
     """The least time of some calls."""
     seconds = []
     for _ in range(rounds):
@@ -70,15 +70,11 @@ def single_bits(where: Domain, count: int) -> list[ActionModel]:
     return [flipped(model, [error]) for error in random.Random(7).sample(every, min(count, len(every)))]
 
 
-def known_domains(bars: Bars) -> None:
+def known_domains(bench: Benchmark) -> None:
     """Bars for whole models."""
-    for spec, bar in (
-        ("blocksworld:3", 100),
-        ("blocksworld:5", 2000),
-        ("blocksworld:8", 20_000),
-        ("hanoi:3", 2000),
-        ("gripper:4", 2000),
-    ):
+    known = {"blocksworld:3": 100, "blocksworld:5": 2000, "blocksworld:8": 20_000, "hanoi:3": 2000, "gripper:4": 2000}
+    rounds = 1 if bench.smoke else ROUNDS
+    for spec, bar in {"blocksworld:2": 100}.items() if bench.smoke else known.items():
         where = domain(spec)
         for kind, (learned, reference, right) in candidates(where).items():
             notions = [False, True] if reference is where and spec != "blocksworld:8" else [False]
@@ -86,9 +82,9 @@ def known_domains(bars: Bars) -> None:
                 call = partial(verify, learned, reference, real_states=real_states)
                 assert call().outcome == right, f"{spec} {kind}: {call()}"
                 notion = ", real states" if real_states else ""
-                bars.at_most(f"{spec}, {kind}{notion}: ms", 1000 * least_seconds(call), bar)
-        full = least_seconds(partial(searched_in_full, permuted(where.model, shuffled), where.model), 3)
-        bars.at_most(f"{spec}, permuted, every head searched: ms", 1000 * full, bar)
+                bench.at_most(f"{spec}, {kind}{notion}: ms", 1000 * least_seconds(call, rounds), bar)
+        full = least_seconds(partial(searched_in_full, permuted(where.model, shuffled), where.model), min(rounds, 3))
+        bench.at_most(f"{spec}, permuted, every head searched: ms", 1000 * full, bar)
 
 
 def searched_in_full(learned: ActionModel, reference: ActionModel) -> None:
@@ -100,10 +96,11 @@ def searched_in_full(learned: ActionModel, reference: ActionModel) -> None:
     assert found is limit is None
 
 
-def errors(bars: Bars) -> None:
+def errors(bench: Benchmark) -> None:
     """Bars for single-bit errors of blocksworld:5."""
-    where = domain("blocksworld:5")
-    models = single_bits(where, ERRORS)
+    spec, count, rounds = ("blocksworld:3", 12, 1) if bench.smoke else ("blocksworld:5", 300, 3)
+    where = domain(spec)
+    models = single_bits(where, count)
     for learned_as, rewrite in (("the rest as it is", False), ("the rest rewritten", True)):
         if rewrite:  # so that most heads have to be searched for, beside the wrong one
             models = [split(model, at) for at, model in enumerate(models[:60])]
@@ -111,47 +108,49 @@ def errors(bars: Bars) -> None:
             outcomes: dict[str, int] = {}
             spent = []
             for model in models:
-                verdicts = [verify(model, where, real_states=real_states) for _ in range(3)]
+                verdicts = [verify(model, where, real_states=real_states) for _ in range(rounds)]
                 spent.append(min(verdict.seconds for verdict in verdicts))
                 outcomes[verdicts[0].outcome] = outcomes.get(verdicts[0].outcome, 0) + 1
             assert set(outcomes) == {"equivalent", "different"}, outcomes
             notion = ", real states" if real_states else ""
             print(f"  {outcomes}, the longest took {max(spent):.3f} s")
-            bars.at_most(
-                f"blocksworld:5, one bit wrong, {learned_as}{notion}: ms on average",
+            bench.at_most(
+                f"{spec}, one bit wrong, {learned_as}{notion}: ms on average",
                 1000 * sum(spent) / len(spent),
                 100,
             )
 
 
-def against_the_product(bars: Bars) -> None:
+def against_the_product(bench: Benchmark) -> None:
     """Against a search over both models at once, where that ends."""
     where = domain("blocksworld:2")
     mixed = permuted(where.model, shuffled)
-    models = [mixed, split(where.model, 1), *(model for model in single_bits(where, 216) if model != where.model)]
+    wrong = single_bits(where, 6 if bench.smoke else 216)
+    models = [mixed, split(where.model, 1), *(model for model in wrong if model != where.model)]
     for model in models:
         found, _ = product_search(model, where.model)
         verdict = verify(model, where)
         assert bool(verdict) == (found is None), "the two ways must agree"
         assert found is None or len(found) == len(verdict.counterexample or ())
-    for spec, rounds, bar in (("blocksworld:2", ROUNDS, 1), ("blocksworld:3", 1, 20)):
+    known = (("blocksworld:2", ROUNDS, 1), ("blocksworld:3", 1, 20))
+    for spec, rounds, bar in known[:1] if bench.smoke else known:
         where = domain(spec)
         for kind, learned in (("permuted", permuted(where.model, shuffled)), ("rewritten", split(where.model, 1))):
-            fast = least_seconds(partial(verify, learned, where))
+            fast = least_seconds(partial(verify, learned, where), ROUNDS)
             slow = least_seconds(partial(product_search, learned, where.model), rounds)
             _, pairs = product_search(learned, where.model)
             print(f"  the product has {pairs:,} pairs and takes {1000 * slow:.1f} ms")
             if kind == "permuted" or bar > 1:  # with two blocks everything is small
-                bars.at_least(f"{spec}, {kind}: times as fast as the product", slow / fast, bar)
+                bench.at_least(f"{spec}, {kind}: times as fast as the product", slow / fast, bar)
 
 
-def main() -> None:
-    bars = Bars()
-    known_domains(bars)
-    errors(bars)
-    against_the_product(bars)
-    bars.finish()
+def main(words: Sequence[str] | None = None) -> int:
+    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    known_domains(bench)
+    errors(bench)
+    against_the_product(bench)
+    return bench.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

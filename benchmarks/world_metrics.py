@@ -6,67 +6,78 @@ python benchmarks/world_metrics.py
 from __future__ import annotations
 
 import importlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from unittest import mock
 
 import torch
-from timing import Bars
+from timing import Benchmark, parser
 
-from statewise.analysis.base import Findings, Model, Subject
+from statewise.analysis.base import Findings, Snapshot, Subject
+from statewise.building import make_analysis, make_decoder, read_recipe
 from statewise.config import Recipe
 from statewise.data import Stream
 from statewise.evaluation import evaluate
-from statewise.experiment import Experiment, make_analysis, make_decoder, read_recipe
+from statewise.loading import new_model
+from statewise.model import Model
 from statewise.recipes import recipe_text
 
-STEPS = 150
-"""Training, so that answers end and continuations are not all alike."""
-PARTS: dict[str, dict[str, object]] = {
-    "compression": {"trials": 16, "samples": 10},
-    "distinction": {"trials": 16, "samples": 10},
-    "detours": {"sequences": 60, "probabilities": "0.75", "kinds": "random"},
-    "map": {"sequences": 60},
-}
+
+def parts(trials: int, samples: int, sequences: int) -> dict[str, dict[str, object]]:
+    """The analyses and their settings."""
+    return {
+        "compression": {"trials": trials, "samples": samples},
+        "distinction": {"trials": trials, "samples": samples},
+        "detours": {"sequences": sequences, "probabilities": "0.75", "kinds": "random"},
+        "map": {"sequences": sequences},
+    }
 
 
-def trained() -> Experiment:
+def trained(steps: int) -> Model:
+    """Trained so far that answers end and continuations are not all alike."""
     recipe: Recipe = read_recipe(recipe_text("city-small"))
-    experiment = Experiment.build(recipe)
-    stream = Stream(experiment.task, seed=1, batch_size=64)
-    optimiser = torch.optim.AdamW(experiment.objective.parameters(), lr=2e-3)
-    for number in range(STEPS):
-        loss = experiment.objective(stream.batch(number)).value()
+    model = new_model(recipe)
+    stream = Stream(model.task, seed=1, batch_size=64)
+    optimiser = torch.optim.AdamW(model.objective.parameters(), lr=2e-3)
+    for number in range(steps):
+        loss = model.objective(stream.batch(number)).value()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    return experiment
+    return model
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
+    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    steps, sequences, analyses = (1, 2, parts(2, 2, 2)) if bench.smoke else (150, 60, parts(16, 10, 60))
     torch.set_num_threads(1)
-    bars, experiment = Bars(), trained()
-    predictor, task = experiment.predictor(), experiment.task
+    model = trained(steps)
+    predictor, task = model.predictor(), model.task
 
     def nothing(*given: object) -> object:
         raise AssertionError("these analyses look at one model alone")
 
-    subject = Subject(task, Model("model", predictor), nothing, nothing, nothing)  # type: ignore[arg-type]
-    examples = task.held_out(60)
+    subject = Subject(task, Snapshot("model", predictor), nothing, nothing, nothing)  # type: ignore[arg-type]
+    examples = task.held_out(sequences)
 
     def evaluation(block: int) -> dict[str, float]:
         return evaluate(task, predictor, make_decoder("greedy"), examples, block=block).metrics
 
     def analysis(name: str) -> Callable[[int], dict[str, float]]:
         def run(rows: int) -> dict[str, float]:
-            for module in ("following", "detours", "map"):
-                importlib.import_module(f"statewise.analysis.{module}").ROWS = rows
-            found: Findings = make_analysis(name, **PARTS[name]).analyze(subject)
+            with ExitStack() as patches:
+                for module in ("following", "detours", "map"):
+                    where = importlib.import_module(f"statewise.analysis.{module}")
+                    patches.enter_context(mock.patch.object(where, "ROWS", rows))
+                found: Findings = make_analysis(name, **analyses[name]).analyze(subject)
             return found.metrics
 
         return run
 
     totals = [0.0, 0.0]
-    for name, work in {"evaluation": evaluation, **{name: analysis(name) for name in PARTS}}.items():
+    for name, work in {"evaluation": evaluation, **{name: analysis(name) for name in analyses}}.items():
         seconds = []
         for rows in (512, 1):
             started = time.perf_counter()
@@ -74,9 +85,9 @@ def main() -> None:
             seconds.append(time.perf_counter() - started)
         totals = [total + second for total, second in zip(totals, seconds)]
         print(f"  {name:12} {seconds[0]:6.1f} s at once, {seconds[1]:6.1f} s one at a time", flush=True)
-    bars.at_least("the whole table: times as fast as one sequence at a time", totals[1] / totals[0], 5)
-    bars.finish()
+    bench.at_least("the whole table: times as fast as one sequence at a time", totals[1] / totals[0], 5)
+    return bench.exit_code()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

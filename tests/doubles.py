@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -10,15 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.analysis.base import Model, Subject
+from statewise.analysis.base import Snapshot, Subject
 from statewise.backbones.base import Backbone
 from statewise.backbones.belief_slots import BeliefSlots, BeliefSlotsConfig
 from statewise.backbones.gpt import GPT, GPTConfig
+from statewise.backbones.powers import Phased
+from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
+from statewise.building import make_decoder
 from statewise.data import collate
-from statewise.decoding.base import GoalScorer, Predictor, SuffixEncoder
+from statewise.decoding.predictor import GoalScorer, Predictor, SuffixEncoder
 from statewise.evaluation import complete
-from statewise.experiment import make_decoder
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Run
@@ -58,8 +62,16 @@ def tiny_belief_slots(
     return BeliefSlots(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
 
 
-class PhasedGPT(GPT):
-    """Notes when it is told of the share of training done; from half of it on it adds 1 to its readout."""
+def tiny_recurrent(
+    *, extra_tokens: int = 0, embedding_of: Backbone | None = None, context: int = CONTEXT, **fields: Any
+) -> Recurrent:
+    """A two-layer GRU; `fields` are config fields."""
+    config = RecurrentConfig(**{"width": 16, "layers": 2, **fields})
+    return Recurrent(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
+
+
+class PhasedGPT(GPT, Phased):
+    """Notes when it is told of the fraction of training done; from half of it on it adds 1 to its readout."""
 
     told: ClassVar[list[float]] = []
     """What all of them were told, in turn."""
@@ -68,9 +80,9 @@ class PhasedGPT(GPT):
         super().__init__(*given, **options)
         self.register_buffer("late", torch.zeros(()))
 
-    def at(self, share: float) -> None:
-        self.told.append(share)
-        self.late.fill_(float(share >= 0.5))
+    def set_progress(self, fraction: float) -> None:
+        self.told.append(fraction)
+        self.late.fill_(float(fraction >= 0.5))
 
     def last(self, trunk: Any) -> Hidden:
         hidden = super().last(trunk)
@@ -154,26 +166,63 @@ def pack(batch: Batch) -> Batch:
     return Batch(padded[0], padded[1], padded[2] > 0, padded[2], (int(columns[0]), int(columns[-1]) + 1))
 
 
-class MarkovPredictor(Predictor):
+@dataclass
+class Remembered:
+    """Where a `Remembering` predictor stands."""
+
+    rows: list[Tensor]
+    """What each row has read, (n_b,) each."""
+    goal: tuple[int, ...] = ()
+
+
+class Remembering(Predictor):
+    """Keeps all tokens of all rows, and answers anew from them."""
+
+    @abstractmethod
+    def after(self, tokens: Tensor, goal: tuple[int, ...]) -> Tensor:
+        """(B, V): logits behind `tokens` (B, t)."""
+
+    def answer(self, cursor: Remembered) -> Tensor:
+        if len({len(row) for row in cursor.rows}) == 1:
+            return self.after(torch.stack(cursor.rows), cursor.goal)
+        return torch.cat([self.after(row[None], cursor.goal) for row in cursor.rows])
+
+    def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[Remembered, Tensor]:
+        counts = np.full(len(prompts), prompts.shape[1]) if counts is None else counts
+        cursor = Remembered([row[:count] for row, count in zip(prompts, counts.tolist())])
+        return cursor, self.answer(cursor)
+
+    def extend(self, cursor: Remembered, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
+        counts, logits = np.full(len(tokens), tokens.shape[1]) if counts is None else counts, []
+        for column in range(tokens.shape[1]):
+            cursor.rows = [
+                torch.cat([row, new[column : column + 1]]) if column < count else row
+                for row, new, count in zip(cursor.rows, tokens, counts.tolist())
+            ]
+            logits.append(self.answer(cursor))
+        return torch.stack(logits, 1)
+
+    def rewind(self, cursor: Remembered, positions: int | np.ndarray) -> None:
+        back = np.broadcast_to(positions, len(cursor.rows)).tolist()
+        assert all(0 <= count < len(row) for count, row in zip(back, cursor.rows))
+        cursor.rows = [row[: len(row) - count] for row, count in zip(cursor.rows, back)]
+
+    def reorder(self, cursor: Remembered, rows: Tensor) -> None:
+        cursor.rows = [cursor.rows[row] for row in rows.tolist()]
+
+    def join(self, cursor: Remembered, other: Remembered) -> None:
+        cursor.rows = cursor.rows + other.rows
+
+
+class MarkovPredictor(Remembering):
     """The next token depends on the last one alone, with known probabilities: decoding can be checked by hand."""
 
     def __init__(self, transitions: Tensor, context: int = 32) -> None:
         self.table = transitions.log()
         self.vocabulary, self.context = len(transitions), context
 
-    def start(self, prompts: Tensor) -> tuple[list[Tensor], Tensor]:
-        cursor = [prompts]
-        return cursor, self.table[prompts[:, -1]]
-
-    def extend(self, cursor: list[Tensor], tokens: Tensor) -> Tensor:
-        cursor[0] = torch.cat([cursor[0], tokens], 1)
-        return self.table[tokens]
-
-    def rewind(self, cursor: list[Tensor], positions: int) -> None:
-        cursor[0] = cursor[0][:, : cursor[0].shape[1] - positions]
-
-    def reorder(self, cursor: list[Tensor], rows: Tensor) -> None:
-        cursor[0] = cursor[0][rows]
+    def after(self, tokens: Tensor, goal: tuple[int, ...]) -> Tensor:
+        return self.table[tokens[:, -1]]
 
     def states(self, batch: Batch) -> Hidden:
         one_hot = torch.nn.functional.one_hot(batch.tokens, self.vocabulary).float()
@@ -221,14 +270,14 @@ def subject(predictor: Predictor, task: Task, untrained: Predictor | None = None
     others = {int(name.removeprefix("step_")): other for name, other in checkpoints.items()}
     return Subject(
         task,
-        Model("step 9", predictor, 9),
-        lambda which: (Model(f"step {step}", other, step) for step, other in others.items()),
-        lambda: Model("untrained model", untrained or predictor),
+        Snapshot("step 9", predictor, 9),
+        lambda which: (Snapshot(f"step {step}", other, step) for step, other in others.items()),
+        lambda: Snapshot("untrained model", untrained or predictor),
         lambda examples: complete(task, predictor, make_decoder("greedy"), examples, block=64),
     )
 
 
-class JointPredictor(Predictor, GoalScorer):
+class JointPredictor(Remembering, GoalScorer):
     """Knows the probability of every sequence of N tokens, so that each of its answers is a sum over a table.
 
     A sequence that ends earlier is one that goes on with `end` to the last place. `joint` (V,) * N.
@@ -259,29 +308,18 @@ class JointPredictor(Predictor, GoalScorer):
                 for row in read.tolist()]  # fmt: skip
         return torch.tensor(rows, dtype=torch.float64).log() + 0.7  # logits need not be normalised
 
-    def start(self, prompts: Tensor) -> tuple[list[Any], Tensor]:
-        return self.start_towards(prompts, prompts.new_empty(0))
+    def after(self, tokens: Tensor, goal: tuple[int, ...]) -> Tensor:
+        return self.next_logits(tokens, goal)
 
-    def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[list[Any], Tensor]:
-        cursor = [prompts, tuple(goal.tolist())]
-        return cursor, self.next_logits(*cursor)
+    def start_with_goal(
+        self, prompts: Tensor, goal: Tensor, counts: np.ndarray | None = None
+    ) -> tuple[Remembered, Tensor]:
+        cursor, _ = self.start(prompts, counts)
+        cursor.goal = tuple(goal.tolist())
+        return cursor, self.answer(cursor)
 
-    def extend(self, cursor: list[Any], tokens: Tensor) -> Tensor:
-        logits = []
-        for token in tokens.unbind(1):
-            cursor[0] = torch.cat([cursor[0], token[:, None]], 1)
-            logits.append(self.next_logits(*cursor))
-        return torch.stack(logits, 1)
-
-    def rewind(self, cursor: list[Any], positions: int) -> None:
-        assert 0 <= positions < cursor[0].shape[1]
-        cursor[0] = cursor[0][:, : cursor[0].shape[1] - positions]
-
-    def reorder(self, cursor: list[Any], rows: Tensor) -> None:
-        cursor[0] = cursor[0][rows]
-
-    def score_goal(self, cursor: list[Any], goal: Tensor) -> Tensor:
-        sequences = torch.cat([cursor[0], goal.expand(len(cursor[0]), -1)], 1)
+    def score_goal(self, cursor: Remembered, goal: Tensor) -> Tensor:
+        sequences = torch.cat([torch.stack(cursor.rows), goal.expand(len(cursor.rows), -1)], 1)
         assert sequences.shape[1] == self.context, "the goal must stand at the end"
         return self.score_ending(sequences, len(goal), "previous")
 
@@ -307,7 +345,7 @@ class JointPredictor(Predictor, GoalScorer):
         )
 
 
-class WorldPredictor(Predictor):
+class WorldPredictor(Remembering):
     """Knows a world by heart, or what `seen_as` makes of its states: every token that may come, `in_time` only such as
     leave time to end, has the same probability, but one on a shortest way a little more."""
 
@@ -322,9 +360,8 @@ class WorldPredictor(Predictor):
         self.in_time = in_time
         self.seen_as = seen_as or (lambda states, tokens: states)
 
-    def start(self, prompts: Tensor) -> tuple[list[Tensor], Tensor]:
-        cursor = [prompts]
-        return cursor, self.next_logits(prompts)
+    def after(self, tokens: Tensor, goal: tuple[int, ...]) -> Tensor:
+        return self.next_logits(tokens)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         """(B, V) behind `tokens` (B, t)."""
@@ -337,19 +374,6 @@ class WorldPredictor(Predictor):
                 logits[row, token] = -0.001 * (left if left >= 0 else 1000)
         logits[np.isinf(logits).all(axis=1)] = 0.0  # anything may follow what cannot be
         return torch.from_numpy(logits)
-
-    def extend(self, cursor: list[Tensor], tokens: Tensor) -> Tensor:
-        logits = []
-        for token in tokens.unbind(1):
-            cursor[0] = torch.cat([cursor[0], token[:, None]], 1)
-            logits.append(self.next_logits(cursor[0]))
-        return torch.stack(logits, 1)
-
-    def rewind(self, cursor: list[Tensor], positions: int) -> None:
-        cursor[0] = cursor[0][:, : cursor[0].shape[1] - positions]
-
-    def reorder(self, cursor: list[Tensor], rows: Tensor) -> None:
-        cursor[0] = cursor[0][rows]
 
     def states(self, batch: Batch) -> Hidden:
         logits = self.logits(batch)
@@ -375,7 +399,8 @@ def make_run(
     run = Run.create(folder, recipe, {}, overwrite=False)
     for step in (5, 10):
         run.log({"kind": "train", "step": step, "next_token": 1.0 / step, "loss": 1.0 / step, "seconds": step})
-        run.log({"kind": "evaluation", "step": step, "path_accuracy": accuracy, "loss": 0.5, "seconds": step})
+        forced = {"loss": 0.5, "token_accuracy": 0.6}
+        run.log({"kind": "evaluation", "step": step, "path_accuracy": accuracy, **forced, "seconds": step})
     run.log({"kind": "end", "step": 10, "reason": "steps", "seconds": 10.0})
     sample = {"prompt": "<script>", "truth": "1,2", "predicted": "1,3"}
     headline = {"metric": "path_accuracy", "higher_is_better": True, "solved_at": 0.99}

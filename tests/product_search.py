@@ -1,4 +1,4 @@
-"""The slow twin of `statewise.strips.verify`: breadth-first over both models at once, with nothing pruned."""
+"""The slow twin of `statewise.strips.verification`: breadth-first over both models at once, with nothing pruned."""
 
 from collections.abc import Iterable
 

@@ -1,10 +1,18 @@
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.config import TrainerConfig, field_help, parse, token_count
-from statewise.experiment import TABLES, read_recipe
+import statewise
+from statewise.analysis import ANALYSES
+from statewise.backbones.gpt import GPTConfig
+from statewise.building import TABLES, read_recipe
+from statewise.config import field_help, parse
+from statewise.declarations import Declared, declared_fields
+from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_names, recipe_text
+from statewise.training.config import TrainerConfig, token_count
 
 BASE = {"task": "path_star", "backbone": "gpt", "objective": "next_token"}
 
@@ -15,6 +23,24 @@ def test_every_recipe_parses_and_round_trips(name):
     assert parse(recipe.as_dict(), [], TABLES) == recipe
     assert recipe_text(name).startswith("# ")
     assert "statewise train" in recipe_text(name)
+
+
+def test_a_recipe_may_rest_on_another():
+    text = "base: two-stream-xs\nbackbone: {layers: 12}\ntrainer: {clip: 3.0}\nseed: 7\n"
+    below, recipe = read_recipe(recipe_text("two-stream-xs")), read_recipe(text)
+    assert recipe.backbone.config == dataclasses.replace(below.backbone.config, layers=12)
+    assert recipe.trainer == dataclasses.replace(below.trainer, clip=3.0)
+    assert (recipe.task, recipe.objective, recipe.seed) == (below.task, below.objective, 7)
+    assert read_recipe(text, ["--backbone.layers=2"]).backbone.config.layers == 2
+    other = read_recipe("base: two-stream-xs\nbackbone: {name: gpt, layers: 3}\n")
+    assert other.backbone.config == GPTConfig(layers=3)  # nothing of another part's fields
+
+
+def test_a_base_must_be_a_recipe():
+    with pytest.raises(ValueError, match="unknown recipe 'two-stream-xxs': did you mean"):
+        read_recipe("base: two-stream-xxs\n")
+    with pytest.raises(ValueError, match=r"mine.yaml: base is the name of a recipe, not \[1\]"):
+        read_recipe("base: [1]\n", source="mine.yaml")
 
 
 @given(
@@ -61,6 +87,57 @@ def test_numbers_of_tokens_are_read_as_written(given, count):
     assert token_count(given) == count
 
 
+def test_keywords_name_parts_and_fields():
+    given = {
+        "objective": {"name": "next_latent", "horizon": 2},
+        "backbone": {"width": 32, "heads": 2},
+        "task.nodes": 30,
+        "trainer": {"betas": (0.8, 0.9)},
+        "seed": 7,
+        "steps": 20,
+        "device": "cpu",
+        "tokens": None,
+        "keep": [0, "log:5"],
+        "stop_when_solved": True,
+    }
+    recipe = statewise.build("path-star-small", "--backbone.layers=1", **given).recipe
+    assert (recipe.objective.name, recipe.objective.config.horizon) == ("next_latent", 2)
+    assert (recipe.backbone.config.width, recipe.backbone.config.layers) == (32, 1)
+    assert (recipe.task.config.nodes, recipe.seed) == (30, 7)
+    trainer = recipe.trainer
+    assert (trainer.steps, trainer.device, trainer.tokens, trainer.betas) == (20, "cpu", None, (0.8, 0.9))
+    assert (trainer.keep, trainer.stop_when_solved) == ([0, "log:5"], True)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"objectve": "next_latent"}, r"unknown keyword 'objectve': did you mean objective"),
+        ({"ovewrite": True}, r"unknown keyword 'ovewrite': did you mean overwrite"),
+        ({"step": 20}, r"did you mean steps"),
+        ({"width": 64}, r'other fields go with their part, as in backbone=\{"width": 64\}'),
+        ({"backbone": {"widht": 64}}, r"did you mean --backbone.width"),
+        ({"backbone.widht": 64}, r"did you mean --backbone.width"),
+        ({"steps": 1.5}, r"trainer.steps: expected int, not"),
+        ({"steps": object()}, r"is no plain value"),
+        ({"steps": 20, "trainer": {"tokens": "1M"}}, r"give --trainer.steps or --trainer.tokens, not both"),
+        ({"objective": "next_latnt"}, r"did you mean next_latent"),
+    ],
+)
+def test_keywords_that_are_wrong_are_answered_with_what_is_right(keywords, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        statewise.train("path-star-small", out=tmp_path / "run", **keywords)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_a_directory_gets_a_new_one_of_its_recipes_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {"backbone": {"width": 16, "heads": 2, "layers": 1}, "batch_size": 8, "steps": 2, "evaluate_num": 8}
+    folders = [statewise.train("path-star-small", report_num=8, **small).folder for _ in range(3)]
+    assert [str(folder) for folder in folders] == [f"runs/path-star-small{end}" for end in ("", "-2", "-3")]
+    assert statewise.load(folders[1]).checkpoint.step == 2
+
+
 def test_a_flag_that_names_another_part_drops_the_fields_of_the_old_one():
     base = {**BASE, "objective": {"name": "next_latent", "horizon": 3}}
     assert parse(base, [], TABLES).objective.config.horizon == 3
@@ -80,7 +157,7 @@ def test_a_flag_that_names_another_part_drops_the_fields_of_the_old_one():
         (BASE, ["--trainer.precision=fp8"], "trainer.precision: expected one of"),
         (BASE, ["--trainer.steps=0"], "trainer.steps must be at least 1"),
         (BASE, ["--trainer.batch_size=10", "--trainer.accumulate=3"], "choose a multiple of 3"),
-        (BASE, ["--trainer.learning_rate=-1"], "learning_rate must be positive"),
+        (BASE, ["--trainer.learning_rate=-1"], "learning_rate must be above 0"),
         (BASE, ["--trainer.tokens=soon"], "trainer.tokens: expected a number of tokens such as 300k, 50M or 2B, not"),
         (BASE, ["--trainer.tokens=2b"], "trainer.tokens: expected a number of tokens"),
         (BASE, ["--trainer.tokens=1.5"], "trainer.tokens: expected a whole number"),
@@ -104,12 +181,55 @@ def test_broken_yaml_is_named_with_its_line():
 
 
 def test_help_explains_every_field():
-    text = field_help({**BASE, "objective": "next_latent"}, [], TABLES)
+    text = help_of({**BASE, "objective": "next_latent"})
     for field in ("--task.degree", "--backbone.width", "--backbone.tied", "--objective.horizon", "--trainer.steps"):
         following = text.partition(field)[2].splitlines()[1]
         assert len(following.strip()) > 10, field
 
 
+def help_of(base, *flags):
+    return field_help(base, flags, lambda kind, name: TABLES[kind].target(name))
+
+
+def test_help_shows_the_values_of_recipe_and_flags():
+    base = {**BASE, "objective": {"name": "next_latent", "horizon": 3}, "trainer": {"tokens": "1M"}}
+    text = help_of(base, "--backbone.width=48", "--trainer.steps=7", "--seed=5")
+    for line in ("  --objective.horizon 3", "  --backbone.width 48", "  --trainer.steps 7", "  --trainer.tokens null",
+                 "  --trainer.betas [0.9, 0.95]", "  --seed 5", "objective: next_latent"):  # fmt: skip
+        assert f"{line}\n" in text, line
+    with pytest.raises(ValueError, match=r"did you mean --backbone.width"):
+        help_of(base, "--backbone.widht=48")
+    with pytest.raises(ValueError, match=r"recipe: unknown key 'trainer.step'"):
+        help_of({**base, "trainer": {"step": 1}})
+
+
+@pytest.mark.parametrize("table", [*TABLES.values(), ANALYSES], ids=lambda table: table.kind)
+def test_source_tells_the_fields_that_classes_have(table):
+    for name in table:
+        declared = declared_fields(table.target(name))
+        assert list(declared) == [field.name for field in dataclasses.fields(table[name].Config)]
+        made = table[name].Config()
+        for field, found in declared.items():
+            assert found.default == getattr(made, field), (name, field)
+            assert len(found.text) > 10, (name, field)
+
+
+def test_source_of_other_packages_is_told_or_refused(tmp_path, monkeypatch):
+    (tmp_path / "strange_part.py").write_text(
+        "import dataclasses\nfrom statewise.objectives.next_latent import NextLatent as Parent\n"
+        "class Child(Parent): pass\n"
+        "class Nested:\n    @dataclasses.dataclass\n    class Config:\n        depth: int\n        'How deep.'\n"
+        "class Made:\n    Config = dataclasses.make_dataclass('Config', ['depth'])\n"
+        "raise RuntimeError('imported')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert declared_fields("strange_part:Child") == declared_fields(OBJECTIVES.target("next_latent"))
+    assert declared_fields("strange_part:Nested") == {"depth": Declared(None, "How deep.")}
+    for target in ("strange_part:Made", "strange_part:None_such", "no_such_part:Thing"):
+        with pytest.raises(ValueError, match=f"the fields of {target} cannot be told from its source"):
+            declared_fields(target)
+
+
 def test_impossible_shares_are_refused():
-    with pytest.raises(ValueError, match="decay_share must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="decay_share must be at least 0 and at most 1"):
         TrainerConfig(decay_share=1.5)

@@ -1,10 +1,15 @@
+import dataclasses
+import itertools
+import threading
+
 import numpy as np
 import pytest
 from doubles import random_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.data import Stream, blocks, collate, same_prompt_length
+from statewise.data import Stream, blocks, collate, prefetch, same_prompt_length
+from statewise.tasks.packing import pack
 from statewise.tasks.path_star import PathStar, PathStarConfig
 from statewise.types import Examples
 
@@ -52,6 +57,88 @@ def test_processes_share_what_one_would_get(fields):
     np.testing.assert_array_equal(parts, one.batch(3).tokens.numpy())
 
 
+class Counted(PathStar):
+    """A task that writes down how many rows each call of `sample` draws, and may run out."""
+
+    def sample(self, rng, n):
+        self.drawn.append(n)
+        if self.last is not None and len(self.drawn) > self.last:
+            raise ValueError("the well is dry")
+        return super().sample(rng, n)
+
+
+def counted(at_once=32, last=None):
+    made = Counted(PathStarConfig(degree=2, length=3, nodes=9, held_out_graphs=10, encoding="plain"))
+    made.drawn, made.last, made.drawn_at_once = [], last, at_once
+    return made
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 9), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_a_process_draws_the_blocks_of_its_share_alone(world, each, at_once, number):
+    size = world * each
+    whole = Stream(counted(at_once), seed=1, batch_size=size).batch(number).tokens.numpy()
+    assert whole.shape[0] == size
+    shares = []
+    for rank in range(world):
+        task = counted(at_once)
+        shares.append(Stream(task, seed=1, batch_size=size, rank=rank, world=world).batch(number).tokens.numpy())
+        begin, end = rank * each, (rank + 1) * each
+        assert sum(task.drawn) == min(size, -(-end // at_once) * at_once) - begin // at_once * at_once
+    np.testing.assert_array_equal(np.concatenate(shares), whole)
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_joined_examples_make_the_batches_of_their_rows(seed, sizes, packed):
+    rng = np.random.default_rng(seed)
+    parts = [random_examples(rng, n=n) for n in sizes]
+    if packed:
+        parts = [pack(dataclasses.replace(part, prompt_lengths=0 * part.prompt_lengths), 12) for part in parts]
+    joined = Examples.joined(parts)
+    assert len(joined) == sum(len(part) for part in parts)
+    row = 0
+    for part in parts:
+        for place in range(len(part)):
+            alone = collate(part[place : place + 1])
+            again = collate(joined[row : row + 1])
+            for one, other in zip(alone, again):
+                assert (one is None and other is None) or np.array_equal(one, other)
+            row += 1
+
+
+def threads_ahead():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+def test_batches_made_ahead_are_the_same_and_few():
+    made = []
+    together = prefetch(lambda number: made.append(number) or number**2, range(7), most=2)
+    for number in range(7):
+        assert next(together) == number**2
+        assert len(made) <= number + 3
+    assert next(together, None) is None
+    assert made == list(range(7))
+    assert not threads_ahead()
+
+
+def test_what_cannot_be_made_is_said_where_it_is_asked_for():
+    stream = Stream(counted(last=3), seed=1, batch_size=4)
+    batches = prefetch(stream.batch, range(9))
+    assert [len(next(batches).tokens) for _ in range(3)] == [4, 4, 4]
+    with pytest.raises(ValueError, match="the well is dry"):
+        next(batches)
+    assert not threads_ahead()
+
+
+def test_the_thread_ends_when_nobody_wants_more():
+    batches = prefetch(lambda number: number, itertools.count())
+    assert next(batches) == 0
+    assert threads_ahead()
+    batches.close()
+    assert not threads_ahead()
+
+
 def test_an_epoch_meets_every_example_once():
     stream = Stream(task(training_graphs=30), seed=0, batch_size=8)
     drawn = np.concatenate([stream.batch(number).tokens.numpy() for number in range(15)])  # four epochs
@@ -66,7 +153,7 @@ def test_an_epoch_meets_every_example_once():
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():
-    with pytest.raises(ValueError, match="cannot be shared by 5 processes"):
+    with pytest.raises(ValueError, match="cannot be divided among 5 processes"):
         Stream(task(), seed=0, batch_size=12, world=5)
 
 

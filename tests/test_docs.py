@@ -4,17 +4,19 @@ import importlib.util
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 import torch
 from doubles import pack, random_batch, small_stories, spread_weights, tiny_gpt
 
+from statewise.building import TABLES, read_recipe
 from statewise.cli import main
 from statewise.config import parse
-from statewise.experiment import TABLES, Experiment, read_recipe
 from statewise.judging.pairs import read_pairs
 from statewise.launch import train
+from statewise.loading import load_model
 from statewise.objectives import OBJECTIVES
 from statewise.run import Run
 from statewise.tasks import TASKS
@@ -23,8 +25,12 @@ ROOT = Path(__file__).parent.parent
 TINY = ["--trainer.steps=3", "--trainer.batch_size=8", "--backbone.width=16", "--backbone.layers=1"]
 
 
-def blocks(page, language):
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+def page(name):
+    return (ROOT / name).read_text()
+
+
+def blocks(name, language):
+    return re.findall(rf"```{language}\n(.*?)```", page(name), flags=re.DOTALL)
 
 
 @pytest.fixture
@@ -62,13 +68,13 @@ def test_the_objective_of_the_guide_trains_and_holds_the_contract(added, tmp_pat
 def test_the_task_of_the_guide_trains_and_is_scored(added, tmp_path):
     recipe = read_recipe(f"{{task: {added}, backbone: gpt, objective: next_token}}", ["--task.bits=6", *TINY])
     assert train(recipe, tmp_path / "run").reason == "steps"
-    run = Experiment.load(tmp_path / "run")
-    assert 0 <= run.evaluate().metrics["accuracy"] <= 1
-    examples = run.task.held_out()
+    model = load_model(tmp_path / "run")
+    assert 0 <= model.evaluate().metrics["accuracy"] <= 1
+    examples = model.task.held_out()
     for row in range(len(examples)):
-        for place in range(1, run.task.context):
-            assert examples.tokens[row, place] in run.task.legal(examples.tokens[row, :place])
-    assert (run.task.labels(examples)[:, 5] == examples.tokens[:, 7] - 3).all()
+        for place in range(1, model.task.context):
+            assert examples.tokens[row, place] in model.task.legal(examples.tokens[row, :place])
+    assert (model.task.labels(examples)[:, 5] == examples.tokens[:, 7] - 3).all()
 
 
 def test_the_readme_shows_its_library_in_under_15_lines_that_run(tmp_path, monkeypatch, capsys):
@@ -77,6 +83,49 @@ def test_the_readme_shows_its_library_in_under_15_lines_that_run(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     assert "torch.Size([1, 21, 96])" in capsys.readouterr().out
+
+
+def test_the_everyday_commands_of_the_readme_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = [block for block in blocks("README.md", "") if "statewise train" in block]
+    few = [*TINY, "--task.held_out_graphs=20"]
+    assert main(["train", "path-star-demo", *few, "--out", "runs/demo/next-token"]) == 0
+    lines = block.splitlines()
+    assert [line.split()[1] for line in lines] == ["train", "train", "evaluate", "generate", "analyze", "compare"]
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        assert main([*words, *few] if words[:2] == ["train", "path-star-small"] else words) == 0, line
+
+
+def test_the_page_of_commands_shows_every_command():
+    from statewise.cli import COMMANDS, data, strips
+
+    shown = set(re.findall(r"^statewise ([a-z-]+(?: [a-z]+)?)", page("docs/commands.md"), flags=re.MULTILINE))
+    nested = [f"{name} {command}" for name, room in (("data", data), ("strips", strips)) for command in room.COMMANDS]
+    for command in [*COMMANDS, *nested]:
+        assert any(f"{one} ".startswith(f"{command} ") for one in shown), command
+
+
+def test_what_the_guide_does_in_python_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = ["--trainer.steps=2", "--trainer.batch_size=8", "--task.held_out_graphs=20"]
+    assert main(["train", "path-star-demo", *few, "--out", "runs/nl"]) == 0
+    names = {}
+    for guide in ("docs/quick-start.md", "docs/activations.md"):
+        for code in blocks(guide, "python"):
+            exec(compile(code, guide, "exec"), names)
+    assert names["metrics"]["loss"] > 0
+    assert names["hidden"].state.shape == (1, 21, 96)
+    assert names["layers"]["blocks.0.hook_resid_post"].shape[2] == len(names["direction"])
+    lines = re.findall(r"^statewise (.*?) *(?:#.*)?$", (ROOT / "docs/activations.md").read_text(), flags=re.MULTILINE)
+    task = names["model"].task
+    examples = task.held_out(4)
+    graphs = [task.decode(examples.prompt(row)) + task.decode(examples.answer(row)) for row in range(4)]
+    (tmp_path / "graphs.txt").write_text("\n".join(graphs))
+    small = ["--sequences", "10", "--training_sequences", "20", "--steps", "5"]
+    assert len(lines) == 4
+    for line in lines:
+        assert main([*shlex.split(line), *(small if line.startswith("analyze") else [])]) == 0, line
 
 
 def test_the_guide_tells_stories_towards_their_goals(tmp_path, monkeypatch, capsys):
@@ -105,6 +154,34 @@ def test_the_guide_tells_stories_towards_their_goals(tmp_path, monkeypatch, caps
     assert len(read_pairs(tmp_path / "bst.jsonl", tmp_path / "fim.jsonl")) == 2
 
 
+@pytest.mark.parametrize("size", [[], ["--rows", "4", "--columns", "4"]], ids=["as written", "smaller"])
+def test_the_city_of_the_guide_trains(size, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/world-models.md").read_text()
+    (city,) = re.findall(r"^statewise (data city [^#\n]*)", page, flags=re.MULTILINE)
+    (training,) = re.findall(r"^statewise (train city-small --task.map [^#\n]*)", page, flags=re.MULTILINE)
+    assert main([*shlex.split(city), *size]) == 0
+    assert main([*shlex.split(training), *TINY]) == 0, capsys.readouterr().err
+    held_out = "the map has 14 pairs of crossings to hold out, not 300"
+    assert (held_out in capsys.readouterr().out) == bool(size)
+
+
+def test_the_tutorial_of_own_sequences_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (script,) = blocks("docs/own-data.md", "python")
+    exec(compile(script, "own-data.md", "exec"), {})
+    lines = [line for block in blocks("docs/own-data.md", "sh") for line in block.splitlines()]
+    assert [line.split()[1] for line in lines] == ["train", "evaluate", "train", "compare", "generate"]
+    (shown,) = re.findall(r"^    claims.csv: .*?always <end>[^\n]*", page("docs/own-data.md"), re.MULTILINE | re.DOTALL)
+    for line in lines:
+        words = shlex.split(line)[1:]
+        assert main([*words, *TINY, "--backbone.heads=2"] if words[0] == "train" else words) == 0, line
+        out = capsys.readouterr().out
+        if line == lines[0]:  # what is said before training does not depend on it
+            for text in textwrap.dedent(shown).splitlines():
+                assert text.removesuffix(", ...") in out
+
+
 def test_the_recipe_of_the_guide_parses():
     import yaml
 
@@ -124,7 +201,7 @@ def commands():
 @pytest.mark.parametrize("line", list(commands()))
 def test_every_train_command_of_the_guide_parses(line, tmp_path, monkeypatch, capsys):
     words = line.split()[1:]
-    if "--resume" in words:
+    if "--resume" in words or "--config runs/" in line:  # they need a run
         return
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FILE").write_text("a b\nb a\n")

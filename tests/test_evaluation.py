@@ -1,13 +1,15 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from doubles import MarkovPredictor, random_examples
 
+from statewise.building import make_decoder
 from statewise.evaluation import evaluate, teacher_forced
-from statewise.experiment import make_decoder
 from statewise.tasks.path_star import PathStar, PathStarConfig
+from statewise.tasks.sequences import Sequences, SequencesConfig
 
 
 def test_teacher_forced_metrics_are_sums_over_scored_tokens():
@@ -16,20 +18,23 @@ def test_teacher_forced_metrics_are_sums_over_scored_tokens():
     table = torch.rand(11, 11, generator=torch.Generator().manual_seed(0)) + 0.1
     table /= table.sum(1, keepdim=True)
     total, right, count = 0.0, 0, 0
+    by_row = np.zeros(7)
     choices = np.full(examples.tokens.shape, -1)
     for row in range(7):
         for place in range(max(1, examples.prompt_lengths[row]), examples.lengths[row]):
             before, token = examples.tokens[row, place - 1], examples.tokens[row, place]
             total -= math.log(table[before, token])
+            by_row[row] -= math.log(table[before, token])
             choices[row, place] = int(table[before].argmax())
             right += choices[row, place] == token
             count += 1
     for block in (1, 3, 100):
-        metrics, chosen = teacher_forced(MarkovPredictor(table), examples, block=block)
+        metrics, chosen, nats = teacher_forced(MarkovPredictor(table), examples, block=block)
         assert metrics["loss"] == pytest.approx(total / count, rel=1e-5)
         assert metrics["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
         assert metrics["token_accuracy"] == pytest.approx(right / count)
         np.testing.assert_array_equal(chosen, choices)
+        np.testing.assert_allclose(nats, by_row, rtol=1e-5)
 
 
 class Solver(MarkovPredictor):
@@ -39,7 +44,7 @@ class Solver(MarkovPredictor):
         super().__init__(torch.eye(len(task.vocab)) * 0.9 + 0.1 / len(task.vocab))
         self.task, self.context = task, task.context
 
-    def start(self, prompts):
+    def start(self, prompts, counts=None):
         answers = []
         for prompt in prompts.numpy():
             following = {a: [] for a in prompt}
@@ -51,7 +56,7 @@ class Solver(MarkovPredictor):
         cursor = [torch.tensor(np.array(answers)), 0]
         return cursor, self.table[cursor[0][:, 0]]
 
-    def extend(self, cursor, tokens):
+    def extend(self, cursor, tokens, counts=None):
         cursor[1] += 1
         return self.table[cursor[0][:, cursor[1]]][:, None]
 
@@ -72,3 +77,63 @@ def test_examples_without_a_scored_token_are_refused():
     nothing = type(examples)(examples.tokens, examples.lengths, examples.lengths)
     with pytest.raises(ValueError, match="no token to score"):
         teacher_forced(MarkovPredictor(torch.full((11, 11), 1 / 11)), nothing, block=4)
+
+
+LETTERS = "abcdef"
+
+
+def sequences_of(tmp_path, lines):
+    path = tmp_path / "letters.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return Sequences(SequencesConfig(path=str(path), held_out_share=0.5))
+
+
+def alphabet(task):
+    """A model that finds the next letter of the alphabet likely, and the end after its last."""
+    table = torch.full((len(task.vocab), len(task.vocab)), 0.01)
+    for one, other in zip(LETTERS, [*LETTERS[1:], "<end>"]):
+        table[task.vocab.ids[one], task.vocab.ids[other]] = 0.9
+    predictor = MarkovPredictor(table / table.sum(1, keepdim=True))
+    predictor.context = task.context
+    return predictor
+
+
+def test_sequences_without_prompts_are_gone_on_with_and_ranked(tmp_path):
+    lines = [*("a b c d e f", "b c d e f", "c d e f"), *("f e d c b a", "e d c b a", "f d b", "a c e", "b d f", "e f")]
+    task = sequences_of(tmp_path, lines * 2)
+    predictor, examples = alphabet(task), task.read(tmp_path / "letters.txt")
+    found = evaluate(task, predictor, make_decoder("greedy"), examples, block=4)
+    assert found.samples == []
+    assert len(found.continuations) == 6  # different ones, though each is there twice
+    assert found.continuations[0] == {"prompt": "a b c", "truth": "d e f <end>", "predicted": "d e f <end>"}
+    assert found.continuations[3] == {"prompt": "f e d", "truth": "c b a <end>", "predicted": "e f <end>"}
+
+    def slow(line):
+        rows = [task.vocab.ids[symbol] for symbol in [*line.split(), "<end>"]]
+        return float(np.mean([-float(predictor.table[one, other]) for one, other in pairwise(rows)]))
+
+    ranked = sorted(lines, key=slow)
+    assert len(found.hardest) == len(found.easiest) == 4  # of nine different ones
+    for kept, expected in ((found.easiest, ranked), (found.hardest, ranked[::-1])):
+        assert [one["nats_per_token"] for one in kept] == pytest.approx([slow(line) for line in expected[:4]], rel=1e-5)
+        for one in kept:
+            line = one["text"].removesuffix(" <end>")
+            assert slow(line) == pytest.approx(one["nats_per_token"], rel=1e-5)
+            assert (one["tokens"], one["copies"]) == (len(line.split()), 2)
+    assert found.baselines == task.baselines(examples)
+    assert set(found.baselines) == {"unigram", "bigram", "longest match", "repeat last", "always <end>"}
+    assert all(set(metrics) <= set(found.metrics) for metrics in found.baselines.values())
+    few = evaluate(task, predictor, make_decoder("greedy"), examples, block=4, details=False)
+    assert few.metrics == found.metrics
+    assert (few.continuations, few.hardest, few.easiest, few.baselines) == ([], [], [], {})
+
+
+def test_what_is_kept_of_long_sequences_is_bounded(tmp_path):
+    lines = [" ".join(LETTERS[(start + place) % 6] for place in range(400)) for start in range(4)]
+    task = sequences_of(tmp_path, lines)
+    found = evaluate(task, alphabet(task), make_decoder("greedy"), task.held_out())
+    assert [len(one["text"].split()) for one in (*found.hardest, *found.easiest)] == [65, 65]
+    assert found.hardest[0]["text"].endswith(" ...")
+    for sample in found.continuations:
+        assert [len(sample[name].split()) for name in ("prompt", "truth")] == [64, 64]
+        assert len(sample["predicted"].split()) <= 64

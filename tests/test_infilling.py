@@ -10,8 +10,8 @@ import torch
 from doubles import MarkovPredictor, small_stories
 
 from statewise.cli import main
-from statewise.experiment import Experiment
 from statewise.infilling import Filled, referee
+from statewise.loading import load_model
 
 TINY = [
     "--task.vocabulary=300", "--task.prompt_length=6", "--task.goal_length=8",
@@ -55,7 +55,7 @@ def test_middles_are_filled_and_looked_over(runs, tmp_path, capsys, name, decode
     out = tmp_path / "filled.jsonl"
     code, printed, err = called(capsys, "fill", runs[name], "--num", 3, "--out", out, "--decoder", *decoder)
     assert code == 0, err
-    task = Experiment.load(runs[name]).task
+    task = load_model(runs[name]).task
     head, *lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert head["title"] == "statewise filling"
     assert "3 sequences" in printed
@@ -119,7 +119,7 @@ class Letters:
     def encode(self, text):
         return np.array(["abc".index(letter) for letter in text], np.int64)
 
-    def towards(self, prompt, goal):
+    def with_goal(self, prompt, goal):
         return prompt, goal
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from doubles import tiny_objective
 
-from statewise.run import DamagedCheckpoint, Run, write_atomically
+from statewise.durable import write_atomically
+from statewise.run import DamagedCheckpoint, Run
 from statewise.training import checkpoint as checkpoints
 
 
@@ -39,7 +40,7 @@ def test_existing_directories_are_refused(run, tmp_path):
     assert Run.open(run.folder).recipe() == {"seed": 2}
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
-    with pytest.raises(FileExistsError, match="is no run: it will not be overwritten"):
+    with pytest.raises(FileExistsError, match=r"chapter\.tex, which is no part of a run: it will not be overwritten"):
         Run.create(tmp_path / "thesis", {}, {}, overwrite=True)
 
 
@@ -108,7 +109,7 @@ def test_the_newest_the_best_and_the_kept_remain(run):
         save(run, step)
         if step == 3:
             run.mark_best(3, "accuracy", 0.5)
-        run.drop_checkpoints(newest=2, every=4)
+        run.drop_checkpoints(newest=2, keeps=lambda step: step % 4 == 0)
     assert [found.step for found in run.checkpoints()] == [3, 4, 8, 9, 10]
     assert run.find_checkpoint("best").step == 3
     assert run.find_checkpoint("8").step == 8

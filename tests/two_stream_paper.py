@@ -1,4 +1,4 @@
-"""The two-stream transformer straight from the paper: slot by slot, with sets of keys."""
+"""The two-stream transformer straight from the paper: token by token, with sets of keys."""
 
 import math
 
@@ -6,11 +6,11 @@ import torch
 from torch.nn import functional as F
 
 
-def seen_by(variant, window, slot, i):
-    """The keys (slot, k) that a slot of place i reads, as the paper's text has it (equation 5 for sps)."""
+def seen_by(variant, window, kind, i):
+    """The keys (kind, k) that the token of that kind reads at place i, as the paper says (equation 5 for sps)."""
     inputs = {("x", k) for k in range(i + 1)}
     recent_inputs = {("x", k) for k in range(max(0, i - window), i + 1)}
-    last = i + 1 if slot == "p" else i
+    last = i + 1 if kind == "p" else i
     predictions = {("p", k) for k in range(last)}
     recent_predictions = {("p", k) for k in range(max(0, i - window), last)}
     return {
@@ -35,40 +35,43 @@ def turned(x, place, width):
 
 
 def from_the_paper(backbone, row, documents=None, parameters=None):
-    """(T, D) states and readouts of one row, slot by slot; `parameters(slot)` gives those that a slot uses, by name."""
+    """(T, D) states and readouts of one row, token by token; `parameters(token)` gives those of a token, by name."""
     config, variant = backbone.config, backbone.config.variant if backbone.separated else "standard"
-    of = parameters or (lambda slot: dict(backbone.named_parameters()))
+    of = parameters or (lambda token: dict(backbone.named_parameters()))
     documents = documents if documents is not None else [0] * len(row)
     starts = [next(k for k in range(len(row)) if documents[k] == documents[i]) for i in range(len(row))]
-    slots = [(kind, i) for i in range(len(row)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
+    tokens = [(kind, i) for i in range(len(row)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
     W, learned = config.width // config.heads, config.positions == "learned"
     x = {
         (kind, i): of((kind, i))["embedding.weight"][row[i] if kind == "x" else backbone.vocabulary]
-        for kind, i in slots
+        for kind, i in tokens
     }
     if learned:
-        x = {(kind, i): x[kind, i] + of((kind, i))["positions.weight"][i - starts[i]] for kind, i in slots}
+        x = {(kind, i): x[kind, i] + of((kind, i))["positions.weight"][i - starts[i]] for kind, i in tokens}
     for layer in range(config.layers):
-        w = {slot: {name.removeprefix(f"blocks.{layer}."): value for name, value in of(slot).items()} for slot in slots}
+        w = {
+            token: {name.removeprefix(f"blocks.{layer}."): value for name, value in of(token).items()}
+            for token in tokens
+        }
         q, k, v = {}, {}, {}
-        for slot in slots:
-            given = normed(x[slot], w[slot]["attention_norm.weight"])
-            mixed = (w[slot]["attention.inward.weight"] @ given).view(3, config.heads, W)
-            place = slot[1] - starts[slot[1]]
-            q[slot], k[slot], v[slot] = mixed
+        for token in tokens:
+            given = normed(x[token], w[token]["attention_norm.weight"])
+            mixed = (w[token]["attention.in_proj.weight"] @ given).view(3, config.heads, W)
+            place = token[1] - starts[token[1]]
+            q[token], k[token], v[token] = mixed
             if not learned:
-                q[slot], k[slot] = turned(q[slot], place, W), turned(k[slot], place, W)
+                q[token], k[token] = turned(q[token], place, W), turned(k[token], place, W)
         new = {}
-        for kind, i in slots:
+        for kind, i in tokens:
             keys = [
-                s for s in slots if s in seen_by(variant, config.window, kind, i) and documents[s[1]] == documents[i]
+                s for s in tokens if s in seen_by(variant, config.window, kind, i) and documents[s[1]] == documents[i]
             ]
             scores = torch.stack([(q[kind, i] * k[s]).sum(-1) / math.sqrt(W) for s in keys])
             seen = (scores.softmax(0)[..., None] * torch.stack([v[s] for s in keys])).sum(0)
             mine = w[kind, i]
-            middle = x[kind, i] + mine["attention.outward.weight"] @ seen.reshape(-1)
-            gate, up = (mine["mlp.inward.weight"] @ normed(middle, mine["mlp_norm.weight"])).chunk(2)
-            new[kind, i] = middle + mine["mlp.outward.weight"] @ (F.silu(gate) * up)
+            middle = x[kind, i] + mine["attention.out_proj.weight"] @ seen.reshape(-1)
+            gate, up = (mine["mlp.in_proj.weight"] @ normed(middle, mine["mlp_norm.weight"])).chunk(2)
+            new[kind, i] = middle + mine["mlp.out_proj.weight"] @ (F.silu(gate) * up)
         x = new
     out = {kind: torch.stack([normed(x[kind, i], of((kind, i))["norm.weight"]) for i in range(len(row))])
            for kind in ("x", "p") if (kind, 0) in x}  # fmt: skip

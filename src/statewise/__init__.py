@@ -1,40 +1,71 @@
-"""Train sequence models that keep a belief state, compare them, and see the world model they learned.
+"""Train sequence models that keep a belief state, compare them, and analyse what they have learned.
 
 import statewise
-run = statewise.load("runs/nl-1")
-run.states(["3,4|4,5/3,5="]).state      # belief states, (B, T, D)
+model = statewise.load("runs/nl-1")
+model.states(["3,4|4,5/3,5="]).state      # belief states, (B, T, D)
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from statewise.experiment import Experiment
+    from statewise.launch import Listener
+    from statewise.model import Model
     from statewise.training.trainer import Outcome
 
 __version__ = "0.1.0"
 
 
-def load(folder: str, checkpoint: str = "best") -> Experiment:
-    """The model of a run directory; see `statewise.experiment.Experiment.load`."""
-    from statewise.experiment import Experiment
+def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:
+    """The model of a run directory; see `statewise.loading.load_model`."""
+    from statewise.loading import load_model
 
-    return Experiment.load(folder, checkpoint)
+    return load_model(folder, checkpoint, device)
 
 
-def build(recipe: str, *flags: str) -> Experiment:
-    """An untrained model of a named recipe, with dotted flags: `build("path-star-small", "--seed=2")`."""
-    from statewise.experiment import Experiment, read_recipe
+def build(recipe: str, *flags: str, **fields: Any) -> Model:
+    """An untrained model of a named recipe: `build("path-star-small", objective="next_latent", seed=2)`.
+
+    `fields` are as in `statewise.config.as_flags`; `flags` are those of the command, such as `--backbone.width=64`.
+    """
+    from statewise.building import read_recipe
+    from statewise.config import as_flags
+    from statewise.loading import new_model
     from statewise.recipes import recipe_text
 
-    return Experiment.build(read_recipe(recipe_text(recipe), flags, recipe))
+    return new_model(read_recipe(recipe_text(recipe), [*flags, *as_flags(fields)], recipe))
 
 
-def train(recipe: str, *flags: str, out: str, **options: Any) -> Outcome:
-    """Trains a named recipe into the run directory `out`; options as in `statewise.launch.train`."""
-    from statewise.experiment import read_recipe
+def train(
+    recipe: str,
+    *flags: str,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    listener: Listener | None = None,
+    **fields: Any,
+) -> Outcome:
+    """Trains a named recipe: `train("path-star-small", objective="next_latent", steps=20)`.
+
+    `flags` and `fields` are as in `build`. The run directory is `out`, by default a new one in `runs` that bears the
+    recipe's name; `load` takes the `folder` of what is returned. Raises `FileExistsError` if there is something at
+    `out` already, unless `overwrite` says to replace a run.
+    """
+    from statewise.building import read_recipe
+    from statewise.config import as_flags
     from statewise.launch import train as train_recipe
     from statewise.recipes import recipe_text
 
-    return train_recipe(read_recipe(recipe_text(recipe), flags, recipe), out, **options)
+    given = as_flags(fields, besides=("out", "overwrite", "listener"))
+    read = read_recipe(recipe_text(recipe), [*flags, *given], recipe)
+    return train_recipe(read, out or _new_folder(recipe), overwrite=overwrite, listener=listener)
+
+
+def _new_folder(recipe: str) -> Path:
+    """`runs/RECIPE`, or the first of `runs/RECIPE-2`, ... that is not there."""
+    folder, number = Path("runs", recipe), 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{recipe}-{number}")
+    return folder

@@ -9,121 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
+
+from statewise.bounds import LARGEST
+from statewise.declarations import Declared, declared_fields
+from statewise.training.config import TWO_UNITS, TrainerConfig
 
 KINDS = ("task", "backbone", "objective")
 """The parts of a recipe that are chosen by name from a table."""
-
-
-TWO_UNITS = {"trainer.steps": "trainer.tokens", "trainer.warmup_steps": "trainer.warmup_tokens"}
-"""Lengths that can be said in steps or in tokens; the second is used where it is set."""
-
-
-def token_count(given: int | str) -> int:
-    """A number of tokens as a person writes it: 1000, 1_000, 300k, 50M, 2B, 1.5T. Raises `ValueError` for others."""
-    found = re.fullmatch(r"(-?[\d_]*\.?\d+) *([kMBT]?)", str(given).strip())
-    if not found:
-        raise ValueError(f"expected a number of tokens such as 300k, 50M or 2B, not {given!r}")
-    count = Decimal(found[1]) * {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[found[2]]
-    if count != int(count):
-        raise ValueError(f"expected a whole number of tokens, not {given!r}")
-    return int(count)
-
-
-@dataclass(frozen=True)
-class TrainerConfig:
-    """How a model is trained; the fields of `trainer`."""
-
-    steps: int = 1000
-    """Optimiser steps; not used where `tokens` is set."""
-    tokens: int | str | None = None
-    """Tokens to train on, such as 300k, 50M or 2B; null: `steps` says how long. Every row counts as the task's longest
-    sequence, so steps are these tokens over `batch_size` such rows, rounded up."""
-    batch_size: int = 128
-    """Sequences a step, over all processes and accumulated batches."""
-    accumulate: int = 1
-    """Parts into which a step's batch is cut, to save memory; the result is the same."""
-    learning_rate: float = 1e-3
-    """Peak learning rate of AdamW."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's averaging factors."""
-    weight_decay: float = 0.1
-    """AdamW's weight decay, on matrices alone: not on norms, biases and other vectors."""
-    schedule: Literal["linear", "cosine"] = "linear"
-    """After the warm-up: constant, then linear decay over the last `decay_share` of steps; or one cosine."""
-    warmup_steps: int = 100
-    """Steps of linear warm-up; not used where `warmup_tokens` is set."""
-    warmup_tokens: int | str | None = None
-    """The same in tokens, counted as in `tokens`; null: `warmup_steps` says how long."""
-    decay_share: float = 0.0
-    """Share of all steps over which `linear` decays at the end; 0 keeps the rate constant. With a warm-up this is
-    warm-up, stable, decay (WSD), whether in steps or in tokens."""
-    final_rate: float = 0.0
-    """Where the decay ends, as a share of the peak."""
-    clip: float = 1.0
-    """Largest norm of the gradient; 0 leaves it alone."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16: mixed precision. auto: bf16 where the processor or GPU is fast at it."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: a GPU if there is one."""
-    devices: int = 1
-    """Processes, one a device; losses are those of one process at the same batch size."""
-    threads: int | None = None
-    """Processor threads; null: what PyTorch chooses."""
-    compile: bool = False
-    """Whether to compile the model. Pays for long runs on a GPU."""
-    log_every: int = 50
-    """Steps between lines of training metrics."""
-    evaluate_every: int = 500
-    """Steps between evaluations; 0: only at the end."""
-    evaluate_num: int = 1000
-    """Held-out examples of an evaluation while training."""
-    report_num: int | None = None
-    """Held-out examples of the report on the best checkpoint at the end; null: all."""
-    checkpoint_every: int = 500
-    """Steps between checkpoints. The newest two, the best and the last are kept."""
-    keep_every: int = 0
-    """Steps between checkpoints that are kept for good; 0: none."""
-    stop_when_solved: bool = False
-    """Whether to stop once two evaluations in a row solve the task: one alone may be luck."""
-    tensorboard: bool = False
-    """Whether to log to TensorBoard too (extra `track`)."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "accumulate", "devices", "log_every", "evaluate_num", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"trainer.{name} must be at least 1, not {getattr(self, name)}")
-        if self.report_num is not None and self.report_num < 1:
-            raise ValueError(f"trainer.report_num must be at least 1, or null for all, not {self.report_num}")
-        for name in ("warmup_steps", "evaluate_every", "keep_every", "clip", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"trainer.{name} must not be negative")
-        for name in ("tokens", "warmup_tokens"):
-            given = getattr(self, name)
-            if given is not None:
-                try:
-                    enough = token_count(given) >= (name == "tokens")
-                except ValueError as error:
-                    raise ValueError(f"trainer.{name}: {error}") from None
-                if not enough:
-                    raise ValueError(f"trainer.{name} must be at least {int(name == 'tokens')}, not {given}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"trainer.learning_rate must be positive, not {self.learning_rate}")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"trainer.threads must be at least 1, not {self.threads}")
-        for name in ("decay_share", "final_rate"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"trainer.{name} must lie between 0 and 1, not {getattr(self, name)}")
-        if self.batch_size % (self.accumulate * self.devices):
-            raise ValueError(
-                f"trainer.batch_size {self.batch_size} cannot be cut into {self.accumulate} parts "
-                f"for {self.devices} processes: choose a multiple of {self.accumulate * self.devices}"
-            )
 
 
 @dataclass(frozen=True)
@@ -155,33 +54,6 @@ class Recipe:
         return {**parts, "trainer": trainer, "seed": self.seed}
 
 
-class Table(Mapping[str, type]):
-    """Names to classes, imported when asked for, so that listing them costs nothing.
-
-    Rows are `name: ("module:Class", "what it is, in a line")`.
-    """
-
-    def __init__(self, kind: str, rows: dict[str, tuple[str, str]]) -> None:
-        self.kind, self.rows = kind, rows
-
-    def __getitem__(self, name: str) -> type:
-        if name not in self.rows:
-            raise ValueError(unknown(self.kind, name, self.rows))
-        module, _, attribute = self.rows[name][0].partition(":")
-        found: type = getattr(importlib.import_module(module), attribute)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def describe(self, name: str) -> str:
-        """The line about `name`."""
-        return self.rows[name][1]
-
-
 def unknown(kind: str, name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
     """What to say of a name that does not exist."""
     near = difflib.get_close_matches(name, list(choices), n=3, cutoff=0.5)
@@ -200,38 +72,31 @@ def parse(
     from jsonargparse import ArgumentError, ArgumentParser
 
     chosen = _chosen(base, flags, source)
-    flags = [flag for flag in flags if flag.partition("=")[0] not in {f"--{kind}" for kind in KINDS}]
-    fields = _in_one_unit(_flat(base, chosen, source), flags)
-
     parser = ArgumentParser(exit_on_error=False)
     configs: dict[str, type] = {}
     for kind in KINDS:
-        configs[kind] = tables[kind][chosen[kind]].Config  # type: ignore[attr-defined]
+        try:
+            configs[kind] = tables[kind][chosen[kind]].Config  # type: ignore[attr-defined]
+        except ValueError as error:
+            by_flag = any(flag.partition("=")[0] == f"--{kind}" for flag in flags)
+            raise ValueError(str(error) if by_flag else f"{source}: {error}") from None
     configs["trainer"] = TrainerConfig
     known = ["seed"]
     for group, config in configs.items():
         parser.add_class_arguments(config, group)
         known += [f"{group}.{field.name}" for field in dataclasses.fields(config)]
     parser.add_argument("--seed", type=int, default=1)
-    for key in fields:
-        if key not in known:
-            raise ValueError(f"{source}: {_unknown_key(key, known, flag=False)}")
-    for flag in flags:
-        key = flag.partition("=")[0].removeprefix("--")
-        if not flag.startswith("--"):
-            raise ValueError(f"unexpected argument {flag!r}")
-        if key not in known:
-            raise ValueError(_unknown_key(key, known, flag=True))
-        if "=" not in flag:
-            raise ValueError(f"option {flag} needs a value")
+    fields, flags = _given(base, flags, chosen, known, source)
     from_base = [f"--{key}={_as_flag(value)}" for key, value in fields.items()]
     try:
         parsed = parser.parse_args([*from_base, *flags])
         built = parser.instantiate_classes(parsed)
-    except ArgumentError as error:
-        raise ValueError(_plain(str(error))) from None
-    if built["seed"] < 0:
-        raise ValueError(f"seed must not be negative, not {built['seed']}")
+    except (ArgumentError, ValueError) as error:
+        message = _plain(str(error)) if isinstance(error, ArgumentError) else str(error)
+        by_flag = any(flag.partition("=")[0].rpartition(".")[2].removeprefix("--") in message for flag in flags)
+        raise ValueError(message if by_flag else f"{source}: {message}") from None
+    if not 0 <= built["seed"] < LARGEST:
+        raise ValueError(f"seed must not be negative, nor {LARGEST:,} or more, not {built['seed']}")
     return Recipe(
         **{
             kind: Component(chosen[kind], built[kind] if len(dataclasses.fields(configs[kind])) else configs[kind]())
@@ -242,7 +107,32 @@ def parse(
     )
 
 
-def read_yaml(text: str, source: str) -> dict[str, Any]:
+def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str]:
+    """Keywords as dotted flags, `--key=value`.
+
+    A key is a part (`objective="next_latent"`, or with fields `objective={"name": "next_latent", "horizon": 2}`), a
+    field of the trainer (`steps=20`), the seed, or any field with a dot (`**{"backbone.width": 64}`). Raises
+    `ValueError` for other keys, with the near misses among all these and `besides`, and for values that no recipe can
+    hold.
+    """
+    short = [field.name for field in dataclasses.fields(TrainerConfig)]
+    flat: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key in (*KINDS, "trainer") and isinstance(value, Mapping):
+            flat |= {key if name == "name" else f"{key}.{name}": item for name, item in value.items()}
+        elif key in (*KINDS, "trainer", "seed") or "." in key:
+            flat[key] = value
+        elif key in short:
+            flat[f"trainer.{key}"] = value
+        else:
+            raise ValueError(
+                f"{unknown('keyword', key, [*KINDS, 'trainer', 'seed', *short, *besides])}; other fields go with their "
+                'part, as in backbone={"width": 64}'
+            )
+    return [f"--{key}={_as_flag(value)}" for key, value in flat.items()]
+
+
+def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
     """The keys of YAML `text`. Raises `ValueError` with the line if it is not YAML, or holds no keys."""
     import yaml
 
@@ -251,7 +141,10 @@ def read_yaml(text: str, source: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
-        raise ValueError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
+        problem = " ".join(str(getattr(error, "problem", error)).split())
+        raise ValueError(f"{where}: not YAML: {problem}") from None
+    except RecursionError:
+        raise ValueError(f"{source}: not YAML: brackets are nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError(f"{source}: a recipe must hold keys, not {type(found).__name__}")
     return found
@@ -277,31 +170,32 @@ def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
 
 
 def field_help(
-    base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Mapping[str, type]], source: str = "recipe"
+    base: Mapping[str, Any], flags: Sequence[str], target: Callable[[str, str], str], source: str = "recipe"
 ) -> str:
-    """A line or two a field, with the recipe's value and what the field's class says of it."""
-    recipe = parse(base, flags, tables, source)
+    """A line or two a field, with the recipe's value and what the field's class says of it. `target` gives the class
+    (`"module:Class"`) of a kind and name; it is not imported. Raises `ValueError` as `parse` does for unknown names and
+    keys; values are not looked at."""
+    chosen = _chosen(base, flags, source)
+    groups = {kind: declared_fields(target(kind, chosen[kind])) for kind in KINDS}
+    groups["trainer"] = declared_fields("statewise.training.config:TrainerConfig")
+    known = ["seed", *(f"{group}.{name}" for group, fields in groups.items() for name in fields)]
+    values, flags = _given(base, flags, chosen, known, source)
+    values |= {flag.partition("=")[0].removeprefix("--"): flag.partition("=")[2] for flag in flags}
     lines = []
-    for group in (*KINDS, "trainer"):
-        part = getattr(recipe, group)
-        config = part.config if isinstance(part, Component) else part
-        lines.append(f"\n{group}" + (f": {part.name}" if isinstance(part, Component) else ""))
-        lines += fields_of(config, f"{group}.")
-    return "\n".join([*lines, f"\n  --seed {recipe.seed}\n        Decides initial weights and the order of data."])
+    for group, fields in groups.items():
+        lines.append(f"\n{group}" + (f": {chosen[group]}" if group in chosen else ""))
+        lines += lines_of(fields, f"{group}.", values)
+    seed = f"  --seed {values.get('seed', 1)}\n        Decides initial weights and the order of data."
+    return "\n".join([*lines, "", seed])
 
 
-def fields_of(config: Any, prefix: str = "") -> list[str]:
-    """Of each field of a dataclass instance the flag, its value, and what the class says of it."""
-    import docstring_parser
-
-    texts: dict[str, str] = {}
-    for parent in filter(dataclasses.is_dataclass, reversed(type(config).__mro__)):
-        found = docstring_parser.parse_from_object(parent)
-        texts |= {param.arg_name: param.description or "" for param in found.params}
+def lines_of(fields: Mapping[str, Declared], prefix: str = "", values: Mapping[str, Any] | None = None) -> list[str]:
+    """For each field its flag with value or default, and its documentation, wrapped to the terminal."""
+    room, indent = shutil.get_terminal_size((1000, 24)).columns, " " * 8
     return [
-        f"  --{prefix}{field.name} {_as_flag(getattr(config, field.name))}\n"
-        f"        {' '.join(texts.get(field.name, '').split())}"
-        for field in dataclasses.fields(config)
+        f"  --{prefix}{name} {_as_flag((values or {}).get(prefix + name, field.default))}\n"
+        + textwrap.fill(field.text, room, initial_indent=indent, subsequent_indent=indent)
+        for name, field in fields.items()
     ]
 
 
@@ -317,6 +211,27 @@ def _chosen(base: Mapping[str, Any], flags: Sequence[str], source: str) -> dict[
             raise ValueError(f"{source}: no {kind} is named: set {kind}.name or give --{kind}")
         chosen[kind] = str(name)
     return chosen
+
+
+def _given(
+    base: Mapping[str, Any], flags: Sequence[str], chosen: Mapping[str, str], known: Sequence[str], source: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The fields that `base` gives, and the flags but those that choose a part. Raises `ValueError` for what is not
+    among the `known` keys."""
+    flags = [flag for flag in flags if flag.partition("=")[0] not in {f"--{kind}" for kind in KINDS}]
+    fields = _in_one_unit(_flat(base, chosen, source), flags)
+    for key in fields:
+        if key not in known:
+            raise ValueError(f"{source}: {_unknown_key(key, known, flag=False)}")
+    for flag in flags:
+        key = flag.partition("=")[0].removeprefix("--")
+        if not flag.startswith("--"):
+            raise ValueError(f"unexpected argument {flag!r}")
+        if key not in known:
+            raise ValueError(_unknown_key(key, known, flag=True))
+        if "=" not in flag:
+            raise ValueError(f"option {flag} needs a value")
+    return fields, flags
 
 
 def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> dict[str, Any]:
@@ -347,10 +262,13 @@ def _in_one_unit(fields: dict[str, Any], flags: Sequence[str]) -> dict[str, Any]
 def _as_flag(value: Any) -> str:
     import yaml
 
-    if isinstance(value, str):
-        return value
+    if isinstance(value, (str, os.PathLike)):
+        return str(value)
     value = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(value, default_flow_style=True, width=2**30).removesuffix("...\n").strip()
+    try:
+        return yaml.safe_dump(value, default_flow_style=True, width=2**30).removesuffix("...\n").strip()
+    except yaml.YAMLError:
+        raise ValueError(f"{value!r} is no plain value that a recipe can hold") from None
 
 
 def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:

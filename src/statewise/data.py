@@ -1,8 +1,12 @@
-"""Examples to batches. What a step is trained on is a pure function of (seed, step, rank, world)."""
+"""Batches of examples. The batch of a step is a pure function of (seed, step, rank, world)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,21 +15,22 @@ from statewise.tasks.base import Task
 from statewise.types import Batch, Examples
 
 LOGITS = 2**26
-"""Numbers that the logits of one block of sequences may be: a quarter of a gigabyte."""
+"""Most logits of one block of sequences: 256 MB in float32."""
 
 
 def collate(examples: Examples) -> Batch:
-    """Right-padded batch; every answer token that is asked for is scored, except a document's very first token."""
+    """Right-padded batch. Every answer token is scored, except those that `examples.scored` excludes and the first
+    token of a document."""
     column = np.arange(examples.tokens.shape[1])
     real = column < examples.lengths[:, None]
-    place, documents = column, None
+    position, documents = column, None
     if examples.documents is not None:
         opens = np.diff(examples.documents, axis=1, prepend=0) != 0
-        place = column - np.maximum.accumulate(np.where(opens, column, 0), axis=1)
+        position = column - np.maximum.accumulate(np.where(opens, column, 0), axis=1)
         documents = torch.from_numpy(np.where(real, examples.documents, 0))
-    scored = real & (place >= np.maximum(examples.prompt_lengths, 1)[:, None])
-    if examples.asked is not None:
-        scored &= examples.asked
+    scored = real & (position >= np.maximum(examples.prompt_lengths, 1)[:, None])
+    if examples.scored is not None:
+        scored &= examples.scored
     columns = np.flatnonzero(scored.any(axis=0))
     span = (int(columns[0]), int(columns[-1]) + 1) if len(columns) else (1, 1)
     return Batch(
@@ -38,11 +43,11 @@ def collate(examples: Examples) -> Batch:
 
 
 class Stream:
-    """Training batches by number. A fixed set is walked epoch by epoch, each in its own random order."""
+    """Training batches by number. A fixed training set is read in epochs, each in a random order of its own."""
 
     def __init__(self, task: Task, *, seed: int, batch_size: int, rank: int = 0, world: int = 1) -> None:
         if batch_size % world:
-            raise ValueError(f"a batch of {batch_size} cannot be shared by {world} processes: choose a multiple")
+            raise ValueError(f"a batch of {batch_size} cannot be divided among {world} processes: choose a multiple")
         self.task, self.seed, self.batch_size = task, seed, batch_size
         self.share = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
         self.examples = task.training()
@@ -53,17 +58,15 @@ class Stream:
         return self.batches(number, 1)[0]
 
     def batches(self, number: int, parts: int) -> list[Batch]:
-        """The same, cut into `parts` of equal size."""
+        """The same, divided into `parts` of equal size."""
         share = self._draw(number)
         size = len(share) // parts
         return [collate(share[part * size : (part + 1) * size]) for part in range(parts)]
 
     def _draw(self, number: int) -> Examples:
         if self.examples is None:
-            # Every process draws the whole batch: the same examples then come whatever the number of processes.
-            return self.task.sample(np.random.default_rng([self.seed, number]), self.batch_size)[self.share]
-        places = number * self.batch_size + np.arange(self.batch_size)
-        epochs, offsets = np.divmod(places, len(self.examples))
+            return self._sample(number)
+        epochs, offsets = np.divmod(number * self.batch_size + np.arange(self.batch_size), len(self.examples))
         rows = np.empty(self.batch_size, np.int64)
         for epoch in np.unique(epochs):
             if epoch != self._epoch:
@@ -72,19 +75,50 @@ class Stream:
             rows[epochs == epoch] = self._order[offsets[epochs == epoch]]
         return self.examples[rows[self.share]]
 
+    def _sample(self, number: int) -> Examples:
+        """Each block of rows has its own generator: the rows do not depend on the number of processes, and each
+        process draws only the blocks that its share overlaps."""
+        size = self.task.drawn_at_once
+        first, end = self.share.start // size, -(-self.share.stop // size)
+        parts = [
+            self.task.sample(
+                np.random.default_rng([self.seed, number, block]), min(size, self.batch_size - block * size)
+            )
+            for block in range(first, end)
+        ]
+        return Examples.joined(parts)[self.share.start - first * size : self.share.stop - first * size]
+
     def epoch(self, number: int) -> float:
-        """Passes over the training set before batch `number`; 0 for endless tasks."""
+        """Passes over the training set before batch `number`; 0 for tasks without a fixed one."""
         return number * self.batch_size / len(self.examples) if self.examples is not None else 0.0
 
 
+Made = TypeVar("Made")
+
+
+def prefetch(make: Callable[[int], Made], numbers: Iterable[int], most: int = 2) -> Generator[Made, None, None]:
+    """`make(number)` for each number, in order, computed in a thread up to `most` results in advance. Exceptions of
+    `make` are raised where its result is consumed. The thread ends with the iterator: close one that is not
+    exhausted."""
+    rest = iter(numbers)
+    pool = ThreadPoolExecutor(1, "prefetch")
+    try:
+        waiting = deque(pool.submit(make, number) for number in islice(rest, most))
+        while waiting:
+            made = waiting.popleft().result()
+            waiting.extend(pool.submit(make, number) for number in islice(rest, 1))
+            yield made
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def rows_at_once(length: int, vocabulary: int, most: int) -> int:
-    """How many sequences of a length a model should be asked for at a time: `most`, or fewer where their logits would
-    be too many."""
+    """How many sequences of a length fit one forward pass: `most`, or fewer if they have more than `LOGITS` logits."""
     return max(1, min(most, LOGITS // (length * vocabulary)))
 
 
 def blocks(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, Examples]]:
-    """(row numbers, examples) in blocks of similar length, so that little is padded."""
+    """(row numbers, examples) in blocks of similar length, which need little padding."""
     order = np.argsort(examples.lengths, kind="stable")
     for start in range(0, len(order), size):
         rows = order[start : start + size]
@@ -92,7 +126,7 @@ def blocks(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, Examples
 
 
 def same_prompt_length(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(row numbers, prompts (B, T)) in blocks whose prompts are equally long: decoding needs no padding then."""
+    """(row numbers, prompts (B, T)) in blocks of equally long prompts, which decoding needs not pad."""
     for length in np.unique(examples.prompt_lengths):
         members = np.flatnonzero(examples.prompt_lengths == length)
         for start in range(0, len(members), size):

@@ -1,30 +1,51 @@
-"""How good a predictor is at a task: teacher-forced, and by decoding from the prompts."""
+"""Evaluates a predictor on a task: teacher-forced, and by decoding from the prompts."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
+from statewise.carried_state.protocol import seeing_targets
 from statewise.data import blocks, collate, rows_at_once, same_prompt_length
-from statewise.decoding.base import Decoder, Predictor
-from statewise.decoding.continued import carrier
-from statewise.tasks.base import Task, WholeTexts
+from statewise.decoding.base import Decoder, Request
+from statewise.decoding.predictor import Predictor
+from statewise.scoring import per_token, per_unit, score_batch
+from statewise.tasks.base import HasBaselines, Task
 from statewise.types import Completion, Evaluation, Examples
 
 SAMPLES = 6
-"""Examples that an evaluation keeps for reports."""
+"""Examples kept for reports."""
+EXTREMES = 5
+"""Hardest sequences kept for reports, and easiest ones."""
+SHOWN = 64
+"""Tokens kept of each of these and of a continuation."""
 
 
-def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256) -> Evaluation:
-    """The task's own scores of decoded answers, where there are prompts and the task wants them; then, teacher-forced,
-    `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats by each of the task's units
+def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[str, str] | None) -> Examples:
+    """The first `num` (null: all) held-out examples, or those of the file `data`, or of another held-out set of the
+    task, `by` an option and its value. Raises `ValueError` if there is no such set."""
+    if num is not None and num < 1:
+        raise ValueError(f"num must be at least 1, not {num}")
+    if data is not None and by is not None:
+        raise ValueError(f"--data and --{by[0]} each say what to evaluate on: give one of them")
+    if data is not None:
+        return task.read(data)[:num]
+    return task.held_out(num) if by is None else task.held_out_by(*by, num)
+
+
+def evaluate(
+    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256, details: bool = True
+) -> Evaluation:
+    """The task's scores of decoded answers, if there are prompts and the task is decoded; and teacher-forced metrics:
+    `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats per unit of the task
     (`loss_per_word`, `perplexity_per_word`, `bits_per_byte`), and the task's scores by position.
 
-    `block` sequences are handled at a time, fewer where their logits would be too many.
+    `block` sequences are processed at a time, fewer if their logits would be too large. `details`: also the task's
+    baselines, continuations of sequences without prompts, and the hardest and easiest sequences.
     """
     metrics: dict[str, float] = {}
     samples = []
@@ -35,87 +56,114 @@ def evaluate(task: Task, predictor: Predictor, decoder: Decoder, examples: Examp
         metrics = task.score(asked, completions)
         samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
     few = rows_at_once(examples.tokens.shape[1], len(task.vocab), block)
-    forced, chosen = teacher_forced(predictor, examples, block=few)
+    forced, chosen, nats = teacher_forced(predictor, examples, block=few)
     units = task.units(examples)
     if units:
-        forced |= per_unit(forced["loss"] * int(collate(examples).scored.sum()), units)
-    return Evaluation(metrics | forced | task.score_positions(examples, chosen), len(examples), samples)
+        forced |= per_unit(float(nats.sum()), units)
+    metrics |= forced | task.score_positions(examples, chosen)
+    if not details:
+        return Evaluation(metrics, len(examples), samples)
+    alone = task.decoded and not len(prompted) and examples.documents is None
+    hardest, easiest = extremes(task, examples, nats, (chosen >= 0).sum(axis=1))
+    return Evaluation(
+        metrics, len(examples), samples,
+        continuations=continuations(task, predictor, decoder, examples, block=block) if alone else [],
+        baselines=task.baselines(examples) if isinstance(task, HasBaselines) else {},
+        hardest=hardest, easiest=easiest,
+    )  # fmt: skip
 
 
-def per_unit(nats: float, units: Mapping[str, int]) -> dict[str, float]:
-    """The nats of a whole set by each unit of which it has any: as a loss, and as people are used to it, which is in
-    bits for bytes and as a perplexity for all else."""
-    metrics: dict[str, float] = {}
-    for unit, count in units.items():
-        if count:
-            loss = nats / count
-            usual = {"bits_per_byte": loss / math.log(2)} if unit == "byte" else {f"perplexity_per_{unit}": _exp(loss)}
-            metrics |= {f"loss_per_{unit}": loss, **usual}
-    return metrics
+def report(
+    task: Task,
+    evaluation: Evaluation,
+    data: Path | None = None,
+    protocols: Mapping[str, Mapping[str, float]] | None = None,
+) -> dict[str, Any]:
+    """What a run keeps of an evaluation beside the checkpoint's step, for `compare`. `data`: the file or corpus
+    that was evaluated, if not held-out examples; `protocols`: metrics by protocol, of a model that carries a state."""
+    return {
+        "headline": dataclasses.asdict(task.headline),
+        "chance": dict(task.chance),
+        **dataclasses.asdict(evaluation),
+        **({"file": str(data)} if data else {}),
+        **({"protocols": dict(protocols), "sees_its_own_targets": seeing_targets(protocols)} if protocols else {}),
+    }
 
 
-def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
-
-
-def teacher_forced(predictor: Predictor, examples: Examples, *, block: int) -> tuple[dict[str, float], np.ndarray]:
-    """Metrics of next-token prediction given the true past, and (n, T) int64: the first choice for each scored token,
-    -1 elsewhere."""
+def teacher_forced(
+    predictor: Predictor, examples: Examples, *, block: int
+) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
+    """Teacher-forced metrics; (n, T) int64: the most likely token where one is scored, -1 elsewhere; and (n,): the nats
+    of each sequence."""
     chosen = np.full(examples.tokens.shape, -1, np.int64)
-    total, count, right = 0.0, 0, 0
+    nats = np.zeros(len(examples))
+    count, right = 0, 0
     for rows, part in blocks(examples, block):
         batch = collate(part)
-        first, end = batch.span
-        targets, scored = batch.targets
-        logits = predictor.logits(batch)[:, first - 1 : end - 1].cpu()
-        log_probs = logits.log_softmax(-1).gather(-1, targets[:, :, None])[:, :, 0]
-        first_choice = logits.argmax(-1)
-        total -= float(torch.where(scored, log_probs, 0.0).double().sum())
+        targets, scored = (column.numpy() for column in batch.targets)
+        found = score_batch(predictor, batch, *batch.span)
+        nats[rows] = np.where(scored, found.nats, 0.0).sum(axis=1)
         count += int(scored.sum())
-        right += int(((first_choice == targets) & scored).sum())
-        chosen[rows[:, None], np.arange(first, end)] = torch.where(scored, first_choice, -1).numpy()
-    if count == 0:
-        raise ValueError("these examples have no token to score")
-    loss = total / count
-    return {"loss": loss, "perplexity": _exp(loss), "token_accuracy": right / count}, chosen
+        right += int((found.choices == targets)[scored].sum())
+        chosen[rows[:, None], np.arange(*batch.span)] = np.where(scored, found.choices, -1)
+    return {**per_token(float(nats.sum()), count), "token_accuracy": right / count}, chosen, nats
 
 
-def complete(task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int) -> list[Completion]:
-    """A completion for each example, in order."""
+def extremes(
+    task: Task, examples: Examples, nats: np.ndarray, counts: np.ndarray
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The hardest and the easiest distinct sequences, at most half of all each, by `nats` (n,) / `counts` (n,) of
+    scored tokens; none if rows hold several documents."""
+    if examples.documents is not None:
+        return [], []
+    rows, copies = _different(examples)
+    means = nats[rows] / np.maximum(counts[rows], 1)
+    order = np.argsort(-means, kind="stable")
+    order = order[counts[rows][order] > 0]
+    few = min(EXTREMES, len(order) // 2)
+
+    def shown(index: int) -> dict[str, Any]:
+        row = rows[index]
+        text = task.decode(examples.tokens[row, : min(SHOWN, examples.lengths[row])])
+        return {"text": text + " ..." * bool(examples.lengths[row] > SHOWN), "tokens": int(counts[row]),
+                "nats_per_token": float(means[index]), "copies": int(copies[index])}  # fmt: skip
+
+    return [shown(index) for index in order[:few]], [shown(index) for index in order[::-1][:few]]
+
+
+def _different(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each distinct sequence, in order, and how often it occurs."""
+    by_sequence: dict[bytes, list[int]] = {}
+    for row in range(len(examples)):
+        key = examples.prompt(row).tobytes() + b"|" + examples.answer(row).tobytes()
+        by_sequence.setdefault(key, []).append(row)
+    return np.array([rows[0] for rows in by_sequence.values()]), np.array([len(rows) for rows in by_sequence.values()])
+
+
+def continuations(
+    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int
+) -> list[dict[str, Any]]:
+    """Continuations of the first distinct sequences, cut in the middle or earlier, beside the true ones; see
+    `Evaluation.continuations`."""
+    rows, _ = _different(examples)
+    rows = rows[examples.lengths[rows] > 1][:SAMPLES]
+    if not len(rows):
+        return []
+    first = examples[rows]
+    cuts = np.minimum(np.maximum(first.lengths // 2, 1), SHOWN)
+    ends = np.minimum(first.lengths, cuts + SHOWN)
+    cut = dataclasses.replace(first, lengths=ends, prompt_lengths=cuts)
+    completions = complete(task, predictor, decoder, cut, block=block, most=SHOWN)
+    return [task.sample_of(cut, row, completion) for row, completion in enumerate(completions)]
+
+
+def complete(
+    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int, most: int | None = None
+) -> list[Completion]:
+    """A completion for each example, in order, of at most `most` tokens and within the context."""
     completions: dict[int, Completion] = {}
     for rows, prompts in same_prompt_length(examples, block):
-        limit = task.context - prompts.shape[1]
-        completions |= zip(rows.tolist(), decoder.decode(predictor, prompts, limit=limit, end=task.end))
+        left = task.context - prompts.shape[1]
+        request = Request(prompts, left if most is None else min(left, most), task.end, rows=rows.tolist())
+        completions |= zip(rows.tolist(), decoder.decode(predictor, request))
     return [completions[row] for row in range(len(examples))]
-
-
-@torch.no_grad()
-def whole_texts(task: Task, predictor: Predictor) -> Evaluation:
-    """Each held-out document read from its beginning to its end, chunk after chunk with the state carried on, however
-    long it is: `loss`, `perplexity`, and by the task's units. The first token of a document is not scored.
-
-    Raises `ValueError` for a model that carries no state, or a task without such documents.
-    """
-    power = carrier(predictor)
-    if not isinstance(task, WholeTexts):
-        raise ValueError("this task has no documents beyond its sequences: of the tasks, text has them")
-    nats, count, documents = 0.0, 0, 0
-    units: Counter[str] = Counter()
-    for text in task.held_out_texts():
-        documents += 1
-        if len(text) < 2:
-            continue
-        tokens = torch.from_numpy(text)[None]
-        cursor, last = predictor.start(tokens[:, :1])
-        for part in torch.split(tokens[:, 1:], power.chunk, dim=1):
-            logits = predictor.extend(cursor, part)
-            logits, last = torch.cat([last[:, None], logits[:, :-1]], dim=1), logits[:, -1]
-            given = logits.log_softmax(-1).cpu().gather(-1, part[:, :, None])
-            nats -= float(given.double().sum())
-        count += tokens.shape[1] - 1
-        units.update(task.units(Examples.of([text], [0])))
-    if not count:
-        raise ValueError("the held-out documents have no token to score")
-    loss = nats / count
-    metrics = {"loss": loss, "perplexity": _exp(loss), **per_unit(nats, units)}
-    return Evaluation(metrics, documents, [])

@@ -12,10 +12,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from statewise.backbones.powers import Noted
 from statewise.config import Recipe
 from statewise.data import Stream
-from statewise.experiment import Experiment
+from statewise.evaluation import report
+from statewise.loading import load_model, model_of_run, new_model
+from statewise.model import Model
 from statewise.run import Checkpoint, Record, Run
+from statewise.tasks.base import HasBaselines
 from statewise.training import machine
 from statewise.training.schedule import Schedule
 from statewise.training.trainer import Outcome, Trainer, Watch
@@ -29,51 +33,65 @@ class Listener:
     """Once, before the first step, with the step training starts from."""
     note: Callable[[str], None] = lambda note: None
     """After that, for everything that a person should know of the schedule and the data."""
+    baselines: Callable[[Mapping[str, Mapping[str, float]]], None] = lambda baselines: None
+    """Once, after the notes, with the metrics of each baseline of a task that has some."""
     record: Callable[[Record], None] = lambda record: None
     step: Callable[[int], None] = lambda step: None
     report: Callable[[dict[str, Any]], None] = lambda report: None
-    """Once, at the end, with what `Experiment.report` wrote about the best checkpoint."""
+    """Once, at the end, with the report on the best checkpoint."""
 
 
 def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
     """Trains a new run in `folder`. Raises `FileExistsError` if something is there already."""
+    Run.refuse(Path(folder), overwrite)
     environment = machine.describe(recipe.trainer)
     fabric = _launch(recipe, environment)
-    experiment = Experiment.build(recipe)
-    schedule = Schedule.of(recipe.trainer, experiment.task.context)
-    stream = _tried(experiment, fabric.global_rank, fabric.world_size)
+    model = new_model(recipe)
+    schedule = Schedule.of(recipe.trainer, model.task.context)
+    stream = _tried(model, fabric.global_rank, fabric.world_size)
     with contextlib.ExitStack() as stack:
 
         def create() -> None:
-            run = Run.create(Path(folder), recipe.as_dict(), experiment.task.files(), overwrite=overwrite)
-            stack.enter_context(run.lock())
             # The steps are kept for those who follow the run without its data.
-            run.write_environment({**environment, "steps": schedule.steps})
+            kept = {**environment, "steps": schedule.steps}
+            run = Run.create(Path(folder), recipe.as_dict(), model.task.files(), kept, overwrite=overwrite)
+            stack.enter_context(run.lock())
 
         _on_first(fabric, create)
-        experiment.run = Run.open(Path(folder))
-        return _train(experiment, fabric, stream, schedule, None, listener or Listener())
+        model.run = Run.open(Path(folder))
+        return _train(model, fabric, stream, schedule, None, listener or Listener())
 
 
-def check(recipe: Recipe) -> None:
-    """Raises `ValueError` or `OSError` if something is wrong with a recipe's data."""
-    _tried(Experiment.build(recipe), 0, 1)
+def check(recipe: Recipe, listener: Listener | None = None) -> None:
+    """Says what the data of a recipe are. Raises `ValueError` or `OSError` if something is wrong with them."""
+    model = new_model(recipe)
+    _tried(model, 0, 1)
+    _introduce(model, listener or Listener())
 
 
-def _tried(experiment: Experiment, rank: int, world: int) -> Stream:
+def _introduce(model: Model, listener: Listener) -> None:
+    """Says what a person should know of the data before a model is trained on them."""
+    task = model.task
+    for note in (*task.summary(), *task.notes):
+        listener.note(note)
+    if isinstance(task, HasBaselines):
+        listener.baselines(task.baselines(task.held_out(model.recipe.trainer.evaluate_num)))
+
+
+def _tried(model: Model, rank: int, world: int) -> Stream:
     """Training batches. One row is read of what is held out and one batch of the rest: whatever is wrong with the data
     should show before a directory is made, or a run dropped for a new one."""
-    if experiment.recipe.trainer.tensorboard:
+    if model.recipe.trainer.tensorboard:
         _summary_writer()
-    experiment.task.held_out(1)
-    stream = _stream(experiment, rank, world)
+    model.task.held_out(1)
+    stream = _stream(model, rank, world)
     stream.batch(0)
     return stream
 
 
-def _stream(experiment: Experiment, rank: int, world: int) -> Stream:
-    recipe = experiment.recipe
-    return Stream(experiment.task, seed=recipe.seed, batch_size=recipe.trainer.batch_size, rank=rank, world=world)
+def _stream(model: Model, rank: int, world: int) -> Stream:
+    recipe = model.recipe
+    return Stream(model.task, seed=recipe.seed, batch_size=recipe.trainer.batch_size, rank=rank, world=world)
 
 
 def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
@@ -81,9 +99,9 @@ def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener |
     run = Run.open(Path(folder))
     if run.complete():
         return None
-    experiment = Experiment.of_run(run)
-    schedule = Schedule.of(experiment.recipe.trainer, experiment.task.context)
-    fabric = _launch(experiment.recipe, run.environment() or machine.describe(experiment.recipe.trainer))
+    model = model_of_run(run)
+    schedule = Schedule.of(model.recipe.trainer, model.task.context)
+    fabric = _launch(model.recipe, run.environment())
     with contextlib.ExitStack() as stack:
 
         def choose() -> int | None:
@@ -93,8 +111,8 @@ def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener |
 
         step = _on_first(fabric, choose)
         found = None if step is None else run.find_checkpoint(str(step))
-        stream = _stream(experiment, fabric.global_rank, fabric.world_size)
-        return _train(experiment, fabric, stream, schedule, found, listener or Listener())
+        stream = _stream(model, fabric.global_rank, fabric.world_size)
+        return _train(model, fabric, stream, schedule, found, listener or Listener())
 
 
 Result = TypeVar("Result")
@@ -120,9 +138,11 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
 
     machine.keep_freed_memory()
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # its notes on precision are in our environment
-    devices = recipe.trainer.devices
+    devices, device = recipe.trainer.devices, machine.choose_device(environment["device"])
+    if device not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"training runs on the devices cpu, cuda and mps, not on {device}")
     fabric = Fabric(
-        accelerator=machine.choose_device(environment["device"]),
+        accelerator=device,
         devices=devices,
         strategy="ddp" if devices > 1 else "auto",
         precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
@@ -140,11 +160,11 @@ def _disband() -> None:
 
 
 def _train(
-    experiment: Experiment, fabric: Any, stream: Stream, schedule: Schedule, found: Checkpoint | None,
+    model: Model, fabric: Any, stream: Stream, schedule: Schedule, found: Checkpoint | None,
     listener: Listener,
 ) -> Outcome:  # fmt: skip
     """Trains from `found`, or from the start, and reports. The first process holds the run's lock."""
-    recipe, run, task = experiment.recipe, experiment.run, experiment.task
+    recipe, run, task = model.recipe, model.run, model.task
     assert run is not None
     config = recipe.trainer
     first = fabric.global_rank == 0
@@ -153,12 +173,14 @@ def _train(
         if config.tensorboard and first:
             record = stack.enter_context(_tensorboard(run, record))
         watch = Watch(
-            evaluate=lambda: experiment.evaluate(config.evaluate_num).metrics, record=record, step=listener.step
+            evaluate=lambda: model.evaluate(config.evaluate_num, details=False).metrics,
+            record=record,
+            step=listener.step,
         )
         name = torch.cuda.get_device_name(fabric.device) if fabric.device.type == "cuda" else ""
-        peak = machine.peak_flops(name, run.environment().get("precision", ""))
+        peak = machine.peak_flops(name, run.precision())
         trainer = Trainer(
-            experiment.objective, stream, run, config, schedule, recipe.seed, task.headline, fabric, watch, peak
+            model.objective, stream, run, config, schedule, recipe.seed, task.headline, fabric, watch, peak
         )  # fmt: skip
         if found is not None:
             trainer.resume(found)
@@ -166,13 +188,17 @@ def _train(
             run.forget_after(0)
         if first:
             listener.begin(run, recipe, trainer.progress.step)
-            for note in (*schedule.notes, *experiment.notes, *task.notes):
+            noted = (note for part in model.objective.modules() if isinstance(part, Noted) for note in part.notes)
+            for note in dict.fromkeys((*schedule.notes, *noted)):
                 listener.note(note)
+            _introduce(model, listener)
         outcome = trainer.train()
     if outcome.reason != "signal" and first:
-        device = next(experiment.objective.parameters()).device.type
-        final = Experiment.load(run.folder, device=device)
-        listener.report(final.report(final.evaluate(config.report_num)))
+        final = load_model(run.folder, device=model.device.type)
+        assert final.checkpoint is not None
+        content = {"checkpoint": final.checkpoint.step, **report(task, final.evaluate(config.report_num))}
+        run.write_report("evaluation", content)
+        listener.report(content)
     fabric.barrier()
     return outcome
 

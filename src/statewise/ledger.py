@@ -5,12 +5,15 @@ Each result is on disk before the next is begun. The same work takes the file up
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from statewise.durable import append, lock
+from statewise.json_files import ANYTHING, Shape, parse_json
 
 Record = dict[str, Any]
 """One result, as plain data."""
@@ -19,30 +22,25 @@ Record = dict[str, Any]
 class Ledger:
     """Use as a context manager; holds the file for one writer."""
 
-    def __init__(self, path: Path, title: str, facts: Mapping[str, Any], needed: Collection[str]) -> None:
+    def __init__(self, path: Path, title: str, facts: Mapping[str, Any], shape: Shape) -> None:
         """`title` says what the file holds, such as "judging", and `facts` of what: both must be those that the file
-        was begun with, if there is one. Every record holds the keys `needed`."""
-        self.path, self.title, self.facts, self.needed = path, title, dict(facts), set(needed)
+        was begun with, if there is one. Every record has the `shape`."""
+        self.path, self.title, self.facts, self.shape = path, title, dict(facts), shape
         self.records: list[Record] = []
 
     def __enter__(self) -> Ledger:
         """Opens the file, new or to go on with it. Raises `ValueError` if it is of something else, or is damaged, and
         `BlockingIOError` if another process writes to it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "a+b")
-        try:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BlockingIOError(f"{self.path} is in use by another {self.title}") from None
+        beside = self.path.with_name(f".{self.path.name}.lock")
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(lock(beside, f"{self.path} is in use by another {self.title}"))
             self._take_up()
-        except BaseException:
-            self._file.close()
-            raise
+            self._held = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._held.close()
 
     def add(self, record: Record) -> None:
         """Writes a result down, durably."""
@@ -50,23 +48,17 @@ class Ledger:
         self.records.append(record)
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(row).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        append(self.path, json.dumps(row).encode() + b"\n")
 
     def _take_up(self) -> None:
-        self._file.seek(0)
-        content = self._file.read()
+        content = self.path.read_bytes() if self.path.exists() else b""
         whole = content[: content.rfind(b"\n") + 1]
         rows: list[dict[str, Any]] = []
         for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                raise ValueError(f"{self.path}:{number}: not JSON: {error}") from None
-            if rows[1:] and not (isinstance(rows[-1], dict) and set(rows[-1]) >= self.needed):
-                wanted = ", ".join(sorted(self.needed))
-                raise ValueError(f"{self.path}:{number}: no line of a {self.title}: it must hold {wanted}")
+            if not rows:
+                rows.append(parse_json(line, ANYTHING, f"{self.path}:{number}"))
+            else:
+                rows.append(parse_json(line, self.shape, f"{self.path}:{number}: no line of a {self.title}"))
         if content and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}"):
             raise ValueError(f"{self.path} exists and holds no {self.title}: choose another --out")
         if not rows:
@@ -77,5 +69,6 @@ class Ledger:
                    if before.get(key) != value]  # fmt: skip
         if changed:
             raise ValueError(f"{self.path} was begun with something else: {'; '.join(changed)}: choose another --out")
-        self._file.truncate(len(whole))  # a last line without an end was torn by a kill in the middle of writing
+        if content != whole:
+            os.truncate(self.path, len(whole))  # a last line without an end was torn by a kill in the middle of writing
         self.records = rows[1:]

@@ -2,25 +2,23 @@
 
     config.json         the resolved recipe
     environment.json    what decided the numbers besides it: device, precision, threads, versions; steps in all
+    .creating           while the run is made: whoever finds it without config.json may begin anew
     task/               files that the task needs to be built again without its data
     metrics.jsonl       every number that was printed while training, a record a line
     checkpoints/        step-00000500/ with weights.safetensors, training.pt, manifest.json; best.json
     reports/            what later commands found out about the run
     cache/              arrays that later commands would compute again; may be deleted at any time
 
-Files are written under a temporary name, synced and renamed, so that a kill at any moment leaves the last
+Files are written durably, and config.json last when a run is made, so that a kill at any moment leaves the last
 complete one. Checkpoints carry checksums.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import io
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +26,31 @@ from typing import Any
 
 import numpy as np
 
+from statewise import overwriting
+from statewise.durable import append, lock, write_array, write_atomically
+from statewise.json_files import ANYTHING, COUNT, MEASURED, NUMBER, TEXT, Shape, one_of, parse_json, read_json
+from statewise.system import sync_folder
+
 FORMAT = 1
 """Version of this layout, kept in config.json."""
+CONFIG, CREATING, LOCK = "config.json", ".creating", ".lock"
+CHECKPOINT = ("weights.safetensors", "training.pt", "manifest.json")
+FILES = (
+    *("environment.json", "metrics.jsonl", "task/*", "checkpoints/best.json"),
+    *(f"checkpoints/*/{name}" for name in CHECKPOINT),
+    *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.npy", "tensorboard/events.out.tfevents.*"),
+    *(CONFIG, CREATING, LOCK),
+)
+"""All that a run directory holds, as patterns of `statewise.overwriting`."""
 
 Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
+
+
+ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": COUNT, "steps?": COUNT}
+RECORD: Shape = {"kind": one_of("train", "evaluation", "end"), "step": COUNT, "reason?": TEXT, "part?": TEXT,
+                 "seconds?": NUMBER, ...: MEASURED}  # fmt: skip
+SUMS: Shape = {"weights.safetensors": TEXT, "training.pt": TEXT, ...: TEXT}
 
 
 class DamagedCheckpoint(ValueError):
@@ -59,7 +77,7 @@ class Checkpoint:
     def verify(self) -> None:
         """Raises `DamagedCheckpoint` unless every file is as it was written."""
         try:
-            sums = json.loads((self.folder / "manifest.json").read_text())
+            sums = read_json(self.folder / "manifest.json", SUMS)
             for name, expected in sums.items():
                 if _checksum(self.folder / name) != expected:
                     raise DamagedCheckpoint(f"{self.folder / name} is damaged: its checksum does not match")
@@ -80,49 +98,69 @@ class Run:
 
     @classmethod
     def create(
-        cls, folder: Path, recipe: Mapping[str, Any], task_files: Mapping[str, bytes], *, overwrite: bool
+        cls,
+        folder: Path,
+        recipe: Mapping[str, Any],
+        task_files: Mapping[str, bytes],
+        environment: Mapping[str, Any] | None = None,
+        *,
+        overwrite: bool,
     ) -> Run:
-        """A new directory. Raises `FileExistsError` if there is something at `folder` already.
+        """A new directory. Raises `FileExistsError` as `refuse` does, `BlockingIOError` if another process has it.
 
-        `overwrite` replaces an existing run, but nothing that is not one. It is dropped once the new one is on disk.
+        A run that is replaced is dropped once the new one is on disk. What a kill left of a run that was being made is
+        begun anew.
         """
-        run, aside = cls(folder), None
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            if not overwrite:
-                raise FileExistsError(
-                    f"{folder} exists: choose another --out, or give --resume {folder} or --overwrite"
-                )
-            if not run.exists():
-                raise FileExistsError(f"{folder} exists and is no run: it will not be overwritten")
-            aside = run._put_aside()
-        try:
-            (folder / "task").mkdir(parents=True, exist_ok=True)
-            run.checkpoints_folder.mkdir(exist_ok=True)
-            run.reports_folder.mkdir(exist_ok=True)
-            for name, content in task_files.items():
-                write_atomically(folder / "task" / name, content)
-            write_atomically(folder / "config.json", _as_json({"format": FORMAT, **recipe}))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            if aside is not None:
-                os.rename(aside, folder)
-            raise
-        if aside is not None:
-            shutil.rmtree(aside)
+        cls.refuse(folder, overwrite)
+        run, aside = cls(folder), folder.absolute().with_name(f".replaced-{folder.absolute().name}")
+        if not run._begun():
+            with run.lock():
+                pass  # nobody writes to it
+            overwriting.delete(aside, FILES)
+            os.rename(folder, aside)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(run.lock())
+            try:
+                overwriting.delete(folder, [name for name in FILES if name not in (CREATING, LOCK)])
+                (folder / CREATING).touch()
+                (folder / "task").mkdir(exist_ok=True)
+                for name, content in task_files.items():
+                    write_atomically(folder / "task" / name, content)
+                write_atomically(folder / "environment.json", _as_json(environment or {}))
+                write_atomically(folder / CONFIG, _as_json({"format": FORMAT, **recipe}))
+            except BaseException:
+                stack.close()
+                overwriting.delete(folder, [name for name in FILES if name != CREATING])
+                overwriting.delete(folder, FILES)
+                if aside.exists():
+                    os.rename(aside, folder)
+                raise
+            (folder / CREATING).unlink()
+        overwriting.delete(aside, FILES)
         return run
 
-    def _put_aside(self) -> Path:
-        """Renames the directory; returns where it is then. Raises as `delete`."""
-        aside = self.folder.with_name(f".replaced-{self.folder.name}")
-        with self.lock():
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(self.folder, aside)
-        return aside
+    @classmethod
+    def refuse(cls, folder: Path, overwrite: bool) -> None:
+        """Raises `FileExistsError` unless a run may be made at `folder`: there is nothing, or what a kill left of a run
+        that was being made, or with `overwrite` a directory that holds nothing but a run."""
+        if not cls(folder)._begun():
+            overwriting.check_folder(folder, FILES, "run", overwrite, f"--resume {folder} or ")
+
+    def _begun(self) -> bool:
+        """Whether the directory is there, and no more of a run than a kill leaves while it is made; also if empty."""
+        if self.exists() or not self.folder.is_dir():
+            return not self.folder.exists() and not self.folder.is_symlink()
+        names = {path.name for path in self.folder.iterdir()}
+        return names <= {LOCK} or (CREATING in names and not overwriting.strangers(self.folder, FILES))
 
     @classmethod
     def open(cls, folder: Path) -> Run:
         """An existing directory. Raises `FileNotFoundError` if there is no run at `folder`."""
         run = cls(folder)
+        if (folder / CREATING).exists() and not run.exists():
+            raise FileNotFoundError(
+                f"{folder} is no run: making it was interrupted; give the command that began it once more"
+            )
         if not run.exists():
             raise FileNotFoundError(f"{folder} is no run: it has no config.json")
         return run
@@ -134,11 +172,8 @@ class Run:
     def recipe(self) -> dict[str, Any]:
         """The resolved recipe. Raises `ValueError` if it cannot be read."""
         path = self.folder / "config.json"
-        try:
-            recipe: dict[str, Any] = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from None
-        if recipe.pop("format", None) != FORMAT:
+        recipe: dict[str, Any] = read_json(path, {"format": ANYTHING})
+        if recipe.pop("format") != FORMAT:
             raise ValueError(f"{path} was not written by this version of statewise (format {FORMAT})")
         return recipe
 
@@ -150,17 +185,8 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Holds the run for one writer. Raises `BlockingIOError` if another process has it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / ".lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BlockingIOError(f"{self.folder} is in use by another process") from None
+        with lock(self.folder / LOCK, f"{self.folder} is in use by another process"):
             yield
-
-    def delete(self) -> None:
-        """Deletes the directory. Raises `BlockingIOError` if another process is writing to it."""
-        with self.lock():
-            shutil.rmtree(self.folder)
 
     def complete(self) -> bool:
         """Whether training came to its end and its report was written."""
@@ -169,35 +195,37 @@ class Run:
 
     # Environment
 
-    def write_environment(self, environment: Mapping[str, Any]) -> None:
-        """Keeps what decided the numbers besides the recipe."""
-        write_atomically(self.folder / "environment.json", _as_json(environment))
-
     def environment(self) -> dict[str, Any]:
-        """What `write_environment` kept; empty before that."""
+        """What decided the numbers besides the recipe. Raises `FileNotFoundError` if that is gone, `ValueError` if it
+        cannot be read."""
         path = self.folder / "environment.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} is missing: put it back, or write the machine that trained the run into it as JSON, such as "
+                '{"device": "cpu", "precision": "fp32", "threads": 2}'
+            )
+        found: dict[str, Any] = read_json(path, ENVIRONMENT)
         return found
+
+    def precision(self) -> str:
+        """`bf16` or `fp32`: what its model was trained in, and is asked in. Raises as `environment`."""
+        name: str = self.environment()["precision"]
+        return name
 
     # Metrics
 
     def log(self, record: Record) -> None:
         """Adds a line to metrics.jsonl."""
-        with open(self.folder / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
+        append(self.folder / "metrics.jsonl", (json.dumps(record) + "\n").encode(), durably=False)
 
     def metrics(self) -> list[Record]:
         """All complete lines of metrics.jsonl."""
         path = self.folder / "metrics.jsonl"
         if not path.exists():
             return []
-        lines = path.read_text().splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            lines.pop()  # torn by a kill in the middle of writing
-        try:
-            return [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+        lines = path.read_bytes().split(b"\n")
+        lines.pop()  # empty, or torn by a kill in the middle of writing
+        return [parse_json(line, RECORD, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
     def forget_after(self, step: int) -> None:
         """Drops what came after the checkpoint at `step`, and every `end` record: training goes on there."""
@@ -230,7 +258,7 @@ class Run:
     def best_step(self) -> int | None:
         """Step of the best checkpoint so far."""
         path = self.checkpoints_folder / "best.json"
-        return int(json.loads(path.read_text())["step"]) if path.exists() else None
+        return int(read_json(path, {"step": COUNT})["step"]) if path.exists() else None
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Names the checkpoint of `step` the best."""
@@ -240,9 +268,9 @@ class Run:
         """Writes all files, synced, and makes the whole visible by one rename."""
         final = self.checkpoints_folder / f"step-{step:08d}"
         scratch = self.checkpoints_folder / f".writing-{step:08d}"
-        shutil.rmtree(scratch, ignore_errors=True)
+        overwriting.delete(scratch, CHECKPOINT)
         try:
-            scratch.mkdir()
+            scratch.mkdir(parents=True, exist_ok=True)
             for name, content in files.items():
                 write_atomically(scratch / name, content)
             sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -250,17 +278,17 @@ class Run:
             if final.exists():
                 _discard(final)
             os.rename(scratch, final)
-            _sync(self.checkpoints_folder)
+            sync_folder(self.checkpoints_folder)
         except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
+            overwriting.delete(scratch, CHECKPOINT)
             raise
         return Checkpoint(step, final)
 
-    def drop_checkpoints(self, *, newest: int, every: int) -> None:
-        """Deletes all checkpoints but the `newest` ones, the best, and those at multiples of `every` (0: none)."""
+    def drop_checkpoints(self, *, newest: int, keeps: Callable[[int], bool]) -> None:
+        """Deletes all checkpoints but the `newest` ones, the best, and those whose steps `keeps` is true of."""
         best = self.best_step()
         for checkpoint in self.checkpoints()[:-newest]:
-            if checkpoint.step != best and not (every and checkpoint.step % every == 0):
+            if checkpoint.step != best and not keeps(checkpoint.step):
                 _discard(checkpoint.folder)
 
     def find_checkpoint(self, which: str = "last") -> Checkpoint:
@@ -309,9 +337,9 @@ class Run:
         return path
 
     def report(self, name: str) -> dict[str, Any] | None:
-        """reports/NAME.json, or None if there is none."""
+        """reports/NAME.json, or None if there is none. Raises `ValueError` if it holds no object."""
         path = self.reports_folder / f"{name}.json"
-        found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+        found: dict[str, Any] | None = read_json(path, {}) if path.exists() else None
         return found
 
     def reports(self) -> list[str]:
@@ -329,47 +357,22 @@ class Run:
             return found
         except (FileNotFoundError, ValueError, EOFError):
             made = make()
-        self.cache_folder.mkdir(exist_ok=True)
-        write_array(path, made)
+        with contextlib.suppress(OSError):  # a run that may only be read keeps nothing, which costs time and no more
+            self.cache_folder.mkdir(exist_ok=True)
+            write_array(path, made)
         return made
-
-
-def write_array(path: Path, array: np.ndarray) -> None:
-    """Writes an .npy file atomically."""
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    write_atomically(path, buffer.getvalue())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces `path` as a whole or not at all, and durably."""
-    scratch = path.with_name(f".{path.name}.writing")
-    with open(scratch, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
-    _sync(path.parent)
 
 
 def _discard(folder: Path) -> None:
     """Deletes a folder that a kill must not leave half there: it loses its name first."""
     nameless = folder.with_name(f".dropped-{folder.name}")
-    shutil.rmtree(nameless, ignore_errors=True)
+    overwriting.delete(nameless, CHECKPOINT)
     os.rename(folder, nameless)
-    shutil.rmtree(nameless, ignore_errors=True)
+    overwriting.delete(nameless, CHECKPOINT)
 
 
 def _as_json(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _checksum(path: Path) -> str:

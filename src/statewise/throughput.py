@@ -5,11 +5,12 @@ Measured in a process of its own, so that nothing else has widened its memory be
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from statewise.system import peak_memory
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,10 @@ class Speed:
     """All further tokens, one at a time."""
     tokens_per_second: float
     """New tokens of all rows over both."""
-    megabytes: float
-    """Peak memory: of the GPU, or of the process."""
+    megabytes: float | None
+    """Peak memory: of the GPU, or of the process; None where the system does not tell."""
     device: str
-    """`cpu` or `cuda`."""
+    """`cpu`, `cuda`, or another accelerator."""
 
 
 def decode_speed(
@@ -40,8 +41,8 @@ def decode_speed(
     """
     import torch
 
+    from statewise.building import TABLES, make_objective, make_task
     from statewise.config import parse
-    from statewise.experiment import TABLES, make_objective, make_task
     from statewise.training import machine
 
     if threads:
@@ -56,7 +57,7 @@ def decode_speed(
             " and --decode lower"
         )
     objective = make_objective(parsed, task).to(device).eval()
-    objective.at(1.0)
+    objective.set_progress(1.0)
     predictor = objective.predictor()
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(0, predictor.vocabulary, (batch, prefill), generator=generator).to(device)
@@ -76,10 +77,7 @@ def decode_speed(
         for _ in range(decode):
             logits = predictor.extend(cursor, logits.argmax(-1)[:, None])[:, -1]
         ended = wait()
-    if device == "cuda":
-        peak = torch.cuda.max_memory_allocated() / 2**20
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peak_memory()
     return Speed(read - began, ended - read, batch * decode / (ended - began), peak, device)
 
 

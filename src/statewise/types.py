@@ -1,15 +1,15 @@
-"""The types that travel between the rooms of the library.
+"""Types shared by the packages of the library.
 
 Shape letters, used everywhere: `B` batch, `T` positions, `D` width, `V` vocabulary, `L` layers,
 `H` heads, `K` rollout horizon, `n` examples.
 
-This module imports neither torch nor anything of ours, so that tasks and the command line stay light.
+This module imports neither torch nor anything of statewise, so that tasks and the command line load fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -20,75 +20,97 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Examples:
-    """Sequences in columns: what a task hands out, before anything knows about torch."""
+    """Sequences of a task as NumPy arrays."""
 
     tokens: np.ndarray
     """(n, T) int64, right-padded with 0."""
     lengths: np.ndarray
     """(n,) int64: tokens of each sequence, prompt included."""
     prompt_lengths: np.ndarray
-    """(n,) int64: tokens given, never asked for; of each document where several share a row. 0: there is no prompt."""
+    """(n,) int64: tokens of the prompt, never scored; per document where several share a row. 0: no prompt."""
     documents: np.ndarray | None = None
-    """(n, T) int64, from 1 and not falling: the document of each position when several share a row; None: one a row."""
-    asked: np.ndarray | None = None
-    """(n, T) bool: of the tokens behind the prompt those that are asked for; None: all."""
+    """(n, T) int64, counted from 1: the document of each position; None: one document per row."""
+    scored: np.ndarray | None = None
+    """(n, T) bool: which tokens after the prompt are scored; None: all."""
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray], prompt_lengths: Sequence[int]) -> Examples:
-        """Sequences of token ids, at least one, side by side."""
+        """Stacks one or more sequences of token ids."""
         lengths = np.array([len(row) for row in rows], np.int64)
         tokens = np.zeros((len(rows), lengths.max()), np.int64)
-        for place, row in enumerate(rows):
-            tokens[place, : len(row)] = row
+        for number, row in enumerate(rows):
+            tokens[number, : len(row)] = row
         return cls(tokens, lengths, np.array(prompt_lengths, np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Examples]) -> Examples:
+        """Concatenates one or more sets of examples of one task, padded to the widest."""
+        width = max(part.tokens.shape[1] for part in parts)
+
+        def column(name: str, mode: Literal["constant", "edge"]) -> np.ndarray:
+            arrays = [getattr(part, name) for part in parts]
+            return np.concatenate([np.pad(array, ((0, 0), (0, width - array.shape[1])), mode) for array in arrays])
+
+        return cls(
+            column("tokens", "constant"),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([part.prompt_lengths for part in parts]),
+            None if parts[0].documents is None else column("documents", "edge"),
+            None if parts[0].scored is None else column("scored", "constant"),
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __getitem__(self, rows: slice | np.ndarray) -> Examples:
-        """The chosen rows, cut to the longest of them."""
+        """The selected rows, without columns that pad all of them."""
         lengths = self.lengths[rows]
         longest = int(lengths.max()) if len(lengths) else 0
         documents = None if self.documents is None else self.documents[rows, :longest]
-        asked = None if self.asked is None else self.asked[rows, :longest]
-        return Examples(self.tokens[rows, :longest], lengths, self.prompt_lengths[rows], documents, asked)
+        scored = None if self.scored is None else self.scored[rows, :longest]
+        return Examples(self.tokens[rows, :longest], lengths, self.prompt_lengths[rows], documents, scored)
 
     def prompt(self, row: int) -> np.ndarray:
-        """(prompt length,) tokens given in one row."""
+        """(prompt length,) tokens of a row's prompt."""
         return self.tokens[row, : self.prompt_lengths[row]]
 
     def answer(self, row: int) -> np.ndarray:
-        """(length - prompt length,) tokens asked for in one row."""
+        """(length - prompt length,) tokens of a row's answer."""
         return self.tokens[row, self.prompt_lengths[row] : self.lengths[row]]
 
 
 class Rows(Protocol):
-    """Examples by number: all of them in memory (`Examples` itself), or read when asked for."""
+    """Examples by row number: in memory (`Examples` itself) or read on access."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of rows."""
 
     def __getitem__(self, rows: np.ndarray) -> Examples:
-        """Those of the given numbers, in that order."""
+        """The rows of the given numbers, in that order."""
 
 
 class Batch(NamedTuple):
-    """What an objective is trained on. A named tuple, since wrappers of torch rebuild their inputs."""
+    """One training batch. A named tuple, since torch's wrappers of modules rebuild their inputs."""
 
     tokens: Tensor
     """(B, T) int64, right-padded with 0."""
     scored: Tensor
-    """(B, T) bool: the token is a target of the token-level losses. Never the first token of a document."""
+    """(B, T) bool: the token is a target of token-level losses; never the first of a document."""
     real: Tensor
     """(B, T) bool: False on padding."""
     documents: Tensor | None
-    """(B, T) int64 document of each position when several share a row (0 on padding); None: one a row."""
+    """(B, T) int64 document of each position, 0 on padding; None: one document per row."""
     span: tuple[int, int]
-    """Columns [first, end) that hold every scored token: known on the host, so slicing needs no sync."""
+    """Columns [first, end) that hold every scored token; on the host, so that slicing needs no synchronisation."""
+
+    def to(self, device: Any) -> Batch:
+        """The same batch on a device."""
+        moved = {name: part.to(device) for name, part in self._asdict().items() if name != "span" and part is not None}
+        return self._replace(**moved)
 
     @property
-    def owners(self) -> Tensor:
-        """(B, T) int64: the document of each position, whether or not there is one a row; 0 on padding."""
+    def document_ids(self) -> Tensor:
+        """(B, T) int64 document of each position, 0 on padding; also where each row is one document."""
         return self.real.long() if self.documents is None else self.documents
 
     @property
@@ -99,29 +121,29 @@ class Batch(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """What a backbone makes of each position; the two differ only where a paper says so."""
+    """A backbone's output at each position; the two differ only where a paper separates them."""
 
     state: Tensor
-    """(B, T, D) the belief state: what probes read and what later positions may rest on."""
+    """(B, T, D) belief state: read by probes and available to later positions."""
     readout: Tensor
-    """(B, T, D) what the vocabulary head reads."""
+    """(B, T, D) input of the vocabulary head."""
 
 
 class Part(NamedTuple):
-    """One named part of a loss, kept as sums and counts so that means over batches and processes are exact.
+    """One named part of a loss, as sums and counts, so that means over batches and processes are exact.
 
-    A part has one sum, or m of them (one a rollout step, say); its mean is then the mean of the m means.
+    With m sums (one per rollout step, say) its mean is the mean of the m means.
     """
 
     total: Tensor
-    """() or (m,): sums over everything counted."""
+    """() or (m,): sums of the terms."""
     terms: Tensor
-    """() or (m,): how many terms the mean is over. Of a batch that is a share of a larger one: those of the whole."""
+    """() or (m,): number of terms. If the batch is a share of a larger one, the number in the larger one."""
     weight: float
-    """Factor of this part's mean in the training loss."""
+    """Weight of this part's mean in the training loss."""
 
     def mean(self) -> Tensor:
-        """Scalar; a sum over nothing counts as 0."""
+        """Scalar mean; 0 without terms."""
         share = self.total / self.terms.clamp(min=1)
         return share.mean() if share.dim() else share
 
@@ -139,24 +161,24 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Completion:
-    """What a decoder returns for one prompt."""
+    """A decoder's answer to one prompt."""
 
     tokens: np.ndarray
-    """(m,) int64 tokens after the prompt, the end token included if one came."""
+    """(m,) int64 tokens after the prompt, including the end token if it was reached."""
     log_probability: float
-    """Natural log of the probability that the model gave to these tokens."""
+    """Natural logarithm of the tokens' probability under the model."""
     score: float | None = None
-    """By what a search ranked it among its candidates, in nats, higher is better; None where nothing was ranked."""
+    """The score by which a search ranked its candidates, in nats, higher is better; None without a ranking."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The one metric by which a task's checkpoints and runs are ranked."""
+    """The metric that ranks a task's checkpoints and runs."""
 
     metric: str
     higher_is_better: bool
     solved_at: float | None = None
-    """Value from which on the task counts as solved, if it can be solved."""
+    """The task counts as solved from this value on; None: it has no such threshold."""
 
     def better(self, value: float, than: float) -> bool:
         """Whether `value` beats `than`."""
@@ -169,18 +191,31 @@ class Headline:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model did on a set of examples."""
+    """A model's results on a set of examples."""
 
     metrics: dict[str, float]
     num: int
-    """Examples evaluated."""
+    """Number of evaluated examples."""
     samples: list[dict[str, Any]]
-    """A few prompts with true and predicted answers, as plain data; what a report shows."""
+    """A few prompts with true and predicted answers as JSON values, for reports."""
+    continuations: list[dict[str, Any]] = field(default_factory=list)
+    """For sequences without prompts: a few prefixes, each with the true and the predicted continuation."""
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Metrics of each baseline on the same examples, named as in `metrics`; empty for tasks without baselines."""
+    hardest: list[dict[str, Any]] = field(default_factory=list)
+    """Sequences with the most nats per token: `text` (truncated if long), `tokens` (scored), `nats_per_token`, and
+    `copies` (how often it occurs)."""
+    easiest: list[dict[str, Any]] = field(default_factory=list)
+    """Sequences with the fewest nats per token, in the same form."""
 
 
-Carried = Literal["carried", "fresh", "same-chunk"]
-"""How a model that carries a state from chunk to chunk is asked; see `backbones.base.Carrying.under`."""
+class LacksPower(ValueError):
+    """A task or model lacks an optional power (a type that only some have)."""
+
+    def __init__(self, message: str, power: type) -> None:
+        super().__init__(message)
+        self.power = power
 
 
 class NotFinite(ArithmeticError):
-    """A loss part or the gradient became infinite or undefined."""
+    """A part of the loss or the gradient is infinite or NaN."""

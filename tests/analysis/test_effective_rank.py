@@ -4,12 +4,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from doubles import FixedTask, MarkovPredictor, random_examples, subject
+from doubles import FixedTask, MarkovPredictor, random_examples, subject, tiny_objective
 
 from statewise.analysis import ANALYSES
+from statewise.analysis.base import Snapshot
+from statewise.analysis.beliefs import beliefs
 from statewise.analysis.effective_rank import effective_rank
+from statewise.building import make_analysis
 from statewise.cli import main
-from statewise.experiment import make_analysis
+from statewise.data import collate
 
 
 def test_equal_values_count_fully_and_tiny_ones_not():
@@ -17,7 +20,7 @@ def test_equal_values_count_fully_and_tiny_ones_not():
     assert effective_rank(np.array([5.0])) == pytest.approx(1.0)
     p = np.array([0.7, 0.2, 0.1])
     assert effective_rank(10 * p) == pytest.approx(np.exp(-(p * np.log(p)).sum()))
-    with pytest.raises(ValueError, match="no rank"):
+    with pytest.raises(ValueError, match="no effective rank"):
         effective_rank(np.zeros(3))
 
 
@@ -32,6 +35,19 @@ def test_one_hot_states_have_the_spectrum_of_their_counts():
         )
         assert found.metrics["effective_rank"] == pytest.approx(effective_rank(counts), rel=1e-6)
         assert found.metrics["states"] == len(seen)
+
+
+def test_of_multi_token_prediction_the_first_head_has_the_rank_and_the_trunk_the_beliefs():
+    predictor = tiny_objective("multi_token", horizon=2).predictor()
+    task = FixedTask(random_examples(np.random.default_rng(0), n=6))
+    batch = collate(task.held_out())
+    state, readout = (part[batch.real].numpy() for part in predictor.states(batch))
+    found = make_analysis("effective-rank").analyze(subject(predictor, task)).metrics["effective_rank"]
+    of_state, of_readout = (effective_rank(np.linalg.svd(part, compute_uv=False)) for part in (state, readout))
+    assert found == pytest.approx(of_readout, rel=1e-4)
+    assert abs(of_state - of_readout) > 0.01
+    found = beliefs(Snapshot("", predictor), task.held_out(), "all").vectors
+    np.testing.assert_allclose(found, state, rtol=1e-5, atol=1e-8)
 
 
 QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe") else [] for name in ANALYSES}

@@ -7,12 +7,12 @@ from doubles import FixedTask, MarkovPredictor, SumPredictor, random_examples, s
 from torch import nn
 
 from statewise.analysis import probe_fit
-from statewise.analysis.base import Model
+from statewise.analysis.base import Snapshot
 from statewise.analysis.beliefs import beliefs, prefix_states, states_of
 from statewise.analysis.probe_fit import UNDEFINED, FitConfig, Probes, Sample, fit_and_answer, order
 from statewise.analysis.probes import draw_positions, numbers
 from statewise.analysis.probing import draw_training
-from statewise.experiment import make_analysis
+from statewise.building import make_analysis
 from statewise.tasks import TASKS
 from statewise.types import Examples, Hidden
 
@@ -208,7 +208,7 @@ def test_the_prompt_is_asked_where_it_varies():
     assert lines(found)["untrained model"]["accuracy"][-2:] == [1.0, 1.0]
     assert lines(found)["untrained model"]["accuracy"][0] < 0.5
     assert found.notes == [
-        "left out, since they hold the same token in every training prompt: positions 3, 6, 9, 12, 15, 18, 21"
+        "positions with the same token in every training prompt are left out: 3, 6, 9, 12, 15, 18, 21"
     ]
 
 
@@ -239,7 +239,7 @@ def test_the_future_ends_with_the_document():
     examples = Examples(tokens, np.array([6, 6]), np.zeros(2, int), documents)
     probe = make_analysis("future-probe", positions=6, offsets="1-3")
     asked = probe.ask(FixedTask(examples, examples), examples, np.random.default_rng(0))
-    assert list(zip(asked.rows.tolist(), asked.places.tolist())) == [
+    assert list(zip(asked.rows.tolist(), asked.positions.tolist())) == [
         *((0, place) for place in (0, 1, 3, 4)), *((1, place) for place in (1, 2, 3)),
     ]  # fmt: skip
     assert asked.labels[0].tolist() == [2, 3, UNDEFINED]
@@ -285,7 +285,7 @@ def test_states_come_from_the_right_places_and_see_nothing_later():
     rng = np.random.default_rng(4)
     rows = rng.integers(0, 150, 400)
     places = rng.integers(0, examples.lengths[rows])
-    found = prefix_states(SumPredictor(), examples, rows, places)
+    found = prefix_states(Snapshot("", SumPredictor()), examples, rows, places)
     for number, (row, place) in enumerate(zip(rows, places)):
         assert found[number].tolist() == [examples.tokens[row, : place + 1].sum(), place + 1]
 
@@ -301,9 +301,9 @@ def test_states_of_packed_rows_are_those_of_their_documents():
     )
     rows, places = np.array([0, 0, 1]), np.array([1, 2, 2])
     packed = Documents(torch.eye(11))
-    assert prefix_states(packed, examples, rows, places)[:, 0].tolist() == [1, 2, 3]
+    assert prefix_states(Snapshot("", packed), examples, rows, places)[:, 0].tolist() == [1, 2, 3]
     asked = []
-    model = Model("here", packed, 1, lambda key, make: asked.append(key) or make())
+    model = Snapshot("here", packed, 1, lambda key, make: asked.append(key) or make())
     alone = Examples(examples.tokens, examples.lengths, examples.prompt_lengths, np.ones((2, 4), int))
     for one in (examples, alone):
         states_of(model, one, rows, places)
@@ -314,20 +314,22 @@ def test_beliefs_of_prefixes_and_suffixes():
     examples = random_examples(np.random.default_rng(5), n=100)
     whole = [[row[:length].sum(), length] for row, length in zip(examples.tokens, examples.lengths)]
     for of in ("prefix", "suffix"):
-        assert beliefs(SumPredictor(), examples, "last", of).vectors.tolist() == whole
-    every = beliefs(SumPredictor(), examples, "all", "suffix")
+        assert beliefs(Snapshot("", SumPredictor()), examples, "last", of).vectors.tolist() == whole
+    every = beliefs(Snapshot("", SumPredictor()), examples, "all", "suffix")
     assert every.offsets[-1] == examples.lengths.sum() == len(every.vectors)
     for row in range(100):
         part = every.vectors[every.offsets[row] : every.offsets[row + 1]]
         assert part[:, 1].tolist() == list(range(examples.lengths[row], 0, -1))
         assert part[-1, 0] == examples.tokens[row, examples.lengths[row] - 1]
-    prompt, answer = (beliefs(SumPredictor(), examples, "prompt", of).vectors for of in ("prefix", "suffix"))
+    prompt, answer = (
+        beliefs(Snapshot("", SumPredictor()), examples, "prompt", of).vectors for of in ("prefix", "suffix")
+    )
     assert prompt[:, 1].tolist() == examples.prompt_lengths.tolist()
     assert (prompt + answer).tolist() == whole
-    with pytest.raises(ValueError, match="belief_state has them"):
-        beliefs(MarkovPredictor(torch.eye(11)), examples, of="suffix")
+    with pytest.raises(ValueError, match="a model that reads backwards as well"):
+        beliefs(Snapshot("", MarkovPredictor(torch.eye(11))), examples, of="suffix")
     with pytest.raises(ValueError, match="sequence 1 has no prompt"):
-        beliefs(SumPredictor(), random_examples(np.random.default_rng(5), prompts=False), "prompt")
+        beliefs(Snapshot("", SumPredictor()), random_examples(np.random.default_rng(5), prompts=False), "prompt")
 
 
 def test_states_that_are_no_numbers_are_refused():
@@ -338,7 +340,7 @@ def test_states_that_are_no_numbers_are_refused():
 
     examples = random_examples(np.random.default_rng(0))
     with pytest.raises(ValueError, match="step 7 are not finite"):
-        states_of(Model("step 7", Broken()), examples, np.arange(2), np.arange(2))
+        states_of(Snapshot("step 7", Broken()), examples, np.arange(2), np.arange(2))
 
 
 # Mistakes
@@ -352,11 +354,11 @@ def short(n=30, length=4, prompt=1):
 @pytest.mark.parametrize(
     ("name", "task", "fields", "message"),
     [
-        ("future-probe", short(), {"offsets": "1-5"}, "4 places behind the state: choose offsets up to 3"),
-        ("future-probe", short(length=1), {}, "too short for a probe of the future"),
+        ("future-probe", short(), {"offsets": "1-5"}, "4 positions after the state: choose offsets up to 3"),
+        ("future-probe", short(length=1), {}, "too short for future-probe"),
         ("future-probe", short(n=9), {}, "training set has 9 sequences: a probe needs at least 10"),
-        ("prompt-probe", short(prompt=0), {}, "no prompts to probe for: future-probe works without"),
-        ("world-probe", short(), {}, "does not know its true state"),
+        ("prompt-probe", short(prompt=0), {}, "have no prompts: use future-probe"),
+        ("world-probe", short(), {}, "needs a task that knows its true state"),
     ],
 )
 def test_what_cannot_be_probed_is_said(name, task, fields, message):
@@ -381,8 +383,8 @@ def test_prompts_that_never_change_are_nothing_to_probe_for():
         ("prompt-probe", {"hidden": 0}, "hidden must be at least 1"),
         ("prompt-probe", {"sequences": 0}, "sequences must be at least 1"),
         ("prompt-probe", {"training_sequences": 9}, "training_sequences must be at least 10"),
-        ("prompt-probe", {"learning_rate": 0}, "learning_rate must be positive"),
-        ("prompt-probe", {"seed": -1}, "seed must not be negative"),
+        ("prompt-probe", {"learning_rate": 0}, "learning_rate must be above 0"),
+        ("prompt-probe", {"seed": -1}, "seed must be at least 0"),
     ],
 )
 def test_options_that_make_no_sense(name, fields, message):

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -80,11 +82,11 @@ def test_new_streets_are_followed_like_true_ones_and_count_for_the_degree():
 def test_every_valid_ride_of_a_city_is_kept_and_its_streets_are_all_that_is_used():
     city = grid_city(6, 7, 3)
     task = Manhattan(ManhattanConfig(rows=6, columns=7, city_seed=3, max_moves=20, held_out_moves=9))
-    rides, unreadable = rides_of(
+    rides, endless, unreadable = rides_of(
         city, *(lambda drawn: (drawn.tokens, drawn.lengths))(task.sample(np.random.default_rng(0), 80))
     )
     found = reconstruct(city, rides, degree=8, radius=3.0)
-    assert (found.new, found.failed, unreadable) == ([], 0, 0)
+    assert (found.new, found.failed, endless, unreadable) == ([], 0, 0, 0)
     used = set()
     for ride in rides:
         at = ride.origin
@@ -101,11 +103,11 @@ def test_whatever_is_ridden_the_map_obeys_its_rules():
         for _ in range(300)
     ]
     found = reconstruct(city, rides, degree=3, radius=2.5)
-    slots = [(street.begin, street.heading) for street in found.true + found.new]
-    assert len(slots) == len(set(slots)), "one street for a heading"
-    assert np.bincount([begin for begin, _ in slots]).max() <= 3
+    begun = [(street.begin, street.heading) for street in found.true + found.new]
+    assert len(begun) == len(set(begun)), "one street for a heading"
+    assert np.bincount([begin for begin, _ in begun]).max() <= 3
     for street in found.new:
-        assert np.hypot(*(city.places[street.begin] - city.places[street.end])) <= 2.5
+        assert np.hypot(*(city.coordinates[street.begin] - city.coordinates[street.end])) <= 2.5
         assert city.neighbour[street.begin, street.heading] != street.end
     every = {(begin, number): end for begin, number, end in zip(*(part.tolist() for part in city.streets))}
     assert {**{street[:2]: street[2] for street in found.true + found.unused}} == every
@@ -131,9 +133,9 @@ def test_sequences_that_are_no_rides_are_counted():
     tokens = np.array(
         [[0, 2, 5, 5, 11, 7], [0, 2, 5, 0, 11, 0], [0, 2, 11, 0, 0, 0], [0, 9, 5, 11, 0, 0], [1, 2, 5, 5, 0, 0]]
     )
-    rides, unreadable = rides_of(truth, tokens, np.array([6, 5, 3, 4, 3]))
-    assert rides == [Ride(0, 2, [E, E]), Ride(1, 2, [E])]
-    assert unreadable == 3
+    rides, endless, unreadable = rides_of(truth, tokens, np.array([6, 5, 3, 4, 4]))
+    assert rides == [Ride(0, 2, [E, E])]
+    assert (endless, unreadable) == (1, 3)
 
 
 @pytest.fixture
@@ -146,7 +148,7 @@ def test_rides_of_a_file_are_checked_and_mapped(map_folder, tmp_path, capsys):
     path = tmp_path / "rides.txt"
     path.write_text("x0 x2 E E end\nx0 x3 N E E W end\nx0 x3 E E end\nx1 x2 E\n")
     labels = tmp_path / "labels.csv"
-    assert main(["rides", "check", str(path), "--map", str(map_folder), "--labels", str(labels)]) == 0
+    assert main(["rides", "check", str(path), "--map", str(map_folder), "--write-labels", str(labels)]) == 0
     assert "valid_share" in capsys.readouterr().out
     assert labels.read_text().splitlines() == [
         "line,label,moves", "0,valid,2", "1,illegal_turn,4", "2,wrong_destination,2", "3,no_end,1",
@@ -161,6 +163,20 @@ def test_rides_of_a_file_are_checked_and_mapped(map_folder, tmp_path, capsys):
     path.write_text("x0 x9 E end\n")
     assert main(["rides", "check", str(path), "--map", str(map_folder)]) == 2
     assert "rides.txt:1: unknown symbol 'x9'" in capsys.readouterr().err
+
+
+def test_rides_that_never_end_are_left_out_and_counted(map_folder, tmp_path, capsys):
+    path, out = tmp_path / "rides.txt", tmp_path / "out"
+    path.write_text("x0 x2 E E end\nx1 x2 N\nx0 x5 N N E\nx0 x1 end\n")
+    assert main(["rides", "map", str(path), "--map", str(map_folder), "--out", str(out), "--radius", "2"]) == 0
+    found = json.loads((out / "map.json").read_text())
+    assert found["details"]["new"] == []
+    counts = [found["metrics"][f"{name}_rides"] for name in ("endless", "unreadable", "failed", "valid")]
+    assert counts == [2, 1, 1, 0.25]
+    assert "rides without an end (endless_rides) are left out of the map" in " ".join(capsys.readouterr().out.split())
+    path.write_text("x0 x2 E E\n")
+    assert main(["rides", "map", str(path), "--map", str(map_folder), "--out", str(tmp_path / "none")]) == 0
+    assert json.loads((tmp_path / "none" / "map.json").read_text())["metrics"]["true_streets"] == 0
 
 
 def test_drawn_rides_are_a_control(tmp_path, capsys):
@@ -179,7 +195,7 @@ def test_drawn_rides_are_a_control(tmp_path, capsys):
                            (["map", "--out", "x", "--corrupt", "2"], "a share from 0 to 1"),
                            (["check", "f", "--out", "x"], "--out does not go with rides check"),
                            (["map", "f", "--out", "x", "--corrupt", "0.1"], "--corrupt does not go with rides map"),
-                           (["map", "f", "--out", "x", "--labels", "y"], "--labels does not go with rides map"),
+                           (["map", "f", "--out", "x", "--write-labels", "y"], "--write-labels does not go with"),
                            (["check", "f", "--first", "0"], "--first must be at least 1")):  # fmt: skip
         assert main(["rides", *flags, "--map", str(city)]) == 2
         assert message in capsys.readouterr().err
@@ -187,5 +203,5 @@ def test_drawn_rides_are_a_control(tmp_path, capsys):
 
 def test_published_maps_become_folders_of_ours(map_folder, tmp_path, capsys):
     assert main(["data", "manhattan", "--from", str(map_folder), "--out", str(tmp_path / "again")]) == 0
-    assert "6 crossings, with places, and 10 streets; 0 dead ends" in capsys.readouterr().out
+    assert "6 crossings with coordinates and 10 streets; 0 dead ends" in capsys.readouterr().out
     assert (tmp_path / "again" / "edges.csv").read_bytes() == (map_folder / "edges.csv").read_bytes()

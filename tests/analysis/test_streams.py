@@ -12,9 +12,11 @@ from two_stream_paper import from_the_paper
 from statewise import data
 from statewise.analysis.documents import documents, positions
 from statewise.analysis.smoothing import smoothed
-from statewise.experiment import make_analysis
+from statewise.backbones.base import plain_batch
+from statewise.building import make_analysis
+from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.streams import Reach, stream_mask
-from statewise.objectives.base import HeadPredictor, head_predictor
+from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -34,7 +36,8 @@ def task(rows=3, places=14, packed=None):
 @pytest.mark.parametrize("positions", ["rope", "learned"])
 @pytest.mark.parametrize("variant", ["standard", "sps", "delayed_state", "reverse_sps", "strict"])
 def test_the_ratio_is_that_of_copies_of_the_parameters(variant, positions):
-    """Each slot is given parameters of its own; what the later loss sends to those of one slot is the numerator."""
+    """Each stream of each place is given parameters of its own; what the later loss sends to those of one is the
+    numerator."""
     backbone, furthest = made(variant, positions=positions), 3
     held_out = task(rows=1, places=furthest + 2)  # leaves one place to look at: the first
     found = make_analysis("gradient-ratio", furthest=furthest, sources=1, sequences=1, rows=2).analyze(
@@ -42,12 +45,12 @@ def test_the_ratio_is_that_of_copies_of_the_parameters(variant, positions):
     )
     tokens = torch.from_numpy(held_out.held_out().tokens[0])
     names = [name for name, _ in backbone.named_parameters()]
-    slots = [(kind, i) for i in range(len(tokens)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
-    copies = {slot: {n: p.detach().clone().requires_grad_() for n, p in backbone.named_parameters()} for slot in slots}
+    pairs = [(kind, i) for i in range(len(tokens)) for kind in (("x",) if variant == "standard" else ("x", "p"))]
+    copies = {pair: {n: p.detach().clone().requires_grad_() for n, p in backbone.named_parameters()} for pair in pairs}
     _, readout = from_the_paper(backbone, tokens, parameters=copies.__getitem__)
     losses = F.cross_entropy(F.linear(readout[:-1], backbone.embedding.weight[:VOCABULARY].detach()), tokens[1:],
                              reduction="none")  # fmt: skip
-    for slot, (kind, label) in enumerate(zip("xp", found.details["slots"])):
+    for stream, (kind, label) in enumerate(zip("xp", found.details["streams"])):
         assert label == {"x": "input", "p": "prediction"}[kind]
         norms = []
         if variant == "reverse_sps" and kind == "p":  # read off the input, before it
@@ -60,8 +63,8 @@ def test_the_ratio_is_that_of_copies_of_the_parameters(variant, positions):
             norms.append(sum(g.square().sum() for g in gradients if g is not None) ** 0.5)
         for k in range(furthest + 1):
             wanted = float(norms[k] / norms[0])
-            assert found.details["mean"][k][slot] == pytest.approx(wanted, rel=1e-7)
-            assert found.details["median"][k][slot] == pytest.approx(wanted, rel=1e-7)
+            assert found.details["mean"][k][stream] == pytest.approx(wanted, rel=1e-7)
+            assert found.details["median"][k][stream] == pytest.approx(wanted, rel=1e-7)
 
 
 class Apart(torch.nn.Module):
@@ -80,10 +83,11 @@ def taken_apart(gpt, places):
     """A copy of a GPT of which no two places share a parameter, and the parts of it that are `Apart`."""
     other, apart = copy.deepcopy(gpt), []
     for name, part in list(other.named_modules()):
-        if isinstance(part, torch.nn.Linear | torch.nn.Embedding | torch.nn.RMSNorm | torch.nn.LayerNorm):
+        if isinstance(
+            part, torch.nn.Linear | TokenEmbedding | torch.nn.Embedding | torch.nn.RMSNorm | torch.nn.LayerNorm
+        ):
             apart.append(Apart(part, places))
             other.set_submodule(name, apart[-1])
-    other.embed = other.embedding.forward
     return other, apart
 
 
@@ -104,7 +108,7 @@ def test_what_each_place_of_a_plain_transformer_contributes(fields):
     assert ours.shape == (3, places)
     other, apart = taken_apart(backbone, places)
     for row in range(3):
-        readout = other(tokens[row : row + 1]).readout[0, at[row]]
+        readout = other.encode(plain_batch(tokens[row : row + 1])).readout[0, at[row]]
         loss = F.cross_entropy(F.linear(readout, backbone.embedding.weight.detach()), tokens[row, at[row] + 1])
         torch.testing.assert_close(traced.losses[row], loss)
         other.zero_grad()
@@ -120,7 +124,7 @@ def _squares(predictor, tokens, at, source):
     """(B, S, places from `source` on): squared norms of what the losses send to the parameters as used there."""
     traced = predictor.trace(tokens, at, source)
     gradients = torch.autograd.grad(traced.losses.sum(), [use.output for use in traced.uses], allow_unused=True)
-    shape = len(tokens), len(predictor.slots), tokens.shape[1] - source
+    shape = len(tokens), len(predictor.streams), tokens.shape[1] - source
     every = [(gradient * use.weight).view(*shape, -1).square().sum(-1)
              for gradient, use in zip(gradients, traced.uses) if gradient is not None]  # fmt: skip
     return traced.losses.detach(), sum(every)
@@ -143,7 +147,7 @@ def test_what_lies_before_the_source_need_not_be_traced(variant, positions):
     assert (later > 0).any(dim=2).all(dim=0).any()
 
 
-def test_before_the_streams_part_there_is_one_slot():
+def test_before_the_streams_part_there_is_one_stream():
     """What is measured is the model as it stands, not what it is to become."""
     parted, young = made("standard"), made("sps", separate_from=0.5)
     young.load_state_dict({**parted.state_dict(), "separated": torch.tensor(False)})
@@ -151,9 +155,9 @@ def test_before_the_streams_part_there_is_one_slot():
     analysis = make_analysis("gradient-ratio", furthest=3, sources=2)
     found = analysis.analyze(subject(predictor, task()))
     assert found.details == analysis.analyze(subject(head_predictor(parted), task())).details
-    assert found.details["slots"] == ["input"]
-    young.at(0.5)
-    assert analysis.analyze(subject(predictor, task())).details["slots"] == ["input", "prediction"]
+    assert found.details["streams"] == ["input"]
+    young.set_progress(0.5)
+    assert analysis.analyze(subject(predictor, task())).details["streams"] == ["input", "prediction"]
 
 
 @pytest.mark.parametrize(
@@ -165,9 +169,9 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
     backbone = made(variant)
     tokens = torch.from_numpy(task().held_out().tokens)
     limited = backbone.limited(4)
-    found = limited(tokens).readout
-    assert not torch.allclose(found, backbone(tokens).readout)
-    torch.testing.assert_close(found[:, :3], backbone(tokens).readout[:, :3])
+    found = limited.encode(plain_batch(tokens)).readout
+    assert not torch.allclose(found, backbone.encode(plain_batch(tokens)).readout)
+    torch.testing.assert_close(found[:, :3], backbone.encode(plain_batch(tokens)).readout[:, :3])
     assert [id(p) for p in limited.parameters()] == [id(p) for p in backbone.parameters()]
     from statewise.backbones import two_stream
     from statewise.nn.stream_attention import attend_dense
@@ -177,7 +181,7 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
 
     wanted = reach
     monkeypatch.setattr(two_stream, "attend_streams", dense)
-    torch.testing.assert_close(found, backbone(tokens).readout)
+    torch.testing.assert_close(found, backbone.encode(plain_batch(tokens)).readout)
     assert stream_mask((0,), 6, wanted)[5, :6].sum() == min(6, 1 + (wanted.inputs or 0))
 
 
@@ -189,8 +193,8 @@ def test_restricted_state_is_the_difference_of_the_losses():
     rises: dict[int, list[float]] = {}
     for row in documents(held_out.held_out()):
         tokens = torch.from_numpy(row)[None]
-        both = [F.cross_entropy(model.logits(model(tokens).readout[0, :-1]), tokens[0, 1:], reduction="none")
-                for model in (backbone, backbone.limited(3))]  # fmt: skip
+        readouts = (model.encode(plain_batch(tokens)).readout[0, :-1] for model in (backbone, backbone.limited(3)))
+        both = [F.cross_entropy(backbone.logits(one), tokens[0, 1:], reduction="none") for one in readouts]
         for place, rise in enumerate((both[1] - both[0]).tolist()):
             rises.setdefault(place + 1, []).append(rise)
     assert found.details["position"] == sorted(rises)
@@ -224,10 +228,10 @@ def test_the_state_is_restricted_of_as_many_rows_as_their_logits_allow(logits, r
     analysis = make_analysis("restricted-state", keep=3)
     wanted = analysis.analyze(subject(predictor, held_out)).metrics
     seen = []
-    asked = HeadPredictor.logits
+    asked = CausalPredictor.logits
     monkeypatch.setattr(data, "LOGITS", logits)
     monkeypatch.setattr(
-        HeadPredictor, "logits", lambda self, batch: seen.append(len(batch.tokens)) or asked(self, batch)
+        CausalPredictor, "logits", lambda self, batch: seen.append(len(batch.tokens)) or asked(self, batch)
     )
     assert analysis.analyze(subject(predictor, held_out)).metrics == pytest.approx(wanted)
     assert seen[::2] == seen[1::2] == rows  # whole and restricted
@@ -264,5 +268,5 @@ def test_what_cannot_be_measured_is_said(name, fields, message):
 
 
 def test_models_without_the_power_are_refused():
-    with pytest.raises(ValueError, match="the backbone two_stream"):
+    with pytest.raises(ValueError, match="whose kept state can be limited"):
         make_analysis("restricted-state", keep=2).analyze(subject(head_predictor(tiny_gpt()), task()))

@@ -9,9 +9,11 @@ from doubles import FixedTask, MarkovPredictor, WorldPredictor, random_examples,
 
 from statewise.analysis.following import by_length, draw, probabilities
 from statewise.analysis.map import MapReconstruction, MapSettings, findings
+from statewise.building import make_analysis
 from statewise.cli import main
-from statewise.experiment import make_analysis
-from statewise.tasks.automaton import Pairs, accepted
+from statewise.tasks.automaton import Pairs, accepted, completed
+from statewise.tasks.manhattan.map_files import write_map
+from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 from statewise.types import Examples
 
@@ -67,7 +69,7 @@ def test_a_model_that_goes_by_how_it_came_has_no_one_future():
         return states
 
     found = analyze("compression", WorldPredictor(world, seen_as, in_time=False), world, seed=4, **FEW)
-    pairs = world.draw_pairs(np.random.default_rng([4, 1]), 30, alike=True)
+    pairs = world.draw_pairs(np.random.default_rng([4, 1]), 30, same_state=True)
     # Right exactly where both began alike, or where what follows the delusion is possible in truth: at the destination.
     alike = pairs.first.tokens[:, 0] % 2 == pairs.second.tokens[:, 0] % 2
     same = np.array(found.details["same"])
@@ -80,12 +82,29 @@ def test_a_model_that_goes_by_how_it_came_has_no_one_future():
     assert found.details["prefix_tokens"] == pairs.first.lengths.tolist()
 
 
+def test_a_continuation_is_complete_when_it_ends_where_it_may():
+    world = city()
+    rides = world.held_out()
+    states = world.states_after(rides.tokens[:, :2])
+    tails = [rides.tokens[row, 2 : rides.lengths[row]] for row in range(len(rides))]
+    assert completed(world, states, tails).all()
+    assert not completed(world, states, [tail[:-1] for tail in tails]).any()
+    assert not completed(world, states, [np.append(tail[:-1], 0) for tail in tails]).any()
+    assert completed(world, states[:0], []).shape == (0,)
+
+
 def test_distinction_is_what_all_sequences_say():
-    """Recall of a model that merges two crossings, by trying every sequence of at most 3 tokens."""
-    world, trials = city(rows=3, columns=3, held_out_moves=5, held_out_rides=2), 16
+    """Recall of a model that merges two crossings, by trying every sequence of at most 3 tokens; precision by asking of
+    every continuation drawn, token by token."""
+    world, trials = city(rows=3, columns=3, held_out_moves=5, held_out_rides=2), 8
     model = merging(world, 3, 5)
-    found = analyze("distinction", model, world, length=3, seed=2, trials=trials, samples=30)
-    pairs = world.draw_pairs(np.random.default_rng([2, 2]), trials, alike=False)
+    found = analyze("distinction", model, world, length=3, seed=2, trials=trials, samples=4)
+    pairs = world.draw_pairs(np.random.default_rng([2, 2]), trials, same_state=False)
+    drawn = {}
+    for rows in by_length(pairs.first):
+        prefixes = pairs.first[rows].tokens
+        limit = world.longest - prefixes.shape[1]
+        drawn |= zip(rows.tolist(), draw(model, prefixes, 4, limit=limit, end=world.end, floor=0.01, seed=2))
     words = range(world.N, world.end + 1)
     recalls, boundaries = [], []
 
@@ -106,25 +125,24 @@ def test_distinction_is_what_all_sequences_say():
                 possible = [accepted(world, state, np.array([tail]))[0] for state in (one, two)]
                 if possible[0].all() and possible[1][:-1].all() and not possible[1][-1]:
                     right.append(accepts(first, tail) and not accepts(second, tail))
-        for length in range(1, room + 1):
-            for tail in itertools.product(words, repeat=length):
-                if accepts(first, tail) and accepts(second, tail[:-1]) and not accepts(second, tail):
-                    truly = [accepted(world, state, np.array([tail]))[0].all() for state in (one, two)]
-                    model_boundary.add((tail, truly[0] and not truly[1]))
+        for whole in drawn[row]:
+            beginnings = [tuple(whole[:length].tolist()) for length in range(1, len(whole) + 1)]
+            for tail in [tail for tail in beginnings if not accepts(second, tail)][:1]:
+                truly = [accepted(world, state, np.array([tail]))[0].all() for state in (one, two)]
+                model_boundary.add((tail, truly[0] and not truly[1]))
         recalls.append(np.mean(right) if right else np.nan)
         boundaries.append(np.mean([true for _, true in model_boundary]) if model_boundary else np.nan)
     assert found.details["recall"] == [None if np.isnan(value) else pytest.approx(value) for value in recalls]
     assert found.metrics["distinction_recall"] == pytest.approx(np.nanmean(recalls))
     assert found.metrics["distinction_recall_empty_as_1"] == pytest.approx(np.nan_to_num(recalls, nan=1.0).mean())
-    # Thirty samples need not find all of the model's boundary, but nearly do at this size.
-    known = ~np.isnan(boundaries)
-    assert found.metrics["distinction_precision"] == pytest.approx(np.mean(np.array(boundaries)[known]), abs=0.05)
+    assert found.details["precision"] == [None if np.isnan(value) else pytest.approx(value) for value in boundaries]
+    assert found.metrics["distinction_precision"] == pytest.approx(np.nanmean(boundaries))
 
 
 def test_merged_states_are_not_told_apart():
     world = city()
     model = merging(world, 3, 7)
-    drawn = world.draw_pairs(np.random.default_rng(0), 3000, alike=True).first
+    drawn = world.draw_pairs(np.random.default_rng(0), 3000, same_state=True).first
     found = {}
     for row in range(len(drawn)):
         prefix = drawn.prompt(row)
@@ -137,16 +155,63 @@ def test_merged_states_are_not_told_apart():
     class Always(Manhattan):
         """Draws the two merged crossings alone."""
 
-        def draw_pairs(self, rng, n, *, alike):
-            return Pairs(*sides, asked=n)
+        def draw_pairs(self, rng, n, *, same_state):
+            return Pairs(*sides, requested=n)
 
     always = Always(world.config)
     found = analyze("distinction", model, always, length=1, **FEW)
-    assert found.notes == ["the model tells none of these pairs of states apart: there is no precision"]
+    assert found.metrics["distinction_recall"] == 0.0  # at once they are one, and later they are not
+    assert found.metrics["distinction_precision"] > 0
+    even = MarkovPredictor(torch.full((len(world.vocab), len(world.vocab)), 1 / len(world.vocab)))
+    found = analyze("distinction", even, always, length=1, **FEW)
+    assert found.notes == ["the model distinguishes none of these pairs of states: precision is undefined"]
     assert found.metrics["distinction_recall"] == 0.0
     assert found.main == ["distinction_recall"]
     found = analyze("distinction", WorldPredictor(world, in_time=False), always, length=3, **FEW)
     assert found.metrics["distinction_precision"] == 1.0
+
+
+@pytest.fixture
+def one_way(tmp_path):
+    """A single street of 16 crossings, E all along, and two rides on it that only their destinations tell apart."""
+    neighbour = np.full((16, 8), -1)
+    neighbour[:-1, HEADINGS.index("E")] = np.arange(1, 16)
+    write_map(StreetMap([f"x{number}" for number in range(16)], neighbour), tmp_path / "street")
+
+    class OneWay(Manhattan):
+        def draw_pairs(self, rng, n, *, same_state):
+            sides = [Examples.of([self.encode(f"x0 x{goal} E")], [3]) for goal in ((9, 9) if same_state else (9, 12))]
+            return Pairs(*sides, requested=n)
+
+    return OneWay(ManhattanConfig(map=str(tmp_path / "street"), max_moves=14, held_out_moves=9))
+
+
+def test_precision_asks_as_far_as_rides_go_and_recall_as_far_as_it_is_told(one_way):
+    """The first difference, to end after eight moves, lies behind the five tokens that recall looks at."""
+    found = analyze("distinction", WorldPredictor(one_way, in_time=False), one_way, samples=20)
+    assert found.metrics["distinction_precision"] == 1.0
+    assert found.panels[0].curves[0].x == [9.0]
+    assert "distinction_recall" not in found.metrics
+    found = analyze("distinction", WorldPredictor(one_way, in_time=False), one_way, samples=20, length=9)
+    assert found.metrics["distinction_recall"] == 1.0
+
+
+def test_compression_of_rides_that_are_never_valid_is_no_figure(one_way):
+    right = WorldPredictor(one_way)
+    found = analyze("compression", right, one_way, samples=20)
+    assert (found.metrics["sequence_compression"], found.metrics["valid_continuations"]) == (1.0, 1.0)
+    assert found.notes == []
+    ends_at_once = torch.full((len(one_way.vocab), len(one_way.vocab)), 0.001)
+    ends_at_once[:, one_way.end] = 1 - 0.001 * (len(one_way.vocab) - 1)
+    found = analyze("compression", MarkovPredictor(ends_at_once), one_way, samples=20)
+    assert "sequence_compression" not in found.metrics
+    assert found.main == ["valid_continuations"]
+    assert found.metrics["valid_continuations"] == 0.0
+    assert [len(panel.curves) for panel in found.panels] == [0, 1]
+    assert found.notes == [
+        "none of the 20 sampled continuations is valid, so sequence compression is meaningless: that 100% of the pairs "
+        "are treated alike says nothing about the world"
+    ]
 
 
 def test_detours_are_other_legal_tokens_that_leave_time():
@@ -271,24 +336,28 @@ def test_maps_of_several_trials_are_of_rides_of_their_own_and_their_metrics_mean
     assert set(many.metrics) - set(one.metrics) == {f"{name}_standard_error" for name in many.main}
 
 
-@pytest.mark.parametrize("name", ["compression", "distinction", "detours", "map"])
-def test_other_tasks_are_refused_by_naming_those_that_fit(name):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [(name, "needs a task that knows which prefixes") for name in ("compression", "distinction", "detours")]
+    + [("map", "needs a task of taxi rides")],
+)
+def test_other_tasks_are_refused_by_naming_what_they_lack(name, message):
     task = FixedTask(random_examples(np.random.default_rng(0)))
-    with pytest.raises(ValueError, match="of the tasks, manhattan"):
+    with pytest.raises(ValueError, match=message):
         analyze(name, MarkovPredictor(torch.full((11, 11), 1 / 11)), task)
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("compression", {"trials": 0}, "trials and samples must be at least 1"),
-        ("compression", {"floor": 1.0}, "floor must lie between 0 and 1"),
+        ("compression", {"trials": 0}, "trials must be at least 1"),
+        ("compression", {"floor": 1.0}, "floor must be above 0 and below 1"),
         ("distinction", {"length": 0}, "length must be at least 1"),
         ("detours", {"kinds": "random,worst"}, "kinds are random, second, least, not 'worst'"),
         ("detours", {"probabilities": "half"}, "numbers like 0,0.5,0.75"),
         ("detours", {"probabilities": "0,1.5"}, "between 0 and 1"),
         ("map", {"degree": 0}, "degree must be at least 1"),
-        ("map", {"radius": 0.0}, "radius must be positive"),
+        ("map", {"radius": 0.0}, "radius must be above 0"),
         ("map", {"sequences": 0}, "sequences must be at least 1"),
         ("map", {"trials": 0}, "trials must be at least 1"),
     ],
@@ -311,7 +380,8 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_analyses_leave_reports_pictures_and_columns_for_comparing(run, tmp_path, capsys):
+def test_analyses_leave_reports_pictures_and_columns_for_comparing(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # compare splits tables that are wider than the terminal
     for name, flags in (("compression", ["--trials=5"]), ("detours", ["--kinds=random", "--probabilities=0,0.75"]),
                         ("map", ["--sequences=20", "--out", str(tmp_path / "maps")])):  # fmt: skip
         assert main(["analyze", str(run), name, *flags]) == 0
@@ -321,15 +391,15 @@ def test_analyses_leave_reports_pictures_and_columns_for_comparing(run, tmp_path
     assert (run / "reports" / "map-drawing.png").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
     assert main(["compare", str(run), "--metrics", "all", "--out", str(tmp_path / "report")]) == 0
-    header = capsys.readouterr().out.splitlines()[0]
-    for column in ("next_token_test", "sequence_compression", "detours_random_0.75", "new_streets"):
-        assert column in header
+    printed = capsys.readouterr().out
+    for column in ("next_token_test", "valid_continuations", "detours_random_0.75", "new_streets", "endless_rides"):
+        assert column in printed
     assert (tmp_path / "report" / "drawings.png").exists()
     assert "Drawings" in (tmp_path / "report" / "report.html").read_text()
-    chosen = "sequence_compression,next_token_test"
+    chosen = "valid_continuations,next_token_test"
     assert main(["compare", str(run), "--metrics", chosen, "--out", str(tmp_path / "few")]) == 0
     cells = capsys.readouterr().out.splitlines()[0].split()
-    assert cells[3:6] == ["valid_trajectories", "sequence_compression", "next_token_test"]
+    assert cells[3:6] == ["valid_trajectories", "valid_continuations", "next_token_test"]
     assert main(["compare", str(run), "--metrics", "speed", "--out", str(tmp_path / "none")]) == 2
     assert "not every run has the metric 'speed'" in capsys.readouterr().err
 
@@ -342,17 +412,17 @@ def test_runs_analysed_differently_are_not_compared(run, tmp_path, capsys):
     assert main(["compare", str(run), str(other), "--metrics", "all", "--out", str(tmp_path / "report")]) == 2
     assert "were analysed by compression with different settings (trials 5 and 6)" in capsys.readouterr().err
     for shown in ("evaluation", "loss"):  # what was not asked for does no harm
-        assert main(["compare", str(run), str(other), "--metrics", shown, "--out", str(tmp_path / "report")]) == 0
+        assert main(["compare", str(run), str(other), "--metrics", shown, "--out", str(tmp_path / shown)]) == 0
 
 
 def test_what_was_found_at_another_checkpoint_is_not_compared(run, tmp_path, capsys):
     few = ["--trials", "4", "--samples", "3"]
     assert main(["analyze", str(run), "distinction", *few]) == 0
     capsys.readouterr()
-    shown = ["compare", str(run), "--metrics", "distinction_recall", "--out", str(tmp_path / "report")]
+    shown = ["compare", str(run), "--metrics", "distinction_recall", "--overwrite", "--out", str(tmp_path / "report")]
     assert main(shown) == 0
     before = capsys.readouterr().out
-    assert "By analyze distinction (trials 4, samples 3, floor 0.01, seed 1, length 5): " in before
+    assert "From analyze distinction (trials 4, samples 3, floor 0.01, seed 1, length 5): " in before
     assert main(["analyze", str(run), "distinction", "--trials", "9", "--checkpoint", "last"]) == 0
     capsys.readouterr()
     assert main(shown) == 0

@@ -6,8 +6,9 @@ from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stre
 from two_stream_paper import from_the_paper, seen_by
 
 from statewise.backbones import two_stream
+from statewise.backbones.base import plain_batch
 from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig, _pairs
-from statewise.nn.stream_cache import SLACK
+from statewise.nn.cache import SLACK
 from statewise.nn.streams import INPUT, PREDICTION
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -31,12 +32,12 @@ def tokens_of(rows=2, places=9, seed=0):
 @every_window
 def test_states_and_readouts_are_those_of_the_paper(variant, window):
     backbone, tokens = made(variant, window), tokens_of()
-    hidden = backbone(tokens)
+    hidden = backbone.encode(plain_batch(tokens))
     for row in range(len(tokens)):
         state, readout = from_the_paper(backbone, tokens[row])
         torch.testing.assert_close(hidden.state[row], state)
         torch.testing.assert_close(hidden.readout[row], readout)
-    torch.testing.assert_close(backbone.readouts(tokens), hidden.readout)
+    torch.testing.assert_close(backbone.readouts(plain_batch(tokens)), hidden.readout)
 
 
 @every_variant
@@ -46,9 +47,9 @@ def test_gradients_are_those_of_the_paper(variant, alone):
     weight = torch.randn(2, 1, 9, 16)
     weight[0] *= not alone
     if alone:
-        found = (backbone.readouts(tokens) * weight[1]).sum()
+        found = (backbone.readouts(plain_batch(tokens)) * weight[1]).sum()
     else:
-        hidden = backbone(tokens)
+        hidden = backbone.encode(plain_batch(tokens))
         found = (hidden.state * weight[0]).sum() + (hidden.readout * weight[1]).sum()
     state, readout = from_the_paper(backbone, tokens[0])
     true = (state * weight[0, 0]).sum() + (readout * weight[1, 0]).sum()
@@ -64,14 +65,16 @@ def test_gradients_are_those_of_the_paper(variant, alone):
 def test_documents_in_a_row_are_read_as_if_apart(variant, positions):
     backbone, tokens = made(variant, positions=positions), tokens_of(places=12)
     documents = torch.tensor([[1] * 5 + [2] * 7, [1] * 2 + [2] + [3] * 9])
-    hidden = backbone(tokens, documents=documents)
+    hidden = backbone.encode(plain_batch(tokens, documents))
     for row in range(2):
         state, readout = from_the_paper(backbone, tokens[row], documents[row].tolist())
         torch.testing.assert_close(hidden.state[row], state)
         torch.testing.assert_close(hidden.readout[row], readout)
         for document in documents[row].unique():
             here = documents[row] == document
-            torch.testing.assert_close(hidden.readout[row, here], backbone(tokens[row : row + 1, here]).readout[0])
+            torch.testing.assert_close(
+                hidden.readout[row, here], backbone.encode(plain_batch(tokens[row : row + 1, here])).readout[0]
+            )
 
 
 @every_variant
@@ -80,21 +83,21 @@ def test_reading_with_a_cache_is_reading_at_once(variant, window):
     """One by one, in pieces, after going back, and long after the window's store has turned over."""
     backbone, tokens = made(variant, window, context=LATE), tokens_of(places=LATE)
     with torch.no_grad():
-        whole = backbone(tokens)
+        whole = backbone.encode(plain_batch(tokens))
         for first in (1, 7):
-            cache = backbone.make_cache()
-            piece = backbone(tokens[:, :first], cache=cache)
+            cache = backbone.make_cache(len(tokens))
+            piece = backbone.extend(tokens[:, :first], cache)
             torch.testing.assert_close(piece.readout, whole.readout[:, :first])
             at = first
             sizes = iter([1, 1, 4, SLACK + 9, 2] + [1] * LATE)
             while at < LATE:
                 size = min(next(sizes), LATE - at)
-                piece = backbone(tokens[:, at : at + size], cache=cache)
+                piece = backbone.extend(tokens[:, at : at + size], cache)
                 torch.testing.assert_close(piece.readout, whole.readout[:, at : at + size])
                 torch.testing.assert_close(piece.state, whole.state[:, at : at + size])
                 at += size
                 if at % 11 == 0:  # read some wrong ones, and take them back
-                    backbone(tokens[:, :1].expand(-1, min(5, LATE - at)), cache=cache)
+                    backbone.extend(tokens[:, :1].expand(-1, min(5, LATE - at)), cache)
                     cache.rewind(min(5, LATE - at))
 
 
@@ -103,45 +106,45 @@ def test_reading_with_a_cache_is_reading_at_once(variant, window):
 def test_a_prompt_is_read_as_its_tokens_are(variant, window):
     backbone, tokens = made(variant, window), tokens_of(places=12)
     with torch.no_grad():
-        whole = backbone(tokens)
+        whole = backbone.encode(plain_batch(tokens))
         for length in (1, 2, 9):
-            cache = backbone.make_cache()
+            cache = backbone.make_cache(len(tokens))
             last = backbone.read_prompt(tokens[:, :length], cache)
             torch.testing.assert_close(last.readout[:, 0], whole.readout[:, length - 1])
             torch.testing.assert_close(last.state[:, 0], whole.state[:, length - 1])
             assert cache.length == length
-            torch.testing.assert_close(backbone(tokens[:, length:], cache=cache).readout, whole.readout[:, length:])
+            torch.testing.assert_close(backbone.extend(tokens[:, length:], cache).readout, whole.readout[:, length:])
 
 
 @every_variant
 @every_window
 def test_a_long_prompt_is_read_in_parts(variant, window, monkeypatch):
-    monkeypatch.setattr("statewise.backbones.base.PROMPT_SLOTS", 1)
+    monkeypatch.setattr("statewise.backbones.powers.PROMPT_POSITIONS", 1)
     backbone, tokens = made(variant, window, context=LATE), tokens_of(places=LATE)
     read = []
     backbone.blocks[0].register_forward_hook(lambda block, given, made: read.append(made.shape[2]))
     with torch.no_grad():
-        whole = backbone(tokens)
+        whole = backbone.encode(plain_batch(tokens))
         read.clear()
-        cache = backbone.make_cache()
+        cache = backbone.make_cache(len(tokens))
         last = backbone.read_prompt(tokens[:, :71], cache)
         assert sum(read) == 71
         assert max(read) == 32
         torch.testing.assert_close(last.readout[:, 0], whole.readout[:, 70])
         torch.testing.assert_close(last.state[:, 0], whole.state[:, 70])
-        torch.testing.assert_close(backbone(tokens[:, 71:], cache=cache).readout, whole.readout[:, 71:])
+        torch.testing.assert_close(backbone.extend(tokens[:, 71:], cache).readout, whole.readout[:, 71:])
 
 
 @pytest.mark.parametrize("variant", ["sps", "delayed_state", "double_memory"])
 def test_rows_of_a_cache_are_reordered(variant):
     backbone, tokens = made(variant), tokens_of(rows=3, places=10)
     with torch.no_grad():
-        cache = backbone.make_cache()
-        backbone(tokens[:, :6], cache=cache)
+        cache = backbone.make_cache(len(tokens))
+        backbone.extend(tokens[:, :6], cache)
         rows = torch.tensor([2, 0, 2, 1])
         cache.reorder(rows)
         torch.testing.assert_close(
-            backbone(tokens[rows, 6:], cache=cache).readout, backbone(tokens[rows]).readout[:, 6:]
+            backbone.extend(tokens[rows, 6:], cache).readout, backbone.encode(plain_batch(tokens[rows])).readout[:, 6:]
         )
 
 
@@ -150,19 +153,19 @@ def test_prompts_of_different_lengths_are_told_apart():
     backbone, tokens = made("sps"), tokens_of(places=12)
     with torch.no_grad():
         for length in (11, 3, 7):
-            cache = backbone.make_cache()
+            cache = backbone.make_cache(len(tokens))
             backbone.read_prompt(tokens[:, :length], cache)
             torch.testing.assert_close(
-                backbone(tokens[:, length : length + 1], cache=cache).readout,
-                backbone(tokens[:, : length + 1]).readout[:, -1:],
+                backbone.extend(tokens[:, length : length + 1], cache).readout,
+                backbone.encode(plain_batch(tokens[:, : length + 1])).readout[:, -1:],
             )
 
 
 def test_going_back_further_than_a_window_keeps_is_refused():
     backbone = made("sps", context=LATE)
     with torch.no_grad():
-        cache = backbone.make_cache()
-        backbone(tokens_of(places=LATE), cache=cache)
+        cache = backbone.make_cache(2)
+        backbone.extend(tokens_of(places=LATE), cache)
         with pytest.raises(ValueError, match="cannot go back"):
             cache.rewind(SLACK + 3 * 32)
         assert cache.length == LATE
@@ -176,20 +179,20 @@ def test_it_can_always_come_back_to_where_it_was_held(variant, window):
     """Whether what lies between is read in one piece or by the place, and more than once."""
     backbone, tokens = made(variant, window, context=3 * LATE), tokens_of(places=3 * LATE)
     with torch.no_grad():
-        whole = backbone(tokens).readout
-        cache = backbone.make_cache()
-        backbone(tokens[:, :50], cache=cache)
+        whole = backbone.encode(plain_batch(tokens)).readout
+        cache = backbone.make_cache(len(tokens))
+        backbone.extend(tokens[:, :50], cache)
         cache.hold()
         for sizes in ([LATE + 90], [1] * (LATE + 30), [40, 1, 1, 70, 30]):
             for size in sizes:
-                backbone(torch.zeros(2, size, dtype=torch.int64), cache=cache)
+                backbone.extend(torch.zeros(2, size, dtype=torch.int64), cache)
             cache.rewind(sum(sizes) - 20)  # two steps back; the second to just where it was held
             cache.rewind(20)
-            torch.testing.assert_close(backbone(tokens[:, 50:52], cache=cache).readout, whole[:, 50:52])
+            torch.testing.assert_close(backbone.extend(tokens[:, 50:52], cache).readout, whole[:, 50:52])
             cache.rewind(2)
         at = 50
         for size in [LATE, *[1] * LATE, 7]:
-            found = backbone(tokens[:, at : at + size], cache=cache).readout
+            found = backbone.extend(tokens[:, at : at + size], cache).readout
             torch.testing.assert_close(found, whole[:, at : at + size])
             at += size
 
@@ -198,23 +201,24 @@ def test_what_refuses_to_go_back_has_not_gone_back():
     """Two windows, of which the longer one could go back so far, and the shorter one could not."""
     backbone, tokens = made("sps", 4, context=LATE).limited(41), tokens_of(places=LATE)
     with torch.no_grad():
-        cache = backbone.make_cache()
+        cache = backbone.make_cache(len(tokens))
         for at in range(69):
-            backbone(tokens[:, at : at + 1], cache=cache)
-        with pytest.raises(ValueError, match="cannot go back 33 places"):
+            backbone.extend(tokens[:, at : at + 1], cache)
+        with pytest.raises(ValueError, match="cannot go back 33 positions"):
             cache.rewind(33)
         torch.testing.assert_close(
-            backbone(tokens[:, 69:73], cache=cache).readout, backbone(tokens[:, :73]).readout[:, 69:]
+            backbone.extend(tokens[:, 69:73], cache).readout,
+            backbone.encode(plain_batch(tokens[:, :73])).readout[:, 69:],
         )
 
 
 def test_what_only_its_own_place_reads_hinders_no_going_back():
     backbone, tokens = made("sps", 0, context=LATE), tokens_of(places=LATE)
     with torch.no_grad():
-        cache = backbone.make_cache()
-        whole = backbone(tokens, cache=cache).readout
+        cache = backbone.make_cache(len(tokens))
+        whole = backbone.extend(tokens, cache).readout
         cache.rewind(LATE - 1)
-        torch.testing.assert_close(backbone(tokens[:, 1:9], cache=cache).readout, whole[:, 1:9])
+        torch.testing.assert_close(backbone.extend(tokens[:, 1:9], cache).readout, whole[:, 1:9])
 
 
 @every_variant
@@ -232,7 +236,7 @@ def test_operations_are_counted_pair_by_pair(variant, window, length):
             asks = layer < 2 or kind == predicting
             total += length * 2 * D * (D * asks + 2 * D * (kind in read) + D * asks + 3 * hidden * asks)
             for i in range(length) if asks else ():
-                total += 2 * 2 * D * sum(slot in read for slot, _ in seen_by(variant, window, kind, i))
+                total += 2 * 2 * D * sum(other in read for other, _ in seen_by(variant, window, kind, i))
     assert backbone.flops(length) == total
 
 
@@ -274,19 +278,19 @@ def test_standard_is_a_gpt():
     weights["embedding.weight"] = torch.cat((weights["embedding.weight"], torch.zeros(1, 16)))
     backbone.load_state_dict({**weights, "separated": torch.tensor(True)})
     tokens = tokens_of()
-    torch.testing.assert_close(backbone(tokens).readout, gpt(tokens).readout)
+    torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout, gpt.encode(plain_batch(tokens)).readout)
 
 
 def test_streams_part_when_it_is_time():
     backbone, tokens = made("sps", separate_from=0.4), tokens_of(rows=1)
-    backbone.at(0.39)
+    backbone.set_progress(0.39)
     assert not backbone.separated
-    torch.testing.assert_close(backbone(tokens).readout[0], from_the_paper(backbone, tokens[0])[1])
-    before = backbone(tokens).readout
-    backbone.at(0.4)
+    torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout[0], from_the_paper(backbone, tokens[0])[1])
+    before = backbone.encode(plain_batch(tokens)).readout
+    backbone.set_progress(0.4)
     assert backbone.separated
-    torch.testing.assert_close(backbone(tokens).readout[0], from_the_paper(backbone, tokens[0])[1])
-    assert not torch.allclose(backbone(tokens).readout, before)
+    torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout[0], from_the_paper(backbone, tokens[0])[1])
+    assert not torch.allclose(backbone.encode(plain_batch(tokens)).readout, before)
     assert bool(backbone.state_dict()["separated"])  # what a checkpoint is read as is kept with it
 
 
@@ -311,7 +315,7 @@ def test_the_longest_window_is_one():
     tokens = tokens_of(places=CONTEXT)
     longest, every = made("sps", CONTEXT - 2), made("double_memory")
     every.load_state_dict(longest.state_dict())
-    found, whole = longest(tokens).readout, every(tokens).readout
+    found, whole = (one.encode(plain_batch(tokens)).readout for one in (longest, every))
     torch.testing.assert_close(found[:, :-1], whole[:, :-1])
     assert not torch.allclose(found[:, -1], whole[:, -1])
     for variant in ("standard", "double_memory", "strict"):
@@ -320,4 +324,4 @@ def test_the_longest_window_is_one():
 
 def test_a_sequence_beyond_the_context_is_refused():
     with pytest.raises(ValueError, match="does not fit the context"):
-        made("sps")(tokens_of(places=CONTEXT + 1))
+        made("sps").encode(plain_batch(tokens_of(places=CONTEXT + 1)))

@@ -3,8 +3,11 @@ import json
 import pytest
 from doubles import SMALL_RUN
 
+from statewise.backbones.baseline import HasStandard
+from statewise.backbones.gpt import GPTConfig
+from statewise.backbones.two_stream import TwoStreamConfig
 from statewise.cli import main
-from statewise.objectives.base import HeadPredictor
+from statewise.objectives.predictors import CausalPredictor
 from statewise.run import Run
 from statewise.throughput import decode_speed
 
@@ -39,14 +42,22 @@ def test_a_run_is_set_against_standard(run, capsys):
     assert (found["batch"], found["prefill"], found["decode"]) == (2, 4, 3)
 
 
+def test_standard_is_the_same_size_without_the_second_stream():
+    config = TwoStreamConfig(width=24, heads=2, variant="strict", separate_from=0.5)
+    assert isinstance(config, HasStandard)
+    assert config.standard() == TwoStreamConfig(width=24, heads=2, variant="standard")
+    assert config.standard().standard() is None
+    assert not isinstance(GPTConfig(), HasStandard)
+
+
 def test_streams_that_part_while_training_have_parted(run, monkeypatch):
     """Also in a run that had not come so far: what is measured is the trained model."""
     opened = Run.open(run)
     recipe = opened.recipe()
     recipe["backbone"]["separate_from"] = 0.5
     seen = []
-    extend = HeadPredictor.extend
-    monkeypatch.setattr(HeadPredictor, "extend", lambda self, *given: seen.append(self.slots) or extend(self, *given))
+    extend = CausalPredictor.extend
+    monkeypatch.setattr(CausalPredictor, "extend", lambda one, *given: seen.append(one.streams) or extend(one, *given))
     decode_speed(recipe, opened.task_files(), 2, 4, 3, "cpu", "fp32", None)
     assert seen == [("input", "prediction")] * 4
 

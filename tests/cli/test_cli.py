@@ -1,7 +1,11 @@
 """The command as a user calls it: one process a call where that matters, in process elsewhere."""
 
 import dataclasses
+import html
 import json
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -10,8 +14,11 @@ import yaml
 from doubles import SMALL_RUN
 
 from statewise import __version__
+from statewise.building import read_recipe
 from statewise.cli import main
 from statewise.decoding import DECODERS
+from statewise.launch import Listener, check
+from statewise.recipes import recipe_text
 from statewise.run import Run
 
 TINY = [
@@ -98,6 +105,22 @@ def test_evaluate_on_a_file(capsys, runs, tmp_path):
     assert f"{path}:2: " in err
 
 
+def test_a_run_without_its_environment_is_refused(capsys, runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "next_token-1", folder)
+    (folder / "reports" / "evaluation.json").unlink()  # as if training had not come to its end
+    path = folder / "environment.json"
+    for harm, said in [
+        (path.unlink, f"{path} is missing: put it back"),
+        (lambda: path.write_text("{}"), f"{path}: device is missing"),
+    ]:
+        harm()
+        for words in (["train", "--resume", folder], ["evaluate", folder]):
+            code, _, error = called(capsys, *words)
+            assert code == 2
+            assert error.startswith(f"statewise: {said}")
+
+
 def test_generate(capsys, runs):
     code, out, _ = called(capsys, "generate", runs / "next_latent-1", "--prompt", GRAPH)
     assert code == 0
@@ -169,9 +192,13 @@ def test_greedy_and_sample_head_for_goals_too(capsys, belief):
 def test_goals_that_cannot_be_headed_for_are_named(capsys, belief, runs):
     search = ("--decoder", "goal_search")
     for run, words, message in [
-        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2"), "belief_state can"),
-        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2", "--decoder", "beam"), "belief_state can"),
-        (runs / "next_token-1", ("--prompt", GRAPH, *search), "belief_state can"),
+        (runs / "next_token-1", ("--prompt", GRAPH, "--goal", "2"), "such are models of"),
+        (
+            runs / "next_token-1",
+            ("--prompt", GRAPH, "--goal", "2", "--decoder", "beam"),
+            "such are models of",
+        ),
+        (runs / "next_token-1", ("--prompt", GRAPH, *search), "such are models of"),
         (belief, ("--prompt", "a", "--goal", "", *search), "leave --goal away"),
         (belief, ("--prompt", "a", "--goal", "z", *search), "unknown symbol 'z'"),
         (belief, ("--prompt", "a", "--goal", "a b c d e", *search), "leaves no room in the context of 6"),
@@ -205,7 +232,7 @@ def test_compare_groups_over_seeds(capsys, runs, tmp_path):
     assert (tmp_path / "report" / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "| next_latent | 2 |" in (tmp_path / "report" / "table.md").read_text()
     tests = ("--better", folders[-1], "--margin", "0.5")
-    code, out, _ = called(capsys, "compare", *folders, "--out", tmp_path / "report", *tests)
+    code, out, _ = called(capsys, "compare", *folders, "--out", tmp_path / "report", "--overwrite", *tests)
     assert code == 0
     assert "next_latent is better than next_token" in out
     assert "next_token equals, within 0.5, next_latent" in out
@@ -231,7 +258,7 @@ def test_several_seeds_run_resume_and_compare_as_a_whole(capfd, tmp_path):
 
 
 MISTAKES = [
-    (["trian"], "unknown verb 'trian': did you mean train"),
+    (["trian"], "unknown command 'trian': did you mean train"),
     (["train"], "name one recipe"),
     (["train", "path-star-smal", "--out", "x"], "did you mean path-star-small"),
     (["train", "path-star-small"], "--out is missing"),
@@ -244,7 +271,7 @@ MISTAKES = [
     (["train", "sequences-small", "--out", "x"], "--task.path FILE"),
     (["train", "sequences-small", "--task.path", "none.txt", "--out", "x"], "none.txt: No such file"),
     (["train", "--resume", "nowhere"], "nowhere is no run"),
-    (["train", "--resume", "nowhere", "--trainer.steps", "5"], "exactly as it is"),
+    (["train", "--resume", "nowhere", "--trainer.steps", "5"], "continues a run unchanged"),
     (["evaluate", "nowhere"], "nowhere is no run"),
     (["evaluate", "nowhere", "--nun", "5"], "did you mean --num"),
     (["evaluate"], "required: RUN"),
@@ -262,7 +289,7 @@ MISTAKES = [
     (["train", "path-star-small", "--out", "x", "--seed", "-1"], "seed must not be negative"),
     (["train", "path-star-small", "--out", "x", "--backbone.heads", "0"], "heads must be at least 1"),
     (["train", "path-star-small", "--out", "x", "--trainer.report_num", "0"], "report_num must be at least 1"),
-    (["train", "--resume", "nowhere", "--print_config"], "exactly as it is"),
+    (["train", "--resume", "nowhere", "--print_config"], "continues a run unchanged"),
     (["generate", "nowhere", "--prompt", "1", "--decoder", "sample", "--temperature", "{"], "temperature"),
 ]
 
@@ -294,7 +321,7 @@ def test_prompts_that_do_not_fit_are_named(capsys, runs):
 
 def test_comparing_what_cannot_be_compared(capsys, runs, tmp_path):
     one = runs / "next_token-1"
-    assert "named twice" in called(capsys, "compare", one, one, "--out", tmp_path / "r")[2]
+    assert "given twice" in called(capsys, "compare", one, one, "--out", tmp_path / "r")[2]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("notes")
     code, _, err = called(capsys, "compare", one, "--out", tmp_path / "mine")
@@ -309,6 +336,51 @@ def test_overwrite_replaces_a_run_and_nothing_else(capsys, tmp_path):
     assert code == 2
     assert "exists: choose another --out" in err
     assert called(capsys, *words, "--overwrite")[0] == 0
+
+
+def test_an_event_log_from_end_to_end(capsys, tmp_path):
+    rows = [(case + 100 * step, f"case {case}", event) for case in range(30)
+            for step, event in enumerate(["open", *["look at"] * (case % 5), "wait", "close [/b]"])]  # fmt: skip
+    path, run = tmp_path / "log.csv", tmp_path / "run"
+    path.write_text("time;case;event\n" + "".join(f"{t};{case};{event}\n" for t, case, event in sorted(rows)))
+    words = ["train", "sequences-small", *SMALL_RUN, "--task.path", path, "--task.held_out_share", "0.6",
+             "--task.column", "event", "--task.group", "case", "--task.order", "time",
+             "--trainer.steps", "20", "--trainer.evaluate_every", "10"]  # fmt: skip
+    code, out, _ = called(capsys, *words, "--out", run)
+    assert code == 0
+    before, _, after = out.partition("step 10/20")
+    assert f"{path}: CSV, column 'event', one sequence for each 'case', ordered by 'time'" in before
+    assert f"30 sequences, {len(rows)} symbols, 4 of them different" in before
+    assert "'look at' 60 (" in before
+    assert "held out: " in before
+    assert "\nbigram " in before
+    assert "\nthis model " in after
+    code, out, _ = called(capsys, "evaluate", run)
+    assert re.search(r"^always <end> +- ", out, re.M)
+    assert all(len(line) <= 80 for line in out.splitlines()[1:])
+    report = Run(run).report("evaluation")
+    assert report["continuations"][0]["prompt"]
+    assert report["hardest"][0]["nats_per_token"] >= report["easiest"][0]["nats_per_token"]
+    assert json.loads(called(capsys, "evaluate", run, "--json")[1])["baselines"] == report["baselines"]
+    code, out, _ = called(capsys, "compare", run, "--out", tmp_path / "report")
+    assert re.search(r"^bigram +- ", out, re.M)
+    page = html.unescape((tmp_path / "report" / "report.html").read_text())
+    command = re.search(r"<code>statewise (train --config .*?)</code>", page)[1]
+    assert called(capsys, *shlex.split(command))[0] == 0
+    assert Run(tmp_path / "run-again").report("evaluation") == report
+
+
+def test_a_file_that_looks_misread_is_warned_of_before_training(tmp_path):
+    path, heard = tmp_path / "mine.txt", []
+    path.write_text("".join(f"north,east,{n}\n" for n in range(9)))
+    recipe = read_recipe(recipe_text("sequences-small"), [f"--task.path={path}"])
+    check(recipe, Listener(note=heard.append, baselines=heard.append))
+    (warning,) = [line for line in heard[:-1] if line.startswith("warning: ")]
+    assert "set --task.separator ','" in warning
+    assert heard[-1]["always <end>"]["token_accuracy"] == 1.0  # every line is one symbol and the end
+    check(read_recipe(recipe_text("sequences-small"), [f"--task.path={path}", "--task.separator=,"]),
+          Listener(note=heard.append))  # fmt: skip
+    assert sum(line.startswith("warning: ") for line in heard if isinstance(line, str)) == 1
 
 
 def test_own_sequences_from_end_to_end(capsys, tmp_path):
@@ -329,4 +401,4 @@ def test_own_sequences_from_end_to_end(capsys, tmp_path):
     assert called(capsys, "generate", run, "--prompt", "3 plus 4")[0] == 0
     code, _, err = called(capsys, "evaluate", run)
     assert code == 2
-    assert "not there any more" in err
+    assert "no longer exists" in err

@@ -33,7 +33,7 @@ def test_from_text_to_a_score(text, tmp_path, capsys, monkeypatch):
     assert corpus.training.documents + corpus.held_out.documents == 60
     assert f"{len(corpus.training):,} tokens of {corpus.training.documents} documents to train on" in out
     assert out.endswith("wrote corpus\n")
-    assert "learning 280 tokens" in err
+    assert "training a tokenizer of 280 tokens" in err
     assert "encoding: " in err
     assert called(capsys, "data", "check", "corpus")[1] == (
         f"corpus: {len(corpus.training.shards) + len(corpus.held_out.shards)} shards, all as they were written\n"
@@ -97,7 +97,7 @@ def test_what_cannot_be_trained_on_costs_no_run_and_leaves_none(text, tmp_path, 
     assert called(capsys, *words, "--task.path", "corpus", "--out", "runs", "--seeds", "1")[0] == 0
     kept = {path: path.read_bytes() for folder in ("run", "runs") for path in (tmp_path / folder).rglob("*.*")
             if path.is_file()}  # fmt: skip
-    for corpus, message in (("judged", "there is none to train on"), ("flipped", "checksum does not match")):
+    for corpus, message in (("judged", "none is left to train on"), ("flipped", "checksum does not match")):
         for out in (["--out", "new"], ["--out", "run", "--overwrite"],
                     ["--out", "runs", "--overwrite", "--seeds", "1"]):  # fmt: skip
             code, _, err = called(capsys, *words, "--task.path", corpus, *out)
@@ -117,10 +117,13 @@ def test_what_cannot_be_trained_on_costs_no_run_and_leaves_none(text, tmp_path, 
         (["text", "nowhere", "--tokenizer", "bpe:270", "--out", "c"], "nowhere: no such file or folder"),
         (["text", "books", "--tokenizer", "bpe", "--out", "c"], "unknown tokenizer 'bpe'"),
         (["text", "books", "--tokenizer", "bpe:270", "--out", "books"], "books exists: choose another --out"),
-        (["text", "books", "--tokenizer", "bpe:270", "--out", "books", "--overwrite"], "is no corpus"),
+        (
+            ["text", "books", "--tokenizer", "bpe:270", "--out", "books", "--overwrite"],
+            "a.txt, which is no part of a corpus",
+        ),
         (["text", "books", "--tokenizer", "bpe:270", "--out", "c", "--document", "line"], "did you mean --documents"),
-        (["check", "books"], "books: no corpus: it has no index.json"),
-        (["chekc"], "unknown data verb 'chekc': did you mean check?"),
+        (["check", "books"], "books: not a corpus: it has no index.json"),
+        (["chekc"], "unknown data command 'chekc': did you mean check?"),
     ],
 )
 @pytest.mark.usefixtures("text")

@@ -1,4 +1,4 @@
-"""The verbs that look into a run: analyze with its probes, and embed."""
+"""The commands analyze, with its probes, and embed."""
 
 import hashlib
 import json
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from doubles import SMALL_RUN
 
+from statewise.building import read_recipe
 from statewise.cli import main
-from statewise.experiment import Experiment, read_recipe
-from statewise.objectives.base import CausalPredictor
+from statewise.loading import load_model, new_model
+from statewise.objectives.predictors import CausalPredictor
 from statewise.recipes import recipe_text
 from statewise.run import Run
 
@@ -21,14 +22,14 @@ GRAPH = "0,1|1,2|0,3|3,4|0,5|5,6/0,2="
 def run(tmp_path_factory):
     """Four steps, checkpoints at 2 and 4."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    flags = ["--task.held_out_graphs=40", "--trainer.steps=4", "--trainer.checkpoint_every=2", "--trainer.keep_every=2"]
+    flags = ["--task.held_out_graphs=40", "--trainer.steps=4", "--trainer.checkpoint_every=2", "--trainer.keep=every:2"]
     assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--trainer.precision=fp32", "--out", str(folder)]) == 0
     return folder
 
 
 @pytest.fixture
 def graphs(run, tmp_path):
-    task = Experiment.load(run).task
+    task = load_model(run).task
     path = tmp_path / "graphs.txt"
     path.write_text("".join(f"{line}\n" for line in task.lines(task.held_out(7))))
     return path
@@ -48,14 +49,12 @@ def test_probes_of_several_checkpoints_leave_every_number_and_a_picture(capsys, 
     report = Run(run).report("future-probe-checkpoint-4")
     assert report["settings"] == {
         "probe": "mlp", "hidden": 128, "steps": 5, "batch_size": 256, "learning_rate": 0.01, "seed": 0,
-        "sequences": 20, "training_sequences": 40, "checkpoints": "all", "offsets": None, "positions": 8,
+        "sequences": 20, "training_sequences": 40, "checkpoints": "all", "layer": None, "offsets": None, "positions": 8,
     }  # fmt: skip
     assert [line["step"] for line in report["details"]["lines"]] == [2, 4, None, None, None]
     assert [panel["x_title"] for panel in report["panels"]][2] == "training step"
     assert (run / "reports" / "future-probe-checkpoint-4.png").read_bytes().startswith(b"\x89PNG")
-    assert (
-        called(capsys, "analyze", run, "prompt-probe", *PROBE)[1].count("left out, since they hold the same token") == 1
-    )
+    assert called(capsys, "analyze", run, "prompt-probe", *PROBE)[1].count("positions with the same token") == 1
 
 
 def test_states_are_computed_once(capsys, run, monkeypatch):
@@ -85,31 +84,31 @@ def test_the_untrained_control_is_another_model_of_the_same_recipe(run):
             examples = subject.task.held_out(3)
             from statewise.data import collate
 
-            for model in (subject.model, subject.untrained(), *subject.checkpoints("all")):
+            for model in (subject.snapshot, subject.untrained(), *subject.checkpoints("all")):
                 found[model.label] = model.predictor.states(collate(examples)).state.numpy()
 
-    experiment = Experiment.load(run, "4")
-    experiment.analyze(Look())
+    model = load_model(run, "4")
+    model.analyze(Look())
     assert list(found) == ["step 4", "new model", "step 2"]  # step 4 came twice
     states = list(found.values())
     assert states[0].shape == states[1].shape == states[2].shape
     assert len({state.tobytes() for state in states}) == 3
-    np.testing.assert_array_equal(found["step 4"], experiment.states(experiment.batch(
-        list(experiment.task.lines(experiment.task.held_out(3))))).state.detach().numpy())  # fmt: skip
+    np.testing.assert_array_equal(found["step 4"], model.states(model.batch(
+        list(model.task.lines(model.task.held_out(3))))).state.detach().numpy())  # fmt: skip
 
 
 @pytest.mark.parametrize("share", [0.4, 0.5])
 def test_the_untrained_control_is_where_the_model_is(share):
     """Streams that have parted in the one have parted in the other."""
     flags = ["--backbone=two_stream", "--backbone.window=2", "--backbone.separate_from=0.5"]
-    experiment = Experiment.build(read_recipe(recipe_text("path-star-small"), [*SMALL_RUN, *flags]))
-    experiment.objective.at(share)
+    model = new_model(read_recipe(recipe_text("path-star-small"), [*SMALL_RUN, *flags]))
+    model.objective.set_progress(share)
 
     class Look:
         def analyze(self, subject):
-            return subject.model.predictor.slots, subject.untrained().predictor.slots
+            return subject.snapshot.predictor.streams, subject.untrained().predictor.streams
 
-    assert experiment.analyze(Look()) == ((("input", "prediction") if share == 0.5 else ("input",)),) * 2
+    assert model.analyze(Look()) == ((("input", "prediction") if share == 0.5 else ("input",)),) * 2
 
 
 @pytest.mark.parametrize(
@@ -138,30 +137,38 @@ def test_embed_writes_a_vector_a_sequence(capsys, run, graphs, tmp_path):
     code, said, _ = called(capsys, "embed", run, graphs, "--out", out, "--checkpoint", "2")
     assert code == 0
     assert "7 sequences, 7 vectors of 16" in said
-    experiment = Experiment.load(run, "2")
+    model = load_model(run, "2")
     lines = graphs.read_text().splitlines()
-    expected = experiment.states(lines).state.detach().numpy()
+    expected = model.states(lines).state.detach().numpy()
     np.testing.assert_allclose(np.load(out, allow_pickle=False), expected[:, -1], atol=1e-6)
     facts = json.loads((tmp_path / "beliefs.npy.json").read_text())
     assert (facts["shape"], facts["checkpoint"], facts["run"]) == ([7, 16], 2, str(run.resolve()))
     assert facts["input_sha256"] == hashlib.sha256(graphs.read_bytes()).hexdigest()
 
-    assert called(capsys, "embed", run, graphs, "--out", out, "--positions", "prompt", "--checkpoint", "2")[0] == 0
+    assert (
+        called(capsys, "embed", run, graphs, "--out", out, "--positions", "prompt", "--checkpoint", "2", "--overwrite")[
+            0
+        ]
+        == 0
+    )
     np.testing.assert_allclose(np.load(out), expected[:, 20], atol=1e-6)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("".join(line.partition("=")[0] + "=\n" for line in lines))
-    assert called(capsys, "embed", run, prompts, "--prompts", "--out", out, "--checkpoint", "2")[0] == 0
+    assert called(capsys, "embed", run, prompts, "--prompts", "--out", out, "--checkpoint", "2", "--overwrite")[0] == 0
     np.testing.assert_allclose(np.load(out), expected[:, 20], atol=1e-6)
 
-    assert called(capsys, "embed", run, graphs, "--out", out, "--positions", "all", "--checkpoint", "2")[0] == 0
+    assert (
+        called(capsys, "embed", run, graphs, "--out", out, "--positions", "all", "--checkpoint", "2", "--overwrite")[0]
+        == 0
+    )
     np.testing.assert_allclose(np.load(out), expected.reshape(-1, 16), atol=1e-6)
     assert np.load(tmp_path / "beliefs.offsets.npy").tolist() == list(range(0, 7 * 24 + 1, 24))
     assert json.loads((tmp_path / "beliefs.npy.json").read_text())["offsets"] == "beliefs.offsets.npy"
 
 
 def test_embed_has_a_face_in_the_library(run, graphs):
-    experiment = Experiment.load(run)
-    found = experiment.embed(graphs, positions="all")
+    model = load_model(run)
+    found = model.embed(graphs, positions="all")
     assert found.vectors.shape == (7 * 24, 16)
     assert found.offsets[-1] == 7 * 24
 
@@ -170,7 +177,7 @@ def test_embed_has_a_face_in_the_library(run, graphs):
     ("text", "words", "message"),
     [
         (f"{GRAPH}0,1,2\n{GRAPH}0,1\n", [], ":2: "),
-        (f"{GRAPH}0,1,2\n", ["--of", "suffix"], "belief_state has them"),
+        (f"{GRAPH}0,1,2\n", ["--of", "suffix"], "reads backwards as well: such are models of"),
         (f"{GRAPH}0,1,2\n", ["--checkpoint", "9"], "no checkpoint of step 9"),
         (f"{GRAPH}\n1|x\n", ["--prompts"], ":2: unknown symbol 'x'"),
         (f"{GRAPH}\n{GRAPH}0,1,2,3,4\n", ["--prompts"], ":2: 26 tokens, but there must be 1 to 24"),
@@ -190,5 +197,5 @@ def test_mistakes_in_embed(capsys, run, tmp_path, text, words, message):
 
 def test_embed_says_where_it_cannot_write(capsys, run, graphs, tmp_path):
     assert "must end in .npy" in called(capsys, "embed", run, graphs, "--out", tmp_path / "x.txt")[2]
-    assert "no such folder" in called(capsys, "embed", run, graphs, "--out", tmp_path / "none" / "x.npy")[2]
+    assert "there is no folder" in called(capsys, "embed", run, graphs, "--out", tmp_path / "none" / "x.npy")[2]
     assert "none.txt: No such file" in called(capsys, "embed", run, "none.txt", "--out", tmp_path / "x.npy")[2]

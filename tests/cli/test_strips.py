@@ -1,4 +1,4 @@
-"""The verbs for action models, as a user calls them."""
+"""The commands for action models, as a user calls them."""
 
 import json
 import shutil
@@ -109,7 +109,7 @@ def test_learning_goes_on_only_where_it_may(capsys, folder):
     words = ("learn", folder / "train.csv", "--atoms", "3", *QUICK, "--out", folder / "learned")
     code, _, err = called(capsys, *words)
     assert code == 2
-    assert "holds a learned model already" in err
+    assert "exists: choose another --out, or give --overwrite" in err
     again = ("learn", folder / "train.csv", "--atoms", "3", "--restarts", "1", "--steps", "250", "--out",
              folder / "learned-2")  # fmt: skip
     assert called(capsys, *again)[0] == 0
@@ -137,7 +137,7 @@ def test_lifted_learning_is_good_for_other_sizes(capsys, folder, tmp_path):
 @pytest.mark.skipif(not installed(), reason="no planner is installed")
 def test_planning_and_pddl(capsys, folder, tmp_path):
     code, out, _ = called(
-        capsys, "export", folder / "learned", "--pddl", tmp_path / "out.pddl", "--names-from", "simple"
+        capsys, "export", folder / "learned", "--out", tmp_path / "out.pddl", "--names-from", "simple"
     )
     assert code == 0
     assert "(:predicates" in (tmp_path / "out.pddl").read_text()
@@ -161,25 +161,25 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["learn", "pos.csv", "--out", "x"], "no negative traces"),
         (["learn", "gap.csv", "--out", "x"], "gap.csv:4: trace 1 goes on here after a gap"),
         (["learn", "late.csv", "--out", "x"], "late.csv:3: label 1 on an action that is not the last"),
-        (["learn", "train.csv", "--atoms", "0", "--out", "x"], "atoms must be 1 or more"),
+        (["learn", "train.csv", "--atoms", "0", "--out", "x"], "atoms must be at least 1"),
         (["learn", "train.csv", "--atoms", "many", "--out", "x"], "a number or auto, not 'many'"),
         (["learn", "train.csv", "--atomz", "3", "--out", "x"], "did you mean --atoms"),
-        (["learn", "train.csv", "--lifted", "--noise", "0.7", "--out", "x"], "noise must be a share"),
-        (["learn", "train.csv", "--lifted", "--atoms", "3", "--out", "x"], "do not go with --lifted"),
+        (["learn", "train.csv", "--lifted", "--noise", "0.7", "--out", "x"], "noise must be at least 0 and below 0.5"),
+        (["learn", "train.csv", "--lifted", "--atoms", "3", "--out", "x"], "--lifted finds and pools predicates"),
         (["show", "binary"], "binary: not a model: byte 0 is no UTF-8 text"),
         (["evaluate", "learned", "--traces", "odd.csv"], "odd.csv:2: 'd' is no action of the model"),
         (["evaluate", "learned"], "--traces FILE, --against REFERENCE"),
         (["verify", "learned", "--against", "ferry:2"], "written ferry:PORTSxCARS"),
         (["verify", "learned", "--against", "ferry:2x1"], "different actions"),
         (["verify", "nowhere", "--against", "simple"], "nowhere"),
-        (["verify", "learned", "--against", "simple", "--seconds", "0"], "--seconds must be more than 0"),
+        (["verify", "learned", "--against", "simple", "--seconds", "0"], "--seconds must be above 0"),
         (["traces", "blocksword:3", "--num", "5", "--out", "x.csv"], "is no domain; known are simple, "),
         (["traces", "--num", "5", "--out", "x.csv"], "name a domain"),
         (["traces", "simple", "--num", "1000", "--max-length", "10", "--out", "x.csv"], "not enough unique negative"),
         (["plan", "learned"], "--goal ATOM,ATOM or --problem"),
         (["show", "learned", "--trace", "a z"], "z"),
         (["reproduce", "table2", "--out", "x"], "choices: table1"),
-        (["reproduce", "table1", "--sizes", "5,x", "--out", "x"], "whole numbers"),
+        (["reproduce", "table1", "--sizes", "5,x", "--out", "x"], "must be numbers from 1"),
         (["learned"], "did you mean learn"),
     ],
 )
@@ -197,20 +197,20 @@ def test_bad_input_is_answered_in_the_users_words(capsys, folder, monkeypatch, w
 
 
 def test_reproduction_goes_on_where_it_was(capsys, tmp_path, monkeypatch):
-    from statewise.strips import reproduce
+    from statewise.strips import reproduction
 
     ran = []
 
     def quick(cell):
         ran.append(cell.name)
-        exact = dict.fromkeys(reproduce.NOTIONS, "equivalent")
+        exact = dict.fromkeys(reproduction.NOTIONS, "equivalent")
         return {
-            "cell": cell.name, **reproduce.asdict(cell), "true_atoms": 3, "mean_test": 0.9, "seconds": 1.0,
+            "cell": cell.name, **reproduction.asdict(cell), "true_atoms": 3, "mean_test": 0.9, "seconds": 1.0,
             "single": {"train": [1.0], "test": [0.9], "best": 0, "best_equivalent": exact},
             "pooled": {"test": 1.0, "atoms": 3, "equivalent": exact},
         }  # fmt: skip
 
-    monkeypatch.setattr(reproduce, "run_cell", quick)
+    monkeypatch.setattr(reproduction, "run_cell", quick)
     words = ("reproduce", "table1", "--domains", "simple", "--jobs", "1", "--out", tmp_path)
     assert called(capsys, *words, "--sizes", "50")[0] == 0
     code, out, _ = called(capsys, *words, "--sizes", "50,100")

@@ -1,4 +1,4 @@
-"""The verbs score and lm-eval."""
+"""The commands score and lm-eval."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys, monkeyp
     code, out, err = called(capsys, "score", run, questions)
     assert code == 0
     assert "accuracy_per_byte" in out
-    assert "guessing: 0.4167" in out
+    assert "chance: 0.4167" in out
     assert "5/5 texts" in err
     assert "of 2 questions are longer than the context" in err
     kept = Run(run).report("score-asked")
@@ -75,7 +75,7 @@ def test_a_run_without_text_has_no_likelihood_of_any(tmp_path, questions, capsys
     assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--out", str(tmp_path / "run")]) == 0
     code, _, err = called(capsys, "score", tmp_path / "run", questions)
     assert code == 2
-    assert "the tasks text and stories make models that do" in err
+    assert "such are the tasks stories and text" in err
 
 
 @pytest.mark.parametrize(("encoding", "code"), [("plain", 0), ("fill_in_the_middle", 2)])

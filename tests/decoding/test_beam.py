@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,17 +8,18 @@ from doubles import JointPredictor, MarkovPredictor, spread_weights, tiny_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.experiment import make_decoder
+from statewise.building import make_decoder
+from statewise.decoding.base import Request
 
 
 def search(predictor, prompt, limit, end=None, goal=None, **fields):
     goal = None if goal is None else np.array(goal)
-    return make_decoder("beam", **fields).search(predictor, np.array(prompt), limit=limit, end=end, goal=goal)
+    return make_decoder("beam", **fields).search(predictor, Request([np.array(prompt)], limit, end, goal))
 
 
 def next_log_probs(predictor, prompt, goal, tokens):
     prefix = torch.tensor([[*prompt, *tokens]])
-    logits = predictor.start(prefix)[1] if goal is None else predictor.start_towards(prefix, torch.tensor(goal))[1]
+    logits = predictor.start(prefix)[1] if goal is None else predictor.start_with_goal(prefix, torch.tensor(goal))[1]
     log_probs = logits[0].log_softmax(-1)
     return log_probs.tolist()
 
@@ -83,7 +85,7 @@ TABLE = torch.tensor([[0.0, 0.6, 0.4], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0]])
 
 
 def test_it_sees_past_the_first_step():
-    (greedy,) = make_decoder("greedy").decode(MarkovPredictor(TABLE), np.array([[0]]), limit=2, end=None)
+    (greedy,) = make_decoder("greedy").decode(MarkovPredictor(TABLE), Request([np.array([0])], 2))
     assert greedy.tokens.tolist() == [1, 0]
     assert search(MarkovPredictor(TABLE), [0], 2, beams=1)[0].tokens.tolist() == [1, 0]
     best, *others = search(MarkovPredictor(TABLE), [0], 2, beams=2)
@@ -100,9 +102,9 @@ def test_it_stops_when_ended_sequences_hold_all_places():
     class Counting(MarkovPredictor):
         steps = 0
 
-        def extend(self, cursor, tokens):
+        def extend(self, cursor, tokens, counts=None):
             self.steps += 1
-            return super().extend(cursor, tokens)
+            return super().extend(cursor, tokens, counts)
 
     predictor = Counting(torch.tensor([[0.05, 0.05, 0.9]] * 3))
     assert [one.tokens.tolist() for one in search(predictor, [0], 20, end=2, beams=2)] == [[2], [0, 2]]
@@ -110,7 +112,7 @@ def test_it_stops_when_ended_sequences_hold_all_places():
 
 
 def test_a_goal_needs_a_model_that_can_head_for_one():
-    with pytest.raises(ValueError, match="belief_state can"):
+    with pytest.raises(ValueError, match="needs a model that can head for it"):
         search(MarkovPredictor(TABLE), [0], 2, goal=[1])
     with pytest.raises(ValueError, match="beams must be at least 1, not 0"):
         make_decoder("beam", beams=0)
@@ -119,10 +121,9 @@ def test_a_goal_needs_a_model_that_can_head_for_one():
 @pytest.mark.parametrize("decoder", ["greedy", "sample", "beam"])
 def test_exact_completions_never_end_early(decoder):
     table = torch.tensor([[0.1, 0.2, 0.7], [0.2, 0.1, 0.7], [0.5, 0.4, 0.1]])
-    asked = {"limit": 4, "end": 2}
-    prompts = np.array([[0], [1]])
+    asked = Request(np.array([[0], [1]]), 4, 2)
     made = make_decoder(decoder)
-    assert all(len(one.tokens) < 4 for one in made.decode(MarkovPredictor(table), prompts, **asked)[:1])
-    for one in made.decode(MarkovPredictor(table), prompts, exact=True, **asked):
+    assert all(len(one.tokens) < 4 for one in made.decode(MarkovPredictor(table), asked)[:1])
+    for one in made.decode(MarkovPredictor(table), replace(asked, exact=True)):
         assert len(one.tokens) == 4
         assert 2 not in one.tokens

@@ -7,26 +7,24 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from doubles import JointPredictor, MarkovPredictor, spread_weights, tiny_objective, tiny_two_stream
+from doubles import JointPredictor, MarkovPredictor, Remembered, spread_weights, tiny_objective, tiny_two_stream
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from statewise.decoding.base import GoalScorer
-from statewise.experiment import make_decoder
-from statewise.nn.stream_cache import SLACK
+from statewise.building import make_decoder
+from statewise.decoding.base import Request
+from statewise.decoding.predictor import GoalScorer
+from statewise.nn.cache import SLACK
 from statewise.objectives.belief_state import GoalPredictor
 
 NOTHING = np.zeros(0, np.int64)
 
 
 def search(predictor, prompt, goal=None, limit=None, end=None, **fields):
-    room = predictor.context - len(prompt) - len([] if goal is None else goal)
+    room = max(1, predictor.context - len(prompt) - len([] if goal is None else goal))
     return make_decoder("goal_search", **fields).search(
         predictor,
-        np.array(prompt),
-        limit=room if limit is None else limit,
-        end=end,
-        goal=None if goal is None else np.array(goal),
+        Request([np.array(prompt)], room if limit is None else limit, end, None if goal is None else np.array(goal)),
     )
 
 
@@ -36,7 +34,7 @@ def algorithm_1(predictor, prompt, goal, limit, end, rollouts):
     @functools.cache
     def log_probs(*tokens):
         prefix = torch.tensor([[*prompt, *tokens]])
-        return predictor.start_towards(prefix, torch.tensor(NOTHING if goal is None else goal))[1][0].log_softmax(-1)
+        return predictor.start_with_goal(prefix, torch.tensor(NOTHING if goal is None else goal))[1][0].log_softmax(-1)
 
     numbers = itertools.count()
     queue = [(0.0, next(numbers), [])]
@@ -57,7 +55,7 @@ def algorithm_1(predictor, prompt, goal, limit, end, rollouts):
 
 
 def goal_score(predictor, prompt, goal, tokens):
-    cursor, _ = predictor.start_towards(torch.tensor([[*prompt, *tokens]]), torch.tensor(goal))
+    cursor, _ = predictor.start_with_goal(torch.tensor([[*prompt, *tokens]]), torch.tensor(goal))
     return float(predictor.score_goal(cursor, torch.tensor(goal)))
 
 
@@ -80,7 +78,7 @@ class Indifferent:
     """Finds all candidates equally good, so that they stay in the order in which they were found."""
 
     def score_goal(self, cursor, goal):
-        return torch.zeros(len(cursor[0] if isinstance(cursor, list) else cursor.recent))
+        return torch.zeros(len(cursor.rows if isinstance(cursor, Remembered) else cursor.recent))
 
     def score_ending(self, sequences, count, head):
         return torch.zeros(len(sequences))
@@ -171,7 +169,7 @@ def test_a_window_is_no_bar_to_going_back_to_the_prompt(has_goal):
 @pytest.mark.parametrize("end", [None, 0, 1])
 def test_equal_branches_are_taken_in_the_order_in_which_they_were_found(batch, end):
     class Even(Indifferent, MarkovPredictor, GoalScorer):
-        def start_towards(self, prompts, goal):
+        def start_with_goal(self, prompts, goal, counts=None):
             return self.start(prompts)
 
     predictor = Even(torch.full((3, 3), 1 / 3), context=5)  # every token is as likely as any other
@@ -190,13 +188,13 @@ def test_a_model_that_knows_its_goal_gets_there():
     assert best.log_probability == pytest.approx(np.log(0.8), abs=1e-3)
     assert search(predictor, [0], rollouts=5, score="next")[0].tokens.tolist() == [1, 1, 1]
     assert [one.tokens.tolist() for one in make_decoder("goal_search", rollouts=5).decode(
-        predictor, np.array([[0], [0]]), limit=2, end=None, goal=np.array([3]))] == [[2, 2], [2, 2]]  # fmt: skip
+        predictor, Request(np.array([[0], [0]]), 2, goal=np.array([3])))] == [[2, 2], [2, 2]]  # fmt: skip
 
 
 def test_a_beam_may_make_the_candidates():
     predictor, prompt, goal = JointPredictor.drawn(4, vocabulary=3, length=7), [1], [0, 2]
     found = search(predictor, prompt, goal, end=1, rollouts=6, candidates_from="beam")
-    beam = make_decoder("beam", beams=6).search(predictor, np.array(prompt), limit=4, end=1, goal=np.array(goal))
+    beam = make_decoder("beam", beams=6).search(predictor, Request([np.array(prompt)], 4, 1, np.array(goal)))
     assert {tuple(one.tokens) for one in found} == {tuple(one.tokens) for one in beam}
     slow = [(one.tokens.tolist(), one.log_probability) for one in beam]
     assert_scored(found, slow, lambda tokens: goal_score(predictor, prompt, goal, tokens))
@@ -209,13 +207,13 @@ def test_few_positions_are_read_more_than_once():
     read = {"starts": 0, "steps": 0}
 
     class Counting(GoalPredictor):
-        def start_towards(self, prompts, goal):
+        def start_with_goal(self, prompts, goal, counts=None):
             read["starts"] += 1
-            return super().start_towards(prompts, goal)
+            return super().start_with_goal(prompts, goal, counts)
 
-        def extend(self, cursor, tokens):
+        def extend(self, cursor, tokens, counts=None):
             read["steps"] += 1
-            return super().extend(cursor, tokens)
+            return super().extend(cursor, tokens, counts)
 
     search(Counting(model), [1, 2], [3, 4, 5], 10, rollouts=32, batch=8)
     assert read["starts"] == 2  # one to find candidates, one to judge them
@@ -249,5 +247,5 @@ def test_what_cannot_be_searched_is_named():
         with pytest.raises(ValueError, match=f"score {score} is for a search without a goal"):
             search(predictor, [0], [1], score=score)
     for goal in (None, [1]):
-        with pytest.raises(ValueError, match="belief_state can"):
+        with pytest.raises(ValueError, match=r"goal.* needs a model that can"):
             search(MarkovPredictor(torch.full((3, 3), 1 / 3)), [0], goal)

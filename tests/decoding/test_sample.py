@@ -5,8 +5,9 @@ from doubles import MarkovPredictor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.building import make_decoder
 from statewise.decoding import DECODERS
-from statewise.experiment import make_decoder
+from statewise.decoding.base import Request
 
 # 0 goes to 1 or 2; 1 goes to 3; 2 goes to 0; 3 ends.
 TABLE = torch.tensor([[0.0, 0.6, 0.4, 0.0], [0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
@@ -14,7 +15,7 @@ END = 3
 
 
 def decode(decoder, prompts, limit=8, end=END, **fields):
-    return make_decoder(decoder, **fields).decode(MarkovPredictor(TABLE), np.array(prompts), limit=limit, end=end)
+    return make_decoder(decoder, **fields).decode(MarkovPredictor(TABLE), Request(np.array(prompts), limit, end))
 
 
 def test_greedy_takes_the_likeliest_and_stops_at_the_end():
@@ -59,8 +60,7 @@ def test_cuts_keep_exactly_the_tokens_they_name(seed, top_p, top_k):
         allowed.append(token)
         mass += float(probabilities[token])
     decoder = make_decoder("sample", top_p=top_p, top_k=top_k, seed=seed)
-    decoder.begin()
-    drawn = {int(decoder.choose(logits)) for _ in range(40)}
+    drawn = {int(decoder.choose(logits, np.zeros(1, int), np.array([place]))) for place in range(40)}
     assert drawn <= set(allowed)
 
 
@@ -79,7 +79,7 @@ def test_the_same_seed_draws_the_same():
         ("sample", {"temprature": 1.0}, "did you mean temperature"),
         ("greedy", {"temperature": 1.0}, "decoder greedy has no field 'temperature'"),
         ("sample", {"temperature": 0.0}, "use --decoder greedy for 0"),
-        ("sample", {"top_p": 0.0}, "top_p must lie"),
+        ("sample", {"top_p": 0.0}, "top_p must be above 0 and at most 1"),
         ("sample", {"top_k": 0}, "top_k must be at least 1"),
         ("sample", {"top_k": "many"}, "top_k"),
     ],

@@ -4,6 +4,7 @@ import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
 
+from statewise.backbones.base import plain_batch
 from statewise.nn.block import BlockConfig, rotary_angles, rotate
 
 CHOICES = list(itertools.product(["rms", "layer"], ["rope", "learned"], ["swiglu", "gelu", "relu"], [False, True]))
@@ -15,12 +16,12 @@ def test_every_choice_is_causal_and_cacheable(norm, positions, mlp, bias):
     spread_weights(model)
     tokens = torch.randint(0, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        whole = model(tokens).state
-        cache = model.make_cache()
-        pieces = [model(piece, cache=cache).state for piece in tokens.split([4, 1, 3, 1], dim=1)]
+        whole = model.encode(plain_batch(tokens)).state
+        cache = model.make_cache(len(tokens))
+        pieces = [model.extend(piece, cache).state for piece in tokens.split([4, 1, 3, 1], dim=1)]
         changed = tokens.clone()
         changed[:, 6] = (changed[:, 6] + 1) % VOCABULARY
-        other = model(changed).state
+        other = model.encode(plain_batch(changed)).state
     torch.testing.assert_close(torch.cat(pieces, 1), whole)
     torch.testing.assert_close(other[:, :6], whole[:, :6])
     assert not torch.allclose(other[:, 6:], whole[:, 6:])
@@ -43,9 +44,9 @@ def test_rotation_keeps_lengths_and_depends_on_distance_alone():
 def test_dropout_acts_in_training_alone():
     model = tiny_gpt(dropout=0.5)
     tokens = torch.zeros(1, 5, dtype=torch.int64)
-    assert not torch.equal(model(tokens).state, model(tokens).state)
+    assert not torch.equal(model.encode(plain_batch(tokens)).state, model.encode(plain_batch(tokens)).state)
     model.eval()
-    assert torch.equal(model(tokens).state, model(tokens).state)
+    assert torch.equal(model.encode(plain_batch(tokens)).state, model.encode(plain_batch(tokens)).state)
 
 
 def test_impossible_shapes_are_refused():
@@ -54,7 +55,7 @@ def test_impossible_shapes_are_refused():
     with pytest.raises(ValueError, match="even head width"):
         BlockConfig(width=15, heads=3)
     with pytest.raises(ValueError, match=f"context of {CONTEXT}"):
-        tiny_gpt()(torch.zeros(1, CONTEXT + 1, dtype=torch.int64))
+        tiny_gpt().encode(plain_batch(torch.zeros(1, CONTEXT + 1, dtype=torch.int64)))
 
 
 def test_expansion_counts_parameters():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from statewise.nn.attention import attend
 from statewise.nn.blockwise import attend_blockwise
+from statewise.nn.masks import Documents
 from statewise.nn.stream_attention import attend_dense, attend_flex, attend_streams
 from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, stream_mask
 
@@ -67,7 +68,7 @@ def test_blocks_and_the_dense_mask_are_the_definition(seed, places, streams, rea
     slow = from_the_definition(*tensors, streams, reach, documents)
     weight = torch.randn(slow.shape, generator=generator, dtype=torch.float64)
     wanted = torch.autograd.grad((slow * weight).sum(), tensors)
-    options = {"streams": streams, "reach": reach, "documents": documents}
+    options = {"streams": streams, "reach": reach, "documents": None if documents is None else Documents(documents)}
     for fast in (attend_blockwise(*tensors, **options, block=block), attend_dense(*tensors, **options)):
         torch.testing.assert_close(fast, slow)
         for got, expected in zip(torch.autograd.grad((fast * weight).sum(), tensors), wanted):
@@ -82,7 +83,11 @@ def test_flex_is_the_dense_mask(streams, reach, packed):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 2, len(streams), 150, 16, generator=generator)
     key, value = (torch.randn(2, 2, 2, 150, 16, generator=generator) for _ in range(2))
-    options = {"streams": streams, "reach": reach, "documents": documents_of(generator, 2, 150) if packed else None}
+    options = {
+        "streams": streams,
+        "reach": reach,
+        "documents": Documents(documents_of(generator, 2, 150)) if packed else None,
+    }
     torch.testing.assert_close(
         attend_flex(query, key, value, **options), attend_dense(query, key, value, **options), rtol=1e-4, atol=1e-5
     )
@@ -106,6 +111,6 @@ def test_plain_attention_within_documents_is_the_one_stream_case():
     tensors = [torch.randn(2, 2, 20, 8, generator=generator) for _ in range(3)]
     documents = documents_of(generator, 2, 20)
     mask = stream_mask((INPUT,), 20, Reach(None, -1), documents)[..., :20]
-    torch.testing.assert_close(attend(*tensors, documents=documents), attend(*tensors, mask=mask))
-    some = attend(*tensors, documents=documents, dropout=0.5)  # dropout needs the mask written out
+    torch.testing.assert_close(attend(*tensors, documents=Documents(documents)), attend(*tensors, mask=mask))
+    some = attend(*tensors, documents=Documents(documents), dropout=0.5)  # dropout needs the mask written out
     assert some.shape == tensors[0].shape

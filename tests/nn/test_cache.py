@@ -7,13 +7,14 @@ from statewise.nn.cache import KeyValueCache
 def fill(cache, start, n, rows=3):
     numbers = torch.arange(start, start + n).float()
     key = (torch.arange(rows).float()[:, None] * 1000 + numbers)[:, None, :, None].expand(rows, 1, n, 2)
-    got = [cache.append(layer, key + 0.25 * layer, -key) for layer in range(2)]
-    cache.advance(n)
+    cache.begin(n)
+    got = [cache.append_keys(layer, key + 0.25 * layer, -key) for layer in range(2)]
+    cache.advance()
     return got
 
 
 def test_extends_rewinds_and_grows():
-    cache = KeyValueCache(layers=2)
+    cache = KeyValueCache(3, layers=2)
     fill(cache, 0, 3)
     keys, values = fill(cache, 3, 100)[1]  # more than was set aside at first
     assert keys.shape == (3, 1, 103, 2)
@@ -27,7 +28,7 @@ def test_extends_rewinds_and_grows():
 
 
 def test_sets_no_more_aside_than_there_will_ever_be():
-    cache = KeyValueCache(layers=2, most=70)
+    cache = KeyValueCache(3, layers=2, most=70)
     fill(cache, 0, 40)
     held = cache.contents()[0].untyped_storage().nbytes()
     assert held == 2 * 3 * 70 * 2 * 4  # keys and values, rows, positions, width, bytes
@@ -38,22 +39,24 @@ def test_sets_no_more_aside_than_there_will_ever_be():
 
 
 def test_more_may_be_read_behind_what_is_kept():
-    cache, plain = KeyValueCache(layers=2, most=9), KeyValueCache(layers=2)
+    cache, plain = KeyValueCache(2, layers=2, most=9), KeyValueCache(2, layers=2)
     drawn = torch.Generator().manual_seed(0)
     for new, more in ((3, 2), (1, 5), (4, 1), (1, 30)):
         parts = [torch.randn(2, 3, n, 4, generator=drawn) for n in (new, new, more, more)]
+        for one in (cache, plain):
+            one.begin(new)
         for layer in range(2):
-            found = cache.append(layer, parts[0], parts[1], (parts[2], parts[3]))
-            for got, kept, behind in zip(found, plain.append(layer, parts[0], parts[1]), parts[2:]):
+            found = cache.append(layer, parts[:2], parts[2:])
+            for got, kept, behind in zip(found, plain.append(layer, parts[:2]), parts[2:]):
                 torch.testing.assert_close(got, torch.cat((kept, behind), dim=2))
         for one in (cache, plain):
-            one.advance(new)
+            one.advance()
     for one, other in zip(cache.contents(), plain.contents()):
         torch.testing.assert_close(one, other)
 
 
 def test_reorders_rows_and_may_repeat_them():
-    cache = KeyValueCache(layers=2)
+    cache = KeyValueCache(3, layers=2)
     fill(cache, 0, 2)
     cache.reorder(torch.tensor([2, 0, 0, 1]))
     keys, _ = fill(cache, 7, 1, rows=4)[0]

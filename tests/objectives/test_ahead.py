@@ -5,7 +5,9 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
+from statewise.backbones.base import plain_batch
 from statewise.objectives import OBJECTIVES
+from statewise.types import LacksPower
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -26,32 +28,32 @@ def mean(values):
 
 def multi_token_twin(objective, batch):
     """Every head is a GPT of its own that shares all but its last block."""
-    trunk = objective.backbone.trunk(batch.tokens, documents=batch.documents)
+    trunk = objective.backbone.trunk(batch)
     states = [objective.backbone.last(trunk).readout, *(branch(trunk) for branch in objective.branches)]
     return [mean([F.cross_entropy(objective.backbone.logits(state[b, t]), batch.tokens[b, target])
                   for b, t, target in targets(batch, steps)]) for steps, state in enumerate(states)]  # fmt: skip
 
 
 def joint_twin(objective, batch):
-    """Fetch one position and one slot at a time."""
+    """Fetch one position, and of it one place, at a time."""
     fetch, backbone, tokens = objective.fetch, objective.backbone, batch.tokens
-    states = backbone(tokens, documents=batch.documents).state
+    states = backbone.encode(plain_batch(tokens, batch.documents)).state
     width, heads = backbone.width, fetch.heads
     size = width // heads
     found = []
     for steps in range(objective.config.horizon + 1):
         losses = []
         for b, t, target in targets(batch, steps):
-            slots = [fetch.mix_norm(backbone.embed(tokens[b, t + i]) + fetch.gamma * states[b, t])
+            places = [fetch.mix_norm(backbone.embed(tokens[b, t + i]) + fetch.gamma * states[b, t])
                      for i in range(steps + 1)]  # fmt: skip
-            qkv = [fetch.inward(slot).view(3, heads, size) for slot in slots]
+            qkv = [fetch.in_proj(place).view(3, heads, size) for place in places]
             seen = []
             for head in range(heads):
                 scores = torch.stack([(qkv[steps][0, head] @ qkv[i][1, head]) / size**0.5 + fetch.bias[head, steps, i]
                                       for i in range(steps + 1)])  # fmt: skip
                 weights = scores.softmax(0)
                 seen.append(sum(weights[i] * qkv[i][2, head] for i in range(steps + 1)))
-            out = fetch.outward(torch.cat(seen)) + (states[b, t] if steps else 0)
+            out = fetch.out_proj(torch.cat(seen)) + (states[b, t] if steps else 0)
             losses.append(F.cross_entropy(backbone.logits(fetch.norm(out)), tokens[b, target]))
         found.append(mean(losses))
     return found
@@ -82,7 +84,25 @@ def test_the_first_head_is_the_plain_model():
     objective = tiny_objective("multi_token", horizon=2)
     batch = random_batch()
     torch.testing.assert_close(objective.predictor().logits(batch), objective.backbone.logits(
-        objective.backbone(batch.tokens).readout))  # fmt: skip
+        objective.backbone.encode(plain_batch(batch.tokens)).readout))  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["apart", "packed"])
+def test_the_state_of_multi_token_is_what_all_its_heads_read(packed):
+    objective = tiny_objective("multi_token", backbone={"layers": 3}, horizon=2)
+    spread_weights(objective)
+    batch = pack(random_batch()) if packed else random_batch()
+    read = []
+    heads = [objective.backbone.blocks[-1], *(branch.block for branch in objective.branches)]
+    handles = [head.register_forward_pre_hook(lambda _, given: read.append(given[0])) for head in heads]
+    objective(batch)
+    for handle in handles:
+        handle.remove()
+    hidden = objective.predictor().states(batch)
+    assert len(read) == 3
+    for given in read:
+        torch.testing.assert_close(hidden.state, given)
+    torch.testing.assert_close(hidden.readout, objective.backbone.encode(batch).readout)
 
 
 def test_a_backbone_that_cannot_branch_is_refused():
@@ -90,7 +110,7 @@ def test_a_backbone_that_cannot_branch_is_refused():
         pass
 
     kind = OBJECTIVES["multi_token"]
-    with pytest.raises(ValueError, match="gpt"):
+    with pytest.raises(LacksPower, match="multi_token needs a backbone whose last block can be replicated"):
         kind(kind.Config(), lambda **_: Whole())
 
 
@@ -106,7 +126,7 @@ def test_teacherless_sees_no_token_of_the_answer():
     spread_weights(objective)
     batch = random_batch()
     blotted = torch.where(batch.scored, objective.filler, batch.tokens)
-    logits = objective.backbone.logits(objective.backbone(blotted).readout)[..., : objective.filler]
+    logits = objective.backbone.logits(objective.backbone.encode(plain_batch(blotted)).readout)[..., : objective.filler]
     expected = [
         F.cross_entropy(logits[b, t], batch.tokens[b, t + 1])
         for b in range(len(blotted))
@@ -122,13 +142,13 @@ def test_teacherless_answers_in_one_pass_whatever_it_is_told():
     predictor, backbone = objective.predictor(), objective.backbone
     prompts = random_batch(prompts=False).tokens[:, :4]
     calls = []
-    handle = backbone.register_forward_hook(lambda *_: calls.append(1))
+    handle = backbone.blocks[0].register_forward_hook(lambda *_: calls.append(1))
     cursor, first = predictor.start(prompts)
     steps = [first, *(predictor.extend(cursor, torch.randint(0, 11, (4, 1)))[:, 0] for _ in range(5))]
     handle.remove()
     assert len(calls) == 2
     filled = torch.cat((prompts, torch.full((4, 5), objective.filler)), 1)
-    expected = backbone.logits(backbone(filled).readout)[:, 3:, : objective.filler]
+    expected = backbone.logits(backbone.encode(plain_batch(filled)).readout)[:, 3:, : objective.filler]
     torch.testing.assert_close(torch.stack(steps, 1), expected)
     with pytest.raises(ValueError, match="prompt"):
         predictor.rewind(cursor, 6)
@@ -143,5 +163,5 @@ def test_a_borrowed_embedding_is_no_parameter_of_its_own():
     tokens = torch.randint(0, 11, (2, 5))
     assert guest.embed(tokens).data_ptr() != owner.embed(tokens).data_ptr()
     torch.testing.assert_close(guest.embed(tokens), owner.embed(tokens))
-    guest(tokens).state.sum().backward()
+    guest.encode(plain_batch(tokens)).state.sum().backward()
     assert owner.embedding.weight.grad.abs().max() > 0

@@ -5,6 +5,7 @@ import torch
 from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objective
 from torch.nn import functional as F
 
+from statewise.backbones.base import plain_batch
 from statewise.objectives import pair_loss as pair_loss_module
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -30,7 +31,7 @@ def slow_twin(objective, batch):
     following, previous = [], []
 
     def encode(encoder, tokens, empty):
-        return encoder(tokens[None] if len(tokens) else torch.tensor([[empty]])).state[0, -1]
+        return encoder.encode(plain_batch(tokens[None] if len(tokens) else torch.tensor([[empty]]))).state[0, -1]
 
     for tokens, prompt in documents_of(batch):
         T = len(tokens)
@@ -190,29 +191,33 @@ def goal_fixture():
 
 def directly(objective, prefix, suffix):
     """(2, V) log-probabilities, both encoders run afresh."""
-    f = objective.prefix_encoder(prefix[None] if len(prefix) else torch.tensor([[objective.begin]])).state[0, -1]
-    b = objective.suffix_encoder(suffix.flip(0)[None] if len(suffix) else torch.tensor([[objective.end]])).state[0, -1]
+    f = objective.prefix_encoder.encode(
+        plain_batch(prefix[None] if len(prefix) else torch.tensor([[objective.begin]]))
+    ).state[0, -1]
+    b = objective.suffix_encoder.encode(
+        plain_batch(suffix.flip(0)[None] if len(suffix) else torch.tensor([[objective.end]]))
+    ).state[0, -1]
     return whole_head(objective.head, torch.cat((f, b))).log_softmax(-1)
 
 
 def test_predictions_towards_a_goal_know_it():
     objective, predictor, rows = goal_fixture()
     goal = torch.tensor([4, 7, 1])
-    cursor, logits = predictor.start_towards(rows[:, :3], goal)
+    cursor, logits = predictor.start_with_goal(rows[:, :3], goal)
     more = predictor.extend(cursor, rows[:, 3:5])
     for row in range(3):
         torch.testing.assert_close(logits[row].log_softmax(-1), directly(objective, rows[row, :3], goal)[0])
         for place in range(2):
             expected = directly(objective, rows[row, : 4 + place], goal)[0]
             torch.testing.assert_close(more[row, place].log_softmax(-1), expected)
-    nothing = predictor.start_towards(rows, goal[:0])[1]
+    nothing = predictor.start_with_goal(rows, goal[:0])[1]
     torch.testing.assert_close(nothing, predictor.start(rows)[1])
 
 
 def test_goals_are_scored_token_by_token_between_what_surrounds_them():
     objective, predictor, rows = goal_fixture()
     for goal in (torch.tensor([4, 7, 1, 2]), torch.tensor([5])):
-        cursor, _ = predictor.start_towards(rows[:, :4], goal)
+        cursor, _ = predictor.start_with_goal(rows[:, :4], goal)
         before = cursor.cache.length
         scores = predictor.score_goal(cursor, goal)
         assert cursor.cache.length == before
@@ -253,7 +258,7 @@ def test_suffix_beliefs_begin_at_their_token():
         for column in range(batch.tokens.shape[1]):
             if batch.real[row, column]:
                 rest = batch.tokens[row, column:][batch.documents[row, column:] == batch.documents[row, column]]
-                alone = objective.suffix_encoder(rest.flip(0)[None]).state[0, -1]
+                alone = objective.suffix_encoder.encode(plain_batch(rest.flip(0)[None])).state[0, -1]
                 torch.testing.assert_close(states[row, column], alone)
 
 

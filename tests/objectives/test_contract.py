@@ -1,6 +1,9 @@
 """What every objective of the table must hold."""
 
 import functools
+import sys
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,27 +16,71 @@ from doubles import (
     tiny_belief_slots,
     tiny_gpt,
     tiny_objective,
+    tiny_recurrent,
     tiny_two_stream,
 )
 from safetensors.torch import load_file, save_file
 
+from statewise.backbones import BACKBONES
+from statewise.backbones.base import plain_batch
 from statewise.data import collate
-from statewise.decoding.base import Drafter
-from statewise.nn.stream_cache import SLACK
+from statewise.decoding.predictor import Drafter, Traceable
+from statewise.nn.cache import SLACK
 from statewise.objectives import OBJECTIVES
 from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
-ON_OTHERS = ["next_token", "next_latent", "joint_multi_token", "teacherless", "belief_state"]
-"""Objectives that are tried with backbones whose state is not their readout, too."""
-OTHERS = {"two streams": tiny_two_stream, "belief slots": tiny_belief_slots}
-names = [*OBJECTIVES, *(f"{name} on {other}" for other in OTHERS for name in ON_OTHERS)]
+BACKBONES_OF = {
+    "gpt": tiny_gpt,
+    "recurrent": tiny_recurrent,
+    "two_stream": tiny_two_stream,
+    "belief_slots": tiny_belief_slots,
+}
+"""A tiny one of each backbone of the table."""
+GUIDE = "the guide's"
+REFUSED = {("multi_token", "two_stream"), ("multi_token", "belief_slots")}
+"""Pairs that make no sense, since the last block of these cannot be had twice."""
+pairs = [(name, backbone) for backbone in BACKBONES_OF for name in (*OBJECTIVES, GUIDE)]
+names = [f"{name} on {backbone}" for name, backbone in pairs if (name, backbone) not in REFUSED]
 every_objective = pytest.mark.parametrize("name", names)
 
 
-def new(name, seed=0):
-    name, _, other = name.partition(" on ")
-    return tiny_objective(name, seed, make_backbone=OTHERS.get(other, tiny_gpt))
+@functools.cache
+def guide():
+    """The objective of docs/adding-an-objective.md."""
+    text = (Path(__file__).parents[2] / "docs" / "adding-an-objective.md").read_text()
+    module = types.ModuleType("two_ahead")
+    sys.modules["two_ahead"] = module  # where its dataclass looks for its annotations
+    exec(text.split("```python\n")[1].split("```")[0], module.__dict__)
+    return module.TwoAhead
+
+
+def new(name, seed=0, **fields):
+    name, _, backbone = name.partition(" on ")
+    make_backbone = functools.partial(BACKBONES_OF[backbone], **fields)
+    if name != GUIDE:
+        return tiny_objective(name, seed, make_backbone=make_backbone)
+    torch.manual_seed(seed)
+    return guide()(guide().Config(), make_backbone)
+
+
+def powers(kind):
+    """Parametrised over the names whose predictor has a power."""
+    torch.set_default_dtype(torch.float64)
+    having = [name for name in names if isinstance(new(name).predictor(), kind)]
+    torch.set_default_dtype(torch.float32)
+    assert having
+    return pytest.mark.parametrize("name", having)
+
+
+def test_every_backbone_is_tried():
+    assert set(BACKBONES_OF) == set(BACKBONES)
+
+
+@pytest.mark.parametrize("pair", sorted(REFUSED), ids=" on ".join)
+def test_a_pair_that_makes_no_sense_is_refused_with_the_reason(pair):
+    with pytest.raises(ValueError, match="multi_token needs a backbone whose last block can be replicated"):
+        new(" on ".join(pair))
 
 
 def made(name):
@@ -79,10 +126,11 @@ def test_padding_changes_nothing(name):
     torch.testing.assert_close(objective(wide).value(), objective(batch).value())
 
 
-# Belief slots are left out: where in its chunk a document begins bears on how it is read.
-@pytest.mark.parametrize("name", [name for name in names if "slots" not in name])
+@every_objective
 def test_packed_documents_are_trained_as_if_apart(name):
-    objective = made(name)
+    # Where in a chunk of belief slots a document begins bears on how it is read, unless a chunk holds all of a row.
+    objective = new(name, **({"chunk": 20} if "slots" in name else {}))
+    spread_weights(objective)
     batch = random_batch(longest=8)
     apart, packed = objective(batch), objective(pack(batch))
     for part_name, part in apart.parts.items():
@@ -141,17 +189,41 @@ def test_reading_step_by_step_is_reading_at_once(name):
     rows = torch.tensor([2, 0, 1, 1])
     predictor.reorder(cursor, rows)
     torch.testing.assert_close(predictor.extend(cursor, batch.tokens[rows, 5:6])[:, 0], whole[rows, 5])
-    width = 16 * (1 + 2 * ("slots" in name))
-    assert predictor.states(batch).state.shape == (*batch.tokens.shape, width)
+    predictor.release(cursor)
+    assert predictor.states(batch).state.shape[:2] == batch.tokens.shape
+
+
+@every_objective
+def test_rows_of_different_lengths_share_a_pass(name):
+    """Prompts of their own lengths, rows that read more or less, go back, leave and join."""
+    predictor = made(name).eval().predictor()
+    batch = prompted(3) if not predictor.reads_answers else prompted(9)
+    whole = predictor.logits(batch)
+    lengths = np.array([3, 3, 3, 3]) if not predictor.reads_answers else np.array([3, 1, 5, 2])
+    cursor, logits = predictor.start(batch.tokens[:, : lengths.max()], lengths)
+    everyone = torch.arange(4)
+    torch.testing.assert_close(logits, whole[everyone, lengths - 1])
+    counts = np.array([2, 0, 1, 3])
+    new_tokens = torch.stack([torch.roll(row, -int(start))[:3] for row, start in zip(batch.tokens, lengths)])
+    found = predictor.extend(cursor, new_tokens, counts)
+    for row, (start, count) in enumerate(zip(lengths, counts)):
+        torch.testing.assert_close(found[row, :count], whole[row, start : start + count])
+    predictor.rewind(cursor, np.array([1, 0, 0, 2]))
+    at = lengths + counts - [1, 0, 0, 2]
+    predictor.reorder(cursor, torch.tensor([3, 0, 1]))
+    at = np.append(at[[3, 0, 1]], 4 if predictor.reads_answers else 3)
+    other, _ = predictor.start(batch.tokens[2:3, : at[3]])
+    predictor.join(cursor, other)
+    order = torch.tensor([3, 0, 1, 2])
+    last = predictor.extend(cursor, batch.tokens[order, at][:, None])[:, 0]
+    torch.testing.assert_close(last, whole[order, at])
 
 
 @every_objective
 def test_it_comes_back_to_where_it_was_held(name):
     """From further than any window keeps, whose length is reach and twice its slack."""
     places = 3 + 2 * SLACK + 3 + 40
-    name, _, two_streams = name.partition(" on ")
-    make_backbone = functools.partial(tiny_two_stream if two_streams else tiny_gpt, context=places)
-    objective = tiny_objective(name, make_backbone=make_backbone)
+    objective = new(name, context=places)
     spread_weights(objective)
     predictor = objective.eval().predictor()
     tokens = torch.randint(0, VOCABULARY, (2, places), generator=torch.Generator().manual_seed(0))
@@ -173,12 +245,22 @@ def test_weights_survive_the_disk(name, tmp_path):
     torch.testing.assert_close(other(batch).value(), objective(batch).value())
 
 
-@every_objective
+@powers(Drafter)
 def test_drafts_have_the_promised_shape(name):
     predictor = made(name).eval().predictor()
-    if isinstance(predictor, Drafter):
-        cursor, logits = predictor.start(random_batch(prompts=False).tokens[:, :4])
-        tokens, drafted = predictor.draft(cursor, logits.argmax(-1), 3)
-        assert tokens.shape == (4, 3)
-        assert drafted.shape == (4, 3, VOCABULARY)
-        assert torch.equal(drafted.argmax(-1), tokens)
+    cursor, logits = predictor.start(random_batch(prompts=False).tokens[:, :4])
+    tokens, drafted = predictor.draft(cursor, logits.argmax(-1), 3)
+    assert tokens.shape == (4, 3)
+    assert drafted.shape == (4, 3, VOCABULARY)
+    assert torch.equal(drafted.argmax(-1), tokens)
+
+
+@powers(Traceable)
+def test_what_is_traced_is_the_loss(name):
+    predictor = made(name).eval().predictor()
+    tokens = prompted(1).tokens
+    traced = predictor.trace(tokens, torch.tensor([2, 5, 7, 8]))
+    log_probs = predictor.logits(plain_batch(tokens)).log_softmax(-1)
+    rows, places = torch.arange(4), torch.tensor([2, 5, 7, 8])
+    torch.testing.assert_close(traced.losses.detach(), -log_probs[rows, places, tokens[rows, places + 1]])
+    assert traced.uses

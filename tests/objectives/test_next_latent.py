@@ -5,13 +5,16 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_objective
 from torch.nn import functional as F
 
+from statewise.backbones.base import plain_batch
+from statewise.objectives.next_latent import NextLatentConfig
+
 pytestmark = pytest.mark.usefixtures("float64")
 
 
 def slow_twin(objective, batch):
     """Equations 3 to 5 one source position, one step, one sequence at a time."""
     config, backbone, dynamics = objective.config, objective.backbone, objective.dynamics
-    states = backbone(batch.tokens, documents=batch.documents).state
+    states = backbone.encode(plain_batch(batch.tokens, batch.documents)).state
     head = backbone.logits
     B, T = batch.tokens.shape
     documents = batch.documents if batch.documents is not None else torch.ones_like(batch.tokens)
@@ -51,7 +54,7 @@ SETTINGS = [
     {"horizon": 20},  # longer than any sequence
     {"horizon": 3, "stop_gradient": False},
     {"horizon": 2, "latent_weight": 2.0, "kl_weight": 0.1},
-    {"horizon": 2, "dynamics_norm": "layer", "dynamics_width": 24},
+    {"horizon": 2, "dynamics_norm": "layer", "dynamics_factor": 0.75},
 ]
 
 
@@ -71,6 +74,22 @@ def test_loss_and_gradients_are_those_of_the_equations(settings, packed):
     fast_gradients = torch.autograd.grad(loss.value(), parameters.values())
     for name, got, expected in zip(parameters, fast_gradients, torch.autograd.grad(total, parameters.values())):
         torch.testing.assert_close(got, expected, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize(
+    ("width", "factor", "hidden"),
+    # The authors' widths: Manhattan, Countdown, path-star, TinyStories, A5, FineWeb-Edu; then small ones.
+    [(384, 2.0, 1536), (768, 0.5, 768), (384, 0.5, 384), (768, 1.333, 2048), (512, 1.0, 1024), (2048, 1.6, 6528),
+     (96, 0.5, 96), (192, 0.5, 192), (16, 0.5, 16), (1, 0.5, 8), (96, 1.333, 256)],
+)  # fmt: skip
+def test_the_dynamics_are_as_wide_as_the_factor_says(width, factor, hidden):
+    assert NextLatentConfig(dynamics_factor=factor).hidden_width(width) == hidden
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_factor_of_nothing_is_refused(factor):
+    with pytest.raises(ValueError, match="dynamics_factor must be"):
+        NextLatentConfig(dynamics_factor=factor)
 
 
 def test_ablations_drop_their_part():
@@ -104,13 +123,13 @@ def test_targets_get_no_gradient_and_sources_do():
     states = []
     backbone = objective.backbone
 
-    def forward(tokens, **options):
-        hidden = type(backbone).forward(backbone, tokens, **options)
+    def encode(batch):
+        hidden = type(backbone).encode(backbone, batch)
         hidden.state.retain_grad()
         states.append(hidden.state)
         return hidden
 
-    backbone.forward = forward
+    backbone.encode = encode
     objective(batch).parts["latent"].total.sum().backward()
     # The last position is a target and never a source; the others are sources.
     assert not states[0].grad[:, -1].any()
@@ -125,7 +144,7 @@ def test_drafting_follows_the_dynamics():
     cursor, logits = predictor.start(tokens)
     first = logits.argmax(-1)
     drafted, _ = predictor.draft(cursor, first, 2)
-    state = objective.backbone(tokens).state[:, -1]
+    state = objective.backbone.encode(plain_batch(tokens)).state[:, -1]
     for place, token in enumerate([first, drafted[:, 0]]):
         state = objective.dynamics(state, objective.backbone.embed(token))
         assert torch.equal(objective.backbone.logits(state).argmax(-1), drafted[:, place])

@@ -1,9 +1,13 @@
 """What analyses found of runs, in a comparison: metrics in the table, curves in one plot."""
 
+from dataclasses import replace
+
 import pytest
 from doubles import make_run
 
 from statewise.reporting.compare import compare
+from statewise.reporting.panels import analysis_panels
+from statewise.reporting.report import write_report
 from statewise.run import Run
 
 
@@ -13,6 +17,11 @@ def line(label, x, y, role="line"):
 
 def panel(curves, shares=False):
     return {"x_title": "rides", "y_title": "streets", "curves": curves, "shares": shares}
+
+
+def means(panels):
+    """The panels without single runs."""
+    return [replace(one, curves=[curve for curve in one.curves if curve.role == "line"]) for one in panels]
 
 
 def analysed(folder, name, panels=(), main=(), checkpoint=10, **settings):
@@ -36,7 +45,7 @@ def test_metrics_of_analyses_stand_in_the_table_when_asked_for(folders):
     assert "new_streets" not in compare(folders).as_text()
     text = compare(folders, metrics="all").as_text()
     assert "new_streets" in text
-    assert "By analyze map (sequences 100): new_streets." in text
+    assert "From analyze map (sequences 100): new_streets." in text
     assert list(compare(folders, metrics="new_streets").groups[0].metrics) == ["path_accuracy", "loss", "new_streets"]
     with pytest.raises(ValueError, match="not every run has the metric 'old_streets'"):
         compare(folders, metrics="old_streets")
@@ -65,46 +74,45 @@ def test_curves_are_means_over_seeds(folders, tmp_path):
         control = line("constant", [0, 1], [0.0, 0.0], "control")
         analysed(folder, "probe", [panel([line(f"step {step}", x, y), control], shares=True)])
     compared = compare(folders, metrics="all")
-    (overlay,) = compared.overlays()
+    (overlay,) = means(analysis_panels(compared))
     assert (overlay.title, overlay.x_title, overlay.y_title, overlay.shares) == ("probe", "rides", "streets", True)
-    first, second = overlay.strands
-    assert (first.group, first.kind, first.x) == (0, "", [0, 1, 2, 4])
+    first, second = overlay.curves
+    assert (first.group, first.label, first.x) == ("next_token", "", [0, 1, 2, 4])
     assert first.y == pytest.approx([1.0, 2.5, 4.0, 7.0])
-    assert (second.group, second.x, second.y) == (1, [0, 4], [1.0, 1.0])
-    written = {path.name: path for path in compared.write(tmp_path / "report")}
+    assert (second.group, second.x, second.y) == ("next_latent", [0, 4], [1.0, 1.0])
+    written = {path.name: path for path in write_report(compared, tmp_path / "report")}
     assert written["analyses.png"].read_bytes().startswith(b"\x89PNG")
     assert "<h2>Analyses</h2>" in written["report.html"].read_text()
     plain = compare(folders)
-    assert plain.overlays() == []
-    again = {path.name: path for path in plain.write(tmp_path / "plain")}
+    assert analysis_panels(plain) == []
+    again = {path.name: path for path in write_report(plain, tmp_path / "plain")}
     assert "analyses.png" not in again
     assert "<h2>Analyses</h2>" not in again["report.html"].read_text()
 
 
 def test_several_curves_of_a_panel_are_told_apart_by_name(folders):
-    """One group has both slots, the other but the first; a panel that a run lacks is not shown."""
+    """One group has both streams, the other but the first; a panel that a run lacks is not shown."""
     both = [line("input", [1, 2], [1.0, 1.0]), line("prediction", [1, 2], [3.0, 3.0])]
     for folder in folders:
         curves = both[:1] if folder == folders[2] else both
         analysed(folder, "ratio", [panel(curves), panel([] if folder == folders[2] else curves)])
-    (overlay,) = compare(folders, metrics="all").overlays()
-    assert [(one.group, one.kind) for one in overlay.strands] == [
-        (0, "input"),
-        (0, "prediction"),
-        (1, "input"),
+    (overlay,) = means(analysis_panels(compare(folders, metrics="all")))
+    assert [(one.group, one.label) for one in overlay.curves] == [
+        ("next_token", "input"),
+        ("next_token", "prediction"),
+        ("next_latent", "input"),
     ]
-    assert overlay.kinds == ["input", "prediction"]
 
 
 def test_a_curve_that_one_seed_lacks_is_not_shown_for_the_group(folders):
     for folder in folders:
         curves = [line("input", [1], [1.0]), line("prediction", [1], [1.0])]
         analysed(folder, "ratio", [panel(curves[:1] if folder == folders[1] else curves)])
-    (overlay,) = compare(folders, metrics="all").overlays()
-    assert [(one.group, one.kind) for one in overlay.strands] == [
-        (0, "input"),
-        (1, "input"),
-        (1, "prediction"),
+    (overlay,) = means(analysis_panels(compare(folders, metrics="all")))
+    assert [(one.group, one.label) for one in overlay.curves] == [
+        ("next_token", "input"),
+        ("next_latent", "input"),
+        ("next_latent", "prediction"),
     ]
 
 
@@ -112,12 +120,12 @@ def test_relative_curves_are_what_lies_above_the_first_group(folders):
     found = ([0, 2, 4], [0.0, 4.0, 8.0]), ([0, 2, 4], [2.0, 6.0, 10.0]), ([1, 2, 9], [5.0, 5.0, 5.0])
     for folder, (x, y) in zip(folders, found):
         analysed(folder, "probe", [panel([line("loss", x, y)], shares=True)])
-    (overlay,) = compare(folders, metrics="all", relative=True).overlays()
-    first, second = overlay.strands
+    (overlay,) = means(analysis_panels(compare(folders, metrics="all", relative=True)))
+    first, second = overlay.curves
     assert (first.x, first.y) == ([0, 2, 4], [0.0, 0.0, 0.0])
-    assert (second.group, second.x, second.y) == (1, [1, 2], [2.0, 0.0])
+    assert (second.group, second.x, second.y) == ("next_latent", [1, 2], [2.0, 0.0])
     assert not overlay.shares
-    assert overlay.y_title == "streets, less the first's"
+    assert overlay.y_title == "streets, minus the first"
     with pytest.raises(ValueError, match="set --metrics all too"):
         compare(folders, relative=True)
 
@@ -126,8 +134,8 @@ def test_relative_to_a_group_without_a_curve_there_is_none(folders):
     both = [line("input", [1, 2], [1.0, 1.0]), line("prediction", [1, 2], [3.0, 3.0])]
     for folder in folders:
         analysed(folder, "ratio", [panel(both if folder == folders[2] else both[:1])])
-    (overlay,) = compare(folders, metrics="all", relative=True).overlays()
-    assert [(one.group, one.kind, one.y) for one in overlay.strands] == [
-        (0, "input", [0.0, 0.0]),
-        (1, "input", [0.0, 0.0]),
+    (overlay,) = means(analysis_panels(compare(folders, metrics="all", relative=True)))
+    assert [(one.group, one.label, one.y) for one in overlay.curves] == [
+        ("next_token", "input", [0.0, 0.0]),
+        ("next_latent", "input", [0.0, 0.0]),
     ]

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from doubles import make_run
@@ -7,11 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from statewise.figures import Curve, Panel
 from statewise.reporting.compare import compare
-from statewise.reporting.plots import draw_curves
+from statewise.reporting.html import _agreed
+from statewise.reporting.multiples import MOST_LINES, small_multiples
+from statewise.reporting.panels import training_panels
+from statewise.reporting.plots import draw_panels
+from statewise.reporting.report import write_report
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
-from statewise.reporting.tables import markdown_table, number, text_table
+from statewise.reporting.tables import fitted_tables, markdown_table, number, text_table
 from statewise.run import Run
 
 
@@ -24,8 +30,8 @@ def test_groups_are_runs_that_differ_in_the_seed_alone(tmp_path):
     found = compare(folders)
     assert [group.label for group in found.groups] == [
         "next_token",
-        "next_latent (clip=None)",
-        "next_latent (clip=3.0)",
+        "next_latent (clip not set)",
+        "next_latent (clip 3)",
     ]
     assert [len(group.members) for group in found.groups] == [2, 3, 1]
     assert [group.solved for group in found.groups] == [0, 2, 0]
@@ -40,27 +46,35 @@ def test_groups_are_runs_that_differ_in_the_seed_alone(tmp_path):
 
 def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
     found = compare([make_run(tmp_path / "a", 1, 0.5), make_run(tmp_path / "b", 1, 1.0, "next_latent")])
-    paths = found.write(tmp_path / "report")
+    paths = write_report(found, tmp_path / "report")
     page = paths[-1].read_text()
     assert "<script>" not in re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL).replace(
         "&lt;script&gt;", ""
     )
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="?http', page)
     assert "&lt;script&gt;" in page
-    found.write(tmp_path / "report")  # writing it again replaces it
+    with pytest.raises(FileExistsError, match="or give --overwrite"):
+        write_report(found, tmp_path / "report")
+    write_report(found, tmp_path / "report", overwrite=True)
 
 
-@pytest.mark.parametrize("groups", [1, 3, 9])
+@pytest.mark.parametrize("groups", [1, 3, MOST_LINES, MOST_LINES + 1])
 def test_the_legend_covers_no_curve_however_long_its_labels(tmp_path, groups):
     long = {f"option_{place}": "a" * 12 for place in range(6)}
     folders = [make_run(tmp_path / str(number), 1, 0.5, **{name: f"{value}{number}" for name, value in long.items()})
                for number in range(groups)]  # fmt: skip
     found = compare(folders)
     assert groups == 1 or len(found.groups[0].label) > 100
-    figure = draw_curves(found)
+    figure = draw_panels(training_panels(found), [group.label for group in found.groups])
     figure.draw_without_rendering()
+    labels = [group.label for group in found.groups]
+    if groups > MOST_LINES:  # each has plots of its own, named above them
+        assert not figure.legends
+        titles = [" ".join(axes.get_title().split()) for axes in figure.axes]
+        assert all(title.endswith(label) for title, label in zip(titles, labels * 3, strict=True))
+        return
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [group.label for group in found.groups]
+    assert [text.get_text() for text in legend.get_texts()] == labels
     box = legend.get_window_extent()
     inside = figure.bbox
     assert box.x0 >= inside.x0
@@ -70,6 +84,53 @@ def test_the_legend_covers_no_curve_however_long_its_labels(tmp_path, groups):
         whole = axes.get_tightbbox()
         assert not box.overlaps(whole)
         assert axes.get_window_extent().height > 200  # pixels of 360: the plots are not squeezed for it
+
+
+def test_a_group_is_shown_by_its_mean_its_range_and_its_runs(tmp_path):
+    folders = [make_run(tmp_path / f"a{seed}", seed, accuracy) for seed, accuracy in ((1, 0.2), (2, 0.9), (3, 0.4))]
+    folders.append(make_run(tmp_path / "b", 1, 0.7, "next_latent"))
+    accuracy = training_panels(compare(folders))[0]
+    mean, *runs, single, chance = accuracy.curves
+    assert (mean.x, mean.y, mean.band) == ([5, 10], pytest.approx([0.5, 0.5]), [(0.2, 0.9)] * 2)
+    assert [(run.role, run.run, run.y) for run in runs] == [
+        ("raw", "seed 1", [0.2, 0.2]), ("raw", "seed 2", [0.9, 0.9]), ("raw", "seed 3", [0.4, 0.4]),
+    ]  # fmt: skip
+    assert (single.group, single.y, single.band) == ("next_latent", [0.7, 0.7], None)
+    assert (chance.label, chance.role, chance.x, chance.y) == ("chance", "control", [5, 10], [0.5, 0.5])
+
+
+def lines(groups, labels):
+    return [Curve(label, [0.0, 1.0], [0.0, 1.0], group=group) for group in groups for label in labels]
+
+
+def seen(panel):
+    return [(curve.group, curve.label) for curve in panel.curves if curve.role == "line"]
+
+
+def test_more_lines_than_can_be_told_apart_become_small_multiples():
+    few, control = lines("ab", "xyz"), Curve("chance", [0.0, 1.0], [0.5, 0.5], "control")
+    panel = Panel("x", "y", [*few, control], title="probe")
+    assert small_multiples(panel) == [panel]
+    by_label = small_multiples(replace(panel, curves=[*lines("abc", "xyz"), control]))
+    assert [one.title for one in by_label] == ["probe: x", "probe: y", "probe: z"]
+    assert [seen(one) for one in by_label] == [[(group, label) for group in "abc"] for label in "xyz"]
+    assert all(control in one.curves for one in by_label)
+    by_both = small_multiples(replace(panel, curves=lines("abcdefghi", "xy")))
+    assert [one.title for one in by_both] == [f"probe: {label}\n{group}" for label in "xy" for group in "abcdefghi"]
+    assert [seen(one) for one in by_both] == [[(group, label)] for label in "xy" for group in "abcdefghi"]
+    assert all([curve.role for curve in one.curves] == ["background"] * 8 + ["line"] for one in by_both)
+
+
+def test_lines_of_one_model_are_taken_apart_by_name_with_what_they_smooth():
+    curves = [curve for label in "abcdefghi" for curve in (*lines([""], label), Curve(label, [0.0], [0.0], "raw"))]
+    multiples = small_multiples(Panel("x", "y", curves))
+    assert [one.title for one in multiples] == list("abcdefghi")
+    assert [[curve.label for curve in one.curves if curve.role == "raw"] for one in multiples] == [
+        [label] for label in "abcdefghi"
+    ]
+    figure = draw_panels([Panel("x", "y", curves)])
+    assert len(figure.axes) == 9
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
 
 
 def test_runs_without_a_report_or_twice_are_named(tmp_path):
@@ -175,19 +236,19 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
         assert "next_latent is better than next_token" in text
         assert "next_token equals, within 0.1, next_latent" in text
         assert "within 0.1, teacherless" not in text  # one seed
-        assert "One seed, so neither interval nor test: teacherless." in text
+        assert "Only one seed, hence no interval and no test: teacherless." in text
     assert json.loads(found.as_json())["claims"][1]["p_value"] is None
-    page = found.write(tmp_path / "report")[-1].read_text()
+    page = write_report(found, tmp_path / "report")[-1].read_text()
     assert "next_latent is better than next_token" in page
     plain = compare(folders)
     assert plain.claims == []
     assert "claim about" not in plain.as_text()
-    assert "<h2>Tests</h2>" not in plain.write(tmp_path / "plain")[-1].read_text()
+    assert "<h2>Tests</h2>" not in write_report(plain, tmp_path / "plain")[-1].read_text()
     alone = compare([folders[0], folders[6]], margin=0.1)
     assert [claim.p_value for claim in alone.claims] == [None]
     assert "claim about" not in alone.as_text() + alone.as_markdown()
-    assert "neither interval nor test: next_token; teacherless." in alone.as_text()
-    assert "<h2>Tests</h2>" not in alone.write(tmp_path / "alone")[-1].read_text()
+    assert "no interval and no test: next_token; teacherless." in alone.as_text()
+    assert "<h2>Tests</h2>" not in write_report(alone, tmp_path / "alone")[-1].read_text()
 
 
 def test_better_is_less_where_less_is_better(tmp_path):
@@ -204,9 +265,9 @@ def test_tests_that_make_no_sense_are_named(tmp_path):
     folders = three_groups(tmp_path)
     with pytest.raises(ValueError, match="none of the runs"):
         compare(folders[:3], better=folders[4])
-    with pytest.raises(ValueError, match="differ in the seed alone"):
+    with pytest.raises(ValueError, match="differ only in the seed"):
         compare(folders[:3], better=folders[0])
-    with pytest.raises(ValueError, match="differ in the seed alone"):
+    with pytest.raises(ValueError, match="differ only in the seed"):
         compare(folders[:3], margin=0.1)
     with pytest.raises(ValueError, match="margin must be positive"):
         compare(folders, margin=0.0)
@@ -223,6 +284,22 @@ def test_tables_line_up(rows):
     assert {len(line) for line in lines} == {len(lines[1])}  # the last column ends where its rule ends
     for line in markdown_table(table, rows).splitlines():
         assert len(re.findall(r"(?<!\\)\|", line)) == 4
+
+
+WIDE = st.lists(st.text("ab-", min_size=1, max_size=20), min_size=6, max_size=6)
+
+
+@given(WIDE, st.lists(WIDE, max_size=4), st.integers(60, 140), st.sampled_from([1, 2]))
+def test_tables_that_are_too_wide_are_split(header, rows, width, keys):
+    tables = fitted_tables(header, rows, width, keys).split("\n\n")
+    sizes = [max(len(row[column]) for row in (header, *rows)) for column in range(6)]
+    if sum(sizes[:keys]) + 2 * keys <= width // 2:
+        assert all(len(line) <= width for table in tables for line in table.splitlines())
+    headers = [table.splitlines()[0].split() for table in tables]
+    assert all(words[:keys] == header[:keys] for words in headers)
+    assert [name for words in headers for name in words[keys:]] == header[keys:]
+    if sum(sizes) + 10 <= width:
+        assert len(tables) == 1
 
 
 def test_numbers_stay_readable():
@@ -253,13 +330,85 @@ def test_fields_that_only_one_backbone_has_tell_apart_those_of_it(tmp_path):
     kinds = [{"name": "gpt", "width": 8}, *slots]
     folders = [make_run(tmp_path / str(place), 1, 0.5, backbone=kind) for place, kind in enumerate(kinds)]
     assert [group.label for group in compare(folders).groups] == [
-        "next_token (backbone=gpt)",
-        "next_token (backbone=belief_slots, slots=1)",
-        "next_token (backbone=belief_slots, slots=2)",
+        "next_token (backbone gpt)",
+        "next_token (backbone belief_slots, slots 1)",
+        "next_token (backbone belief_slots, slots 2)",
     ]
 
 
 def test_runs_that_only_a_field_tells_apart_are_told_apart(tmp_path):
     kinds = [{"name": "gpt"}, {"name": "gpt", "width": 8}]
     folders = [make_run(tmp_path / str(place), 1, 0.5, backbone=kind) for place, kind in enumerate(kinds)]
-    assert [group.label for group in compare(folders).groups] == ["next_token (width=None)", "next_token (width=8)"]
+    assert [group.label for group in compare(folders).groups] == ["next_token (width not set)", "next_token (width 8)"]
+
+
+def with_baselines(folder, bigram=0.3):
+    run = Run(folder)
+    long = {"text": "a b <b>", "tokens": 3, "copies": 2}
+    run.write_report("evaluation", {
+        **run.report("evaluation"),
+        "baselines": {"bigram": {"loss": 0.9, "path_accuracy": bigram, "token_accuracy": 0.4},
+                      "always <end>": {"token_accuracy": 0.2}},
+        "continuations": [{"prompt": "p [/b]", "truth": "a b c", "predicted": "a b <i>"}],
+        "hardest": [{**long, "nats_per_token": 3.25}], "easiest": [{**long, "nats_per_token": 0.125}],
+    })  # fmt: skip
+    return folder
+
+
+def test_baselines_stand_under_the_groups_and_in_plots(tmp_path):
+    found = compare([with_baselines(make_run(tmp_path / "a", 1, 0.5)),
+                     with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"), bigram=0.3 + 1e-15)])  # fmt: skip
+    header, rows = found.table()
+    assert [row[0] for row in rows] == ["next_token", "next_latent", "bigram", "always <end>"]
+    assert {len(row) for row in rows} == {len(header)}
+    assert dict(zip(header, rows[2])) == {"group": "bigram", "runs": "-", "solved": "-", "path_accuracy": "0.3000",
+                                          "loss": "0.9000", "steps": "-", "minutes": "-"}  # fmt: skip
+    assert "Baselines counted from the training data: bigram, always <end>." in found.notes()
+    assert json.loads(found.as_json())["baselines"]["bigram"]["loss"] == 0.9
+    controls = {panel.title: {curve.label: curve.y[0] for curve in panel.curves if curve.role == "control"}
+                for panel in training_panels(found)}  # fmt: skip
+    assert controls == {
+        "path accuracy, held out": {"chance": 0.5, "bigram": 0.3},
+        "loss, held out (nats per token)": {"bigram": 0.9},
+        "next-token accuracy, held out": {"bigram": 0.4, "always <end>": 0.2},
+        "next-token loss in training (nats per token)": {},
+    }
+    page = write_report(found, tmp_path / "report")[-1].read_text()
+    for text in ("always &lt;end&gt;", "Continuations", "p [/b]", '<span class="right">a b </span>', "&lt;i&gt;",
+                 "Hardest sequences", "3.2500", "Easiest sequences", "a b &lt;b&gt;",
+                 f"statewise train --config {tmp_path / 'a'} --out {tmp_path / 'a-again'}"):  # fmt: skip
+        assert text in page, text
+
+
+def test_a_comparison_lines_up_in_a_narrow_terminal(tmp_path):
+    found = compare([with_baselines(make_run(tmp_path / f"{name}{seed}", seed, 0.5 + seed / 10, name))
+                     for name in ("next_token", "next_latent") for seed in (1, 2)])  # fmt: skip
+    table = found.as_text(80).split("\n\n")
+    assert all(len(line) <= 80 for line in "\n".join(table[:2]).splitlines())
+    assert [part.split()[0] for part in table[:2]] == ["group", "group"]
+    assert "always <end>" not in table[0] + table[1]  # it has none of the metrics shown
+    assert "bigram" in table[0] + table[1]
+
+
+def test_baselines_of_other_data_are_not_shown_for_all(tmp_path):
+    found = compare([with_baselines(make_run(tmp_path / "a", 1, 0.5)),
+                     with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"), bigram=0.4)])  # fmt: skip
+    assert found.baselines == {}
+    assert any("baselines differ" in note for note in found.notes())
+    assert compare([make_run(tmp_path / "c", 1, 0.5)]).baselines == {}  # an older report, or another task
+
+
+@pytest.mark.parametrize(
+    ("truth", "predicted", "agreed"),
+    [
+        ("a b c", "a b d", "a b "),
+        ("a b c", "a b", "a b"),
+        ("a bc", "a b", "a "),
+        ("a b", "a b", "a b"),
+        ("", "a", ""),
+        ("ACGT", "ACTT", "AC"),
+        ('["Send letter", "Close"]', '["Send letter", "Complaint"]', '["Send letter", '),
+    ],
+)
+def test_what_agrees_is_shown_in_whole_words(truth, predicted, agreed):
+    assert _agreed(truth, predicted) == agreed

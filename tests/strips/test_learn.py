@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from statewise.strips.domains import domain
-from statewise.strips.learn import auto_atoms, learn
 from statewise.strips.learned import Learned, read_checkpoint
+from statewise.strips.learning import auto_atoms, learn
 from statewise.strips.metrics import trace_accuracy
+from statewise.strips.random_traces import Traces, traces, with_noise
 from statewise.strips.restarts import Restarts
 from statewise.strips.settings import Attempt, Settings
-from statewise.strips.traces import Traces, traces, with_noise
-from statewise.strips.verify import verify
+from statewise.strips.verification import verify
 
 SIMPLE = domain("simple")
 GIVEN = traces(SIMPLE, 200, 10, 1)
@@ -191,7 +191,7 @@ def test_what_was_interrupted_goes_on_exactly(tmp_path, uninterrupted, monkeypat
     assert same(learned, uninterrupted)
     assert same(Learned.load(tmp_path), learned)
     assert not (tmp_path / "checkpoint.npz").exists()
-    with pytest.raises(FileExistsError, match="holds a learned model already"):
+    with pytest.raises(FileExistsError, match="exists: choose another --out, or give --overwrite"):
         learn(GIVEN, SHORT, folder=tmp_path)
 
 
@@ -235,10 +235,10 @@ def test_a_damaged_checkpoint(tmp_path, stopped):
     content = (stopped / "checkpoint.npz").read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"nothing of the kind"):
         (tmp_path / "checkpoint.npz").write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"checkpoint\.npz is damaged"):
+        with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged"):
             learn(GIVEN, SHORT, folder=tmp_path)
     np.savez(tmp_path / "checkpoint.npz", other=np.zeros(3))
-    with pytest.raises(ValueError, match=r"checkpoint\.npz is damaged"):
+    with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged"):
         learn(GIVEN, SHORT, folder=tmp_path)
 
 
@@ -262,17 +262,17 @@ def test_a_damaged_folder(tmp_path, uninterrupted):
 
     assert "not JSON" in damage("model.json", b"{")
     assert "holds no action model of this version" in damage("model.json", b"[]")
-    assert "is no whole action model" in damage("model.json", b'{"format": "statewise action model 1"}')
+    assert "atoms is missing" in damage("model.json", b'{"format": "statewise action model 1"}')
     assert "not JSON" in damage("report.json", b"{")
     whole = (tmp_path / "theta.npz").read_bytes()
     for content in (whole[:-30], b"", b"no arrays"):
-        assert "is damaged" in damage("theta.npz", content)
+        assert "damaged" in damage("theta.npz", content)
     np.savez(tmp_path / "other.npz", other=np.zeros(3))
-    assert "is damaged" in damage("theta.npz", (tmp_path / "other.npz").read_bytes())
+    assert "damaged" in damage("theta.npz", (tmp_path / "other.npz").read_bytes())
     flipped = bytearray(whole)
     with zipfile.ZipFile(tmp_path / "other.npz") as archive:
         flipped[archive.infolist()[0].file_size] ^= 0xFF
-    assert "is damaged" in damage("theta.npz", bytes(flipped))
+    assert "damaged" in damage("theta.npz", bytes(flipped))
     uninterrupted.save(tmp_path)
     assert same(Learned.load(tmp_path), uninterrupted)
 
@@ -294,17 +294,17 @@ def test_negatives_alone_are_enough():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"atoms": 0}, "atoms must be 1 or more, or auto, not 0: a model without atoms accepts all"),
-        ({"restarts": 0}, "restarts must be 1 or more, not 0"),
-        ({"steps": 0}, "steps must be 1 or more"),
-        ({"batch": 0}, "batch must be 1 or more"),
-        ({"check_every": -1}, "check_every must be 1 or more, not -1"),
-        ({"stay": 0}, "stay must be 1 or more"),
-        ({"stall": 0}, "stall must be 1 or more"),
-        ({"noise": 0.5}, "noise must be a share from 0 to below 0.5, not 0.5"),
-        ({"noise": -0.1}, "noise must be a share"),
-        ({"learning_rate": 0.0}, "learning_rate must be more than 0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be more than 0"),
+        ({"atoms": 0}, "atoms must be at least 1, not 0: a model without atoms accepts all"),
+        ({"restarts": 0}, "restarts must be at least 1, not 0"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"check_every": -1}, "check_every must be at least 1, not -1"),
+        ({"stay": 0}, "stay must be at least 1"),
+        ({"stall": 0}, "stall must be at least 1"),
+        ({"noise": 0.5}, "noise must be at least 0 and below 0.5, not 0.5"),
+        ({"noise": -0.1}, "noise must be at least 0 and below 0.5"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be above 0"),
     ],
 )
 def test_settings_that_make_no_sense(change, message):

@@ -8,10 +8,10 @@ from statewise.strips.head_arrays import Heads
 from statewise.strips.lifted import COPIES, Space, _schemas, learn_lifted, sorts_of
 from statewise.strips.model import ActionModel
 from statewise.strips.pooling import Candidates
+from statewise.strips.random_traces import Traces, traces
 from statewise.strips.schemas import Schema, arguments, ground
 from statewise.strips.settings import Settings
-from statewise.strips.traces import Traces, traces
-from statewise.strips.verify import verify
+from statewise.strips.verification import verify
 
 FERRY = {
     "sail": ({("at-ferry", (0,))}, {("at-ferry", (1,))}, {("at-ferry", (0,))}),
@@ -46,7 +46,7 @@ def in_space(space: Space, by_hand) -> list[tuple[int, np.ndarray]]:
                     (schema, which, tuple(at[place] for place in order) if len(at) == 2 else at)
                     for schema, which, at in uses
                 }
-                if number not in taken and {(schema, at) for schema, _, at in turned} <= set(predicate.slots):
+                if number not in taken and {(schema, at) for schema, _, at in turned} <= set(predicate.uses):
                     break
             else:
                 continue
@@ -54,8 +54,8 @@ def in_space(space: Space, by_hand) -> list[tuple[int, np.ndarray]]:
         else:
             raise AssertionError(f"no predicate for {name}")
         taken.add(number)
-        on = np.zeros((len(predicate.slots), 3), dtype=bool)
-        for place, (schema, at) in enumerate(predicate.slots):
+        on = np.zeros((len(predicate.uses), 3), dtype=bool)
+        for place, (schema, at) in enumerate(predicate.uses):
             pre, add, delete = ((schema, which, at) in turned for which in range(3))
             on[place] = pre, add or delete, delete
         weights.append((number, on))
@@ -72,17 +72,17 @@ def columns(heads: Heads) -> set[bytes]:
 
 
 def test_sorts_are_what_the_arguments_show():
-    slots, objects = sorts_of(domain("ferry:3x2").model.names)
-    assert slots["sail", 0] == slots["sail", 1] == slots["board", 1] == slots["debark", 1]
-    assert slots["board", 0] == slots["debark", 0] != slots["sail", 0]
-    assert {name for name, sort in objects.items() if sort == slots["sail", 0]} == {"l0", "l1", "l2"}
-    assert {name for name, sort in objects.items() if sort == slots["board", 0]} == {"c0", "c1"}
+    parameters, objects = sorts_of(domain("ferry:3x2").model.names)
+    assert parameters["sail", 0] == parameters["sail", 1] == parameters["board", 1] == parameters["debark", 1]
+    assert parameters["board", 0] == parameters["debark", 0] != parameters["sail", 0]
+    assert {name for name, sort in objects.items() if sort == parameters["sail", 0]} == {"l0", "l1", "l2"}
+    assert {name for name, sort in objects.items() if sort == parameters["board", 0]} == {"c0", "c1"}
 
 
 def test_objects_that_stand_in_one_place_are_of_one_sort_by_way_of_others():
-    slots, objects = sorts_of(["see a b", "see c d", "meet b", "meet c", "rest"])
+    parameters, objects = sorts_of(["see a b", "see c d", "meet b", "meet c", "rest"])
     assert len(set(objects.values())) == 1
-    assert set(slots) == {("see", 0), ("see", 1), ("meet", 0)}
+    assert set(parameters) == {("see", 0), ("see", 1), ("meet", 0)}
     assert len(set(sorts_of(["see a b", "see c d"])[1].values())) == 2
     assert sorts_of(["object 0 x"])[1].keys() == {"0", "x"}
 
@@ -97,15 +97,15 @@ def test_a_schema_has_one_number_of_arguments():
 
 def test_predicates_have_the_slots_of_their_signature():
     space = Space(domain("ferry:2x1").model.names, {0: 1, 1: 1, 2: 1})
-    by_slots = {frozenset(predicate.slots) for predicate in space.predicates}
-    assert by_slots == {
+    by_uses = {frozenset(predicate.uses) for predicate in space.predicates}
+    assert by_uses == {
         frozenset({("sail", ()), ("board", ()), ("debark", ())}),
         frozenset({("board", (0,)), ("debark", (0,))}),
         frozenset({("sail", (0,)), ("sail", (1,)), ("board", (1,)), ("debark", (1,))}),
         frozenset({("board", (0, 1)), ("debark", (0, 1))}),
         frozenset({("sail", (0, 1)), ("sail", (1, 0))}),
     }
-    assert space.first.tolist() == np.cumsum([0, *(len(each.slots) for each in space.predicates)]).tolist()
+    assert space.first.tolist() == np.cumsum([0, *(len(each.uses) for each in space.predicates)]).tolist()
     # heads: one; a car; two ports; a car at a port; from port to port
     assert np.bincount(space.owner).tolist() == [1, 1, 2, 2, 2]
     copied = Space(domain("ferry:2x1").model.names, {1: 3})
@@ -121,20 +121,20 @@ def test_each_ground_head_reads_the_weights_of_its_objects(spec):
     assert space.places.shape == (len(space.owner), len(actions))
     seen: dict[int, set[tuple[str, ...]]] = {number: set() for number in range(len(space.predicates))}
     for row, number in zip(space.places, space.owner):
-        slots, first = space.predicates[number].slots, space.first[number]
+        uses, first = space.predicates[number].uses, space.first[number]
         read = {}
         for action, place in zip(actions, row):
             schema, objects = arguments(action)
             if place != none:
-                of, at = slots[place - first]
+                of, at = uses[place - first]
                 assert of == schema
                 read[action] = tuple(objects[position] for position in at)
         (head_objects,) = set(read.values())  # all the same objects
         assert head_objects not in seen[number]
         seen[number].add(head_objects)
-        for action in set(actions) - set(read):  # and where none is read, they do not stand at a slot's positions
+        for action in set(actions) - set(read):  # and where none is read, they do not stand at a use's positions
             schema, objects = arguments(action)
-            assert all(tuple(objects[position] for position in at) != head_objects for of, at in slots if of == schema)
+            assert all(tuple(objects[position] for position in at) != head_objects for of, at in uses if of == schema)
 
 
 @pytest.mark.parametrize(("spec", "by_hand"), BY_HAND)

@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.strips import plan as plan_module
+from statewise.strips import planning as plan_module
 from statewise.strips.domains import domain
 from statewise.strips.metrics import applicability, first_rejected, problem_solving, syntactic, trace_accuracy
 from statewise.strips.model import Action, ActionModel
 from statewise.strips.pddl import Problem
-from statewise.strips.plan import Plan, UnmatchedGoal
 from statewise.strips.planner import PlannerTimeout
-from statewise.strips.traces import Traces, traces
+from statewise.strips.planning import Plan, UnmatchedGoal
+from statewise.strips.random_traces import Traces, traces
 
 
 @st.composite

@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statewise.strips.domains import Domain, domain
-from statewise.strips.export import export
 from statewise.strips.mapping import match_atoms
 from statewise.strips.model import Action, ActionModel
 from statewise.strips.pddl import Problem, read_domain, read_problem, validated, write_pddl
+from statewise.strips.pddl_export import export
 
 BLOCKS = """
 ; blocks on a table

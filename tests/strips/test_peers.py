@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from statewise.strips.domains import domain
 from statewise.strips.enumeration import enumerate_features
 from statewise.strips.model import ActionModel
+from statewise.strips.random_traces import Traces, traces
 from statewise.strips.schemas import Schema, ground
-from statewise.strips.traces import Traces, traces
 
 
 def schema(pre: dict, add: dict, delete: dict) -> Schema:

@@ -10,8 +10,8 @@ from statewise.strips.domains import domain
 from statewise.strips.metrics import problem_solving
 from statewise.strips.model import Action, ActionModel
 from statewise.strips.pddl import Problem, write_pddl
-from statewise.strips.plan import UnmatchedGoal, plan
 from statewise.strips.planner import PLANNERS, PlannerTimeout, find_plan, installed
+from statewise.strips.planning import UnmatchedGoal, plan
 
 
 def stacked(blocks=2):
@@ -70,7 +70,7 @@ def test_a_plan_that_only_the_learned_model_allows_is_told_apart():
 
 
 def test_a_problem_read_from_pddl_is_checked_by_the_validator_as_well(tmp_path, monkeypatch):
-    from statewise.strips import plan as plan_module
+    from statewise.strips import planning as plan_module
     from statewise.strips.pddl import read_problem
 
     task = stacked()

@@ -19,8 +19,8 @@ from statewise.strips.pooling import (
     sound,
     undominated,
 )
-from statewise.strips.traces import Traces, traces, with_noise
-from statewise.strips.verify import verify
+from statewise.strips.random_traces import Traces, traces, with_noise
+from statewise.strips.verification import verify
 
 NAMES = ("a", "b", "c")
 

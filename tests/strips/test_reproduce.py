@@ -2,13 +2,15 @@
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from functools import partial
 
 import pytest
 
-from statewise.strips import reproduce as module
+from statewise.json_files import check
+from statewise.strips import reproduction as module
 from statewise.strips.domains import domain
-from statewise.strips.reproduce import EXPERIMENTS, MAX_LENGTH, NEEDED, SIZES, Cell, reproduce, run_cell
+from statewise.strips.reproduction import EXPERIMENTS, MAX_LENGTH, RECORD, SIZES, Cell, reproduce, run_cell
 
 
 def cells(name, draws=1):
@@ -65,7 +67,7 @@ def quick(monkeypatch):
 
 def test_a_cell_draws_learns_and_measures(quick):
     record = run_cell(Cell("simple", 150, 1, 10, restarts=2))
-    assert set(NEEDED) <= set(record)
+    assert check(record, RECORD, "the record") is record
     assert json.loads(json.dumps(record)) == record
     assert record["cell"] == "simple 150 draw 1 restarts=2"
     assert (record["domain"], record["size"], record["true_atoms"]) == ("simple", 150, 3)
@@ -84,7 +86,7 @@ def test_a_cell_draws_learns_and_measures(quick):
 
 
 def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
-    from statewise.strips import learn
+    from statewise.strips import learning
 
     class SeenError(Exception):
         pass
@@ -92,7 +94,7 @@ def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
     def instead(given, settings):
         raise SeenError(given, settings)
 
-    monkeypatch.setattr(learn, "learn", instead)
+    monkeypatch.setattr(learning, "learn", instead)
 
     def seen(**more):
         with pytest.raises(SeenError) as caught:
@@ -122,7 +124,12 @@ def ran(monkeypatch):
         done.append(cell.name)
         if len(done) == 3 and cell.size == 100:
             raise KeyboardInterrupt
-        return {"cell": cell.name, "single": {}, "pooled": {}, "seconds": 0.1}
+        same = dict.fromkeys(module.NOTIONS, "equivalent")
+        return {
+            "cell": cell.name, **asdict(cell), "seconds": 0.1, "true_atoms": 3, "mean_test": 1.0,
+            "single": {"train": [1.0], "test": [1.0], "best": 0, "best_equivalent": same},
+            "pooled": {"test": 1.0, "atoms": 3, "predicates": 3, "equivalent": same},
+        }  # fmt: skip
 
     monkeypatch.setattr(module, "run_cell", instead)
     return done

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from statewise.strips.domains import domain
+from statewise.strips.random_traces import traces
 from statewise.strips.restarts import Restarts
-from statewise.strips.traces import traces
 from statewise.strips.transformer import focal_loss, inconsistency
 
 GIVEN = traces(domain("simple"), 50, 8, 1)

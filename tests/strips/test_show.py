@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from statewise.strips.domains import domain
 from statewise.strips.model import Action, ActionModel
 from statewise.strips.pictures import ABSENT, EXCESS, MISSING
-from statewise.strips.show import parse_trace, save_attention, save_models, save_theta, show
+from statewise.strips.showing import parse_trace, save_attention, save_models, save_theta, show
 
 SIMPLE = domain("simple").model
 BLOCKS = domain("blocksworld:3").model

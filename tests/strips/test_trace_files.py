@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statewise.strips.domains import domain
+from statewise.strips.random_traces import Traces, traces
 from statewise.strips.trace_files import read_traces, write_traces
-from statewise.strips.traces import Traces, traces
 
 ODD = st.text(st.sampled_from(" ,;\"'\\\t\n()[]{}:#|äß漢→😀\u2028\x85ab1"), min_size=1, max_size=6)
 NAMES = ODD.filter(lambda name: name == name.strip()) | st.text(

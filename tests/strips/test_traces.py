@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from statewise.strips.domains import FAMILIES, domain
-from statewise.strips.traces import SPLITS, Traces, traces, with_noise
+from statewise.strips.random_traces import SPLITS, Traces, traces, with_noise
 
 SPECS = ["simple", "blocksworld:2", "blocksworld:3", "ferry:2x1", "ferry:2x2", "gripper:1", "hanoi:2", "miconic:2x1"]
 

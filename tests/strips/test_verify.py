@@ -11,7 +11,7 @@ from statewise.strips.containment import contained, implied
 from statewise.strips.domains import Domain, domain
 from statewise.strips.heads import heads
 from statewise.strips.model import Action, ActionModel, bits
-from statewise.strips.verify import Verdict, difference_on, verify
+from statewise.strips.verification import Verdict, difference_on, verify
 
 
 @st.composite

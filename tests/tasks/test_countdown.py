@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.cli import main
-from statewise.experiment import Experiment
+from statewise.loading import load_model
 from statewise.run import Run
 from statewise.tasks.arithmetic import draw, holds, pools
 from statewise.tasks.countdown import Countdown, CountdownConfig
@@ -141,7 +141,7 @@ JUDGED = [
 @pytest.mark.parametrize(("problem", "answer", "verdict"), JUDGED)
 def test_known_answers_are_judged(problem, answer, verdict):
     if verdict is None:
-        with pytest.raises(ValueError, match="941094 is above 10000, the largest number that has a token"):
+        with pytest.raises(ValueError, match="941094 is above 10000, the largest number with a token"):
             FOUR.encode(answer)
         return
     prompt = FOUR.encode(problem + "|")
@@ -220,7 +220,7 @@ def test_training_has_neither_held_out_problems_nor_held_out_targets(fixed):
     assert value not in held_out.tokens[:, 8]
     assert set(held_out.tokens[:, 8]) == set(few.targets) == set(trained.tokens[:, 8])
     assert value in task(largest_input=8, lowest_target=value, highest_target=value, held_out_targets=0).targets
-    assert few.notes == [f"countdown: training never has the targets {value}"]
+    assert few.notes == [f"countdown: the held-out targets are {value}"]
     np.testing.assert_array_equal(few.held_out_by("targets", "held-out", 3).tokens, unseen.tokens[:3])
 
 
@@ -234,7 +234,7 @@ def test_the_share_of_held_out_targets_is_the_published_one():
 def test_sets_that_there_are_not_are_named():
     with pytest.raises(ValueError, match=r"no held-out set --targets seen: the others are --targets held-out"):
         FOUR.held_out_by("targets", "seen")
-    with pytest.raises(ValueError, match=r"held no targets out: its task\.held_out_targets is 0"):
+    with pytest.raises(ValueError, match=r"has no held-out targets: its task\.held_out_targets is 0"):
         SMALL.held_out_by("targets", "held-out")
 
 
@@ -277,12 +277,12 @@ def test_files_round_trip(tmp_path):
         ("14,83,88,91,23", "not of the form 14,83,88,91,23"),
         ("14,83,88,91,23||83-14=69,91-88=3,69/3=23", "not of the form"),
         ("14,83,88,91,23|83-14=69,91-88=3,69/-3=23", "not of the form"),
-        ("14,83,88,23|83-14=69,69-3=23", "3 inputs, but task.numbers is 4: set it to that of the file"),
+        ("14,83,88,23|83-14=69,69-3=23", "3 inputs, but task.numbers is 4: set it to that number"),
         ("14,83,88,91,23|83-14=69,91-88=3", "4 inputs need 3 equations, not 2"),
         ("14,83,88,91,23|83-14=69,91-88=4,69/3=23", "equation 2, 91-88=4, does not hold"),
-        ("14,83,88,91,23|83-14=69,91-88=3,46/2=23", "equation 3, 46/2=23, takes a number that is not there"),
-        ("14,83,88,91,24|83-14=69,91-88=3,69/3=23", "the solution ends in 23, and the target is 24"),
-        ("14,83,88,91,23|83*914=75862,91-88=3,69/3=23", "75862 is above 10000, the largest number that has a token"),
+        ("14,83,88,91,23|83-14=69,91-88=3,46/2=23", "equation 3, 46/2=23, uses a number that is not available"),
+        ("14,83,88,91,24|83-14=69,91-88=3,69/3=23", "the solution ends in 23, but the target is 24"),
+        ("14,83,88,91,23|83*914=75862,91-88=3,69/3=23", "75862 is above 10000, the largest number with a token"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, line, what):
@@ -297,15 +297,15 @@ def test_bad_lines_are_named(tmp_path, line, what):
     ("fields", "what"),
     [
         ({"numbers": 1}, "task.numbers must be at least 2, not 1"),
-        ({"lowest_target": 50, "highest_target": 49}, "targets from 50 to 49 cannot be"),
-        ({"lowest_target": -1}, "targets from -1 to 100 cannot be"),
-        ({"largest": 99}, "targets from 10 to 100 cannot be"),
+        ({"lowest_target": 50, "highest_target": 49}, "targets from 50 to 49 are impossible"),
+        ({"lowest_target": -1}, "targets from -1 to 100 are impossible"),
+        ({"largest": 99}, "targets from 10 to 100 are impossible"),
         ({"largest": 98}, "task.largest_input must lie between 1 and task.largest, which is 98"),
         ({"largest_input": 0}, "task.largest_input must lie between"),
         ({"pauses": 0}, "task.pauses must be at least 1"),
         ({"training_problems": 0}, "must be at least 1"),
         ({"held_out_problems": 0}, "must be at least 1"),
-        ({"held_out_targets": 1.0}, "share from 0 to below 1, not 1.0"),
+        ({"held_out_targets": 1.0}, "at least 0 and below 1, not 1.0"),
         ({"held_out_targets": 0.999}, "leaves no target to train on"),
         ({"lowest_target": 10, "highest_target": 10}, "leaves no target to train on"),
     ],
@@ -317,7 +317,7 @@ def test_impossible_settings_are_refused(fields, what):
 
 def test_targets_that_cannot_be_made_are_named():
     unreachable = task(numbers=2, largest_input=5, lowest_target=23, highest_target=24, held_out_targets=0)
-    with pytest.raises(ValueError, match=r"of 2 numbers up to 5 was found to train on that has the target 2[34]"):
+    with pytest.raises(ValueError, match=r"of 2 numbers up to 5 with the target 2[34] was found to train on"):
         unreachable.sample(np.random.default_rng(0), 10)
 
 
@@ -384,7 +384,7 @@ def test_used_numbers_leave_the_pool_once_each():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("14,83,88,91|", "a prompt is 4 inputs and the target with commas between them, and a bar, not"),
+        ("14,83,88,91|", "a prompt is 4 inputs and the target, separated by commas, and a bar, not"),
         ("14,83,88,91,23", "and a bar, not"),
         ("14,83,88,91,23|83-14=68,", "no right solution begins with '83-14=68,'"),
         ("14,83,88,91,23|83-15", "no right solution begins with '83-15'"),
@@ -392,9 +392,9 @@ def test_used_numbers_leave_the_pool_once_each():
 )
 def test_prompts_that_no_right_solution_begins_with_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        FOUR.towards(FOUR.encode(text), np.empty(0, np.int64))
+        FOUR.with_goal(FOUR.encode(text), np.empty(0, np.int64))
     for fine in ("14,83,88,91,23|", "14,83,88,91,23|83-14=69,91-"):
-        prompt, goal = FOUR.towards(FOUR.encode(fine), np.empty(0, np.int64))
+        prompt, goal = FOUR.with_goal(FOUR.encode(fine), np.empty(0, np.int64))
         assert (FOUR.decode(prompt), goal) == (fine, None)
 
 
@@ -419,7 +419,7 @@ def test_evaluate_asks_for_held_out_targets(capsys, run):
     usual = Run(run).report("evaluation")
     code, out, err = called(capsys, "evaluate", run, "--targets", "held-out", "--num", 7, "--json")
     assert code == 0, err
-    assert "training never has the targets" in err
+    assert "the held-out targets are" in err
     assert json.loads(out)["num"] == 7
     assert called(capsys, "evaluate", run, "--targets=held-out")[0] == 0
     kept = Run(run).report("evaluation-targets-held-out")
@@ -433,7 +433,7 @@ def test_sets_that_cannot_be_evaluated_are_refused(capsys, run, tmp_path):
     for words, message in [
         (["--targets", "seen"], "no held-out set --targets seen: the others are --targets held-out"),
         (["--targets", "held-out", "--data", "x"], "--data and --targets each say what to evaluate on"),
-        (["--targets", "held-out", "--fills", "x"], "leave --data, --num and other sets away"),
+        (["--targets", "held-out", "--fills", "x"], "omit --data, --num and other sets"),
         (["--target", "held-out"], "did you mean --targets"),
         (["--targets"], "expected one argument"),
     ]:
@@ -446,10 +446,10 @@ def test_sets_that_cannot_be_evaluated_are_refused(capsys, run, tmp_path):
     assert called(capsys, "train", "path-star-small", *SMALL_RUN, *words)[0] == 0
     code, _, err = called(capsys, "evaluate", star, "--targets", "held-out")
     assert code == 2
-    assert "the task of this run has no held-out set --targets held-out: it has no other than the usual one" in err
+    assert "the task of this run has no held-out set --targets held-out: it has only the default one" in err
 
 
 def test_a_person_may_write_a_prompt_with_one_bar(capsys, run):
     code, out, err = called(capsys, "generate", run, "--prompt", "4,5,6,15|")
     assert code == 0, err
-    assert len(Experiment.load(run).task.encode(out)) == 11  # as many tokens as two equations have
+    assert len(load_model(run).task.encode(out)) == 11  # as many tokens as two equations have

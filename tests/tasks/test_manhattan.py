@@ -12,7 +12,7 @@ from statewise.tasks.manhattan.checking import ILLEGAL_TURN, NO_END, VALID, VERD
 from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import as_files, of_files, read_map, write_map
 from statewise.tasks.manhattan.rides import draw_rides
-from statewise.tasks.manhattan.street_map import FAR, HEADINGS, StreetMap
+from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE, StreetMap
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 from statewise.tasks.packing import pack
 from statewise.types import Completion, Examples
@@ -55,7 +55,7 @@ def on_square(tmp_path, **fields):
 def test_fewest_moves_are_those_of_a_breadth_first_search():
     lengths = dict(networkx.all_pairs_shortest_path_length(graph(CITY)))
     for goal, begin in itertools.product(range(len(CITY)), repeat=2):
-        assert CITY.moves[goal, begin] == lengths[begin].get(goal, FAR)
+        assert CITY.moves[goal, begin] == lengths[begin].get(goal, UNREACHABLE)
 
 
 def test_travel_times_are_those_of_dijkstra_on_the_faster_of_two_streets():
@@ -83,9 +83,9 @@ def test_a_grid_city_is_the_same_again_and_can_be_ridden_through():
     large = grid_city(20, 30, 1)
     sinks = (large.neighbour < 0).all(axis=1)
     assert 0 < sinks.sum() < 30
-    assert (large.moves[:, ~sinks] < FAR).all()
+    assert (large.moves[:, ~sinks] < UNREACHABLE).all()
     begin, heading, end = large.streets
-    along = large.places[end] - large.places[begin]
+    along = large.coordinates[end] - large.coordinates[begin]
     assert (begin == end).any(), "a loop"
     straight = begin != end
     compass = np.array([[0, 1], [1, 1], [1, 0], [1, -1], [0, -1], [-1, -1], [-1, 0], [-1, 1]])[heading]
@@ -103,10 +103,10 @@ def test_a_map_survives_its_files(tmp_path):
         for again in (read_map(folder), of_files(as_files(streets))):
             assert again.names == streets.names
             np.testing.assert_array_equal(again.neighbour, streets.neighbour)
-            assert (again.places is None) == (streets.places is None)
-            if streets.places is not None:
-                np.testing.assert_array_equal(again.places, streets.places)
-        with pytest.raises(FileExistsError, match="not empty"):
+            assert (again.coordinates is None) == (streets.coordinates is None)
+            if streets.coordinates is not None:
+                np.testing.assert_array_equal(again.coordinates, streets.coordinates)
+        with pytest.raises(FileExistsError, match="exists: choose another --out"):
             write_map(streets, folder)
 
 
@@ -126,7 +126,7 @@ def test_maps_are_read_in_their_published_layout(tmp_path):
     (folder / "edges_other.csv").write_text("from_node,direction,to_node\n2,SW,1\n")
     streets = read_map(folder)
     assert streets.names == ["1", "2"], "crossing 9 has no street"
-    assert streets.places.tolist() == [[0.5, 2.0], [3.0, 4.0]]
+    assert streets.coordinates.tolist() == [[0.5, 2.0], [3.0, 4.0]]
     assert len(streets.streets[0]) == 2
     assert read_map(folder, "other").neighbour[1, HEADINGS.index("SW")] == 0
     (folder / "edges.csv.gz").write_bytes(gzip.compress(b"from_node,direction,to_node\n1,E,2\n"))
@@ -138,10 +138,10 @@ def test_maps_are_read_in_their_published_layout(tmp_path):
     [
         ("1,N,2\n1,E,3\n", "node\n1\n2\n", "edges.csv:3: a street of crossing 3, which .*nodes.csv does not have"),
         ("1,N,2\n1,E,3\n1,N,3\n", None, "edges.csv:4: a second street N from 1; the first is in line 2"),
-        ("1,UP,2\n", None, "edges.csv:2: unknown heading 'UP': there are N, NE"),
-        ("1,N,2\n", "node,x,y\n1,0,0\n2,east,1\n", "nodes.csv:3: the place of crossing 2 is not two numbers"),
+        ("1,UP,2\n", None, "edges.csv:2: unknown heading 'UP': choose one of N, NE"),
+        ("1,N,2\n", "node,x,y\n1,0,0\n2,east,1\n", "nodes.csv:3: coordinates of crossing 2 are not numbers"),
         ("1,N,2\n", "node\n1\n1\n", "nodes.csv:3: crossing 1 is listed twice"),
-        ("1,N,2\n", "node,x,y\n1,0,0\n2,nan,1\n", "nodes.csv:3: the place of crossing 2 is not two numbers"),
+        ("1,N,2\n", "node,x,y\n1,0,0\n2,nan,1\n", "nodes.csv:3: coordinates of crossing 2 are not numbers"),
         ("1,N,end\n", None, "edges.csv:2: a crossing cannot be named end"),
         ("1,N,2\n", "node\n1\n2\na b\n", "nodes.csv:4: a crossing cannot be named 'a b'"),
         ("1,N,\n", None, "edges.csv:2: a crossing cannot be named ''"),
@@ -161,7 +161,7 @@ def test_folders_that_are_no_maps_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"valid_turns.pkl is a pickle.*convert it to CSV"):
         read_map(tmp_path)
     folder = files(tmp_path / "m", "1,N,2\n", name="edges_a.csv")
-    with pytest.raises(FileNotFoundError, match=r"has no edges_b\.csv; there are the builds a"):
+    with pytest.raises(FileNotFoundError, match=r"has no edges_b\.csv; it has the builds a"):
         read_map(folder, "b")
     with pytest.raises(ValueError, match="choose one by --build, of a"):
         read_map(folder)
@@ -264,13 +264,13 @@ def test_without_noise_traffic_takes_the_shortest_way_by_length():
     made = task(rides="noisy_shortest", noise=0.0, max_moves=20)
     rides = made.sample(np.random.default_rng(0), 100)
     begin, _, end = CITY.streets
-    lengths = np.maximum(np.hypot(*(CITY.places[end] - CITY.places[begin]).T), 0.01 * CITY.street_length)
+    lengths = np.maximum(np.hypot(*(CITY.coordinates[end] - CITY.coordinates[begin]).T), 0.01 * CITY.street_length)
     best = CITY.travel_times(lengths, np.arange(len(CITY)))
     for row in range(100):
         at, total = rides.tokens[row, 0], 0.0
         for token in rides.answer(row)[:-1]:
             to = CITY.neighbour[at, token - made.N]
-            total, at = total + np.hypot(*(CITY.places[to] - CITY.places[at])), to
+            total, at = total + np.hypot(*(CITY.coordinates[to] - CITY.coordinates[at])), to
         assert total == pytest.approx(best[rides.tokens[row, 1], rides.tokens[row, 0]])
     jammed = task(rides="noisy_shortest", noise=3.0, max_moves=9).sample(np.random.default_rng(0), 300)
     assert (made.check(jammed).verdicts == VALID).all()
@@ -385,32 +385,45 @@ def test_prompts_that_no_ride_begins_with_are_refused(tmp_path):
     write_map(a_map({**SQUARE, ("b", "S"): "e"}), tmp_path / "m")
     made = task(map=str(tmp_path / "m"), held_out_rides=1, held_out_moves=3)
     for text, message in (
-        ("e a", "no way leads from e to a"),
-        ("a b E S", "no way leads from e to b"),
+        ("e a", "no path leads from e to a"),
+        ("a b E S", "no path leads from e to b"),
         ("a c S", "turn 1, S, is illegal: from a streets lead NE, E"),
         ("a N", "begins with origin and destination"),
         ("a", "begins with origin and destination"),
-        ("a c E end", "the ride ends before it is at c"),
+        ("a c E end", "the ride ends before it reaches c"),
     ):
         with pytest.raises(ValueError, match=message):
-            made.towards(made.encode(text), np.empty(0, np.int64))
+            made.with_goal(made.encode(text), np.empty(0, np.int64))
     for text in ("a c", "a c E N", "a c NE end"):
-        prompt, goal = made.towards(made.encode(text), np.empty(0, np.int64))
+        prompt, goal = made.with_goal(made.encode(text), np.empty(0, np.int64))
         assert (made.decode(prompt), goal) == (text, None)
+
+
+def test_a_small_map_holds_out_all_the_pairs_that_it_has(tmp_path):
+    small = task(rows=3, columns=4, held_out_rides=1000)
+    pairs = np.array(list(itertools.product(range(small.N), repeat=2)))
+    moves = small.streets.moves[pairs[:, 1], pairs[:, 0]]
+    there = pairs[(moves >= 1) & (moves <= 9) & small._is_held_out(pairs)]
+    assert {tuple(pair) for pair in small.held_out().tokens[:, :2].tolist()} == {tuple(pair) for pair in there.tolist()}
+    assert len(small.held_out()) == len(there) > 3
+    assert small.notes[1:] == [f"the map has {len(there)} pairs of crossings to hold out, not 1,000"]
+    enough = task()
+    assert len(enough.held_out()) == 40
+    assert len(enough.notes) == 1
 
 
 def test_bad_fields_are_refused(tmp_path):
     for fields, message in (
         ({"held_out_moves": 20}, "held_out_moves 20 is more than task.max_moves 14"),
         ({"row": 16}, "task.row 16 is shorter than the longest ride of 17"),
-        ({"noise": -1.0}, "noise must not be negative"),
+        ({"noise": -1.0}, "noise must be at least 0"),
         ({"max_moves": 0}, "must be at least 1"),
         ({"rows": 1}, "at least 2 rows"),
     ):
         with pytest.raises(ValueError, match=message):
             task(**fields)
-    with pytest.raises(ValueError, match=r"too few pairs of crossings.*task.held_out_rides lower"):
-        task(held_out_rides=5000).held_out()
+    with pytest.raises(ValueError, match="no pair of crossings at most 1 moves apart to hold out: choose a larger map"):
+        task(rows=2, columns=2, held_out_moves=1).held_out()
     with pytest.raises(ValueError, match="at most 20,000"):
         task(rows=200, columns=200)
 
@@ -432,17 +445,17 @@ def test_states_follow_the_streets_and_end(tmp_path):
     assert accepted(made, far, np.array([words("E end end")])).tolist() == [[True, True, False]]
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_pairs_of_prefixes_come_to_one_state_or_to_two(alike):
+@pytest.mark.parametrize("same_state", [True, False])
+def test_pairs_of_prefixes_come_to_one_state_or_to_two(same_state):
     made = task()
-    one, other = (made.draw_pairs(np.random.default_rng(5), 60, alike=alike) for _ in range(2))
-    assert len(one) == one.asked == 60
+    one, other = (made.draw_pairs(np.random.default_rng(5), 60, same_state=same_state) for _ in range(2))
+    assert len(one) == one.requested == 60
     np.testing.assert_array_equal(one.first.tokens, other.first.tokens)
     np.testing.assert_array_equal(one.first.lengths, one.second.lengths)
     for row in range(60):
         first, second = (side.prompt(row) for side in one[:2])
         states = [made.states_after(side[None])[0].tolist() for side in (first, second)]
-        assert (states[0] == states[1]) == alike
+        assert (states[0] == states[1]) == same_state
         assert first.tolist() != second.tolist()
         for side, state in zip((first, second), states):
             assert len(side) >= 3
@@ -454,15 +467,15 @@ def test_pairs_of_prefixes_come_to_one_state_or_to_two(alike):
 def test_fewer_pairs_than_asked_for_are_said_so(tmp_path):
     write_map(a_map({("a", "N"): "b", ("b", "S"): "a", ("b", "E"): "c"}), tmp_path / "m")
     made = task(map=str(tmp_path / "m"), held_out_rides=1, held_out_moves=1, max_moves=3)
-    with pytest.raises(ValueError, match="no two prefixes could be drawn"):
-        made.draw_pairs(np.random.default_rng(0), 50, alike=True)  # there is but one way of each length
-    pairs = made.draw_pairs(np.random.default_rng(0), 3, alike=False)
+    with pytest.raises(ValueError, match="no pair of prefixes could be drawn"):
+        made.draw_pairs(np.random.default_rng(0), 50, same_state=True)  # there is but one way of each length
+    pairs = made.draw_pairs(np.random.default_rng(0), 3, same_state=False)
     assert 0 < len(pairs) <= 3
 
 
 def test_boundaries_are_those_found_by_trying_all_sequences():
     made, rng = task(), np.random.default_rng(1)
-    pairs = made.draw_pairs(rng, 25, alike=False)
+    pairs = made.draw_pairs(rng, 25, same_state=False)
     words = range(made.N, made.end + 1)
     for row in range(25):
         first, second = (made.states_after(side.prompt(row)[None])[0] for side in pairs[:2])

@@ -1,16 +1,39 @@
+import csv
 import gzip
+import io
 import json
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from statewise.tasks.sequence_files import SequenceFile, parse_file
 from statewise.tasks.sequences import Sequences, SequencesConfig
 
 
-def task_of(tmp_path, text, name="data.txt", **fields):
+def written(tmp_path, text, name="data.txt"):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return Sequences(SequencesConfig(path=str(path), **fields))
+    return path
+
+
+def task_of(tmp_path, text, name="data.txt", **fields):
+    return Sequences(SequencesConfig(path=str(written(tmp_path, text, name)), **fields))
+
+
+def read(tmp_path, text, name="data.txt", **fields):
+    """(line number, prompt, answer) of every sequence, with spaces between symbols."""
+    found = parse_file(written(tmp_path, text, name), SequenceFile(**fields)).lines
+    return [(number, " ".join(prompt), " ".join(answer)) for number, (prompt, answer) in found]
+
+
+def table(*rows, delimiter=",", **options):
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, **options).writerows(rows)
+    return text.getvalue()
 
 
 LINES = "".join(f"a b {n}\n" for n in range(20))
@@ -59,10 +82,18 @@ def test_the_split_keeps_equal_lines_together_and_ignores_order(tmp_path):
         ("a b\na\tb\na\tc\n", ":2: a tab, but the first line has none.*and 1 more"),
         ("a\tb\na b\n", ":2: 0 tabs"),
         ("a\tb\n\tb\n", ":2: the prompt, before the tab, is empty"),
-        ('{"prompt": ["a"], "target": ["b"]}\n{"prompt": ["a"]}\n', ":2: must be"),
+        ('{"prompt": ["a"], "target": ["b"]}\n{"prompt": ["a"]}\n', ":2: unknown column 'target'"),
         ('{"prompt": ["a"], "target": ["b"]}\n{oops\n', ":2: not JSON"),
-        ('{"prompt": "a", "target": ["b"]}\n', ":1: 'prompt' must be a list"),
-        ("a b\n", "at least two different lines"),
+        ('{"prompt": {"a": 1}, "target": ["b"]}\n', ":1: 'prompt' must be a string, or a list"),
+        ('{"prompt": [], "target": []}\n', ":1: no symbol"),
+        ('["a"]\n[["b"]]\n', ":2: .*put each sequence on a line of its own"),
+        ('["a"]\n"b"\n', ":2: a string, but the first line is a list"),
+        ('["a"]\n["\\ud800"]\n', "contains a lone surrogate"),
+        ('["a"]\n3\n', ":2: must be a JSON object, list or string"),
+        ('["a"]\n[true]\n', ":2: the line must be a string, or a list of strings or whole numbers"),
+        ('"a b"\n' + "[" * 100_000, ":2: not JSON"),
+        ("a\tb\tc\n", ":1: 2 tabs.*--task.separator"),
+        ("a b\n", "at least two different sequences"),
         ("a <end>\nb c\n", "set task.end to another"),
         (b"a b\n\xff\xfe\n", ":2: not UTF-8"),
     ],
@@ -102,7 +133,7 @@ def test_changed_or_missing_data_are_noticed(tmp_path):
     with pytest.raises(ValueError, match="has changed since the run began"):
         again.training()
     (tmp_path / "data.txt").unlink()
-    with pytest.raises(ValueError, match="not there any more"):
+    with pytest.raises(ValueError, match="no longer exists"):
         Sequences(task.config, task.files()).held_out()
 
 
@@ -116,7 +147,7 @@ def test_a_held_out_file_of_its_own(tmp_path):
     with pytest.raises(ValueError, match=r"test.txt:2: unknown symbol 'zebra'"):
         task_of(tmp_path, LINES, held_out_path=str(other))
     other.write_text("a b 3\n")
-    with pytest.raises(ValueError, match=r"test.txt:1: this line is in data.txt too"):
+    with pytest.raises(ValueError, match=r"test.txt:1: this sequence is also in data.txt"):
         task_of(tmp_path, LINES, held_out_path=str(other))
 
 
@@ -126,3 +157,294 @@ def test_symbols_that_hold_spaces_are_written_as_a_list(tmp_path):
     tokens = task.encode('["New York", 3]')
     assert task.decode(tokens) == '["New York", "3"]'
     np.testing.assert_array_equal(task.encode(task.decode(tokens)), tokens)
+
+
+# Formats
+
+TWO = [(1, "", "a b"), (2, "", "c")]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "fields"),
+    [
+        ("a b\nc\n", "x.txt", {}),
+        ("\ufeffa b\r\nc\r\n", "x.txt", {}),
+        ("a,b\nc,,,\n", "x.csv", {"format": "text", "separator": ","}),
+        ("a , b\nc\n", "x.txt", {"separator": ","}),
+        ("a\tb\nc\n", "x.txt", {"separator": "\\t"}),
+        ("a -> b\nc\n", "x.txt", {"separator": "->"}),
+        ("ab\nc\n", "x.txt", {"separator": ""}),
+        ('["a", "b"]\n["c"]\n', "x.txt", {}),
+        ('"a b"\n"c"\n', "x.txt", {}),
+        ('"a,b"\n"c"\n', "x.jsonl", {"separator": ","}),
+        ('{"s": ["a", "b"]}\n{"s": "c"}\n', "x.txt", {}),
+        ('{"id": 1, "s": ["a", "b"]}\n{"id": 2, "s": "c"}\n', "x.ndjson", {"column": "s"}),
+        (gzip.compress(b'"a b"\n"c"\n'), "x.jsonl.gz", {}),
+    ],
+)
+def test_formats_hold_the_same(tmp_path, text, name, fields):
+    assert read(tmp_path, text, name, **fields) == TWO
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "fields"),
+    [
+        ("moves\na b\nc\n", "x.csv", {}),
+        ("\ufeffid;moves\r\n\r\n1;a b\r\n;\r\n2;c\r\n", "x.csv", {"column": "moves"}),
+        ("id\tmoves\n1\ta b\n2\tc\n", "x.tsv", {"column": "moves"}),
+        ("id\tmoves\n1\ta b\n2\tc\n", "x.txt", {"column": "moves"}),
+        ("id:moves\n1:a b\n2:c\n", "x.csv", {"column": "moves", "delimiter": ":"}),
+        ('"the, id",moves\n"one\ntwo","a\nb"\n3,c\n', "x.csv", {"column": "moves"}),
+        ('id,moves\n1,"a,b"\n2, c\n', "x.csv", {"column": "moves", "separator": ","}),
+        (gzip.compress(b"id,moves\n1,a b\n2,c\n"), "x.csv.gz", {"column": "moves"}),
+    ],
+)
+def test_csv_is_read_as_people_have_it(tmp_path, text, name, fields):
+    assert [row[1:] for row in read(tmp_path, text, name, **fields)] == [row[1:] for row in TWO]
+
+
+def test_a_row_is_named_by_its_first_line(tmp_path):
+    text = 'note,moves\n"one\n\ntwo",a b\n\n3,c\n'
+    assert [row[0] for row in read(tmp_path, text, "x.csv", column="moves")] == [2, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "fields"),
+    [
+        ("p q\ta b\nr\tc\n", "x.txt", {}),
+        ("p,q\ta,b\nr\tc\n", "x.txt", {"separator": ","}),
+        ('"p q\\ta b"\n"r\\tc"\n', "x.jsonl", {}),
+        ("id,prompt,target\n1,p q,a b\n2,r,c\n", "x.csv", {}),
+        ("question,answer\np q,a b\nr,c\n", "x.csv", {"column": "answer", "prompt_column": "question"}),
+        ("question,answer\np q,a b\nr,c\n", "x.csv", {"prompt_column": "question"}),
+        ('{"prompt": "p q", "target": ["a", "b"]}\n{"prompt": ["r"], "target": "c"}\n', "x.txt", {}),
+    ],
+)
+def test_prompts_stand_before_a_tab_or_in_a_column(tmp_path, text, name, fields):
+    assert [row[1:] for row in read(tmp_path, text, name, **fields)] == [("p q", "a b"), ("r", "c")]
+
+
+EVENTS = [("when", "case", "what"), (3, "x", "c d"), (1, "y", "a"), (2, "x", "b"), (10, "x", "b"), (2, "x", "a")]
+LOG = {"column": "what", "group": "case", "order": "when"}
+
+
+def test_an_event_log_is_a_sequence_for_each_case(tmp_path):
+    as_csv = table(*EVENTS)
+    as_json = "".join(json.dumps(dict(zip(EVENTS[0], row))) + "\n" for row in EVENTS[1:])
+    for text, name, header in ((as_csv, "x.csv", 1), (as_json, "x.txt", 0)):
+        assert read(tmp_path, text, name, **LOG) == [(header + 1, "", "b a c d b"), (header + 2, "", "a")]
+        unordered = read(tmp_path, text, name, column="what", group="case")
+        assert unordered == [(header + 1, "", "c d b b a"), (header + 2, "", "a")]
+    assert parse_file(written(tmp_path, as_csv, "x.csv"), SequenceFile(**LOG)).lines[0][1][1] == ("b", "a", "c d", "b")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ("2024-02-01", "2024-01-31 23:59", "2023-12-31T00:00:00.5"),
+        ("2024-01-01T10:00+00:00", "2024-01-01T10:30:00+01:00", "2024-01-01T09:15Z"),
+        ("1700000000000000002", "1700000000000000001", "1700000000000000000"),
+        ("1e3", "2.5", "-7"),
+        ("10", "9", "1.5"),
+    ],
+)
+def test_events_are_ordered_by_numbers_or_times(tmp_path, times):
+    text = table(("t", "c", "e"), *((time, "x", event) for time, event in zip(times, "abc")))
+    assert read(tmp_path, text, "x.csv", column="e", group="c", order="t") == [(2, "", "c b a")]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b, c", 'd "e"', "f\ng"]), min_size=1, max_size=6), min_size=1, max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_shuffled_events_come_back_in_order(tmp_path_factory, sequences, chance):
+    rows = [(number * 1.5, case, event) for case, events in enumerate(sequences) for number, event in enumerate(events)]
+    chance.shuffle(rows)
+    path = written(tmp_path_factory.getbasetemp(), table(("t", "c", "e"), *rows, delimiter=";"), "shuffled.csv")
+    found = parse_file(path, SequenceFile(column="e", group="c", order="t")).lines
+    assert sorted(list(answer) for _, (_, answer) in found) == sorted(sequences)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "message"),
+    [
+        ("", {}, "the file is empty"),
+        ("a,b\n", {"column": "a"}, "a header, but no row under it"),
+        ("id,moves\n1,a\n", {}, "which column .* one of id, moves"),
+        ("id,moves\n1,a\n", {"column": "move"}, "unknown column 'move': did you mean moves"),
+        ("id,moves\n1,a\n2,b,c\n3\n", {"column": "moves"}, ":3: 3 cells, but the header has 2 columns .*1 more"),
+        ('id,moves\n1,"a\n2,b\n', {"column": "moves"}, ":2: not CSV: .*quotation mark"),
+        ("id,moves\n1,\n", {"column": "moves"}, ":2: no symbol"),
+        ("a,a\n1,2\n", {"column": "a"}, "there are 2 columns 'a'"),
+        ("id,moves\n1,a,,b\n", {"format": "text", "separator": ","}, ":2: symbol 3 is empty"),
+        ("t,c,e\n1,x,a\n2,,b\n", {"column": "e", "group": "c"}, ":3: column 'c' is empty"),
+        ("t,c,e\n1,x,a\n2,y,\n", {"column": "e", "group": "c"}, ":3: column 'e' is empty"),
+        ("t,c,e\n1,x,a\n2,y,b\n", {"group": "c"}, "which column holds the symbols"),
+        ("t,c,e\n1,x,a\n,x,b\n", {**LOG, "column": "e", "group": "c", "order": "t"}, ":3: column 't' is ''"),
+        ("t,c,e\n1,x,a\nnan,x,b\n", {"column": "e", "group": "c", "order": "t"}, ":3: column 't' is 'nan'"),
+        (
+            "t,c,e\n1,x,a\n31/05/2024,x,b\n",
+            {"column": "e", "group": "c", "order": "t"},
+            ":3: column 't' is '31/05/2024': the order must be a number or an ISO 8601 time",
+        ),
+        (
+            "t,c,e\n1,x,a\n2024-01-01,x,b\n",
+            {"column": "e", "group": "c", "order": "t"},
+            ":3: column 't' is a time without a zone, but a number in line 2",
+        ),
+        (
+            "t,c,e\n2024-01-01T00:00Z,x,a\n2024-01-01,x,b\n",
+            {"column": "e", "group": "c", "order": "t"},
+            ":3: column 't' is a time without a zone, but a time with a zone in line 2",
+        ),
+    ],
+)
+def test_bad_tables_are_named_with_the_line(tmp_path, text, fields, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read(tmp_path, text, "data.csv", **fields)
+    assert str(tmp_path / "data.csv") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"order": "t"}, "set task.group"),
+        ({"group": "c", "prompt_column": "p"}, "an event log has no prompts"),
+        ({"format": "text", "column": "c"}, "lines of text have no columns"),
+        ({"delimiter": ", "}, "task.delimiter must be one character"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SequencesConfig(**fields)
+
+
+@pytest.mark.parametrize("separator", [None, ",", "", " | ", "->"])
+def test_text_of_any_separator_comes_back(tmp_path, separator):
+    one, other = (" " if separator is None else separator).join("abcab"), "c" if separator == "" else "cab"
+    task = task_of(tmp_path, f"{one}\n{other}\n", separator=separator)
+    examples = task.training()
+    for row in range(len(examples)):
+        text = task.decode(examples.answer(row))
+        assert "[" not in text
+        np.testing.assert_array_equal(task.encode(text), examples.answer(row))
+
+
+# What is said of the data
+
+
+def test_the_summary_counts_what_was_read(tmp_path):
+    lines = [f"{'a ' * (n % 7 + 1)}b {n}" for n in range(30)] + ["c"] * 4
+    task = task_of(tmp_path, "\n".join(lines), held_out_share=0.2)
+    said = "\n".join(task.summary())
+    counts = Counter(symbol for line in lines for symbol in line.split())
+    lengths = [len(line.split()) for line in lines]
+    held_out = [task.decode(task.held_out().answer(row)).split()[:-1] for row in range(len(task.held_out()))]
+    trained = [task.decode(task.training().answer(row)).split()[:-1] for row in range(len(task.training()))]
+    new = {symbol for row in held_out for symbol in row} - {symbol for row in trained for symbol in row}
+    assert len(trained) + len(held_out) == 34
+    assert new
+    assert f"34 sequences, {sum(lengths)} symbols, {len(counts)} of them different" in said
+    assert f"lengths: 1 to 9, median {np.median(lengths):g}" in said
+    for symbol, count in counts.most_common(5)[:3]:
+        assert f"{symbol} {count} ({count / sum(lengths):.1%})" in said
+    assert f"held out: {len(held_out)} sequences, all copies of 6 of the 31 different sequences" in said
+    assert (
+        f"training never has {len(new)} of their {len({s for row in held_out for s in row})} different symbols" in said
+    )
+    assert "warning" not in said
+
+
+def test_a_held_out_file_is_named_in_the_summary(tmp_path):
+    other = written(tmp_path, "a a 3\n", "test.txt")
+    task = task_of(tmp_path, LINES, held_out_path=str(other))
+    assert "held out: 1 sequences, all of test.txt; training has all of their 2 different symbols" in "\n".join(
+        task.summary()
+    )
+
+
+WORDS = ["north", "east", "south", "stop"]
+WALKS = [[WORDS[(start + step * step) % 4] for step in range(2 + start % 5)] for start in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "fields", "warning", "mend"),
+    [
+        ("\n".join(map(",".join, WALKS)), "x.txt", {}, "contain a comma, such as", {"separator": ","}),
+        ("\n".join(map(", ".join, WALKS)), "x.txt", {}, "contain a comma, such as", {"separator": ","}),
+        ("\n".join(map(";".join, WALKS)), "x.txt", {}, "--task.separator ';'", {"separator": ";"}),
+        (
+            "\n".join(f'"{";".join(walk)}"' for walk in WALKS),
+            "x.jsonl",
+            {},
+            "contain a semicolon",
+            {"separator": ";"},
+        ),
+        (
+            "\n".join("".join(w[0] for w in walk) for walk in WALKS),
+            "x.txt",
+            {},
+            "--task.separator ''",
+            {"separator": ""},
+        ),
+        ("# walks\n" + "\n".join(map(json.dumps, WALKS)), "x.txt", {}, "--task.format json", None),
+        (
+            table(("n", "walk"), *((n, json.dumps(walk)) for n, walk in enumerate(WALKS))),
+            "x.csv",
+            {"column": "walk"},
+            "as JSON does: write it as JSON lines",
+            None,
+        ),
+        (
+            table(("n", "where"), *((n, where) for n, walk in enumerate(WALKS) for where in walk)),
+            "x.csv",
+            {"column": "where"},
+            "--task.group to the column that names the case, one of n, where",
+            {"column": "where", "group": "n"},
+        ),
+        (
+            table(
+                ("i", "n", "where"), *((f"{n}.{i}", n, w) for n, walk in enumerate(WALKS) for i, w in enumerate(walk))
+            ),
+            "x.csv",
+            {"column": "where", "group": "i"},
+            "every case has one event: does column 'i' name the case",
+            {"column": "where", "group": "n"},
+        ),
+        (
+            table(("n", "t", "w"), *((n, f"{n}:{i}", w) for n, walk in enumerate(WALKS) for i, w in enumerate(walk))),
+            "x.csv",
+            {"column": "t", "group": "n"},
+            "occur only once, such as 0:0, and cannot be learned; is this the right column",
+            {"column": "w", "group": "n"},
+        ),
+    ],
+)
+def test_files_that_look_misread_are_warned_of(tmp_path, text, name, fields, warning, mend):
+    warnings = [line for line in task_of(tmp_path, text, name, **fields).summary() if line.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert re.search(re.escape(warning), warnings[0]), warnings[0]
+    if mend is not None:
+        task = task_of(tmp_path, text, name, **mend)
+        assert not [line for line in task.summary() if line.startswith("warning: ")]
+        assert set(task.vocab.symbols[:-1]) == (set("nes") if mend.get("separator") == "" else set(WORDS))
+
+
+def test_what_is_read_well_is_not_warned_of(tmp_path):
+    story = "Once, there was a dog. The dog ran, and ran, and it was happy.\n"
+    text = "".join(f"{story[n % 9 :].strip()}\n" for n in range(20))
+    assert "warning" not in "\n".join(task_of(tmp_path, text).summary())
+    assert "warning" not in "\n".join(task_of(tmp_path, "\n".join(map(" ".join, WALKS))).summary())
+
+
+# Evaluation
+
+
+def test_accuracy_on_ends_is_told_apart(tmp_path):
+    task = task_of(tmp_path, LINES)
+    examples = task.held_out()
+    chosen = np.full(examples.tokens.shape, -1)
+    chosen[:, 1:] = task.end
+    assert task.score_positions(examples, chosen) == {"symbol_accuracy": 0.0, "end_accuracy": 1.0}
+    found = task.baselines(examples)["always <end>"]
+    assert found == {"token_accuracy": 1 / 3, "symbol_accuracy": 0.0, "end_accuracy": 1.0}

@@ -80,7 +80,7 @@ def test_longer_stories_are_dropped_and_counted(tmp_path):
     assert Stories(few.config, few.files()).notes == few.notes
     longest = task_of(tmp_path, context=int(lengths.max()) + 2)  # two marks fit beside the longest
     assert len(longest.training()) + len(longest.held_out()) == 60
-    with pytest.raises(ValueError, match=r"no story to train on fits task.context 9: the shortest has \d+ tokens"):
+    with pytest.raises(ValueError, match=r"no training story fits task.context 9: the shortest has \d+ tokens"):
         task_of(tmp_path, context=9)
 
 
@@ -151,24 +151,24 @@ def test_goals_are_the_parts_of_long_enough_held_out_stories(tmp_path):
 def test_each_encoding_says_how_a_goal_is_given(tmp_path):
     plain, middle = task_of(tmp_path), task_of(tmp_path, encoding="fill_in_the_middle")
     prompt, goal, nothing = plain.encode("Once Ann"), plain.encode(" was happy."), np.empty(0, np.int64)
-    read, ahead = plain.towards(prompt, goal)
+    read, ahead = plain.with_goal(prompt, goal)
     assert read.tolist() == prompt.tolist()
     assert ahead.tolist() == [*goal, plain.end]
-    assert plain.towards(prompt, nothing)[1] is None
-    read, ahead = middle.towards(prompt, goal)
+    assert plain.with_goal(prompt, nothing)[1] is None
+    read, ahead = middle.with_goal(prompt, goal)
     assert middle.decode(read) == f" was happy.{SEPARATOR}Once Ann"
     assert ahead is None
-    assert middle.towards(prompt, nothing)[0].tolist() == [middle.separator, *prompt]
-    assert middle.towards(read, nothing)[0].tolist() == read.tolist()
-    with pytest.raises(ValueError, match="has a goal already"):
-        middle.towards(read, goal)
+    assert middle.with_goal(prompt, nothing)[0].tolist() == [middle.separator, *prompt]
+    assert middle.with_goal(read, nothing)[0].tolist() == read.tolist()
+    with pytest.raises(ValueError, match="so it has a goal"):
+        middle.with_goal(read, goal)
 
 
 def test_what_a_goal_asks_for_is_what_training_looked_like(tmp_path):
     """Prompt, middle and end of a goal, as the model reads them, make up the training example of that suffix."""
     task = task_of(tmp_path, encoding="fill_in_the_middle", held_out_share=0.5)
     infill = task.goals(1)[0]
-    read, _ = task.towards(infill.prompt, infill.goal)
+    read, _ = task.with_goal(infill.prompt, infill.goal)
     asked = [*read, *infill.middle, task.end]
     assert asked == slow_suffix_first(task, np.concatenate(infill).tolist(), 10)
 
@@ -194,12 +194,12 @@ def test_held_out_parts_are_cut_where_text_and_tokens_agree(tmp_path):
     ("text", "message"),
     [
         ("", "the file is empty"),
-        (f"a\n{END}\nb\nc\n", r":3: the last story is not closed"),
-        (f"a\n{END}\nb {END} c\n{END}\n", r":3: the mark <\|endoftext\|> inside a story"),
-        (f"a\n{END}\nb {SEPARATOR}\n{END}\n{SEPARATOR}\n{END}\n", r":3: the mark .*and 1 more such"),
+        (f"a\n{END}\nb\nc\n", r":3: the last story is not ended"),
+        (f"a\n{END}\nb {END} c\n{END}\n", r":3: the token <\|endoftext\|> inside a story"),
+        (f"a\n{END}\nb {SEPARATOR}\n{END}\n{SEPARATOR}\n{END}\n", r":3: the token .*and 1 more such"),
         (f"a\n{END}\na\n{END}\n", "at least two different stories"),
         (f"a\n{END}\n".encode() + b"\xff\n", ":3: not UTF-8"),
-        (f"abc\n{END}\nabd\n{END}\n", r"no more than \d+ tokens: set task.vocabulary to \d+ or less, not 300"),
+        (f"abc\n{END}\nabd\n{END}\n", r"only \d+ tokens: set task.vocabulary to \d+ or less, not 300"),
     ],
 )
 def test_bad_files_are_named_with_the_line(tmp_path, text, message):
@@ -210,7 +210,7 @@ def test_bad_files_are_named_with_the_line(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"held_out_share": 1.0}, "held_out_share must lie between"),
+        ({"held_out_share": 1.0}, "held_out_share must be above 0 and below 1"),
         ({"vocabulary": 200}, "task.vocabulary must be at least 258"),
         ({"context": 3}, "task.context must be at least 4"),
         ({"goal_length": 0}, "must be at least 1"),
@@ -231,7 +231,7 @@ def test_what_is_held_out_elsewhere_is_not_trained_on(tmp_path):
     task = task_of(tmp_path, held_out_path=str(other), context=200)
     assert len(task.held_out()) == 4
     assert not set(texts(task, task.training())) & set(texts(task, task.held_out()))
-    assert task.notes[0].endswith("; dropped: 3 to train on that are held out too")
+    assert task.notes[0].endswith("; dropped: 3 training stories that are also held out")
     with pytest.raises(ValueError, match="no story is left to train on"):
         task_of(tmp_path, held_out_path=str(tmp_path / "stories.txt"))
 
@@ -253,11 +253,11 @@ def test_changed_or_missing_data_and_tokenizers_are_noticed(tmp_path):
     (tmp_path / "stories.txt").unlink()
     again = Stories(task.config, kept)  # prompts are encoded without the data
     assert again.encode("Once Ann").tolist() == task.encode("Once Ann").tolist()
-    with pytest.raises(ValueError, match="not there any more"):
+    with pytest.raises(ValueError, match="no longer exists"):
         again.held_out()
     other = json.loads(kept["tokenizer.json"])
     other["model"]["merges"].pop()
-    with pytest.raises(ValueError, match="not the one that its stories were encoded with"):
+    with pytest.raises(ValueError, match="not the tokenizer of its stories"):
         Stories(task.config, {**kept, "tokenizer.json": json.dumps(other).encode()})
 
 
@@ -277,7 +277,7 @@ def test_the_first_story_that_a_tokenizer_changes_is_named(tmp_path, monkeypatch
     path = tmp_path / "tokenizer.json"
     path.write_text(task_of(tmp_path).bpe.content.replace('"normalizer":null', '"normalizer":{"type":"Lowercase"}'))
     stories = [*(f"all small {n}" for n in range(30)), "One is not."]
-    with pytest.raises(ValueError, match=r"others.txt:61 back as it was"):
+    with pytest.raises(ValueError, match=r"others.txt:61 exactly"):
         task_of(tmp_path, "".join(f"{story}\n{END}\n" for story in stories), "others.txt", tokenizer=str(path))
 
 
@@ -296,11 +296,11 @@ def test_a_tokenizer_without_separator_gets_one(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda content: "{}", "no tokenizer file"),
+        (lambda content: "{}", "not a tokenizer file"),
         (lambda content: content.replace(END, "<end>"), r"has no token <\|endoftext\|>"),
-        (lambda content: content.replace('"add_prefix_space":false', '"add_prefix_space":true'), "back as it was"),
-        (lambda content: content.replace('"normalizer":null', '"normalizer":{"type":"Lowercase"}'), "back as it was"),
-        (lambda content: content.replace(':299', ':1299'), "without a gap"),
+        (lambda content: content.replace('"add_prefix_space":false', '"add_prefix_space":true'), "exactly"),
+        (lambda content: content.replace('"normalizer":null', '"normalizer":{"type":"Lowercase"}'), "exactly"),
+        (lambda content: content.replace(':299', ':1299'), "without gaps"),
     ],
 )  # fmt: skip
 def test_tokenizers_that_do_not_fit_are_named(tmp_path, spoil, message):

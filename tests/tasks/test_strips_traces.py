@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from statewise.strips.domains import domain
+from statewise.strips.random_traces import Traces, traces
 from statewise.strips.trace_files import write_traces
-from statewise.strips.traces import Traces, traces
 from statewise.tasks.strips_traces import StripsTraces, StripsTracesConfig
 from statewise.types import Completion, Examples
 
@@ -41,7 +41,7 @@ def test_walks_choose_evenly_among_what_can_be_done():
     rng = np.random.default_rng(0)
     place = int(task._begins[0])
     rows = task.walks.walk(rng, np.full(20_000, place), 1)
-    state = {at: state for state, at in task.walks.places.items()}[place]
+    state = {at: state for state, at in task.walks.numbers.items()}[place]
     numbers, counts = np.unique(rows, return_counts=True)
     assert numbers.tolist() == task.model.applicable(state)
     np.testing.assert_allclose(counts / 20_000, 1 / len(numbers), atol=0.02)
@@ -86,7 +86,7 @@ def test_labels_are_the_real_states(name):
             states = [state for state in begins if runs_from(model, state, trace)]
             for place, number in enumerate(trace):
                 states = [model.result(state, number) for state in states]
-                known = task.walks.places[states[0]] if len(set(states)) == 1 else -1
+                known = task.walks.numbers[states[0]] if len(set(states)) == 1 else -1
                 assert labels[row, place] == known
 
 
@@ -147,10 +147,10 @@ def test_trace_files_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match=r"test.csv: trace 1 of 3 is negative: action \d is not possible"):
         task.read(path)
     write_traces(Traces(known.model.names, ((0, 1),), (1,)), path)
-    with pytest.raises(ValueError, match="trace 1 of 1 is negative: its last action is labelled so"):
+    with pytest.raises(ValueError, match="trace 1 of 1 is negative: it is labelled negative"):
         task.read(path)
     write_traces(Traces(known.model.names, ((0, 1, 0), (0, 1, 0, 1, 0, 1)), (0, 0)), path)
-    with pytest.raises(ValueError, match="trace 2 of 2 has 6 actions, but the longest that the task knows has 5"):
+    with pytest.raises(ValueError, match="trace 2 of 2 has 6 actions, but the longest of the task has 5"):
         task.read(path)
     path.write_text("trace_id,action\n0,pickup b9\n")
     with pytest.raises(ValueError, match=r"test.csv:2: 'pickup b9' is no action"):

@@ -9,14 +9,14 @@ from doubles import MarkovPredictor, small_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.building import make_decoder
 from statewise.data import Stream, collate
 from statewise.evaluation import evaluate
-from statewise.experiment import make_decoder
 from statewise.tasks.bpe import END
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.tokenizers import learn
 from statewise.tasks.corpus.writing import write
-from statewise.tasks.text import Held, Text, TextConfig, Windows, _word_starts
+from statewise.tasks.text import InMemory, Text, TextConfig, Windows, _word_starts
 
 
 def task_of(corpus, **fields):
@@ -39,7 +39,7 @@ def test_an_epoch_meets_every_token_once_and_documents_are_numbered(lengths, con
     end = 0
     stream = np.concatenate([[*range(1, length), end] for length in lengths])  # each token is its place in its document
     number = np.repeat(np.arange(len(lengths)), lengths)
-    windows = Windows(Held(stream), context, end)
+    windows = Windows(InMemory(stream), context, end)
 
     class Task:
         def training(self):
@@ -81,7 +81,7 @@ def test_rows_are_read_from_shards_as_from_one_array(corpus):
     rng = np.random.default_rng(0)
     for _ in range(30):
         rows = rng.integers(0, len(training), 5)
-        found, expected = training[rows], Windows(Held(tokens), 16, task.end)[rows]
+        found, expected = training[rows], Windows(InMemory(tokens), 16, task.end)[rows]
         np.testing.assert_array_equal(found.tokens, expected.tokens)
         np.testing.assert_array_equal(found.documents, expected.documents)
     assert len(task_of(corpus, context=10**6).training()) == 1
@@ -112,7 +112,7 @@ def test_a_run_knows_its_corpus_again(corpus, tmp_path):
     shutil.move(corpus.folder, tmp_path / "elsewhere")
     gone = Text(task.config, task.files())
     assert gone.decode(gone.encode("A cat.")) == "A cat."
-    with pytest.raises(ValueError, match="corpus: the corpus of this run is not there any more"):
+    with pytest.raises(ValueError, match="corpus: the corpus of this run no longer exists"):
         gone.held_out()
     small_corpus(tmp_path, n=59, tokenizer=str(tmp_path / "elsewhere" / "tokenizer.json"), shard_tokens=101)
     with pytest.raises(ValueError, match=r"not the corpus that the run began with: .*(training|held-out) differ"):
@@ -121,7 +121,7 @@ def test_a_run_knows_its_corpus_again(corpus, tmp_path):
     with pytest.raises(ValueError, match="not the corpus that the run began with: tokenizer and training and held-out"):
         Text(task.config, task.files()).held_out()
     kept = {**task.files(), "tokenizer.json": (corpus.folder / "tokenizer.json").read_bytes()}
-    with pytest.raises(ValueError, match=r"tokenizer.json of this run is not the one"):
+    with pytest.raises(ValueError, match=r"tokenizer.json of this run is not the tokenizer"):
         Text(task.config, kept)
 
 
@@ -164,7 +164,7 @@ def test_a_text_is_read_in_the_way_that_the_corpus_was(tmp_path):
     [
         ({"path": ""}, "task.path is not set"),
         ({"path": "nowhere"}, "nowhere: no such corpus: make one with `statewise data text"),
-        ({"context": 1}, "task.context must be at least 2, not 1"),
+        ({"context": 1}, "task.context must be at least 2 and at most"),
         ({"held_out_tokens": 0}, "task.held_out_tokens must be at least 1, not 0"),
     ],
 )

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from statewise.building import read_recipe
 from statewise.data import Stream
-from statewise.experiment import Experiment, read_recipe
+from statewise.loading import new_model
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_text
 
@@ -28,17 +29,17 @@ WORLDS = {
 def test_every_objective_learns_every_world(objective, world):
     recipe, flags, metric = WORLDS[world]
     small = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=2", f"--objective={objective}"]
-    experiment = Experiment.build(read_recipe(recipe_text(recipe), [*flags, *small]))
-    stream = Stream(experiment.task, seed=1, batch_size=8)
-    optimiser = torch.optim.Adam(experiment.objective.parameters(), lr=1e-2)
+    model = new_model(read_recipe(recipe_text(recipe), [*flags, *small]))
+    stream = Stream(model.task, seed=1, batch_size=8)
+    optimiser = torch.optim.Adam(model.objective.parameters(), lr=1e-2)
     losses = []
     for _ in range(12):
-        loss = experiment.objective(stream.batch(0)).value()
+        loss = model.objective(stream.batch(0)).value()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.9 * losses[0]
-    evaluation = experiment.evaluate(num=4)
+    evaluation = model.evaluate(num=4)
     assert metric in evaluation.metrics
     assert all(np.isfinite(value) for value in evaluation.metrics.values())

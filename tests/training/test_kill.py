@@ -117,7 +117,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
     assert process.returncode == code, output
     assert f"statewise train --resume {folder}" in output
     step = Run.open(folder).find_checkpoint("last").step
-    assert f"stopped at step {step} and saved" in output
+    assert f"stopped at step {step}, saved" in output
     assert 0 < step < 1500
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from doubles import tiny_objective
 
-from statewise.config import TrainerConfig
+from statewise.training.config import TrainerConfig
 from statewise.training.optim import learning_rate, make_optimizer
 from statewise.training.schedule import Schedule
 
@@ -45,6 +45,29 @@ def test_a_warm_up_that_never_ends_is_noted(steps, share):
     assert rates(steps=steps)[-1] == pytest.approx(float(share.rstrip("%")) / 100)
     assert not Schedule.of(TrainerConfig(steps=5, warmup_steps=4), 10).notes
     assert not Schedule.of(TrainerConfig(steps=5, warmup_steps=0), 10).notes
+
+
+def kept(keep, last=100):
+    schedule = Schedule.of(TrainerConfig(keep=keep, steps=last), 10)
+    return [step for step in range(last + 1) if schedule.keeps(step)]
+
+
+def test_steps_to_keep_are_listed_regular_or_spaced_by_their_logarithm():
+    assert kept(None) == []
+    assert kept(7) == [7]
+    assert kept("0, 10,99") == kept([0, 10, 99]) == [0, 10, 99]
+    assert kept("every:30") == [30, 60, 90]
+    assert kept("log:3") == [1, 10, 100]
+    assert kept(["0", "log:2", "every:50"]) == [0, 1, 50, 100]
+    assert len(kept("log:1000")) == 100
+
+
+@pytest.mark.parametrize(
+    "keep", ["", "every:0", "log:1", "log:1001", -1, "1.5", "10-20", "every:x", [0, "x"], "9" * 13]
+)
+def test_steps_to_keep_that_make_no_sense_are_refused(keep):
+    with pytest.raises(ValueError, match=r"trainer.keep: expected steps such as 0,10,100, every:N"):
+        TrainerConfig(keep=keep)
 
 
 def test_without_a_decay_the_rate_stays():

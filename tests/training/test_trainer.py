@@ -4,19 +4,23 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import threading
 
 import pytest
 import torch
 from doubles import SMALL_RUN, PhasedGPT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.gpt import GPTConfig
+from statewise.building import read_recipe
 from statewise.cli.progress import record_line, total_steps
-from statewise.experiment import Experiment, read_recipe
+from statewise.data import Stream
 from statewise.launch import Listener, resume, train
+from statewise.loading import load_model, new_model
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_text
 from statewise.run import Run
@@ -68,7 +72,7 @@ def test_a_run_holds_what_it_promises(tmp_path):
     assert run.checkpoints()[-1].step == 20
     assert run.report("evaluation")["num"] == 50
     assert run.environment()["precision"] == "fp32"
-    assert Experiment.load(tmp_path / "run").evaluate(20).num == 20
+    assert load_model(tmp_path / "run").evaluate(20).num == 20
 
 
 def test_it_is_told_that_the_rate_will_only_rise(tmp_path):
@@ -109,6 +113,7 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, step, flags):
     train(tiny(*flags), tmp_path / "whole")
     with pytest.raises(Stop):
         train(tiny(*flags), tmp_path / "cut", listener=stop_at(step))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
     resume(tmp_path / "cut")
     assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     states = [torch.load(tmp_path / name / "checkpoints/step-00000020/training.pt", weights_only=True)["optimizer"]
@@ -122,7 +127,8 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, step, flags):
 @given(
     st.fixed_dictionaries({
         "log_every": st.integers(1, 9), "evaluate_every": st.integers(0, 9), "checkpoint_every": st.integers(1, 9),
-        "keep_every": st.integers(0, 4), "schedule": st.sampled_from(["linear", "cosine"]),
+        "keep": st.sampled_from(["null", "3", "0,2,7", "every:4", "0,log:5"]),
+        "schedule": st.sampled_from(["linear", "cosine"]),
         "accumulate": st.sampled_from([1, 2]),
     }),
     st.lists(st.integers(1, 12), min_size=1, max_size=3),
@@ -144,6 +150,62 @@ def test_whatever_the_rhythm_and_the_cuts_the_run_is_the_same(tmp_path_factory, 
     assert numbers(folder / "cut") == numbers(folder / "whole")
 
 
+def test_the_optimiser_and_its_state_follow_parameters_that_are_replaced_on_their_way_to_the_device(
+    tmp_path, monkeypatch
+):
+    """Float64 stands for the device: the state must arrive where the new parameters are."""
+    setup = Fabric.setup_module
+
+    def replacing(self, module, *arguments, **options):
+        for part in module.modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                setattr(part, name, torch.nn.Parameter(parameter.detach().double()))
+        return setup(self, module, *arguments, **options)
+
+    monkeypatch.setattr(Fabric, "setup_module", replacing)
+    recipe = tiny()
+    train(recipe, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "cut", listener=stop_at(13))
+    resume(tmp_path / "cut")
+    assert not torch.equal(*(next(iter(weights(tmp_path / "whole", step).values())) for step in (15, 20)))
+    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    state = torch.load(tmp_path / "cut/checkpoints/step-00000020/training.pt", weights_only=True)["optimizer"]["state"]
+    assert {moments["exp_avg"].dtype for moments in state.values()} == {torch.float64}
+
+
+def test_checkpoints_are_kept_by_schedule_and_found_again(tmp_path):
+    recipe = tiny("--trainer.keep=0,3,log:3,400", "--trainer.checkpoint_every=7", "--trainer.evaluate_every=0")
+    notes = []
+    train(recipe, tmp_path / "whole", listener=Listener(note=notes.append))
+    assert "trainer.keep names steps after the last, 20: 400 will not be reached" in notes
+    kept = [0, 1, 3, 4]  # log:3 of 20 steps: 1, 4 and 20
+    run = Run(tmp_path / "whole")
+    assert [found.step for found in run.checkpoints()] == [*kept, 14, 20]
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "cut", listener=stop_at(2))
+    resume(tmp_path / "cut", checkpoint="0")
+    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    for name, tensor in new_model(recipe).objective.state_dict().items():  # step 0: the model as it was drawn
+        assert torch.equal(tensor, weights(tmp_path / "whole", 0)[name])
+
+
+def test_batches_are_drawn_once_each_and_in_the_background(tmp_path, monkeypatch):
+    drawn, batches = [], Stream.batches
+
+    def noted(self, number, parts):
+        drawn.append((number, threading.current_thread().name))
+        return batches(self, number, parts)
+
+    model = tiny()
+    monkeypatch.setattr(Stream, "batches", noted)
+    seen = []
+    train(model, tmp_path / "run", listener=Listener(step=lambda step: seen.append(len(drawn))))
+    assert [number for number, name in drawn if name != "MainThread"] == list(range(20))
+    assert [number for number, name in drawn if name == "MainThread"] == [0]  # the look at the data before training
+    assert all(many - 1 <= step + 2 for step, many in enumerate(seen, 1))
+
+
 def test_accumulated_parts_give_the_gradient_of_the_whole(tmp_path):
     whole = ("--objective=next_latent", "--objective.horizon=3", "--trainer.evaluate_every=0")
     train(tiny(*whole), tmp_path / "one")
@@ -157,9 +219,9 @@ def test_accumulated_parts_give_the_gradient_of_the_whole(tmp_path):
 def test_it_stops_when_solved_and_keeps_the_best(tmp_path):
     recipe = tiny("--trainer.steps=40", "--trainer.evaluate_every=5")
     experiment_values = iter([0.2, 0.995, 0.9, 0.995, 0.992, 1.0])
-    import statewise.experiment as module
+    import statewise.model as module
 
-    original = module.Experiment.evaluate
+    original = module.Model.evaluate
 
     def scripted(self, *arguments, **options):
         found = original(self, *arguments, **options)
@@ -167,11 +229,11 @@ def test_it_stops_when_solved_and_keeps_the_best(tmp_path):
             found.metrics["path_accuracy"] = next(experiment_values)
         return found
 
-    module.Experiment.evaluate = scripted
+    module.Model.evaluate = scripted
     try:
         outcome = train(recipe, tmp_path / "run")
     finally:
-        module.Experiment.evaluate = original
+        module.Model.evaluate = original
     assert (outcome.step, outcome.reason) == (25, "solved")  # the first was followed by one that was not
     assert Run(tmp_path / "run").best_step() == 20
     assert resume(tmp_path / "run") is None
@@ -224,7 +286,7 @@ def test_mistakes_are_found_before_a_directory_is_made(tmp_path):
         train(tiny(f"--task.held_out_file={tmp_path / 'none.txt'}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="sees no GPU"):
+        with pytest.raises(ValueError, match="there is no device 'cuda' here"):
             train(tiny("--trainer.device=cuda"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -267,7 +329,7 @@ def test_backbones_are_told_the_share_of_training_before_every_step_and_after_re
     resume(tmp_path / "cut")
     assert phased == [step / 20 for step in range(10, 20)]
     assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-    late = [Experiment.load(tmp_path / "whole", which).objective.backbone.late.item() for which in ("10", "last")]
+    late = [load_model(tmp_path / "whole", which).objective.backbone.late.item() for which in ("10", "last")]
     assert late == [0.0, 1.0]  # a buffer: what inference must know stays with the weights
 
 
@@ -275,13 +337,13 @@ def test_every_backbone_of_an_objective_is_told(phased):
     objective = OBJECTIVES["belief_state"]
     both = objective(objective.Config(), lambda extra_tokens=0, embedding_of=None, **fields: PhasedGPT(
         GPTConfig(16, 2, 1, **fields), vocabulary=9 + extra_tokens, context=8, embedding_of=embedding_of))  # fmt: skip
-    both.at(0.25)
+    both.set_progress(0.25)
     assert phased == [0.25, 0.25]
 
 
 def test_a_budget_of_tokens_is_trained_in_whole_steps(tmp_path):
     shown = []
-    context = Experiment.build(tiny()).task.context
+    context = new_model(tiny()).task.context
     recipe = tiny()
     budget = dataclasses.replace(recipe.trainer, tokens=str(12 * 8 * context - 1), warmup_tokens=2 * 8 * context)
     outcome = train(dataclasses.replace(recipe, trainer=budget), tmp_path / "tokens", listener=Listener(
@@ -338,9 +400,9 @@ def test_a_report_that_was_cut_off_is_made_up_for(tmp_path):
 
 def test_resuming_from_an_older_checkpoint_forgets_a_best_that_is_gone(tmp_path):
     values = iter([0.5, 0.4, 0.6, 0.3, 0.2, 0.15, 0.1, 0.05, 0.04, 0.03])
-    import statewise.experiment as module
+    import statewise.model as module
 
-    original = module.Experiment.evaluate
+    original = module.Model.evaluate
 
     def scripted(self, *arguments, **options):
         found = original(self, *arguments, **options)
@@ -348,19 +410,19 @@ def test_resuming_from_an_older_checkpoint_forgets_a_best_that_is_gone(tmp_path)
             found.metrics["path_accuracy"] = next(values)
         return found
 
-    module.Experiment.evaluate = scripted
+    module.Model.evaluate = scripted
     try:
         with pytest.raises(Stop):
-            train(tiny("--trainer.steps=40", "--trainer.evaluate_every=5", "--trainer.keep_every=10"), tmp_path / "run",
+            train(tiny("--trainer.steps=40", "--trainer.evaluate_every=5", "--trainer.keep=every:10"), tmp_path / "run",
                   listener=stop_at(24))  # fmt: skip
         run = Run(tmp_path / "run")
         assert run.best_step() == 15
         assert [found.step for found in run.checkpoints()] == [10, 15, 20]
         resume(tmp_path / "run", checkpoint="10")  # its best was step 5, which has made way
     finally:
-        module.Experiment.evaluate = original
+        module.Model.evaluate = original
     assert run.best_step() == 15
-    assert Experiment.load(tmp_path / "run").checkpoint.step == 15
+    assert load_model(tmp_path / "run").checkpoint.step == 15
 
 
 def test_solved_twice_stays_solved_when_the_end_was_cut_off(tmp_path):
@@ -374,7 +436,7 @@ def test_solved_twice_stays_solved_when_the_end_was_cut_off(tmp_path):
     state["progress"]["solved_in_a_row"] = 2
     state["progress"]["step"] = 15
     run.forget_after(15)
-    experiment = Experiment.build(recipe)
-    checkpoints.save(run, 15, experiment.objective, state)
+    model = new_model(recipe)
+    checkpoints.save(run, 15, model.objective, state)
     outcome = resume(tmp_path / "run")
     assert (outcome.step, outcome.reason) == (15, "solved")

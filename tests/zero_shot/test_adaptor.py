@@ -238,7 +238,7 @@ def test_completions_end_at_what_stops_them(task):
     assert told("a", until=[], max_gen_toks=2) == "bc"
     assert told("z" * 30 + "a", until=[], max_gen_toks=3) == "bc "
     assert (model.counts.generations, model.counts.cut_prompts) == (6, 1)
-    with pytest.raises(ValueError, match="asked asks for completions that are drawn"):
+    with pytest.raises(ValueError, match="asked requests sampled completions"):
         told("a", do_sample=True, temperature=0.7)
 
 

@@ -105,7 +105,7 @@ def test_a_context_that_vanishes_in_a_choice_is_named(tmp_path):
     joined = next(symbol for symbol in task.bpe.symbols if len(symbol) == 2 and symbol.isascii() and symbol.isalpha())
     questions = asked(tmp_path, {"text": "z z"})
     question = replace(questions.questions[0], context=joined[0], choices=(joined[1],))
-    with pytest.raises(ValueError, match=r"asked\.jsonl:1: the tokenizer joins"):
+    with pytest.raises(ValueError, match=r"asked\.jsonl:1: the tokenizer merges"):
         answer(letters(task, {"z": 0.5})[0], task, replace(questions, questions=(question,)), 8)
 
 
@@ -122,7 +122,7 @@ def test_a_text_that_the_tokenizer_changes_is_refused(tmp_path):
             super().__init__()
             self.bpe.decode = lambda tokens: "other"
 
-    with pytest.raises(ValueError, match="does not give 'a' back"):
+    with pytest.raises(ValueError, match="does not reproduce 'a' exactly"):
         answer(letters(Letters(), {"a": 0.5})[0], Lossy(), asked(tmp_path, {"text": "a b"}), 8)
 
 

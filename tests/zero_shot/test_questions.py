@@ -44,15 +44,15 @@ GOOD = {"context": "a", "choices": ["b", "c"], "answer": 0}
         ({"context": "a", "choices": ["b", "c"]}, '"answer" is missing'),
         (GOOD | {"context": 3}, '"context" must be text, not 3'),
         (GOOD | {"context": " \n"}, '"context" must not be blank'),
-        (GOOD | {"choices": ["b"]}, "two texts or more"),
-        (GOOD | {"choices": "bc"}, "two texts or more"),
+        (GOOD | {"choices": ["b"]}, "at least two texts"),
+        (GOOD | {"choices": "bc"}, "at least two texts"),
         (GOOD | {"choices": ["b", ""]}, '"choices" must not be blank'),
         (GOOD | {"choices": ["b", 1]}, '"choices" must be text, not 1'),
         (GOOD | {"answer": 2}, "0 to 1, not 2"),
         (GOOD | {"answer": -1}, "0 to 1, not -1"),
         (GOOD | {"answer": True}, "0 to 1, not True"),
         (GOOD | {"answer": "0"}, "0 to 1, not '0'"),
-        ('{"context": "\\ud800", "choices": ["b", "c"], "answer": 0}', "one half of a character"),
+        ('{"context": "\\ud800", "choices": ["b", "c"], "answer": 0}', "half of a character"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, record, message):
@@ -66,8 +66,8 @@ def test_a_bad_line_is_named(tmp_path, record, message):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"txt": "a b"}, '"choices" is missing'),
-        ({"text": "word"}, "two words or more"),
+        ({"txt": "a b"}, 'must have "context", "choices" and "answer", or "text"'),
+        ({"text": "word"}, "at least two words"),
         ({"text": 1}, "must be text"),
     ],
 )

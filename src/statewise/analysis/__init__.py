@@ -1,57 +1,66 @@
 """Analyses: what the states of a trained model hold."""
 
-from statewise.config import Table
+from __future__ import annotations
 
-ANALYSES = Table(
+from typing import TYPE_CHECKING
+
+from statewise.tables import Table
+
+if TYPE_CHECKING:
+    from statewise.analysis.base import Analysis
+
+ANALYSES: Table[Analysis] = Table(
     "analysis",
+    "analyses",
+    "statewise.analysis.base:Analysis",
     {
         "compression": (
             "statewise.analysis.compression:Compression",
-            "whether two pasts that come to one state have one future",
+            "whether prefixes that lead to the same state have the same continuations",
         ),
         "detours": (
             "statewise.analysis.detours:Detours",
-            "whether sequences come to their end although other tokens replace some of the model's",
+            "whether sequences still reach their end if other tokens replace some of the model's",
         ),
         "distinction": (
             "statewise.analysis.distinction:Distinction",
-            "whether two pasts that come to different states differ in their futures",
+            "whether prefixes that lead to different states have different continuations",
         ),
         "effective-rank": (
             "statewise.analysis.effective_rank:EffectiveRank",
-            "how many dimensions the belief states really use",
+            "how many dimensions the belief states effectively use",
         ),
         "equations": (
             "statewise.analysis.equations:Equations",
-            "at which equation of its solutions a model goes wrong (task countdown)",
+            "the first wrong equation of a model's solutions (task countdown)",
         ),
         "future-probe": (
             "statewise.analysis.probes:FutureProbe",
-            "which later tokens a small network can read off the belief state",
+            "which later tokens a probe decodes from the belief state",
         ),
         "gradient-ratio": (
             "statewise.analysis.gradient_ratio:GradientRatio",
-            "how much of the gradient of later losses each slot of a place gets",
+            "how much gradient of later losses each stream of a position receives",
         ),
         "map": (
             "statewise.analysis.map:MapReconstruction",
-            "the street map that a model's rides imply, with its picture",
+            "the street map implied by a model's rides, with a drawing",
         ),
         "prompt-probe": (
             "statewise.analysis.probes:PromptProbe",
-            "which of the prompt's tokens a small network can read off the state after it",
+            "which tokens of the prompt a probe decodes from the state after it",
         ),
         "restricted-state": (
             "statewise.analysis.restricted_state:RestrictedState",
-            "how much the loss rises if the kept state is cut to the last places",
+            "how much the loss rises if attention is restricted to the last positions",
         ),
         "slot-trace": (
             "statewise.analysis.slot_trace:SlotTrace",
-            "the carried state of belief slots over a sequence, and what it is worth",
+            "the carried state of belief slots over a sequence, and how much it lowers the loss",
         ),
         "world-probe": (
             "statewise.analysis.probes:WorldProbe",
-            "whether a small network can read the task's true state off the belief state",
+            "whether a probe decodes the task's true state from the belief state",
         ),
     },
 )

@@ -1,125 +1,90 @@
-"""What an analysis is: a subject in, numbers and curves out. It sees no network."""
+"""The interface of analyses: a subject in, metrics and curves out. Analyses do not depend on the network."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from statewise.decoding.base import Predictor
+from statewise.decoding.predictor import Predictor
+from statewise.figures import Drawing, Panel
 from statewise.tasks.base import Task
-from statewise.types import Completion, Examples
+from statewise.types import Batch, Completion, Examples
 
-Role = Literal["line", "series", "control", "raw"]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A line of a plot."""
-
-    label: str
-    x: list[float]
-    y: list[float]
-    role: Role = "line"
-    """`series`: one of a family in its order, coloured by rank; `control`: what the others are measured against;
-    `raw`: what the line before it smooths."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Curves that share their axes."""
-
-    x_title: str
-    y_title: str
-    curves: list[Curve]
-    shares: bool = False
-    """Whether y lies between 0 and 1."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Lines of a drawing that are drawn alike."""
-
-    label: str
-    lines: list[list[list[float]]]
-    """Of each its two ends, each (x, y)."""
-    names: list[str]
-    """What each is, for those who point at it."""
-    stands_out: bool = False
-    """Whether they are what the drawing is about."""
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A picture of lines, such as a map; units are alike in both directions."""
-
-    title: str
-    layers: list[Layer]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an analysis found, as plain data."""
+    """The results of an analysis, as plain data."""
 
     metrics: dict[str, float]
     panels: list[Panel]
     details: dict[str, Any] = field(default_factory=dict)
-    """Every number behind the panels, for those who compute with them."""
+    """All numbers behind the panels."""
     notes: list[str] = field(default_factory=list)
-    """What a reader must know: what was left out, and why."""
+    """Remarks for the reader, such as what was left out and why."""
     drawings: list[Drawing] = field(default_factory=list)
-    """Pictures beside the panels."""
+    """Drawings in addition to the panels."""
     main: list[str] = field(default_factory=list)
-    """The metrics by which models are compared, of all; the first is what the analysis is about."""
+    """The metrics that comparisons show; the first is the most important."""
 
 
-def make_anew(key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """Remembers nothing."""
+def no_names(batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
+    """Raises `ValueError`."""
+    raise ValueError("the activations of this model have no names")
+
+
+def recompute(key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """Caches nothing."""
     return make()
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model that an analysis looks at, with frozen weights."""
+class Snapshot:
+    """A model at one checkpoint, or untrained."""
 
     label: str
     predictor: Predictor
     step: int | None = None
-    """Training step of its checkpoint; None: it was not trained."""
-    remember: Callable[[str, Callable[[], np.ndarray]], np.ndarray] = make_anew
-    """`remember(key, make)`: the array kept for this model under `key`; else what `make()` gives, which is kept."""
+    """Training step of its checkpoint; None: untrained."""
+    remember: Callable[[str, Callable[[], np.ndarray]], np.ndarray] = recompute
+    """`remember(key, make)`: the array cached under `key`, else the result of `make()`, which is then cached."""
+    activations: Callable[[Batch, Sequence[str]], dict[str, Tensor]] = no_names
+    """`activations(batch, names)`: named activations, (B, T, ...) each; see `statewise.activations.read`."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What an analysis looks at: a model, its task, and other models, made when asked for."""
+    """The input of an analysis: a model, its task, and other snapshots, which are loaded on demand."""
 
     task: Task
-    model: Model
+    snapshot: Snapshot
     """The model at the chosen checkpoint."""
-    checkpoints: Callable[[str], Iterator[Model]]
-    """The model at `all` checkpoints of its run, or at some (`100,200`), one after another. Raises `ValueError` or
-    `FileNotFoundError` for those that do not exist."""
-    untrained: Callable[[], Model]
-    """A model of the same recipe with fresh weights, drawn with another seed."""
+    checkpoints: Callable[[str], Iterator[Snapshot]]
+    """The model at `all` checkpoints of its run, or at given steps (`100,200`), one by one. Raises `ValueError` or
+    `FileNotFoundError` for missing ones."""
+    untrained: Callable[[], Snapshot]
+    """A model of the same recipe with random weights of another seed."""
     complete: Callable[[Examples], list[Completion]]
-    """What the model at the chosen checkpoint answers to the prompts of examples, greedily, in their order."""
+    """The model's greedy completions of the examples' prompts, in order."""
     device: str = "cpu"
-    """Where an analysis may compute."""
+    """Device for computations of the analysis."""
 
 
 class Analysis(ABC):
-    """Built as `cls(config)`. Examples it draws itself, from the subject's task."""
+    """Built as `cls(config)`. Takes its examples from the subject's task."""
 
     Config: ClassVar[type]
-    """Dataclass of its fields."""
+    """Dataclass of its options, which are saved with its findings."""
 
-    config: Any
-    """Its fields: they are kept with what it finds."""
+    def __init__(self, config: Any) -> None:
+        self.config = config
 
     @abstractmethod
     def analyze(self, subject: Subject) -> Findings:
-        """What there is to see. Raises `ValueError` if the task or its examples do not suffice."""
+        """Runs the analysis. Raises `ValueError` if the task or its examples are not suitable."""

@@ -1,4 +1,4 @@
-"""Belief vectors at chosen positions of many sequences: what probes read and what `embed` writes."""
+"""Belief vectors at given positions of sequences, for probes and `embed`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from statewise.analysis.base import Model
+from statewise.analysis.base import Snapshot
 from statewise.data import blocks, collate
-from statewise.decoding.base import Predictor, suffix_encoder
+from statewise.decoding.predictor import suffix_encoder
 from statewise.types import Batch, Examples
 
 if TYPE_CHECKING:
@@ -25,74 +25,124 @@ Positions = Literal["last", "prompt", "all"]
 Side = Literal["prefix", "suffix"]
 
 
+ALL, CONCAT = "all", "concat"
+"""Instead of a layer's name: every layer separately, and all layers concatenated."""
+LAYERS = "blocks.*.hook_resid_post"
+"""The layers that `ALL` and `CONCAT` stand for: the residual stream after every block."""
+
+
 @dataclass(frozen=True)
 class Beliefs:
     """Belief vectors of n sequences."""
 
     vectors: np.ndarray
-    """(m, D) float32, sequence by sequence."""
+    """(m, D) float32, sequence by sequence; (L, m, D) for several layers."""
     offsets: np.ndarray
     """(n + 1,) int64: rows offsets[i] to offsets[i + 1] of `vectors` are those of sequence i."""
+    layers: list[str]
+    """Names of the L activations, or of the concatenated ones; empty for belief states."""
 
 
-def beliefs(predictor: Predictor, examples: Examples, positions: Positions = "last", of: Side = "prefix") -> Beliefs:
-    """Belief vectors of `examples`: of their prefixes, or of their suffixes where the model has such.
+def beliefs(
+    snapshot: Snapshot, examples: Examples, positions: Positions = "last", of: Side = "prefix", layer: str | None = None
+) -> Beliefs:
+    """Belief vectors of prefixes of `examples`, or of suffixes if the model encodes them.
 
-    `last`: one a sequence, of the whole of it: the prefix that ends, the suffix that begins with it. `prompt`: one a
-    sequence, where its prompt ends: of the prompt, or of the answer behind it. `all`: at every position, of the
-    prefix that ends or the suffix that begins there. Raises `ValueError` if a prompt or an answer is missing, or the
-    model has no suffix beliefs.
+    `last`: one per sequence, of the whole sequence. `prompt`: one per sequence, of its prompt, or for suffixes of the
+    answer after it. `all`: at every position, of the prefix that ends there or the suffix that begins there. With
+    `layer` the vectors are activations: of one name, of each name that matches a pattern, of `all` layers separately,
+    or of all layers concatenated (`concat`).
+
+    Raises `ValueError` if a prompt or an answer is missing, or the model has no suffix encoder or no such layer.
     """
+    if layer is not None and of == "suffix":
+        raise ValueError("layers are those of the prefix encoder: leave out either the layer or the suffixes")
     lengths, prompts, n = examples.lengths, examples.prompt_lengths, len(examples)
     rows, offsets = np.arange(n), np.arange(n + 1)
     if positions == "all":
         rows = np.repeat(rows, lengths)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(len(rows)) - offsets[rows]
+        columns = np.arange(len(rows)) - offsets[rows]
     elif positions == "last":
-        places = lengths - 1 if of == "prefix" else np.zeros_like(lengths)
+        columns = lengths - 1 if of == "prefix" else np.zeros_like(lengths)
     else:
         missing = np.flatnonzero(prompts == 0 if of == "prefix" else prompts >= lengths)
         if len(missing):
-            what = "no prompt" if of == "prefix" else "nothing behind its prompt"
+            what = "no prompt" if of == "prefix" else "nothing after its prompt"
             raise ValueError(f"sequence {missing[0] + 1} has {what}: choose the positions last or all")
-        places = prompts - 1 if of == "prefix" else prompts
-    if of == "prefix":
-        return Beliefs(prefix_states(predictor, examples, rows, places), offsets)
-    return Beliefs(_gather(suffix_encoder(predictor).suffix_states, examples, rows, places), offsets)
+        columns = prompts - 1 if of == "prefix" else prompts
+    if of == "suffix":
+        return Beliefs(_gather(suffix_encoder(snapshot.predictor).suffix_states, examples, rows, columns), offsets, [])
+    vectors, widths = prefix_states(snapshot, examples, rows, columns, layer), layer_widths(snapshot, examples, layer)
+    if layer is not None and is_several(layer):
+        if len(set(widths.values())) > 1:
+            raise ValueError(f"the activations {layer} differ in width: choose one, or {CONCAT} for {LAYERS}")
+        vectors = np.stack(np.split(vectors, len(widths), axis=1))
+    return Beliefs(vectors, offsets, list(widths))
 
 
-def states_of(model: Model, examples: Examples, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """`prefix_states` of a model, remembered: for the same weights and examples they are computed once.
+def layer_widths(snapshot: Snapshot, examples: Examples, layer: str | None) -> dict[str, int]:
+    """Names and widths of the activations that `layer` stands for, in order; empty for the belief state. Raises
+    `ValueError` for an unknown name."""
+    if layer is None:
+        return {}
+    found = snapshot.activations(collate(examples[:1]), [_pattern(layer)])
+    return {name: activation.flatten(2).shape[2] for name, activation in found.items()}
+
+
+def is_several(layer: str) -> bool:
+    """Whether `layer` stands for several activations, to be treated separately."""
+    return layer == ALL or "*" in layer
+
+
+def _pattern(layer: str) -> str:
+    return LAYERS if layer in (ALL, CONCAT) else layer
+
+
+def states_of(
+    snapshot: Snapshot, examples: Examples, rows: np.ndarray, columns: np.ndarray, layer: str | None = None
+) -> np.ndarray:
+    """`prefix_states`, cached: computed once for the same weights and examples.
 
     Raises `ValueError` if they are not finite.
     """
-    key = hashlib.sha256()
-    columns = [examples.tokens, examples.lengths, examples.prompt_lengths, rows, places]
-    for column in columns if examples.documents is None else [*columns, examples.documents]:
-        key.update(f"{column.shape}".encode() + np.ascontiguousarray(column, np.int64).tobytes())
-    states = model.remember(key.hexdigest(), lambda: prefix_states(model.predictor, examples, rows, places))
+    key = hashlib.sha256(type(snapshot.predictor).__qualname__.encode())  # it defines what the states are
+    arrays = [examples.tokens, examples.lengths, examples.prompt_lengths, rows, columns]
+    for array in arrays if examples.documents is None else [*arrays, examples.documents]:
+        key.update(f"{array.shape}".encode() + np.ascontiguousarray(array, np.int64).tobytes())
+    if layer is not None:
+        key.update(_pattern(layer).encode())
+    states = snapshot.remember(key.hexdigest(), lambda: prefix_states(snapshot, examples, rows, columns, layer))
     if not np.isfinite(states).all():
-        raise ValueError(f"the states of the model at {model.label} are not finite numbers")
+        raise ValueError(f"the states of the model at {snapshot.label} are not finite numbers")
     return states
 
 
-def prefix_states(predictor: Predictor, examples: Examples, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """(m, D) float32: the state after position places[i] of sequence rows[i].
+def prefix_states(
+    snapshot: Snapshot, examples: Examples, rows: np.ndarray, columns: np.ndarray, layer: str | None = None
+) -> np.ndarray:
+    """(m, D) float32: the state after position columns[i] of sequence rows[i], or the activations that `layer` stands
+    for, concatenated.
 
-    Sequences are cut behind the last position that is read: what comes later would only cost time.
+    Sequences are cut after the last position that is needed.
     """
     chosen, where = np.unique(rows, return_inverse=True)
     ends = np.zeros(len(chosen), np.int64)
-    np.maximum.at(ends, where, places + 1)
+    np.maximum.at(ends, where, columns + 1)
     documents = None if examples.documents is None else examples.documents[chosen]
     cut = Examples(examples.tokens[chosen], ends, np.minimum(examples.prompt_lengths[chosen], ends), documents)
-    return _gather(lambda batch: predictor.states(batch).state, cut, where, places)
+
+    def states(batch: Batch) -> Tensor:
+        if layer is None:
+            return snapshot.predictor.states(batch).state
+        return torch.cat([each.flatten(2) for each in snapshot.activations(batch, [_pattern(layer)]).values()], dim=-1)
+
+    return _gather(states, cut, where, columns)
 
 
 @torch.no_grad()
-def _gather(states: Callable[[Batch], Tensor], examples: Examples, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """(m, D) float32: what `states` gives, (B, T, D), at position places[i] of sequence rows[i]."""
+def _gather(states: Callable[[Batch], Tensor], examples: Examples, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """(m, D) float32: the output of `states`, (B, T, D), at position columns[i] of sequence rows[i]."""
     found = np.empty((len(rows), 0), np.float32)
     by_row = np.argsort(rows, kind="stable")
     starts = np.searchsorted(rows[by_row], np.arange(len(examples) + 1))
@@ -100,7 +150,7 @@ def _gather(states: Callable[[Batch], Tensor], examples: Examples, rows: np.ndar
         state = states(collate(part))
         here = np.concatenate([by_row[starts[row] : starts[row + 1]] for row in members])
         line = np.repeat(np.arange(len(members)), starts[members + 1] - starts[members])
-        indices = (torch.from_numpy(index).to(state.device) for index in (line, places[here]))
+        indices = (torch.from_numpy(index).to(state.device) for index in (line, columns[here]))
         picked = state[tuple(indices)].float().cpu().numpy()
         if not found.shape[1]:
             found = np.empty((len(rows), picked.shape[1]), np.float32)

@@ -1,7 +1,8 @@
-"""Sequence compression (Vafa et al. 2024; NextLat, table 1): two pasts that come to the same must have one future.
+"""Sequence compression (Vafa et al. 2024; NextLat, table 1): prefixes with the same state must have the same future.
 
-Two prefixes lead to one true state. Continuations drawn after the first must all be possible after the second: score 1
-if every token of every continuation has more than `floor` probability there.
+For two prefixes that lead to the same true state, all continuations sampled after the first must be possible after the
+second: the score is 1 if every token of every continuation has probability above `floor` there. It ignores whether
+continuations are valid: a model that ends every sequence at once scores 1. So the share of valid ones is reported, too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
 from statewise.analysis.trials import TrialsConfig, count_trials, mean_by, share
-from statewise.tasks.automaton import automaton
+from statewise.figures import Curve, Panel
+from statewise.tasks.automaton import automaton, completed
 
 
 @dataclass(frozen=True)
@@ -22,20 +24,19 @@ class CompressionConfig(TrialsConfig):
 
 
 class Compression(Analysis):
-    """The share of pairs of prefixes to one state that the model treats as one."""
+    """The share of pairs of prefixes with the same state that the model treats alike."""
 
     Config = CompressionConfig
-
-    def __init__(self, config: CompressionConfig) -> None:
-        self.config = config
+    config: CompressionConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics `sequence_compression` and its standard error, and trials asked and made; by prefix length as a
-        curve."""
+        """Metrics `sequence_compression` and `valid_continuations`, the share of sampled continuations that are valid
+        to their end, with standard errors, and numbers of trials; both by prefix length as curves. If no continuation
+        is valid, a note replaces `sequence_compression`."""
         config, world = self.config, automaton(subject.task)
-        pairs = world.draw_pairs(np.random.default_rng([config.seed, 1]), config.trials, alike=True)
-        predictor, end = subject.model.predictor, subject.task.end
-        same = np.empty(len(pairs), bool)
+        pairs = world.draw_pairs(np.random.default_rng([config.seed, 1]), config.trials, same_state=True)
+        predictor, end = subject.snapshot.predictor, subject.task.end
+        same, valid = np.empty(len(pairs), bool), np.empty(len(pairs))
         for rows in by_length(pairs.first):
             first, second = pairs.first[rows].tokens, pairs.second[rows].tokens
             limit = world.longest - first.shape[1]
@@ -44,11 +45,28 @@ class Compression(Analysis):
             which = np.repeat(np.arange(len(rows)), config.samples)
             lowest = np.array([given.min() for given in probabilities(predictor, second, which, tails)])
             same[rows] = (lowest > config.floor).reshape(len(rows), -1).all(axis=1)
-        lengths, means = mean_by(pairs.first.lengths, same)
-        curve = Curve("sequence compression", lengths, means)
+            right = completed(world, world.states_after(first)[which], tails)
+            valid[rows] = right.reshape(len(rows), -1).mean(axis=1)
+        metrics = share("valid_continuations", valid) | count_trials(pairs)
+        main, notes, curves = ["valid_continuations"], [], []
+        if valid.any():
+            metrics = share("sequence_compression", same) | metrics
+            main.insert(0, "sequence_compression")
+            curves.append(Curve("sequence compression", *mean_by(pairs.first.lengths, same)))
+        else:
+            notes.append(
+                f"none of the {len(pairs) * config.samples:,} sampled continuations is valid, so sequence compression "
+                f"is meaningless: that {same.mean():.0%} of the pairs are treated alike says nothing about the world"
+            )
+        of_valid = Curve("valid continuations", *mean_by(pairs.first.lengths, valid))
+        x_title = "prefix length (tokens)"
         return Findings(
-            share("sequence_compression", same) | count_trials(pairs),
-            [Panel("tokens of the prefixes", "share of pairs", [curve], shares=True)],
-            {"prefix_tokens": pairs.first.lengths.tolist(), "same": same.tolist()},
-            main=["sequence_compression"],
+            metrics,
+            [
+                Panel(x_title, "share of pairs treated alike", curves, shares=True),
+                Panel(x_title, "share of valid continuations", [of_valid], shares=True),
+            ],
+            {"prefix_tokens": pairs.first.lengths.tolist(), "same": same.tolist(), "valid": valid.tolist()},
+            notes,
+            main=main,
         )

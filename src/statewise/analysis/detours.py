@@ -1,7 +1,7 @@
-"""Detours (Vafa et al. 2024; NextLat, table 1): a model is led astray, turn by turn, and must still arrive.
+"""Detours (Vafa et al. 2024; NextLat, table 1): some of a model's choices are replaced, and it must still arrive.
 
-With a given probability its choice is replaced by another legal token from which the end can still be reached in time.
-It is never replaced where the sequence may end.
+Each choice is replaced, with a given probability, by another legal token from which the end can still be reached in
+time; never where the sequence may end.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
+from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.bounds import bounded
 from statewise.data import same_prompt_length
-from statewise.decoding.base import Predictor
+from statewise.decoding.predictor import Predictor
+from statewise.figures import Curve, Panel
 from statewise.tasks.automaton import Automaton, automaton
 
 Kind = Literal["random", "second", "least"]
@@ -30,15 +32,15 @@ class DetoursConfig:
     sequences: int = 300
     """Held-out sequences whose prompts are decoded."""
     kinds: str = "random,second,least"
-    """Which token replaces the model's choice: any other, the one it finds most likely of the others, or least."""
+    """Replacements of the model's choice: a random other token, the second most likely one, or the least likely one."""
     probabilities: str = "0,0.1,0.25,0.5,0.75"
-    """How often it is replaced."""
+    """Probabilities of a replacement."""
     seed: int = 1
-    """Seed of where and by what."""
+    """Seed of the replacements."""
 
     def __post_init__(self) -> None:
-        if self.sequences < 1:
-            raise ValueError(f"sequences must be at least 1, not {self.sequences}")
+        bounded(self, "sequences", at_least=1)
+        bounded(self, "seed", at_least=0)
         for kind in self.listed_kinds:
             if kind not in get_args(Kind):
                 raise ValueError(f"kinds are {', '.join(get_args(Kind))}, not {kind!r}")
@@ -51,22 +53,20 @@ class DetoursConfig:
 
     @property
     def listed_kinds(self) -> list[str]:
-        """The kinds, one by one."""
+        """The kinds as a list."""
         return [kind.strip() for kind in self.kinds.split(",")]
 
     @property
     def listed_probabilities(self) -> list[float]:
-        """The probabilities, one by one, in order."""
+        """The probabilities as a sorted list."""
         return sorted({float(share) for share in self.probabilities.split(",")})
 
 
 class Detours(Analysis):
-    """The share of sequences that come to their end in spite of detours."""
+    """The share of sequences that reach their end despite detours."""
 
     Config = DetoursConfig
-
-    def __init__(self, config: DetoursConfig) -> None:
-        self.config = config
+    config: DetoursConfig
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `detours_KIND_PROBABILITY`, and `detours_none`; a curve for each kind; standard errors in details."""
@@ -83,7 +83,7 @@ class Detours(Analysis):
                 if name not in metrics:
                     rng = np.random.default_rng([config.seed, 3])
                     arrived = [
-                        ride(subject.model.predictor, world, subject.task.end, prompts, kind, probability, rng)
+                        ride(subject.snapshot.predictor, world, subject.task.end, prompts, kind, probability, rng)
                         for _, prompts in same_prompt_length(examples, ROWS)
                     ]
                     share = metrics[name] = float(np.concatenate(arrived).mean())
@@ -92,11 +92,9 @@ class Detours(Analysis):
             curves.append(Curve(kind, config.listed_probabilities, shares))
         panel = Panel("probability of a detour", "share that arrives", curves, shares=True)
         details = {"standard_errors": errors}
-        often = f"{config.listed_probabilities[-1]:g}"  # of a model that is lost, detours bring more rides to their end
+        often = f"{config.listed_probabilities[-1]:g}"
         main = [name for name in metrics if name == "detours_none" or name == f"detours_random_{often}"]
-        notes = [
-            "a detour always leaves a way to the end, so of a weak model more sequences may arrive with than without"
-        ]
+        notes = ["a detour always leaves a way to the end, so detours may help the sequences of a weak model to arrive"]
         return Findings(metrics | {"sequences": len(examples)}, [panel], details, notes, main=main or list(metrics)[:1])
 
 
@@ -110,20 +108,20 @@ def ride(
     probability: float,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """(n,) bool: whether greedy sequences from `prompts` (n, t), with detours, are legal and come to their end."""
+    """(n,) bool: whether greedy sequences from `prompts` (n, t), with detours, are legal and reach their end."""
     limit = world.longest - prompts.shape[1]
     states = world.states_after(prompts)
     cursor, logits = predictor.start(torch.from_numpy(prompts))
-    for place in range(limit):
+    for position in range(limit):
         scores = logits.float().cpu().numpy()
         chosen = scores.argmax(axis=1)
-        asked = rng.random((2, len(prompts)))  # drawn for all rows, so that one row's fate does not bear on another's
+        asked = rng.random((2, len(prompts)))  # drawn for all rows, so that rows do not affect each other
         chosen = _replaced(
-            world, end, states, chosen, scores, kind, asked[0] < probability, asked[1], limit - place - 1
+            world, end, states, chosen, scores, kind, asked[0] < probability, asked[1], limit - position - 1
         )
         arrived = world.tokens_left(states) == 0
         states = np.where(arrived[:, None], states, world.step(states, chosen))
-        if (world.tokens_left(states) <= 0).all() or place + 1 == limit:
+        if (world.tokens_left(states) <= 0).all() or position + 1 == limit:
             break
         logits = predictor.extend(cursor, torch.from_numpy(chosen)[:, None])[:, -1]
     return world.tokens_left(states) == 0
@@ -140,8 +138,8 @@ def _replaced(
     draw: np.ndarray,
     left: int,
 ) -> np.ndarray:
-    """(n,) the tokens `chosen` (n,), and in the rows of `detour` another: one that is legal and leaves a way to the end
-    of at most `left` tokens. Rows that may end, and those without any such token, stay as they are."""
+    """(n,) the tokens `chosen` (n,), replaced in the rows of `detour` by another legal token from which the end is at
+    most `left` tokens away. Rows that may end, and those without such a token, are unchanged."""
     allowed = world.allowed(states)
     allowed &= (detour & ~allowed[:, end])[:, None]
     rows, tokens = np.nonzero(allowed)

@@ -1,9 +1,9 @@
-"""Distinction (Vafa et al. 2024): two pasts that come to different states must differ in their futures.
+"""Sequence distinction (Vafa et al. 2024): prefixes with different states must have different futures.
 
-The world's boundary of two states are the shortest continuations that are possible after the first and not after the
-second. *Recall* is the share of it that the model accepts after the first prefix and rejects after the second. The
-model's boundary are continuations drawn after the first, each cut where the model rejects it after the second.
-*Precision* is the share of that which the world, too, allows after the first and not after the second.
+The world's boundary of two states is the set of shortest continuations that are possible after the first and not after
+the second. *Recall* is the share of it that the model accepts after the first prefix and rejects after the second. The
+model's boundary is a sample of continuations of the first prefix, each cut where the model rejects it after the second.
+*Precision* is the share of it that is possible after the first state and not after the second.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
 from statewise.analysis.trials import TrialsConfig, count_trials, mean_by, share
-from statewise.decoding.base import Predictor
+from statewise.bounds import bounded
+from statewise.decoding.predictor import Predictor
+from statewise.figures import Curve, Panel
 from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing
 
 
@@ -24,30 +26,30 @@ class DistinctionConfig(TrialsConfig):
     """Options of `statewise analyze RUN distinction`."""
 
     length: int = 5
-    """Tokens of the longest continuations compared."""
+    """Longest continuations of the world's boundary, in tokens; it bounds recall. Continuations sampled for precision
+    run to their end."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < 1:
-            raise ValueError(f"length must be at least 1, not {self.length}")
+        bounded(self, "length", at_least=1)
 
 
 @dataclass
 class Boundary:
-    """What was found of the boundaries of all trials, a row a continuation."""
+    """Continuations in the boundaries of all trials: trial, length, and whether it is right."""
 
     trial: list[int]
     length: list[int]
     right: list[bool]
 
     def add(self, trial: int, length: int, right: bool) -> None:
-        """One continuation more."""
+        """Adds a continuation."""
         self.trial.append(trial)
         self.length.append(length)
         self.right.append(right)
 
     def by_trial(self, trials: int) -> np.ndarray:
-        """(trials,) the share that is right of each trial's boundary; not a number where that is empty."""
+        """(trials,) the share of each trial's boundary that is right; NaN if it is empty."""
         trial, right = np.array(self.trial, np.int64), np.array(self.right, float)
         count = np.bincount(trial, minlength=trials)
         with np.errstate(invalid="ignore"):
@@ -59,21 +61,19 @@ class Distinction(Analysis):
     """Precision and recall of the model's boundaries."""
 
     Config = DistinctionConfig
-
-    def __init__(self, config: DistinctionConfig) -> None:
-        self.config = config
+    config: DistinctionConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics `distinction_precision` and `distinction_recall` with standard errors, means over the trials that
-        have a boundary, if any has, and how many these are; with `_empty_as_1`, as the authors count, a trial without
-        one is right."""
+        """Metrics `distinction_precision` and `distinction_recall`, means over the trials with a boundary, with
+        standard errors and the number of those trials; `..._empty_as_1` counts trials without one as 1, as the authors
+        do."""
         config, world = self.config, automaton(subject.task)
-        pairs = world.draw_pairs(np.random.default_rng([config.seed, 2]), config.trials, alike=False)
+        pairs = world.draw_pairs(np.random.default_rng([config.seed, 2]), config.trials, same_state=False)
         of_model, of_world = Boundary([], [], []), Boundary([], [], [])
         for rows in by_length(pairs.first):
             prefixes = pairs.first[rows].tokens, pairs.second[rows].tokens
-            self._of_model(subject.model.predictor, subject.task.end, world, prefixes, rows, of_model)
-            self._of_world(subject.model.predictor, world, prefixes, rows, of_world)
+            self._of_model(subject.snapshot.predictor, subject.task.end, world, prefixes, rows, of_model)
+            self._of_world(subject.snapshot.predictor, world, prefixes, rows, of_world)
         metrics: dict[str, float] = {}
         curves, details, notes, main = [], {}, [], []
         for name, boundary, whose in (("precision", of_model, "the model"), ("recall", of_world, "the world")):
@@ -83,14 +83,14 @@ class Distinction(Analysis):
                 metrics |= share(f"distinction_{name}", known)
                 main.append(f"distinction_{name}")
             else:
-                notes.append(f"{whose} tells none of these pairs of states apart: there is no {name}")
+                notes.append(f"{whose} distinguishes none of these pairs of states: {name} is undefined")
             metrics |= {
                 f"distinction_{name}_empty_as_1": float(np.nan_to_num(trials, nan=1.0).mean()),
                 f"distinction_{name}_trials": len(known),
             }
             curves.append(Curve(name, *mean_by(np.array(boundary.length), np.array(boundary.right))))
             details[name] = [None if np.isnan(value) else value for value in trials.tolist()]
-        panel = Panel("tokens of the continuation", "share of continuations", curves, shares=True)
+        panel = Panel("continuation length (tokens)", "share of continuations", curves, shares=True)
         return Findings(metrics | count_trials(pairs), [panel], details, notes, main=main)
 
     def _of_model(
@@ -103,7 +103,7 @@ class Distinction(Analysis):
         found: Boundary,
     ) -> None:
         config = self.config
-        limit = min(config.length, world.longest - prefixes[0].shape[1])
+        limit = world.longest - prefixes[0].shape[1]
         drawn = draw(predictor, prefixes[0], config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed)
         tails = [tail for of_one in drawn for tail in of_one]
         which = np.repeat(np.arange(len(rows)), config.samples)

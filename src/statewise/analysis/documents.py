@@ -1,4 +1,4 @@
-"""Held-out documents, one a row, whether or not the task packs several into one."""
+"""Separates the documents of packed rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statewise.types import Examples
 
 
 def documents(examples: Examples) -> Iterator[np.ndarray]:
-    """(t,) tokens of each document, or of each piece of one where a row begins or ends within it."""
+    """(t,) tokens of each document; of a part of one where a row begins or ends inside it."""
     for row in range(len(examples)):
         tokens = examples.tokens[row, : examples.lengths[row]]
         if examples.documents is None:
@@ -21,7 +21,7 @@ def documents(examples: Examples) -> Iterator[np.ndarray]:
 
 
 def positions(examples: Examples) -> np.ndarray:
-    """(n, T): how far each position is from the start of its document."""
+    """(n, T): distance of each position from the start of its document."""
     column = np.broadcast_to(np.arange(examples.tokens.shape[1]), examples.tokens.shape)
     if examples.documents is None:
         return column

@@ -1,7 +1,9 @@
 """Effective rank of the belief states (Roy & Vetterli 2007; Teoh et al. 2026, appendix D).
 
-Few directions that carry much mean a compact state; the measure is the exponential of the entropy of the
-normalised singular values of all states, one a row, not centred.
+The exponential of the entropy of the normalised singular values of the matrix of states, one per row, not centred: a
+low value means a compact representation. As in the paper the states are those of the last layer: the first head's
+output for multi-token prediction, whose belief state is the trunk's; the states before Fetch for joint multi-token
+prediction.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
+from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.bounds import bounded
 from statewise.data import blocks, collate
+from statewise.figures import Curve, Panel
 
 NEGLIGIBLE = 1e-12
-"""Singular values below it are dropped."""
+"""Smaller singular values are dropped."""
 
 
 @dataclass(frozen=True)
@@ -22,37 +26,35 @@ class EffectiveRankConfig:
     """Options of `statewise analyze RUN effective-rank`."""
 
     sequences: int = 256
-    """Held-out sequences whose states are used."""
+    """Held-out sequences."""
     positions: int = 256
-    """Positions of each sequence, from the first on."""
+    """First positions of each sequence that are used."""
 
     def __post_init__(self) -> None:
-        if self.sequences < 1 or self.positions < 1:
-            raise ValueError("sequences and positions must be at least 1")
+        bounded(self, "sequences", "positions", at_least=1)
 
 
 class EffectiveRank(Analysis):
     """exp(-sum p ln p) with p the singular values of the states over their sum."""
 
     Config = EffectiveRankConfig
-
-    def __init__(self, config: EffectiveRankConfig) -> None:
-        self.config = config
+    config: EffectiveRankConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics `effective_rank`, and `width` and `states`, the sides of the matrix; the spectrum as a curve."""
+        """Metrics `effective_rank`, and `width` and `states`, the shape of the matrix; the spectrum as a curve."""
         rows = []
         for _, part in blocks(subject.task.held_out(self.config.sequences), 64):
             batch = collate(part)
-            state = subject.model.predictor.states(batch).state.float().cpu()
+            hidden = subject.snapshot.predictor.states(batch)
+            state = (hidden.state if subject.snapshot.predictor.state_is_last else hidden.readout).float().cpu()
             real = batch.real[:, : self.config.positions]
             rows.append(state[:, : self.config.positions][real].numpy())
         states = np.concatenate(rows).astype(np.float64)
         values = np.linalg.svd(states, compute_uv=False)
         metrics = {"effective_rank": effective_rank(values), "width": states.shape[1], "states": len(states)}
         shares = (values / values.sum()).tolist()
-        spectrum = Curve("states", [float(place) for place in range(1, len(shares) + 1)], shares)
-        return Findings(metrics, [Panel("singular value, by size", "share of their sum", [spectrum])],
+        spectrum = Curve("states", [float(rank) for rank in range(1, len(shares) + 1)], shares)
+        return Findings(metrics, [Panel("rank of the singular value", "share of their sum", [spectrum])],
                         main=["effective_rank"])  # fmt: skip
 
 
@@ -60,6 +62,6 @@ def effective_rank(singular_values: np.ndarray) -> float:
     """exp of the entropy of the normalised values (m,)."""
     kept = singular_values[singular_values >= NEGLIGIBLE]
     if not len(kept):
-        raise ValueError("all states are zero: they have no rank")
+        raise ValueError("all states are zero: they have no effective rank")
     shares = kept / kept.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))

@@ -1,4 +1,4 @@
-"""What a model lets follow a prefix: continuations drawn from it, and the probabilities that it gives to given ones."""
+"""Continuations of prefixes: samples from a model, and the probabilities of given ones."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import numpy as np
 import torch
 
 from statewise.data import rows_at_once
-from statewise.decoding.base import Predictor
+from statewise.decoding.base import Request
+from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Sample, SampleConfig
 from statewise.types import Examples
 
 ROWS = 1024
-"""Continuations handled at a time, fewer where their logits would be too many."""
+"""Continuations processed at a time, fewer if their logits would be too large."""
 
 
 def by_length(prefixes: Examples) -> list[np.ndarray]:
-    """Row numbers of prefixes of one length each: decoding needs no padding then."""
+    """Rows grouped by the length of their prefix, so that decoding needs no padding."""
     return [np.flatnonzero(prefixes.lengths == length) for length in np.unique(prefixes.lengths)]
 
 
 def draw(
     predictor: Predictor, prefixes: np.ndarray, count: int, *, limit: int, end: int | None, floor: float, seed: int
 ) -> list[list[np.ndarray]]:
-    """`count` continuations of each of `prefixes` (n, t), of at most `limit` tokens, from the model's distribution
-    without the tokens whose probability is below `floor`."""
+    """Samples `count` continuations of each of `prefixes` (n, t), of at most `limit` tokens, without tokens whose
+    probability is below `floor`."""
     repeated = np.repeat(prefixes, count, axis=0)
+    own = np.random.SeedSequence([seed, prefixes.shape[1]])  # different noise for each length
+    decoder = Sample(SampleConfig(floor=floor, seed=int(own.generate_state(1)[0])))
     found = []
     for start in range(0, len(repeated), ROWS):
-        own = np.random.SeedSequence([seed, prefixes.shape[1], start])  # no two blocks, nor lengths, draw alike
-        decoder = Sample(SampleConfig(floor=floor, seed=int(own.generate_state(1)[0])))
-        found += decoder.decode(predictor, repeated[start : start + ROWS], limit=limit, end=end)
+        part = repeated[start : start + ROWS]
+        found += decoder.decode(predictor, Request(part, limit, end, rows=range(start, start + len(part))))
     tails = [completion.tokens for completion in found]
     return [tails[row : row + count] for row in range(0, len(tails), count)]
 
@@ -38,8 +40,8 @@ def draw(
 def probabilities(
     predictor: Predictor, prefixes: np.ndarray, which: np.ndarray, tails: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """The probability of each token of each of the r `tails` (m,), behind the prefix `which` (r,) of `prefixes` (n, t)
-    and the tail's tokens before it. The prefixes are read once for each block of tails."""
+    """The probability of each token of each of the r `tails` (m,), given prefix `which` (r,) of `prefixes` (n, t) and
+    the tail's earlier tokens. Prefixes are read once per block of tails."""
     if not tails:
         return []
     rows = np.zeros((len(tails), max(map(len, tails))), np.int64)

@@ -1,8 +1,8 @@
-"""Where the gradient of later losses lands (State-Prediction Separation, equation 6 and figure 5a).
+"""Gradient of later losses by stream (State-Prediction Separation, equation 6 and figure 5a).
 
-r(p, k) is the norm of the gradient that the loss k places on sends through the parameters as used at slot p, over that
-of the loss at p's own place. The vocabulary head is left out. It is exact: the norms follow from inputs and gradients
-of every linear map, norm and embedding.
+r(p, k) is the norm of the gradient of the loss k positions later with respect to the parameters as used at position p
+in one stream, divided by that of the loss at p. The vocabulary head is excluded. The norms are exact, computed from
+inputs and output gradients of every linear map, norm and embedding.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from statewise.analysis.base import Analysis, Findings, Panel, Subject
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.documents import documents
 from statewise.analysis.smoothing import smoothed
-from statewise.decoding.base import Traceable
+from statewise.bounds import bounded
+from statewise.decoding.predictor import Traceable
+from statewise.figures import Panel
+from statewise.types import LacksPower
 
 
 @dataclass(frozen=True)
@@ -24,46 +27,43 @@ class GradientRatioConfig:
     """Options of `statewise analyze RUN gradient-ratio`."""
 
     sequences: int = 50
-    """Held-out documents, long enough for the furthest loss. The paper takes 1,000."""
+    """Held-out documents that are long enough for the furthest loss. Paper: 1,000."""
     sources: int = 4
-    """Places of each whose gradient is looked at. The paper takes 8."""
+    """Positions p per document. Paper: 8."""
     furthest: int = 64
-    """Losses up to so many places on. The paper goes to 512."""
+    """Largest offset k. Paper: 512."""
     every: int = 1
-    """Every so many places."""
+    """Step between offsets."""
     rows: int = 32
-    """Losses traced at a time, each in a row of its own."""
+    """Losses traced at a time, one per row."""
     seed: int = 0
-    """Decides the places."""
+    """Seed of the positions."""
 
     def __post_init__(self) -> None:
-        for name in ("sequences", "sources", "furthest", "every", "rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        bounded(self, "sequences", "sources", "furthest", "every", "rows", at_least=1)
+        bounded(self, "seed", at_least=0)
 
 
 class GradientRatio(Analysis):
-    """Mean and median of the ratio, by offset and slot."""
+    """Mean and median of the ratio, by offset and stream."""
 
     Config = GradientRatioConfig
-
-    def __init__(self, config: GradientRatioConfig) -> None:
-        self.config = config
+    config: GradientRatioConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics `SLOT_mean` and `SLOT_median`, over all offsets from 1 on; a panel of means and one of medians."""
-        config, predictor = self.config, subject.model.predictor
+        """Metrics `STREAM_mean` and `STREAM_median` over offsets from 1 on; a panel of means and one of medians."""
+        config, predictor = self.config, subject.snapshot.predictor
         if not isinstance(predictor, Traceable):
-            raise ValueError("gradient-ratio needs a model that predicts from one backbone: next_token or next_latent")
+            raise LacksPower("gradient-ratio needs a model whose every use of parameters can be traced", Traceable)
         long = [row for row in documents(subject.task.held_out()) if len(row) >= config.furthest + 2]
         if not long:
             raise ValueError(
-                f"no held-out document has the {config.furthest + 2} tokens that losses {config.furthest} places on "
-                "need: set --furthest lower"
+                f"no held-out document has the {config.furthest + 2} tokens that an offset of {config.furthest} needs: "
+                "set --furthest lower"
             )
         offsets = np.arange(0, config.furthest + 1, config.every)
         rng = np.random.default_rng(config.seed)
-        chosen = [long[place] for place in np.sort(rng.permutation(len(long))[: config.sequences])]
+        chosen = [long[row] for row in np.sort(rng.permutation(len(long))[: config.sequences])]
         ratios = []
         for row in chosen:
             last = len(row) - config.furthest - 2
@@ -71,33 +71,33 @@ class GradientRatio(Analysis):
                 norms = self._norms(predictor, row, int(source), offsets)
                 with np.errstate(invalid="ignore", divide="ignore"):
                     ratios.append(norms / norms[:1])
-        all_ratios = np.stack(ratios)  # [examples, offsets, slots]
+        all_ratios = np.stack(ratios)  # [examples, offsets, streams]
         defined = np.isfinite(all_ratios).all(axis=(0, 1))
-        notes = [f"{name}: has no part in the loss of its own place, so that there is no ratio"
-                 for name, known in zip(predictor.slots, defined) if not known]  # fmt: skip
+        notes = [f"{name}: the loss at its own position does not depend on it, so the ratio is undefined"
+                 for name, known in zip(predictor.streams, defined) if not known]  # fmt: skip
         mean, median = all_ratios.mean(0), np.median(all_ratios, axis=0)
         metrics: dict[str, float] = {"documents": len(chosen), "examples": len(ratios)}
         panels = []
         for what, values in (("mean", mean), ("median", median)):
             curves = []
-            for slot, name in enumerate(predictor.slots):
-                if not defined[slot]:
+            for stream, name in enumerate(predictor.streams):
+                if not defined[stream]:
                     continue
-                metrics[f"{name}_{what}"] = float(values[1:, slot].mean())
-                curves += smoothed(name, offsets[1:].astype(float), values[1:, slot])
-            panels.append(Panel("places to the loss k", f"{what} of r(p, k)", curves))
+                metrics[f"{name}_{what}"] = float(values[1:, stream].mean())
+                curves += smoothed(name, offsets[1:].astype(float), values[1:, stream])
+            panels.append(Panel("offset k of the loss", f"{what} of r(p, k)", curves))
         details = {
             "offsets": offsets.tolist(),
-            "slots": list(predictor.slots),
+            "streams": list(predictor.streams),
             "mean": _plain(mean),
             "median": _plain(median),
         }
         return Findings(metrics, panels, details, notes)
 
     def _norms(self, predictor: Traceable, row: np.ndarray, source: int, offsets: np.ndarray) -> np.ndarray:
-        """(offsets, slots): norms of the gradients that the losses send to the parameters as used at `source`."""
-        # A row for each loss, though all read the same: one row with a batch of cotangents (`is_grads_batched`) would
-        # do, if vmap could go back through attention. The head is applied where it is asked alone.
+        """(offsets, streams): norms of the losses' gradients with respect to the parameters as used at `source`."""
+        # Every loss has a row of its own, though all rows are equal: a batch of cotangents (`is_grads_batched`) would
+        # need vmap to differentiate through attention. The head is applied only where a loss is.
         found = []
         for first in range(0, len(offsets), self.config.rows):
             some = offsets[first : first + self.config.rows]
@@ -105,12 +105,12 @@ class GradientRatio(Analysis):
             traced = predictor.trace(tokens, torch.from_numpy(source + some), source)
             outputs = [use.output for use in traced.uses]
             gradients = torch.autograd.grad(traced.losses.sum(), outputs, allow_unused=True)
-            shape = len(some), len(predictor.slots), tokens.shape[1] - source
-            squares = torch.zeros(len(some), len(predictor.slots), dtype=torch.float64)
+            shape = len(some), len(predictor.streams), tokens.shape[1] - source
+            squares = torch.zeros(len(some), len(predictor.streams), dtype=torch.float64)
             for use, gradient in zip(traced.uses, gradients):
                 if gradient is not None:
-                    # What rows or slots shared would hold the sum of their gradients.
-                    assert gradient.shape[:-1].numel() == math.prod(shape), "a use that is not each slot's own"
+                    # A use shared by rows or streams would hold the sum of their gradients.
+                    assert gradient.shape[:-1].numel() == math.prod(shape), "a use shared by positions or streams"
                     here = (gradient * use.weight).view(*shape, -1)[:, :, 0]
                     squares += here.double().square().sum(-1).cpu()
             found.append(squares.sqrt().numpy())
@@ -118,5 +118,5 @@ class GradientRatio(Analysis):
 
 
 def _plain(values: np.ndarray) -> list[list[float | None]]:
-    """As lists, None where there is no number."""
+    """As lists, with None for NaN and infinity."""
     return [[float(value) if np.isfinite(value) else None for value in row] for row in values]

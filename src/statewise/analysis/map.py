@@ -1,4 +1,4 @@
-"""The map that a model's rides imply (Vafa et al. 2024; NextLat, figure 2), with its picture."""
+"""The street map implied by a model's rides (Vafa et al. 2024; NextLat, figure 2), with a drawing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Curve, Drawing, Findings, Layer, Panel, Subject
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.reconstruction import Reconstruction, Ride, Street, reconstruct, rides_of
+from statewise.bounds import bounded
+from statewise.decoding.base import Request
 from statewise.decoding.sample import Sample, SampleConfig
+from statewise.figures import Curve, Drawing, Layer, Panel
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.manhattan.task import Manhattan
-from statewise.types import Examples
+from statewise.types import Examples, LacksPower
 
 ROWS = 512
 """Rides decoded at a time."""
@@ -20,22 +23,20 @@ ROWS = 512
 
 @dataclass(frozen=True)
 class MapSettings:
-    """How a map is made of rides."""
+    """How a map is reconstructed from rides."""
 
     degree: int | None = None
-    """The most streets that may leave a crossing; null: 4, or as many as leave any crossing of the true map."""
+    """Maximum number of streets that leave a crossing; null: that of the true map, but at least 4."""
     radius: float = 6.5
-    """How far a street that the true map does not have may lead, in lengths of a street (their median). Half a mile of
-    Manhattan, as the authors have it, is about 6.5; where places are not known, moves are counted."""
+    """Maximum length of a new street, in median street lengths. The authors' half a mile in Manhattan is about 6.5; if
+    the map has no coordinates, the distance is counted in moves."""
 
     def __post_init__(self) -> None:
-        if self.degree is not None and self.degree < 1:
-            raise ValueError(f"degree must be at least 1, not {self.degree}")
-        if not self.radius > 0:
-            raise ValueError(f"radius must be positive, not {self.radius}")
+        bounded(self, "degree", at_least=1)
+        bounded(self, "radius", above=0)
 
     def reconstruct(self, streets: StreetMap, rides: list[Ride]) -> Reconstruction:
-        """The map that rides imply."""
+        """The map implied by rides."""
         degree = self.degree or max(4, int((streets.neighbour >= 0).sum(axis=1).max()))
         return reconstruct(streets, rides, degree=degree, radius=self.radius * streets.street_length)
 
@@ -45,35 +46,33 @@ class MapConfig(MapSettings):
     """Options of `statewise analyze RUN map`."""
 
     sequences: int = 1000
-    """Rides drawn from the model for a map, on the pairs of held-out rides, in turns."""
+    """Rides sampled from the model per map, cycling through the origins and destinations of held-out rides."""
     trials: int = 1
-    """Maps, each of rides of its own. A few wrong rides more or fewer change a map much."""
+    """Number of maps, each from its own rides: a few wrong rides change a map a lot."""
     temperature: float = 1.0
-    """Of the draws."""
+    """Sampling temperature."""
     seed: int = 1
-    """Of the draws."""
+    """Seed of the samples."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("sequences", "trials"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        bounded(self, "sequences", "trials", at_least=1)
+        bounded(self, "temperature", above=0)
+        bounded(self, "seed", at_least=0)
 
 
 class MapReconstruction(Analysis):
-    """Streets that rides drawn from the model need: true ones, and new ones."""
+    """True and new streets that rides sampled from the model need."""
 
     Config = MapConfig
-
-    def __init__(self, config: MapConfig) -> None:
-        self.config = config
+    config: MapConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """See `findings`. With several trials the metrics are means, those of `main` with the standard error of the
-        mean; what is drawn and listed is the first map."""
+        """See `findings`. With several trials the metrics are means, those in `main` with standard errors; drawing and
+        details are of the first map."""
         config, task = self.config, subject.task
         if not isinstance(task, Manhattan):
-            raise ValueError("a map can be made of rides alone: of the tasks, manhattan has them")
+            raise LacksPower("a map needs a task of taxi rides", Manhattan)
         pairs = np.resize(task.held_out().tokens[:, :2], (config.trials, config.sequences, 2))
         drawn = (self._draw(subject, task, prompts, trial) for trial, prompts in enumerate(pairs))
         first = findings(task, next(drawn), config)
@@ -90,11 +89,12 @@ class MapReconstruction(Analysis):
         """A ride for each of `prompts`, (n, 2)."""
         config = self.config
         rows = []
+        (seed,) = np.random.SeedSequence([config.seed, trial]).generate_state(1)
+        decoder = Sample(SampleConfig(temperature=config.temperature, seed=int(seed)))
         for start in range(0, len(prompts), ROWS):
-            (seed,) = np.random.SeedSequence([config.seed, trial, start]).generate_state(1)
-            decoder = Sample(SampleConfig(temperature=config.temperature, seed=int(seed)))
             part = prompts[start : start + ROWS]
-            found = decoder.decode(subject.model.predictor, part, limit=task.longest - 2, end=task.end)
+            request = Request(part, task.longest - 2, task.end, rows=range(start, start + len(part)))
+            found = decoder.decode(subject.snapshot.predictor, request)
             rows += [np.concatenate([prompt, completion.tokens]) for prompt, completion in zip(part, found)]
         return Examples.of(rows, [2] * len(rows))
 
@@ -106,7 +106,7 @@ class _Map(NamedTuple):
 
 
 def _map(task: Manhattan, sequences: Examples, settings: MapSettings) -> _Map:
-    rides, unreadable = rides_of(task.streets, sequences.tokens, sequences.lengths)
+    rides, endless, unreadable = rides_of(task.streets, sequences.tokens, sequences.lengths)
     made = settings.reconstruct(task.streets, rides)
     metrics = {
         "new_streets": len(made.new),
@@ -114,6 +114,7 @@ def _map(task: Manhattan, sequences: Examples, settings: MapSettings) -> _Map:
         "unused_streets": len(made.unused),
         "failed_rides": made.failed + unreadable,
         "unreadable_rides": unreadable,
+        "endless_rides": endless,
         "rides": len(sequences),
         "valid_rides": float((task.check(sequences).verdicts == 0).mean()),
     }
@@ -121,28 +122,30 @@ def _map(task: Manhattan, sequences: Examples, settings: MapSettings) -> _Map:
 
 
 def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Findings:
-    """The map that sequences imply. Metrics: `new_streets`, `true_streets`, `unused_streets`, `failed_rides`, of which
-    `unreadable_rides` are no rides at all, and `valid_rides` (a share); how streets grow with the rides as curves."""
+    """The map implied by sequences. Metrics: `new_streets`, `true_streets`, `unused_streets`; `failed_rides`, including
+    `unreadable_rides`, which are not rides at all; `endless_rides`, which have no `end` and are left out; `valid_rides`
+    (a share of all). Curves: numbers of streets over the number of rides."""
     streets = task.streets
     rides, made, metrics = _map(task, sequences, settings)
-    unreadable = int(metrics["unreadable_rides"])
+    endless, unreadable = int(metrics["endless_rides"]), int(metrics["unreadable_rides"])
 
     def named(listed: list[Street]) -> list[list[str]]:
         return [[streets.names[begin], HEADINGS[way], streets.names[end]] for begin, way, end in listed]
 
     notes = []
-    if streets.places is None:
-        notes.append("the map does not say where its crossings lie: new streets lead at most --radius moves far, and "
-                     "there is no picture")  # fmt: skip
+    if streets.coordinates is None:
+        notes.append("the map has no coordinates: new streets span at most --radius moves, and there is no drawing")
+    if endless:
+        notes.append("rides without an end (endless_rides) are left out of the map")
     details = {"new": named(made.new), "true": named(made.true), "unused": named(made.unused)}
-    title = f"{len(made.true):,} true and {len(made.new):,} new streets, by {len(sequences):,} rides"
+    title = f"{len(made.true):,} true and {len(made.new):,} new streets, by {len(sequences) - endless:,} rides"
     title += f", {unreadable:,} of them unreadable" if unreadable else ""
-    main = ["new_streets", "true_streets", "failed_rides", "valid_rides"]
+    main = ["new_streets", "true_streets", "failed_rides", "endless_rides", "valid_rides"]
     return Findings(metrics, [_growth(streets, rides, settings)], details, notes, draw(streets, made, title), main)
 
 
 def _growth(streets: StreetMap, rides: list[Ride], settings: MapSettings) -> Panel:
-    """How the counts grow with the rides: maps of the first of them."""
+    """Numbers of streets in maps from the first 10%, 25%, 50% and 100% of the rides."""
     counts = sorted({max(1, round(len(rides) * share)) for share in (0.1, 0.25, 0.5, 1)}) if rides else []
     maps = [settings.reconstruct(streets, rides[:count]) for count in counts]
     x = [float(count) for count in counts]
@@ -151,8 +154,8 @@ def _growth(streets: StreetMap, rides: list[Ride], settings: MapSettings) -> Pan
 
 
 def draw(streets: StreetMap, made: Reconstruction, title: str) -> list[Drawing]:
-    """The picture: streets of the true map that are in use, and new ones, which stand out. None without places."""
-    if streets.places is None:
+    """The drawing: true streets in use, and new ones highlighted. Empty if the map has no coordinates."""
+    if streets.coordinates is None:
         return []
     layers = [
         _layer(streets, "true streets", made.true, stands_out=False),
@@ -162,8 +165,8 @@ def draw(streets: StreetMap, made: Reconstruction, title: str) -> list[Drawing]:
 
 
 def _layer(streets: StreetMap, label: str, listed: list[Street], *, stands_out: bool) -> Layer:
-    assert streets.places is not None
-    places = streets.places.round(3).tolist()
-    lines = [[places[street.begin], places[street.end]] for street in listed]
+    assert streets.coordinates is not None
+    coordinates = streets.coordinates.round(3).tolist()
+    lines = [[coordinates[street.begin], coordinates[street.end]] for street in listed]
     names = [f"{streets.names[begin]} {HEADINGS[heading]} to {streets.names[end]}" for begin, heading, end in listed]
     return Layer(label, lines, names, stands_out)

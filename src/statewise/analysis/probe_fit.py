@@ -1,11 +1,11 @@
-"""Many small classifiers on frozen states, trained at once.
+"""Trains many probes (small classifiers on frozen states) at once.
 
-Probes of G groups (a model each, or a control) answer P questions each: G x P networks that share nothing but the
-order of the data, in one batched product a layer. A sum of losses has the gradient of each in that one's own weights,
-and Adam works element by element, so that every probe ends as if it had been trained alone.
+For each of G groups (a model or a control) there are P probes: G x P networks that share only the order of the data,
+computed by one batched product per layer. The losses are summed and Adam is element-wise, so that every probe is
+trained as if alone.
 
-A probe begins as the constant guess, each label as likely as it is frequent, and is kept as it was at its best on rows
-that it does not learn from: where these are many, one whose states tell nothing stays with that guess.
+A probe starts as the constant guess by label frequencies, and its weights with the lowest validation loss are kept:
+with enough validation data, a probe of uninformative states stays at that guess.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from statewise.bounds import bounded
+
 UNDEFINED = -100
-"""Label of a question that has no answer: it counts for nothing."""
+"""Label of entries that are ignored."""
 CHECKS = 20
-"""Times that the probes are tried on the validation rows."""
+"""Number of validations during training."""
 LARGEST = 2**26
-"""Logits of one step, at most: more groups than that allows are trained one after another."""
+"""Maximum number of logits per step: groups beyond it are trained one after another."""
 
 
 @dataclass(frozen=True)
@@ -31,50 +33,46 @@ class FitConfig:
     """How probes are trained."""
 
     probe: Literal["mlp", "linear"] = "mlp"
-    """A network with one hidden layer, or a linear map."""
+    """One hidden layer, or linear."""
     hidden: int = 128
     """Width of the hidden layer."""
     steps: int = 1000
     """Steps of Adam."""
     batch_size: int = 256
-    """States a step."""
+    """States per step."""
     learning_rate: float = 1e-2
-    """Of Adam; falls linearly to zero."""
+    """Of Adam; decays linearly to zero."""
     seed: int = 0
     """Decides examples, initial weights and the order of the data."""
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, not {self.learning_rate}")
-        if self.seed < 0:
-            raise ValueError(f"seed must not be negative, not {self.seed}")
+        bounded(self, "hidden", "steps", "batch_size", at_least=1)
+        bounded(self, "learning_rate", above=0)
+        bounded(self, "seed", at_least=0)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """States and what probes shall say of them."""
+    """States with the labels to predict."""
 
     states: list[Tensor]
-    """(n, D) for each of the G groups; they may share one."""
+    """(n, D) for each of the G groups; groups may share a tensor."""
     labels: Tensor
     """(G, n, P) int64 classes, or `UNDEFINED`."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What trained probes said of a sample."""
+    """Predictions of trained probes."""
 
     right: np.ndarray
-    """(G, n, P) bool: the most likely class was the label."""
+    """(G, n, P) bool: the most likely class is the label."""
     surprise: np.ndarray
-    """(G, n, P) float64: minus the log-probability of the label, in nats; 0 where it is undefined."""
+    """(G, n, P) float64: negative log-likelihood of the label in nats; 0 where it is undefined."""
 
 
 def fit_and_answer(train: Sample, validation: Sample, test: Sample, classes: int, config: FitConfig) -> Answers:
-    """Trains probes on `train`, keeps each at its best on `validation`, and asks them about `test`."""
+    """Trains probes on `train`, selects each by `validation`, and evaluates them on `test`."""
     P = train.labels.shape[2]
     at_once = max(1, LARGEST // (P * config.batch_size * classes))
     right, surprise = [], []
@@ -90,16 +88,16 @@ def fit_and_answer(train: Sample, validation: Sample, test: Sample, classes: int
 
 
 def order(n: int, config: FitConfig) -> list[np.ndarray]:
-    """The rows of each step's batch: n rows are walked again and again, each time in a new order."""
+    """The rows of each step's batch: epochs over n rows, each in a new order."""
     rng = np.random.default_rng([config.seed, n])
     size = min(config.batch_size, n)
-    walks = -(-config.steps * size // n)
-    rows = np.concatenate([rng.permutation(n) for _ in range(walks)])
+    epochs = -(-config.steps * size // n)
+    rows = np.concatenate([rng.permutation(n) for _ in range(epochs)])
     return [rows[step * size : (step + 1) * size] for step in range(config.steps)]
 
 
 def log_frequencies(labels: Tensor, classes: int) -> Tensor:
-    """(G, n, P) labels -> (G, P, C): log of each one's share, counted once more than it occurs: none is impossible."""
+    """(G, n, P) labels -> (G, P, C): log-frequencies of the classes with add-one smoothing."""
     asked = torch.where(labels == UNDEFINED, classes, labels).transpose(1, 2)
     counts = torch.ones(*asked.shape[:2], classes + 1, dtype=torch.float64, device=labels.device)
     counts.scatter_add_(2, asked, torch.ones_like(asked, dtype=torch.float64))
@@ -108,7 +106,7 @@ def log_frequencies(labels: Tensor, classes: int) -> Tensor:
 
 
 class Probes:
-    """G x P probes from states of D numbers to C classes. States are standardised as the training rows ask for."""
+    """G x P probes from states of width D to C classes. States are standardised by the training rows."""
 
     def __init__(self, train: Sample, classes: int, config: FitConfig) -> None:
         G, (D, P), like = len(train.states), (train.states[0].shape[1], train.labels.shape[2]), train.states[0]
@@ -118,7 +116,7 @@ class Probes:
         generator = torch.Generator().manual_seed(config.seed)
 
         def of_every_group(weights: Tensor) -> Tensor:
-            # Groups begin with the same weights, so that what differs in the end comes from the states.
+            # Groups start with the same weights, so that differences in the end are due to the states.
             weights = weights.expand(G, *weights.shape).clone().to(like.device, like.dtype)
             return weights.requires_grad_()
 
@@ -141,7 +139,7 @@ class Probes:
         return affine(inner, matrix, bias)
 
     def fit(self, train: Sample, validation: Sample, batches: list[np.ndarray], config: FitConfig) -> None:
-        """Trains on `batches` of rows, and ends with the weights that were best on the validation rows."""
+        """Trains on `batches` of rows, and keeps the weights with the lowest validation loss."""
         adam = torch.optim.Adam(self.weights, lr=config.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: 1 - step / len(batches))
         lowest = self.answer(validation)[0].sum(1)
@@ -151,13 +149,13 @@ class Probes:
             labels = train.labels[:, rows].transpose(1, 2)
             losses = cross_entropy(self.logits([states[rows] for states in train.states]), labels)
             adam.zero_grad()
-            # The rows of a batch that have a label are few for some questions: a mean over them, question by question.
+            # Some probes have few labels in a batch: the mean is taken over those, probe by probe.
             total = (losses.sum(2) / (labels != UNDEFINED).sum(2).clamp(min=1)).sum()
             total.backward()  # type: ignore[no-untyped-call]
             adam.step()
             schedule.step()
             if number % max(1, len(batches) // CHECKS) == 0 or number == len(batches):
-                found = self.answer(validation)[0].sum(1)  # the mean would order them alike
+                found = self.answer(validation)[0].sum(1)  # orders them as the mean does
                 better = found < lowest
                 lowest = torch.where(better, found, lowest)
                 for kept, weights in zip(best, self.weights):
@@ -167,7 +165,7 @@ class Probes:
 
     @torch.no_grad()
     def answer(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        """(G, n, P) nats of each label, and whether it was the most likely class."""
+        """(G, n, P): nats of each label, and whether it is the most likely class."""
         nats, hits = [], []
         for start in range(0, len(sample.states[0]), 256):
             labels = sample.labels[:, start : start + 256].transpose(1, 2)

@@ -1,7 +1,7 @@
-"""What all probes have in common: they ask frozen states, and set the answers beside controls.
+"""The common part of all probes: trains them on frozen states, and compares them with controls.
 
-Controls are the same probes on a model of the same recipe that was never trained, on the same states with shuffled
-labels, and the constant guess at the label that is most frequent in training.
+Controls are the same probes on an untrained model of the same recipe, the same probes with shuffled labels, and the
+constant guess of the most frequent training label.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.analysis.base import Analysis, Curve, Findings, Model, Panel, Role, Subject
-from statewise.analysis.beliefs import states_of
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.analysis.beliefs import is_several, layer_widths, states_of
+from statewise.analysis.by_layer import by_layer
 from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
+from statewise.bounds import bounded
+from statewise.figures import Curve, Panel, Role
 from statewise.tasks.base import Task
 from statewise.types import Examples
 
 UNTRAINED = "untrained model"
 VALIDATION_SHARE = 0.1
-"""Of the training sequences: they choose at which step each probe is kept."""
+"""Share of the training sequences used for validation, which selects the step at which each probe is kept."""
 FEWEST = 10
-"""Training sequences without which a probe would mean nothing."""
-DRAW, PLACE, SHUFFLE = 7001, 7002, 7003
-"""Set the probes' random numbers apart from each other and from those of training."""
+"""Minimum number of training sequences."""
+DRAW, POSITION, SHUFFLE = 7001, 7002, 7003
+"""Keys that make the probes' random numbers independent of each other and of training."""
 
 
 @dataclass(frozen=True)
@@ -35,60 +38,66 @@ class ProbingConfig(FitConfig):
     """Options of every probe."""
 
     sequences: int = 1000
-    """Held-out sequences on which the probes are tested, if there are so many."""
+    """Maximum number of held-out sequences on which probes are tested."""
     training_sequences: int = 10000
-    """Sequences from the training side on which they are trained, if there are so many."""
+    """Maximum number of sequences from the training set on which probes are trained."""
     checkpoints: str | None = None
-    """Other checkpoints to look at as well: all, or steps like 100,200."""
+    """Further checkpoints to probe: all, or steps like 100,200."""
+    layer: str | None = None
+    """Activation to probe instead of the belief state: a name, such as blocks.2.hook_resid_post; each name that matches
+    a pattern (`*`: any text); each layer separately (all); or all layers concatenated (concat)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sequences < 1:
-            raise ValueError(f"sequences must be at least 1, not {self.sequences}")
-        if self.training_sequences < FEWEST:
-            raise ValueError(f"training_sequences must be at least {FEWEST}, not {self.training_sequences}")
+        bounded(self, "sequences", at_least=1)
+        bounded(self, "training_sequences", at_least=FEWEST)
 
 
 @dataclass(frozen=True)
 class Questions:
-    """What P probes are asked about some examples, at m positions."""
+    """The states to probe, m in all, and the targets of P probes."""
 
     rows: np.ndarray
-    """(m,) which example."""
-    places: np.ndarray
-    """(m,) the position after which the state is read."""
+    """(m,) the example of each state."""
+    positions: np.ndarray
+    """(m,) the position after which it is read."""
     labels: np.ndarray
-    """(m, P) what each probe should say, or `UNDEFINED`."""
+    """(m, P) the target of each probe, or `UNDEFINED`."""
     x: np.ndarray
-    """(m, P) under which place of the x axis the answer counts."""
+    """(m, P) the x value to which the answer counts."""
 
 
 class Probing(Analysis):
-    """Reads states, trains probes on them, tests these on other sequences, and draws accuracy along an axis."""
+    """Trains probes on states, tests them on held-out sequences, and plots accuracy along an axis."""
 
     config: ProbingConfig
     x_name: str
-    """What a place of the x axis is, in a word."""
+    """Name of an x value, in a word."""
     x_title: str
-
-    def __init__(self, config: ProbingConfig) -> None:
-        self.config = config
 
     @abstractmethod
     def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
-        """The questions about `examples`, with P the same at every call. Raises `ValueError` if there are none."""
+        """The questions about `examples`; P is the same in every call. Raises `ValueError` if there are none."""
 
     @abstractmethod
     def choose(self, train: Questions, answerable: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """(P',) the probes worth training, and notes on those left out. `answerable` (P,): there are labels to train
-        and to test it with. Raises `ValueError` if none is left, or one that was asked for is not answerable."""
+        """(P',) the probes to train, and notes on those left out. `answerable` (P,): there are labels for training,
+        validation and test. Raises `ValueError` if no probe is left, or a requested one is not answerable."""
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics: `accuracy`, of the controls too, `cross_entropy`, and accuracy by place. Details: all numbers."""
+        """Metrics: `accuracy`, also of the controls, `cross_entropy`, and accuracy by x value. For several layers:
+        `accuracy_LAYER`, and `accuracy_untrained_LAYER` of the untrained model."""
+        layer = self.config.layer
+        if layer is None or not is_several(layer):
+            return self._analyze(subject, layer)
+        names = layer_widths(subject.snapshot, subject.task.held_out(1), layer)
+        return by_layer({name: self._analyze(subject, name) for name in names})
+
+    def _analyze(self, subject: Subject, layer: str | None) -> Findings:
         task, config = subject.task, self.config
         test, train = task.held_out(config.sequences), draw_training(task, config)
-        asked = self.ask(task, test, np.random.default_rng([PLACE, config.seed, 1]))
-        trained = self.ask(task, train, np.random.default_rng([PLACE, config.seed, 2]))
+        asked = self.ask(task, test, np.random.default_rng([POSITION, config.seed, 1]))
+        trained = self.ask(task, train, np.random.default_rng([POSITION, config.seed, 2]))
         validates = trained.rows >= len(train) - max(1, round(VALIDATION_SHARE * len(train)))
         parts_asked = (asked.labels, trained.labels[validates], trained.labels[~validates])
         answerable = np.logical_and.reduce([(labels != UNDEFINED).any(0) for labels in parts_asked])
@@ -97,13 +106,13 @@ class Probing(Analysis):
 
         steps: dict[str, int | None] = {}
         states: dict[str, tuple[Tensor, Tensor]] = {}
-        for model in self._models(subject):
-            steps[model.label] = model.step
-            of_train = states_of(model, train, trained.rows, trained.places)
-            of_test = states_of(model, test, asked.rows, asked.places)
-            states[model.label] = torch.from_numpy(of_train), torch.from_numpy(of_test)
+        for snapshot in self._snapshots(subject):
+            steps[snapshot.label] = snapshot.step
+            of_train = states_of(snapshot, train, trained.rows, trained.positions, layer)
+            of_test = states_of(snapshot, test, asked.rows, asked.positions, layer)
+            states[snapshot.label] = torch.from_numpy(of_train), torch.from_numpy(of_test)
         models = sorted((label for label in steps if label != UNTRAINED), key=lambda label: steps[label] or 0)
-        groups = [*models, UNTRAINED, subject.model.label]  # the last with shuffled labels
+        groups = [*models, UNTRAINED, subject.snapshot.label]  # the last with shuffled labels
         shuffled = known[np.random.default_rng([SHUFFLE, config.seed]).permutation(len(known))]
         labels = torch.from_numpy(np.stack([*[known] * (len(groups) - 1), shuffled]))
 
@@ -117,7 +126,7 @@ class Probing(Analysis):
             sample(0, np.flatnonzero(validates), labels),
             sample(1, np.arange(len(expected)), torch.from_numpy(expected).expand(len(groups), -1, -1)),
         )
-        with torch.autocast(torch.device(subject.device).type, enabled=False):  # of the model, not of its probes
+        with torch.autocast(torch.device(subject.device).type, enabled=False):  # probes train in float32
             answers = fit_and_answer(*parts, len(names), config)
         result = Result(asked.x[:, probes], known[~validates], expected, answers, len(names))
         counts = {
@@ -126,18 +135,18 @@ class Probing(Analysis):
             "held_out_sequences": len(test),
             "held_out_states": len(expected),
         }
-        return self._findings(models.index(subject.model.label), {name: steps[name] for name in models}, result,
+        return self._findings(models.index(subject.snapshot.label), {name: steps[name] for name in models}, result,
                               counts, notes)  # fmt: skip
 
-    def _models(self, subject: Subject) -> Iterator[Model]:
-        """The subject's model, those of the other checkpoints, each step once, and the untrained one: one after
+    def _snapshots(self, subject: Subject) -> Iterator[Snapshot]:
+        """The subject's snapshot, those of the other checkpoints, each step once, and the untrained one: one after
         another, so that never two need be in memory."""
-        yield subject.model
-        seen = {subject.model.step}
-        for model in subject.checkpoints(self.config.checkpoints) if self.config.checkpoints is not None else ():
-            if model.step not in seen:
-                seen.add(model.step)
-                yield model
+        yield subject.snapshot
+        seen = {subject.snapshot.step}
+        for snapshot in subject.checkpoints(self.config.checkpoints) if self.config.checkpoints is not None else ():
+            if snapshot.step not in seen:
+                seen.add(snapshot.step)
+                yield snapshot
         yield dataclasses.replace(subject.untrained(), label=UNTRAINED)
 
     def _findings(
@@ -145,7 +154,7 @@ class Probing(Analysis):
     ) -> Findings:
         """`models` are the first groups of the result, with their steps; `chosen` is the subject's place in them."""
         x = [float(value) for value in result.axis]
-        accuracy, nats = result.by_place(result.answers.right), result.by_place(result.answers.surprise)
+        accuracy, nats = result.by_x(result.answers.right), result.by_x(result.answers.surprise)
         guess, guess_nats = result.constant_guess()
         accuracy, nats = np.vstack([accuracy, guess]), np.vstack([nats, guess_nats])
         metrics = {
@@ -167,6 +176,7 @@ class Probing(Analysis):
             "axis": self.x_name,
             "x": result.axis.tolist(),
             "labels_tested": result.count.tolist(),
+            "probed": labels[chosen],
             "lines": lines,
         }
         role: Role = "series" if len(models) > 1 else "line"
@@ -191,30 +201,30 @@ class Probing(Analysis):
 
 @dataclass(frozen=True)
 class Result:
-    """The answers of G groups of probes, P each, and what they are measured against."""
+    """The answers of G groups of P probes, with their labels."""
 
     x: np.ndarray
-    """(n, P) place of the x axis under which each answer counts."""
+    """(n, P) the x value to which each answer counts."""
     known: np.ndarray
-    """(m, P) labels in training."""
+    """(m, P) training labels."""
     expected: np.ndarray
-    """(n, P) true labels in the test."""
+    """(n, P) test labels."""
     answers: Answers
     classes: int
 
     @property
     def axis(self) -> np.ndarray:
-        """(X,) places of the x axis."""
+        """(X,) the distinct x values."""
         return np.unique(self.x[self.expected != UNDEFINED])
 
     @property
     def count(self) -> np.ndarray:
-        """(X,) labels tested under each place."""
+        """(X,) number of test labels per x value."""
         defined = self.expected != UNDEFINED
         return np.bincount(np.searchsorted(self.axis, self.x[defined]), minlength=len(self.axis))
 
-    def by_place(self, values: np.ndarray) -> np.ndarray:
-        """Means (..., X) of `values` (..., n, P) over the labels that count under each place."""
+    def by_x(self, values: np.ndarray) -> np.ndarray:
+        """Means (..., X) of `values` (..., n, P) over the labels of each x value."""
         defined = self.expected != UNDEFINED
         cells = np.searchsorted(self.axis, self.x[defined])
         flat = values[..., defined].reshape(-1, len(cells))
@@ -222,27 +232,27 @@ class Result:
         return (sums / self.count).reshape(*values.shape[:-2], -1)
 
     def constant_guess(self) -> tuple[np.ndarray, np.ndarray]:
-        """Accuracy and nats (X,) of whoever knows nothing but how frequent each label is in training."""
+        """Accuracy and nats (X,) of predicting by training label frequencies alone."""
         log_shares = log_frequencies(torch.from_numpy(self.known)[None], self.classes)[0].numpy()
         each = np.arange(len(log_shares))
         right = self.expected == log_shares.argmax(1)
         nats = -log_shares[each, np.maximum(self.expected, 0)]
-        return self.by_place(right), self.by_place(nats)
+        return self.by_x(right), self.by_x(nats)
 
 
 def draw_training(task: Task, config: ProbingConfig) -> Examples:
-    """Examples from the training side, none twice if that is a fixed set. Raises `ValueError` if there are too few."""
+    """Training examples, without repetition if the training set is fixed. Raises `ValueError` if there are too few."""
     rng = np.random.default_rng([DRAW, config.seed])
     every = task.training()
     if every is None:
         return task.sample(rng, config.training_sequences)
     if len(every) < FEWEST:
-        raise ValueError(f"the training set has {len(every)} sequences: a probe needs at least {FEWEST} to learn from")
+        raise ValueError(f"the training set has {len(every)} sequences: a probe needs at least {FEWEST}")
     return every[rng.permutation(len(every))[: config.training_sequences]]
 
 
 def number_labels(*arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The different labels of all `arrays`, and each array with the labels' places among them."""
+    """The distinct labels of all `arrays`, and each array as indices into them."""
     names = np.unique(np.concatenate([labels[labels != UNDEFINED] for labels in arrays]))
     numbered = [np.where(labels == UNDEFINED, UNDEFINED, np.searchsorted(names, labels)) for labels in arrays]
     return names, numbered

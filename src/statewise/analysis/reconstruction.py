@@ -1,8 +1,8 @@
-"""The map that sequences imply (Vafa et al. 2024): which streets must there be if all of them were rides?
+"""The street map implied by sequences (Vafa et al. 2024): the streets that must exist if all sequences were rides.
 
-True streets count first as there but unused. A sequence is walked from its origin along streets in use and, where none
-has the heading, along unused true ones, which then are in use. Where neither goes on, a new street is added, to the
-crossing nearby from where the rest can be followed furthest.
+At first all true streets are unused. Each sequence is followed from its origin along streets in use, or else along
+unused true streets, which are then in use. Where there is neither, a new street is added, to the nearby crossing from
+which the rest can be followed furthest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAYS = len(HEADINGS)
 
 
 class Street(NamedTuple):
-    """A street between two crossings, by their numbers."""
+    """A directed street between two crossings, given by number."""
 
     begin: int
     heading: int
@@ -28,7 +28,7 @@ class Street(NamedTuple):
 
 
 class Ride(NamedTuple):
-    """What a sequence says."""
+    """A ride read from a sequence."""
 
     origin: int
     destination: int
@@ -41,77 +41,77 @@ class Reconstruction:
     """The streets of a reconstructed map."""
 
     true: list[Street]
-    """True ones in use."""
+    """True streets in use."""
     new: list[Street]
-    """Such as the true map does not have."""
+    """Streets that the true map lacks."""
     unused: list[Street]
-    """True ones that no sequence needed."""
+    """True streets that no ride needed."""
     failed: int
-    """Sequences that could not be made rides even so; streets that were added for them stay."""
+    """Rides that cannot be followed even with new streets; streets added for them remain."""
     rides: int
-    """All sequences."""
+    """All rides."""
 
 
 class Streets:
-    """The streets in use, and those of the truth. A slot is crossing * 8 + heading."""
+    """The streets in use, and the true ones. A street is identified by its edge, crossing * 8 + heading."""
 
     def __init__(self, truth: StreetMap, degree: int) -> None:
         self.true: list[int] = truth.neighbour.ravel().tolist()
         self.used = [-1] * len(self.true)
         self.degree, self.room = degree, [degree] * len(truth)
         self.new: list[int] = []
-        """Slots of the streets that are not true."""
+        """Edges of the streets that are not true."""
 
     def follow(self, origin: int, turns: Sequence[int], destination: int, reserved: int = -1) -> tuple[list[int], bool]:
-        """The slots of the walk along `turns`, and whether it goes through and ends at `destination`.
+        """The edges along `turns`, and whether all can be followed and end at `destination`.
 
-        If it does not, the walk is cut back to the last crossing behind its first street where a new street could
-        begin in its place. `reserved` is a slot that is about to be used.
+        If not, the path is cut back to the last crossing after its first street where a new street could replace the
+        next one. `reserved` is an edge that is about to be used.
         """
-        slots: list[int] = []
-        taken: set[int] = set()  # unused true streets of this walk, which use up room
+        edges: list[int] = []
+        taken: set[int] = set()  # unused true streets of this path, which use up room
         less: defaultdict[int, int] = defaultdict(int)
         if reserved >= 0:
             less[reserved // WAYS] += 1
         at, resume = origin, 0
-        for place, turn in enumerate(turns):
-            slot = at * WAYS + turn
-            after = self.used[slot]
+        for number, turn in enumerate(turns):
+            edge = at * WAYS + turn
+            after = self.used[edge]
             if after < 0:
-                if slot in taken:
-                    after = self.true[slot]
-                elif slot == reserved or self.room[at] <= less[at]:
-                    return slots[:resume], False
+                if edge in taken:
+                    after = self.true[edge]
+                elif edge == reserved or self.room[at] <= less[at]:
+                    return edges[:resume], False
                 else:
-                    resume = place
-                    after = self.true[slot]
+                    resume = number
+                    after = self.true[edge]
                     if after < 0:
-                        return slots[:resume], False
-                    taken.add(slot)
+                        return edges[:resume], False
+                    taken.add(edge)
                     less[at] += 1
-            slots.append(slot)
+            edges.append(edge)
             at = after
-        return (slots, True) if at == destination else (slots[:resume], False)
+        return (edges, True) if at == destination else (edges[:resume], False)
 
-    def use(self, slots: Iterable[int]) -> int:
-        """Takes true streets into use; the crossing behind the last one, -1 if there is none."""
+    def use(self, edges: Iterable[int]) -> int:
+        """Marks true streets as used; returns the crossing at the end of the last one, -1 if there is none."""
         at = -1
-        for slot in slots:
-            if self.used[slot] < 0:
-                self.used[slot] = self.true[slot]
-                self.room[slot // WAYS] -= 1
-            at = self.used[slot]
+        for edge in edges:
+            if self.used[edge] < 0:
+                self.used[edge] = self.true[edge]
+                self.room[edge // WAYS] -= 1
+            at = self.used[edge]
         return at
 
-    def may_add(self, slot: int) -> bool:
-        """Whether a new street may begin there."""
-        return self.used[slot] < 0 and self.room[slot // WAYS] > 0
+    def may_add(self, edge: int) -> bool:
+        """Whether a new street may use this edge."""
+        return self.used[edge] < 0 and self.room[edge // WAYS] > 0
 
-    def add(self, slot: int, end: int) -> None:
-        """A new street."""
-        self.used[slot] = end
-        self.room[slot // WAYS] -= 1
-        self.new.append(slot)
+    def add(self, edge: int, end: int) -> None:
+        """Adds a new street to the crossing `end`."""
+        self.used[edge] = end
+        self.room[edge // WAYS] -= 1
+        self.new.append(edge)
 
 
 def reconstruct(
@@ -121,8 +121,8 @@ def reconstruct(
     degree: int,
     radius: float,
 ) -> Reconstruction:
-    """The map that `rides` imply. `degree`: the most streets in use that may leave a crossing; `radius`: how far a new
-    street may lead, as `StreetMap.near` measures it. Of crossings that do equally well the nearest is taken."""
+    """The map implied by `rides`. `degree`: maximum number of streets in use that leave a crossing; `radius`: maximum
+    length of a new street, as measured by `StreetMap.near`. Ties go to the nearest crossing."""
     streets = Streets(truth, degree)
     nearby: dict[int, list[int]] = {}
 
@@ -136,16 +136,16 @@ def reconstruct(
         failed += not _make_ridable(streets, ride, near)
     added = set(streets.new)
 
-    def street(slot: int, end: int) -> Street:
-        return Street(slot // WAYS, slot % WAYS, end)
+    def street(edge: int, end: int) -> Street:
+        return Street(edge // WAYS, edge % WAYS, end)
 
     return Reconstruction(
-        true=[street(slot, end) for slot, end in enumerate(streets.used) if end >= 0 and slot not in added],
-        new=[street(slot, streets.used[slot]) for slot in streets.new],
+        true=[street(edge, end) for edge, end in enumerate(streets.used) if end >= 0 and edge not in added],
+        new=[street(edge, streets.used[edge]) for edge in streets.new],
         unused=[
-            street(slot, end)
-            for slot, end in enumerate(streets.true)
-            if end >= 0 and (streets.used[slot] < 0 or slot in added)
+            street(edge, end)
+            for edge, end in enumerate(streets.true)
+            if end >= 0 and (streets.used[edge] < 0 or edge in added)
         ],
         failed=failed,
         rides=len(rides),
@@ -153,46 +153,58 @@ def reconstruct(
 
 
 def _make_ridable(streets: Streets, ride: Ride, near: Callable[[int], list[int]]) -> bool:
-    """Adds the streets that a sequence needs. False if it cannot be helped."""
+    """Adds the streets that a ride needs. False if that is impossible."""
     turns, done, at = ride.turns, 0, ride.origin
-    slots, whole = streets.follow(at, turns, ride.destination)
+    edges, whole = streets.follow(at, turns, ride.destination)
     while True:
-        if slots:
-            done, at = done + len(slots), streets.use(slots)
+        if edges:
+            done, at = done + len(edges), streets.use(edges)
         if whole:
             return True
-        if done == len(turns):  # nothing was asked: origin and destination are not the same
+        if done == len(turns):  # no turn is left, and this is not the destination
             return False
-        slot = at * WAYS + turns[done]
-        if not streets.may_add(slot):
+        edge = at * WAYS + turns[done]
+        if not streets.may_add(edge):
             return False
         if done == len(turns) - 1:
             if ride.destination not in near(at):
                 return False
-            streets.add(slot, ride.destination)
+            streets.add(edge, ride.destination)
             return True
         best: list[int] = []
         end, whole = -1, False
         for crossing in near(at):
-            tried, through = streets.follow(crossing, turns[done + 1 :], ride.destination, reserved=slot)
+            tried, through = streets.follow(crossing, turns[done + 1 :], ride.destination, reserved=edge)
             if len(tried) > len(best):
                 best, end, whole = tried, crossing, through
         if not best:
             return False
-        streets.add(slot, end)
-        slots, done = best, done + 1
+        streets.add(edge, end)
+        edges, done = best, done + 1
 
 
-def rides_of(truth: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> tuple[list[Ride], int]:
-    """The rides of sequences (n, T), tokens as in `checking.check`, up to the first `end`; and how many there are that
-    name no origin and destination, no turn, or something that is no heading."""
-    N, rides, unreadable = len(truth), [], 0
+class Rides(NamedTuple):
+    """The rides read from sequences."""
+
+    ended: list[Ride]
+    """Up to their first `end`."""
+    endless: int
+    """Number of sequences without an `end`; left out, as by Vafa et al."""
+    unreadable: int
+    """Number of sequences without origin, destination or turns, or with other tokens than headings."""
+
+
+def rides_of(truth: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> Rides:
+    """The rides of sequences (n, T), tokens as in `checking.check`."""
+    N, rides, endless, unreadable = len(truth), [], 0, 0
     for row, length in zip(tokens.tolist(), lengths.tolist()):
         ends, turns = row[:2], row[2:length]
-        if N + WAYS in turns:
-            turns = turns[: turns.index(N + WAYS)]
-        if length > 2 and turns and max(ends) < N and min(turns) >= N and max(turns) < N + WAYS:
+        if N + WAYS not in turns:
+            endless += 1
+            continue
+        turns = turns[: turns.index(N + WAYS)]
+        if turns and max(ends) < N and min(turns) >= N and max(turns) < N + WAYS:
             rides.append(Ride(ends[0], ends[1], [turn - N for turn in turns]))
         else:
             unreadable += 1
-    return rides, unreadable
+    return Rides(rides, endless, unreadable)

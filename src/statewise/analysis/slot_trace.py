@@ -1,5 +1,5 @@
-"""The state of a belief-slot decoder over a sequence: how large each slot is, how much each chunk changes it, and
-what it is worth."""
+"""The state of a belief-slot decoder over a sequence: the norm of each slot, its change per chunk, and how much the
+carried state lowers the loss."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Curve, Findings, Panel, Subject
-from statewise.analysis.restricted_state import losses
+from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.bounds import bounded
 from statewise.data import blocks, collate, rows_at_once
-from statewise.decoding.continued import carrier
+from statewise.decoding.predictor import carrier
+from statewise.figures import Curve, Panel
+from statewise.scoring import score_batch
 
 ROWS = 16
-"""Sequences that are read at a time; fewer of a large vocabulary."""
+"""Sequences processed at a time, fewer if the vocabulary is large."""
 
 
 @dataclass(frozen=True)
@@ -24,24 +26,20 @@ class SlotTraceConfig:
     """Held-out sequences."""
 
     def __post_init__(self) -> None:
-        if self.sequences < 1:
-            raise ValueError(f"sequences must be at least 1, not {self.sequences}")
+        bounded(self, "sequences", at_least=1)
 
 
 class SlotTrace(Analysis):
-    """Means over sequences, chunk by chunk."""
+    """Means over sequences by chunk."""
 
     Config = SlotTraceConfig
-
-    def __init__(self, config: SlotTraceConfig) -> None:
-        self.config = config
+    config: SlotTraceConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics `gain`, by how many nats a token the carried state lowers the loss behind the first chunk, and `loss`
-        and `fresh_loss` there. Panels by chunk: the length of each slot; how far it moved, over the larger of its
-        lengths before and after; and the losses. Of several documents in a row only what is of the one that its chunk
-        begins with counts, and as moved only slots that it had before."""
-        config, predictor = self.config, subject.model.predictor
+        """Metrics `loss`, `fresh_loss` and their difference `gain`, in nats per token after the first chunk. Panels by
+        chunk: the norm of each slot; its change, relative to the larger norm before and after; and the losses. In
+        packed rows a chunk counts for the document at its start only, and changes are measured within a document."""
+        config, predictor = self.config, subject.snapshot.predictor
         power = carrier(predictor)
         fresh = power.under("fresh", 0)
         chunk, S = power.chunk, power.slot_count
@@ -53,7 +51,7 @@ class SlotTrace(Analysis):
             begins = np.arange(0, T, chunk)
             state = predictor.states(batch).state.float().cpu().numpy()
             slots = state[:, begins, -S * (state.shape[-1] // (1 + S)) :].reshape(len(state), len(begins), S, -1)
-            owner = batch.owners.numpy()
+            owner = batch.document_ids.numpy()
             first = owner[:, begins]  # of each chunk
             there, stays = first != 0, first[:, 1:] == first[:, :-1]
             carried = first != 0
@@ -66,9 +64,8 @@ class SlotTrace(Analysis):
             changes.append(np.where((there[:, 1:] & stays)[..., None], change, np.nan))
             scored = batch.scored.numpy()[:, 1:] & own[:, :-1]  # a token counts where it is predicted
             number = np.broadcast_to((np.arange(T - 1) // chunk)[None], scored.shape)
-            of_chunk = [np.bincount(number[scored], weights=losses(model, batch)[scored], minlength=len(begins))
-                        for model in (predictor, fresh)]  # fmt: skip
-            sums.append(np.stack(of_chunk))
+            nats = [score_batch(model, batch, 1, T).nats[scored] for model in (predictor, fresh)]
+            sums.append(np.stack([np.bincount(number[scored], weights=of, minlength=len(begins)) for of in nats]))
             counts.append(np.bincount(number[scored], minlength=len(begins)))
         length, change = (_mean_over_rows(parts) for parts in (lengths, changes))
         if len(length) < 2:
@@ -78,14 +75,14 @@ class SlotTrace(Analysis):
         loss, fresh_loss = total[:, asked] / count[asked]
         later = asked[asked > 0]
         if not len(later):
-            raise ValueError("nothing is asked behind the first chunk: what the state is worth cannot be seen")
+            raise ValueError("no token after the first chunk is scored: the gain of the state cannot be measured")
         carried, anew = total[:, later].sum(1) / count[later].sum()
         x, moved = np.arange(1.0, len(length) + 1).tolist(), np.arange(2.0, len(length) + 1).tolist()
         where = (asked + 1.0).tolist()
         panels = [
-            Panel("chunk", "length of the slot", [_curve(slot, x, length) for slot in range(S)]),
-            Panel("chunk", "change, of the larger length", [_curve(slot, moved, change) for slot in range(S)]),
-            Panel("chunk", "loss (nats a token)", [
+            Panel("chunk", "norm of the slot", [_curve(slot, x, length) for slot in range(S)]),
+            Panel("chunk", "change, relative to the larger norm", [_curve(slot, moved, change) for slot in range(S)]),
+            Panel("chunk", "loss (nats per token)", [
                 Curve("carried", where, loss.tolist()), Curve("fresh", where, fresh_loss.tolist(), "control"),
             ]),
         ]  # fmt: skip
@@ -100,7 +97,7 @@ def _curve(slot: int, x: list[float], values: np.ndarray) -> Curve:
 
 
 def _mean_over_rows(parts: list[np.ndarray]) -> np.ndarray:
-    """(C, S): means of (n, C', S), numbers alone, where C' differs by part; NaN where there are none."""
+    """(C, S): means over all n of parts (n, C', S), with different C', without NaN; NaN if there is nothing else."""
     most = max(part.shape[1] for part in parts)
     padded = [np.pad(part, ((0, 0), (0, most - part.shape[1]), (0, 0)), constant_values=np.nan) for part in parts]
     values = np.concatenate(padded)
@@ -115,6 +112,6 @@ def _listed(values: np.ndarray) -> list[list[float | None]]:
 
 
 def _added(parts: list[np.ndarray]) -> np.ndarray:
-    """The sum of arrays (..., C') where C' differs."""
+    """The sum of arrays (..., C') with different C', padded with zeros."""
     most = max(part.shape[-1] for part in parts)
     return np.sum([np.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, most - part.shape[-1])]) for part in parts], axis=0)

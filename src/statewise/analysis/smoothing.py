@@ -1,17 +1,17 @@
-"""Smoothed curves, as the State-Prediction Separation paper draws them (Savitzky & Golay 1964)."""
+"""Smoothed curves (Savitzky & Golay 1964), as in the State-Prediction Separation paper."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from statewise.analysis.base import Curve
+from statewise.figures import Curve
 
 FEWEST = 20
-"""Points below which a curve is drawn as it is."""
+"""Curves with fewer points are not smoothed."""
 
 
 def smoothed(label: str, x: np.ndarray, y: np.ndarray) -> list[Curve]:
-    """The trend of evenly spaced points, with the points themselves drawn faintly under it."""
+    """The smoothed curve of evenly spaced points, followed by the raw one."""
     if len(x) < FEWEST:
         return [Curve(label, x.tolist(), y.tolist())]
     from scipy.signal import savgol_filter

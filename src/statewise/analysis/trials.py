@@ -1,4 +1,4 @@
-"""What the metrics by trials have in common: how many are asked for and made, and how sure their mean is."""
+"""The common part of analyses by trials: options, numbers of trials, means and standard errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from statewise.bounds import bounded
 from statewise.tasks.automaton import Pairs
 
 
@@ -17,17 +18,16 @@ class TrialsConfig:
     trials: int = 200
     """Pairs of prefixes to draw."""
     samples: int = 30
-    """Continuations drawn from the model after the first prefix of a pair."""
+    """Continuations sampled from the model after the first prefix of a pair."""
     floor: float = 0.01
-    """The model accepts a token whose probability is above it."""
+    """The model accepts tokens with a larger probability."""
     seed: int = 1
-    """Seed of pairs and draws."""
+    """Seed of pairs and samples."""
 
     def __post_init__(self) -> None:
-        if self.trials < 1 or self.samples < 1:
-            raise ValueError("trials and samples must be at least 1")
-        if not 0 < self.floor < 1:
-            raise ValueError(f"floor must lie between 0 and 1, not {self.floor}")
+        bounded(self, "trials", "samples", at_least=1)
+        bounded(self, "floor", above=0, below=1)
+        bounded(self, "seed", at_least=0)
 
 
 def share(name: str, values: np.ndarray) -> dict[str, float]:
@@ -37,13 +37,13 @@ def share(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def count_trials(pairs: Pairs) -> dict[str, float]:
-    """How many trials were asked for and made."""
-    return {"trials_asked": pairs.asked, "trials_made": len(pairs)}
+    """Numbers of trials requested and made."""
+    return {"trials_asked": pairs.requested, "trials_made": len(pairs)}
 
 
 def mean_by(keys: np.ndarray, values: np.ndarray, most: int = 12) -> tuple[list[float], list[float]]:
-    """The mean of `values` (n,) by `keys` (n,): at each key, or in `most` groups of equally many where keys are more,
-    placed at the mean of their keys."""
+    """The mean of `values` (n,) for each of `keys` (n,), or with more than `most` distinct keys, in `most` bins of
+    equal size at the mean of their keys."""
     order = np.argsort(keys, kind="stable")
     keys, values = keys[order].astype(float), values[order].astype(float)
     different = np.unique(keys)

@@ -1,15 +1,25 @@
 """Backbones: tokens to a state and a readout at every position."""
 
-from statewise.config import Table
+from __future__ import annotations
 
-BACKBONES = Table(
+from typing import TYPE_CHECKING
+
+from statewise.tables import Table
+
+if TYPE_CHECKING:
+    from statewise.backbones.base import Backbone
+
+BACKBONES: Table[Backbone] = Table(
     "backbone",
+    "backbones",
+    "statewise.backbones.base:Backbone",
     {
         "belief_slots": (
             "statewise.backbones.belief_slots:BeliefSlots",
             "a GPT over chunks, with a small state that is carried from each to the next",
         ),
         "gpt": ("statewise.backbones.gpt:GPT", "the plain decoder-only transformer"),
-        "two_stream": ("statewise.backbones.two_stream:TwoStream", "one slot keeps the state, another predicts"),
+        "recurrent": ("statewise.backbones.recurrent:Recurrent", "GRU or LSTM: the hidden state is all it keeps"),
+        "two_stream": ("statewise.backbones.two_stream:TwoStream", "one stream keeps the state, another predicts"),
     },
 )

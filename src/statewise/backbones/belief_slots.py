@@ -2,7 +2,7 @@
 
 Attention ends with the chunk; what is known of earlier ones is S slots of width D. They are added to the residual
 before every block, by a map of its own that starts at zero, so that the model starts as the GPT; and they are renewed
-from the last hidden states of each chunk. How the state is used at evaluation is a protocol: see `Carrying.under`.
+from the last hidden states of each chunk. How the state is used at evaluation is a protocol: see `StateProtocol`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from statewise.backbones.base import Backbone, Carrying
+from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.nn.belief_slots import Injection, Pooling, SlotCache, SlotUpdate
-from statewise.nn.cache import KeyValueCache
-from statewise.types import Batch, Carried, Hidden
+from statewise.backbones.powers import Carrying, Counted, Noted, PromptReader, ReadoutOnly, check_kept
+from statewise.bounds import bounded
+from statewise.carried_state.protocol import StateProtocol
+from statewise.nn.belief_slots import Pooling, SlotUpdate, make_injection
+from statewise.nn.hooks import Hookable, HookPoint
+from statewise.nn.masks import Documents
+from statewise.nn.slot_cache import GroupedCache, SlotCache
+from statewise.types import Batch, Hidden
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class BeliefSlotsConfig(GPTConfig):
     """Tokens of a chunk, beyond which nothing but the slots is known."""
     slots: int = 4
     """Slots S of the state, each as wide as the model."""
+    injection: Literal["normed", "linear"] = "normed"
+    """What a layer adds to the residual. `normed`: a map of the slots, each brought to the same length, in random
+    directions with gains learned from zero; `linear`: a map of the slots as they are, itself learned from zero."""
     update: Literal["ema", "gated"] = "ema"
     """`ema`: the new state is a weighted mean of the old one and what the chunk proposes; `gated`: a GRU cell."""
     pooling: Pooling = "attention"
@@ -47,15 +56,10 @@ class BeliefSlotsConfig(GPTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("chunk", "slots"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"backbone.{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.rate < 1:
-            raise ValueError(f"backbone.rate must lie between 0 and 1, not {self.rate}")
-        if self.backprop is not None and self.backprop < 1:
-            raise ValueError(f"backbone.backprop must be at least 1, or null for all updates, not {self.backprop}")
-        if self.warmup < 0:
-            raise ValueError(f"backbone.warmup must not be negative, not {self.warmup}")
+        bounded(self, "chunk", "slots", prefix="backbone.", at_least=1)
+        bounded(self, "backprop", prefix="backbone.", at_least=1)
+        bounded(self, "rate", prefix="backbone.", above=0, below=1)
+        bounded(self, "warmup", prefix="backbone.", at_least=0)
 
 
 class Held(NamedTuple):
@@ -72,7 +76,7 @@ class Held(NamedTuple):
         return documents == self.owner[:, None]
 
 
-class BeliefSlots(Carrying):
+class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable):
     """`readout` is the GPT's; `state` is the same and behind it the slots that the chunk began with, (1 + S) D wide.
 
     With documents in a row the state is of one document: another begins with the learned initial state.
@@ -96,13 +100,15 @@ class BeliefSlots(Carrying):
         assert embedding_of is None or isinstance(embedding_of, BeliefSlots)
         lender = None if embedding_of is None else embedding_of.gpt
         self.gpt: GPT = GPT(config, vocabulary=vocabulary, context=config.chunk, embedding_of=lender)
-        self.injections = nn.ModuleList(Injection(config.width, config.slots) for _ in range(config.layers))
+        self.injections = nn.ModuleList(
+            make_injection(config.injection, config.width, config.slots) for _ in range(config.layers)
+        )
         self.initial = nn.Parameter(torch.randn(config.slots, config.width) * 0.02)
         self.update = SlotUpdate(
             config.width, config.slots, kind=config.update, pooling=config.pooling, rate=config.rate,
             learned_rate=config.learned_rate,
         )  # fmt: skip
-        self.protocol: Carried = "carried"
+        self.protocol: StateProtocol = "carried"
         self.warmup = 0
 
     @property
@@ -110,26 +116,53 @@ class BeliefSlots(Carrying):
         """See `Backbone.state_width`."""
         return (1 + self.config.slots) * self.width
 
-    def read_off(self, state: Tensor) -> Tensor:
-        """See `Backbone.read_off`."""
-        return state[..., : self.width]
-
-    def under(self, protocol: Carried, warmup: int) -> BeliefSlots:
+    def under(self, protocol: StateProtocol, warmup: int) -> BeliefSlots:
         """See `Carrying.under`."""
         other = copy.copy(self)
         other.protocol, other.warmup = protocol, warmup
         return other
 
-    def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
-        """(B, T) -> Hidden of (B, T, (1 + S) D) and (B, T, D). Raises `ValueError` if it outgrows the context."""
-        parts = list(self._read(tokens, cache, 0) if cache is not None else self._walk(tokens, documents))
-        readout = torch.cat([hidden for hidden, _ in parts], dim=1)
-        slots = torch.cat([slots.expand(*hidden.shape[:2], -1) for hidden, slots in parts], dim=1)
-        return Hidden(torch.cat([readout, slots.to(readout.dtype)], dim=-1), readout)
+    def encode(self, batch: Batch) -> Hidden:
+        """See `Backbone.encode`; `state` is (B, T, (1 + S) D)."""
+        return _hidden(self._walk(batch))
+
+    def readouts(self, batch: Batch) -> Tensor:
+        """See `ReadoutOnly`."""
+        return torch.cat([hidden for hidden, _ in self._walk(batch)], dim=1)
+
+    def extend(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None = None) -> Hidden:
+        """See `Backbone.extend`; rows that differ in length are read in groups that do not. As no more than a chunk is
+        ever looked back at, there is no longest sequence."""
+        return self._extend(tokens, cache, counts, 0)
+
+    def encode_chunks(self, tokens: Tensor) -> Iterator[Hidden]:
+        """See `Carrying.encode_chunks`."""
+        cache = self.make_cache(len(tokens))
+        for part in torch.split(tokens, self.chunk, dim=1):
+            yield self._extend(part, cache, None, self.warmup)
+
+    def _extend(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None, warmup: int) -> Hidden:
+        told = np.full(len(tokens), tokens.shape[1]) if counts is None else counts
+        found: Hidden | None = None
+        for rows, own, count in cache.split(told):
+            if not count:
+                continue
+            if len(rows) == len(tokens) and count == tokens.shape[1]:
+                found = _hidden(self._read(tokens, own, warmup))
+                continue
+            index = torch.from_numpy(rows).to(tokens.device)
+            part = _hidden(self._read(tokens[index, :count], own, warmup))
+            if found is None:
+                found = Hidden(*(each.new_zeros(*tokens.shape, each.shape[-1]) for each in part))
+            for whole, each in zip(found, part):
+                whole[index, :count] = each
+        cache.lengths = cache.lengths + told
+        assert found is not None
+        return found
 
     @property
     def notes(self) -> list[str]:
-        """See `Backbone.notes`."""
+        """See `Noted.notes`."""
         if not self.config.warmup:
             return []
         return [
@@ -137,27 +170,18 @@ class BeliefSlots(Carrying):
             "them, and compare with no other model's; what is held out is read without"
         ]
 
-    def documents_of(self, batch: Batch) -> Tensor | None:
-        """See `Backbone.documents_of`: passes over a chunk before it counts end with a state of all of it."""
-        passes = self.config.warmup if self.training else self.warmup
-        return batch.owners if passes else batch.documents
+    def read_prompt(self, tokens: Tensor, cache: GroupedCache) -> Hidden:
+        """See `PromptReader`; each chunk of a prompt is warmed up to, where the protocol says so."""
+        return Hidden(*(each[:, -1:] for each in self._extend(tokens, cache, None, self.warmup)))
 
-    def readouts(self, tokens: Tensor, *, documents: Tensor | None = None) -> Tensor:
-        """See `Backbone.readouts`."""
-        return torch.cat([hidden for hidden, _ in self._walk(tokens, documents)], dim=1)
-
-    def read_prompt(self, tokens: Tensor, cache: KeyValueCache) -> Hidden:
-        """See `Backbone.read_prompt`; of a prompt each chunk is warmed up to, where the protocol says so."""
-        *_, (hidden, slots) = self._read(tokens, cache, self.warmup)
-        readout = hidden[:, -1:]
-        return Hidden(torch.cat([readout, slots[:, -1:].to(readout.dtype)], dim=-1), readout)
-
-    def _walk(self, tokens: Tensor, documents: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _walk(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunk by chunk the last hidden states (B, t, D), and the slots (B, 1 or t, S D) that they read."""
-        config, (B, T) = self.config, tokens.shape
+        config, tokens, (B, T) = self.config, batch.tokens, batch.tokens.shape
         if self.context < T:
             raise ValueError(f"a sequence of {T} tokens does not fit the context of {self.context}")
         warmup = config.warmup if self.training else self.warmup
+        # Passes over a chunk before it counts end with a state of all of it: then padding must be told from tokens.
+        documents = batch.document_ids if warmup else batch.documents
         held = Held(self._begin(B), None if documents is None else documents[:, 0])
         for number, begin in enumerate(range(0, T, config.chunk)):
             chunk = slice(begin, begin + config.chunk)
@@ -175,10 +199,9 @@ class BeliefSlots(Carrying):
                     held, hidden = held._replace(state=held.state.detach()), hidden.detach()
                 held = self._renewed(held, hidden, own)
 
-    def _read(self, tokens: Tensor, cache: KeyValueCache, warmup: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _read(self, tokens: Tensor, cache: SlotCache, warmup: int) -> Iterator[tuple[Tensor, Tensor]]:
         """As `_walk`, of tokens that come after what the cache holds, however many these are; chunks that begin here
         are passed over `warmup` times before."""
-        assert isinstance(cache, SlotCache)
         while tokens.shape[1]:
             if not cache.room:
                 cache.open(self._next_state(cache, tokens.shape[0]))
@@ -190,6 +213,7 @@ class BeliefSlots(Carrying):
             state = cache.chunks[-1].state
             hidden = self._chunk(part, None, [Held(state, None)], cache)
             cache.chunks[-1].hidden.append(hidden)
+            cache.length += part.shape[1]
             yield hidden, state.flatten(1)[:, None]
 
     def _next_state(self, cache: SlotCache, B: int) -> Tensor:
@@ -208,8 +232,10 @@ class BeliefSlots(Carrying):
     ) -> Tensor:
         """(B, t) -> the last hidden states (B, t, D). Of several states for one document the last counts."""
         gpt = self.gpt
-        start = cache.chunks[-1].keys.length if cache is not None else 0
-        x, around = gpt.enter(tokens, start, documents, cache)
+        if cache is not None:
+            x, context = gpt.enter_cached(tokens, cache.chunks[-1].keys, None)
+        else:
+            x, context = gpt.enter(tokens, None if documents is None else Documents(documents))
         for block, inject in zip(gpt.blocks, self.injections):
             if documents is None:
                 added = inject(states[-1].state)[:, None]
@@ -217,9 +243,9 @@ class BeliefSlots(Carrying):
                 added = inject(self.initial)
                 for held in states:
                     added = torch.where(held.of(documents)[..., None], inject(held.state)[:, None], added)
-            x = block(x + added.to(x.dtype), around)
+            x = block(x + added.to(x.dtype), context)
         if cache is not None:
-            cache.advance(tokens.shape[1])
+            cache.chunks[-1].keys.advance()
         hidden: Tensor = gpt.norm(x)
         return hidden
 
@@ -242,10 +268,6 @@ class BeliefSlots(Carrying):
             found = torch.where(held.of(documents)[..., None], held.state.flatten(1)[:, None], found)
         return found
 
-    def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
-        """Raises `ValueError`: what a chunk contributes to the next goes through a state that many positions share."""
-        raise ValueError("of belief_slots not every use can be followed: gradient-ratio goes with gpt and two_stream")
-
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""
         return self.gpt.embed(tokens)
@@ -254,34 +276,52 @@ class BeliefSlots(Carrying):
         """(V, D)."""
         return self.gpt.head_weight()
 
-    def make_cache(self) -> SlotCache:
+    def make_cache(self, rows: int) -> GroupedCache:
         """An empty cache."""
-        return SlotCache(self.config.layers, self.config.chunk)
+        return GroupedCache(rows, self.config.layers, self.config.chunk)
 
-    def keep(self, cache: KeyValueCache) -> dict[str, Tensor]:
+    def keep(self, cache: GroupedCache) -> dict[str, Tensor]:
         """See `Carrying.keep`."""
-        assert isinstance(cache, SlotCache)
-        return cache.keep()
+        ((_, only),) = cache.groups
+        return only.keep()
 
-    def resume(self, kept: Mapping[str, Tensor]) -> SlotCache:
+    def resume(self, kept: Mapping[str, Tensor]) -> GroupedCache:
         """See `Carrying.resume`."""
         config = self.config
-        layers, names = config.layers, {"state", "hidden", "length", "chunk"}
-        fits = set(kept) == names | {f"keys.{layer}" for layer in range(layers)}
-        fits = fits and int(kept["chunk"]) == config.chunk
-        if fits:
-            heads = 2, len(kept["state"]), config.heads, kept["hidden"].shape[1], config.width // config.heads
-            fits = kept["state"].shape[1:] == self.initial.shape and kept["keys.0"].shape == heads
-        if not fits:
+        read = kept["hidden"].shape[1] if "hidden" in kept and kept["hidden"].dim() > 1 else 0
+        both = 2, 1, config.heads, read, config.width // config.heads
+        shapes = {"state": (1, *self.initial.shape), "hidden": (1, read, config.width), "length": (), "chunk": ()}
+        shapes |= {f"keys.{layer}": both for layer in range(config.layers)}
+        if {name: tuple(tensor.shape) for name, tensor in kept.items()} != shapes or kept["chunk"] != config.chunk:
             raise ValueError(
                 f"the state is of a model of another shape: this one has {config.slots} slots of width {config.width}, "
                 f"{config.layers} layers of {config.heads} heads, and chunks of {config.chunk} tokens"
             )
-        return SlotCache.resume(kept, config.layers, config.chunk)
+        for name, tensor in kept.items():
+            check_kept(name, tensor, torch.int64 if name in ("length", "chunk") else self.initial.dtype)
+        length = int(kept["length"])
+        if read > config.chunk or length < read or (length - read) % config.chunk:
+            raise ValueError(
+                f"a damaged state: {length} tokens cannot have been read in chunks of {config.chunk}, with {read} in "
+                "the last"
+            )
+        return GroupedCache.resume(kept, config.layers, config.chunk)
 
     def flops(self, length: int) -> float:
-        """See `Backbone.flops`; of the update the maps alone."""
+        """See `Counted.flops`; of the update the maps alone."""
         whole, rest = divmod(length, self.config.chunk)
         total = whole * self.gpt.flops(self.config.chunk) + (self.gpt.flops(rest) if rest else 0.0)
         injected = self.config.layers * self.slot_count * self.width**2
         return total + 2.0 * (whole + (rest > 0)) * (injected + self.update.products)
+
+    def hook_points(self) -> dict[str, HookPoint]:
+        """See `Hookable`: those of the GPT; what a block reads has the slots added. Rows are read chunk by chunk."""
+        return self.gpt.hook_points()
+
+
+def _hidden(parts: Iterator[tuple[Tensor, Tensor]]) -> Hidden:
+    """`Hidden` of what `_walk` and `_read` yield."""
+    read = list(parts)
+    readout = torch.cat([hidden for hidden, _ in read], dim=1)
+    slots = torch.cat([slots.expand(*hidden.shape[:2], -1) for hidden, slots in read], dim=1)
+    return Hidden(torch.cat([readout, slots.to(readout.dtype)], dim=-1), readout)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone, Branching
-from statewise.nn.block import Block, BlockConfig, Surroundings, init_weights, rotary_angles
+from statewise.backbones.base import Backbone, check_context
+from statewise.backbones.powers import Branching, Counted, Followed
+from statewise.nn.block import Block, BlockConfig, BlockContext, init_weights, rotary_angles
 from statewise.nn.cache import KeyValueCache
-from statewise.nn.masks import positions_within_documents
+from statewise.nn.embedding import TokenEmbedding
+from statewise.nn.hooks import Hookable, HookPoint, block_hook_points
+from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
-from statewise.types import Hidden
+from statewise.nn.streams import keys_in_reach
+from statewise.types import Batch, Hidden
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class GPTConfig(BlockConfig):
     """Whether the vocabulary head shares the token embedding's matrix."""
 
 
-class GPT(Branching):
+class GPT(Branching, Counted, Followed, Hookable):
     """Pre-norm decoder; `state` and `readout` are the same tensor, after the final norm."""
 
     Config = GPTConfig
@@ -33,12 +38,12 @@ class GPT(Branching):
         self, config: GPTConfig, *, vocabulary: int, context: int, embedding_of: Backbone | None = None
     ) -> None:
         super().__init__()
+        assert embedding_of is None or isinstance(embedding_of, GPT)
         self.config = config
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
-        # The owner is kept out of our parameters, which would otherwise hold its matrix a second time.
-        self.lender = (embedding_of,)
-        self.embedding = nn.Embedding(vocabulary, config.width) if embedding_of is None else None
+        lender = None if embedding_of is None else embedding_of.embedding
+        self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, lender)
         self.positions = nn.Embedding(context, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
@@ -48,61 +53,81 @@ class GPT(Branching):
         linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
         self.block_weights = sum(linear.weight.numel() for linear in linears)
 
-    def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
-        """(B, T) -> Hidden of (B, T, D). Raises `ValueError` if the sequence outgrows the context."""
-        return self.last(self.trunk(tokens, documents=documents, cache=cache))
+    def encode(self, batch: Batch) -> Hidden:
+        """See `Backbone.encode`."""
+        return self.last(self.trunk(batch))
 
-    def trunk(
-        self,
-        tokens: Tensor,
-        *,
-        documents: Tensor | None = None,
-        cache: KeyValueCache | None = None,
-        by_row: bool = False,
-    ) -> tuple[Tensor, Surroundings]:
-        """(B, T) -> the residual stream (B, T, D) that the last block reads, and what goes with it. `by_row`: learned
-        positions are looked up for each row, which they need not be."""
-        start = cache.length if cache is not None else 0
-        end = start + tokens.shape[1]
-        if end > self.context:
-            raise ValueError(f"a sequence of {end} tokens does not fit the context of {self.context}")
-        x, around = self.enter(tokens, start, documents, cache, by_row)
+    def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
+        """See `Backbone.extend`."""
+        return self._extend(tokens, cache, counts)
+
+    def _extend(
+        self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None, by_row: bool = False
+    ) -> Hidden:
+        check_context(cache, tokens.shape[1], counts, self.context)
+        x, context = self.enter_cached(tokens, cache, counts, by_row)
+        hidden = self.last((self._up_to_last(x, context), context))
+        cache.advance()
+        return hidden
+
+    def trunk(self, batch: Batch) -> tuple[Tensor, BlockContext]:
+        """The residual stream (B, T, D) that the last block reads, and what goes with it."""
+        if batch.tokens.shape[1] > self.context:
+            raise ValueError(f"a sequence of {batch.tokens.shape[1]} tokens does not fit the context of {self.context}")
+        x, context = self.enter(batch.tokens, None if batch.documents is None else Documents(batch.documents))
+        return self._up_to_last(x, context), context
+
+    def _up_to_last(self, x: Tensor, context: BlockContext) -> Tensor:
         for block in self.blocks[:-1]:
-            x = block(x, around)
-        return x, around
+            x = block(x, context)
+        return x
 
-    def enter(
-        self,
-        tokens: Tensor,
-        start: int,
-        documents: Tensor | None,
-        cache: KeyValueCache | None,
-        by_row: bool = False,
-    ) -> tuple[Tensor, Surroundings]:
-        """What the first block reads of `tokens` (B, T), the first of which is at the place `start`: (B, T, D), and
-        what goes with it."""
-        place = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        if documents is not None:
-            place = positions_within_documents(documents)
-        x = self.embed(tokens)
-        rotation = None
+    def enter(self, tokens: Tensor, documents: Documents | None) -> tuple[Tensor, BlockContext]:
+        """What the first block reads of whole rows `tokens` (B, T): (B, T, D), and what goes with it."""
+        whole = torch.arange(tokens.shape[1], device=tokens.device)
+        place = whole if documents is None else documents.positions()
+        return self._placed(tokens, place, BlockContext(None, documents))
+
+    def enter_cached(
+        self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None, by_row: bool = False
+    ) -> tuple[Tensor, BlockContext]:
+        """The same of `tokens` (B, n) that come behind what the cache holds; begins its pass. `by_row`: learned
+        positions are looked up for each row, which they need not be."""
+        cache.begin(tokens.shape[1], counts)
+        keys = cache.key_places(tokens.device)
+        place = keys[..., keys.shape[-1] - tokens.shape[1] :]
+        mask = keys_in_reach(place, keys)[:, None] if keys.dim() == 2 else None
+        return self._placed(tokens, place, BlockContext(None, None, cache, mask), by_row)
+
+    def _placed(
+        self, tokens: Tensor, place: Tensor, context: BlockContext, by_row: bool = False
+    ) -> tuple[Tensor, BlockContext]:
+        x, place = self.embed(tokens), place.clamp(min=0)
         if self.positions is None:
-            rotation = rotary_angles(place, self.head_width)
+            context = context._replace(rotation=rotary_angles(place, self.head_width))
         else:
             x = x + self.positions(place.expand_as(tokens) if by_row else place)
-        return self.dropout(x), Surroundings(rotation, documents, cache)
+        return self.dropout(x), context
 
-    def last(self, trunk: tuple[Tensor, Surroundings]) -> Hidden:
+    def last(self, trunk: tuple[Tensor, BlockContext]) -> Hidden:
         """The last block and the norm."""
-        x, around = trunk
-        x = self.norm(self.blocks[-1](x, around))
-        if around.cache is not None:
-            around.cache.advance(x.shape[1])
+        x, context = trunk
+        x = self.norm(self.blocks[-1](x, context))
         return Hidden(state=x, readout=x)
 
-    def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
-        """See `Backbone.all_slots`."""
-        return self.last(self.trunk(tokens, cache=cache, by_row=True)).readout[:, None], 0
+    def trunk_state(self, trunk: tuple[Tensor, BlockContext]) -> Tensor:
+        """See `Branching.trunk_state`."""
+        return trunk[0]
+
+    @property
+    def streams(self) -> tuple[Literal["input", "prediction"], ...]:
+        """See `Followed.streams`."""
+        return ("input",)
+
+    def every_stream(self, tokens: Tensor, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
+        """See `Followed.every_stream`."""
+        cache = self.make_cache(len(tokens)) if cache is None else cache
+        return self._extend(tokens, cache, by_row=True).readout[:, None], 0
 
     def make_branch(self) -> Branch:
         """A new last block with its norm."""
@@ -110,28 +135,28 @@ class GPT(Branching):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""
-        return F.embedding(tokens, self._matrix())
-
-    def _matrix(self) -> Tensor:
-        """(V, D): what tokens are embedded by, here or at the lender."""
-        if self.embedding is not None:
-            return self.embedding.weight
-        (lender,) = self.lender
-        assert isinstance(lender, GPT)
-        return lender._matrix()
+        embedded: Tensor = self.embedding(tokens)
+        return embedded
 
     def head_weight(self) -> Tensor:
         """(V, D)."""
-        return self._matrix() if self.head is None else self.head.weight
+        return self.embedding.matrix if self.head is None else self.head.weight
 
-    def make_cache(self) -> KeyValueCache:
+    def make_cache(self, rows: int) -> KeyValueCache:
         """An empty cache, a layer a block."""
-        return KeyValueCache(self.layers, self.context)
+        return KeyValueCache(rows, self.layers, most=self.context)
 
     def flops(self, length: int) -> float:
-        """See `Backbone.flops`. Position t (from 0) scores t + 1 keys and sums as many values, of width D in all."""
+        """See `Counted.flops`. Position t (from 0) scores t + 1 keys and sums as many values, of width D in all."""
         pairs = length * (length + 1) // 2
         return 2.0 * (length * self.block_weights + self.layers * pairs * 2 * self.width)
+
+    def hook_points(self) -> dict[str, HookPoint]:
+        """See `Hookable`."""
+        points = {"hook_embed": HookPoint(self.embedding)}
+        for layer, block in enumerate(self.blocks):
+            points |= block_hook_points(layer, block, self.config.heads)
+        return {**points, "ln_final.hook_out": HookPoint(self.norm)}
 
 
 class Branch(nn.Module):
@@ -143,7 +168,7 @@ class Branch(nn.Module):
         self.norm = make_norm(config.norm, config.width, config.bias)
         init_weights(self, config.layers)
 
-    def forward(self, trunk: tuple[Tensor, Surroundings]) -> Tensor:
+    def forward(self, trunk: tuple[Tensor, BlockContext]) -> Tensor:
         """What `GPT.trunk` gives -> (B, T, D)."""
-        x, around = trunk
-        return self.norm(self.block(x, around))
+        x, context = trunk
+        return self.norm(self.block(x, context))

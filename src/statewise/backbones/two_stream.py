@@ -1,37 +1,50 @@
-"""The two-stream transformer: one slot of a place keeps the state, the other predicts (State-Prediction Separation).
+"""The two-stream transformer: one stream of a place keeps the state, the other predicts (State-Prediction Separation).
 
 Behind each input token comes a `<predict>` token of the same position (equation 3 of the paper); all parameters are
-shared. The variants differ in how long the keys of each slot are read, and in which slot the next token is read off.
+shared. The variants differ in how long the keys of each stream are read, and off which the next token is read.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.backbones.base import Backbone, Limitable, prompt_parts
+from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.gpt import GPTConfig
+from statewise.backbones.powers import (
+    Counted,
+    Followed,
+    Limitable,
+    Phased,
+    PromptReader,
+    ReadoutOnly,
+    prompt_parts,
+    read_in_parts,
+)
+from statewise.bounds import bounded
 from statewise.nn.attention import attend
 from statewise.nn.block import FeedForward, init_weights, rotary_angles, rotate
-from statewise.nn.cache import KeyValueCache
-from statewise.nn.masks import positions_within_documents
+from statewise.nn.embedding import TokenEmbedding
+from statewise.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
+from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
 from statewise.nn.stream_attention import attend_streams
 from statewise.nn.stream_cache import StreamCache
-from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read
-from statewise.types import Hidden
+from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, own_columns
+from statewise.types import Batch, Hidden
 
 
 class Variant(NamedTuple):
     """What one of the paper's models is made of."""
 
     streams: tuple[int, ...]
-    """Slots of a place."""
+    """Streams of a place."""
     keep: tuple[bool, bool]
     """Whether the keys of inputs, of predictions, are read for ever; otherwise for the length of the window."""
     state: int
@@ -61,7 +74,7 @@ class TwoStreamConfig(GPTConfig):
     predictions for ever, inputs for `window`; reverse_sps: the same, but read off the inputs; strict: as sps, but
     predictions are read by nobody, not even themselves; standard: inputs alone."""
     window: int = 64
-    """For how many places onwards the keys of the slot that is not kept are read; 0: at their own place alone."""
+    """For how many places onwards the keys of the stream that is not kept are read; 0: at their own place alone."""
     separate_from: float = 0.0
     """Share of training after which the streams part; until then the model is trained as `standard`."""
     vocabulary_multiple: int = 1
@@ -69,16 +82,17 @@ class TwoStreamConfig(GPTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.window < 0:
-            raise ValueError(f"backbone.window must be at least 0, not {self.window}")
-        if not 0 <= self.separate_from < 1:
-            raise ValueError(f"backbone.separate_from must be at least 0 and below 1, not {self.separate_from}")
+        bounded(self, "window", prefix="backbone.", at_least=0)
+        bounded(self, "separate_from", prefix="backbone.", at_least=0, below=1)
+        bounded(self, "vocabulary_multiple", prefix="backbone.", at_least=1)
         if self.separate_from and VARIANTS[self.variant].readout == INPUT:
             raise ValueError(
-                f"backbone.separate_from goes with a variant that has a prediction slot to read off, not {self.variant}"
+                f"backbone.separate_from goes with a variant that reads off the prediction, not {self.variant}"
             )
-        if self.vocabulary_multiple < 1:
-            raise ValueError(f"backbone.vocabulary_multiple must be at least 1, not {self.vocabulary_multiple}")
+
+    def standard(self) -> TwoStreamConfig | None:
+        """See `HasStandard`: a pass over the inputs alone, from the beginning of training on."""
+        return None if self.variant == "standard" else replace(self, variant="standard", separate_from=0.0)
 
     @property
     def reach(self) -> Reach:
@@ -88,7 +102,7 @@ class TwoStreamConfig(GPTConfig):
         return Reach(*(None if kept else self.window for kept in VARIANTS[self.variant].keep))
 
 
-class Around(NamedTuple):
+class StreamContext(NamedTuple):
     """What every block of one forward pass shares."""
 
     streams: tuple[int, ...]
@@ -96,12 +110,13 @@ class Around(NamedTuple):
     reach: Reach
     rotation: tuple[Tensor, Tensor] | None
     """As `rotary_angles` gives it, broadcastable to (B, H, S, T, W)."""
-    documents: Tensor | None
+    documents: Documents | None
     cache: StreamCache | None
     mask: Tensor | None
-    """(S * T, K) over what the cache returns; None: there is nothing in it yet, or there is no cache."""
+    """(S * T, K) over what the cache returns, or (B, 1, S * T, K) where rows differ; None: there is nothing in it yet,
+    or there is no cache."""
     whole: bool
-    """Whether all slots are mapped to all of queries, keys and values, used or not."""
+    """Whether all streams are mapped to all of queries, keys and values, used or not."""
 
 
 class StreamAttention(nn.Module):
@@ -110,36 +125,37 @@ class StreamAttention(nn.Module):
     def __init__(self, config: TwoStreamConfig, layer: int) -> None:
         super().__init__()
         self.heads, self.layer, self.dropout = config.heads, layer, config.dropout
-        self.inward = nn.Linear(config.width, 3 * config.width, bias=config.bias)
-        self.outward = nn.Linear(config.width, config.width, bias=config.bias)
+        self.in_proj = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.out_proj = nn.Linear(config.width, config.width, bias=config.bias)
 
-    def forward(self, x: Tensor, around: Around, asking: tuple[int, ...]) -> Tensor:
-        """(B, S, T, D) -> (B, len(asking), T, D): what the slots of `asking` see."""
-        query, keys = self._project(x, around, asking)
+    def forward(self, x: Tensor, context: StreamContext, asking: tuple[int, ...]) -> Tensor:
+        """(B, S, T, D) -> (B, len(asking), T, D): what the streams of `asking` see."""
+        query, keys = self._project(x, context, asking)
         B, H, S, T, W = query.shape
-        read = None if around.cache is None else around.cache.append_streams(self.layer, keys)
-        if read is None or around.mask is None:
+        read = None if context.cache is None else context.cache.append_streams(self.layer, keys)
+        if read is None or context.mask is None:
             key, value = (torch.stack([pair[which] for _, pair in sorted(keys.items())], dim=2) for which in (0, 1))
             dropout = self.dropout if self.training else 0.0
             found = attend_streams(
-                query, key, value, streams=asking, reach=around.reach, documents=around.documents, dropout=dropout
+                query, key, value, streams=asking, reach=context.reach, documents=context.documents, dropout=dropout
             )
         else:
-            rows = [around.streams.index(stream) for stream in asking]
-            mask = around.mask.view(len(around.streams), T, -1)[rows].reshape(S * T, -1)
+            rows = [context.streams.index(stream) for stream in asking]
+            parts = torch.split(context.mask, T, dim=-2)
+            mask = torch.cat([parts[row] for row in rows], dim=-2)
             found = attend(query.reshape(B, H, S * T, W), *read, mask=mask).view(B, H, S, T, W)
-        return self.outward(found.permute(0, 2, 3, 1, 4).reshape(B, S, T, H * W))
+        return self.out_proj(found.permute(0, 2, 3, 1, 4).reshape(B, S, T, H * W))
 
     def _project(
-        self, x: Tensor, around: Around, asking: tuple[int, ...]
+        self, x: Tensor, context: StreamContext, asking: tuple[int, ...]
     ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
-        """Queries (B, H, S, T, W) of the slots that ask, keys and values (B, H, T, W) of those that are ever read."""
-        width, streams = x.shape[-1], around.streams
-        read = tuple(stream for stream in streams if around.reach[stream] != -1)
-        if around.whole or asking == streams == read:
-            query, key, value = self._heads(self.inward(x), 3)
+        """Queries (B, H, S, T, W) of the streams that ask, keys and values (B, H, T, W) of those that are ever read."""
+        width, streams = x.shape[-1], context.streams
+        read = tuple(stream for stream in streams if context.reach[stream] != -1)
+        if context.whole or asking == streams == read:
+            query, key, value = self._heads(self.in_proj(x), 3)
         else:  # what is not asked or not read is not computed
-            weight, bias = self.inward.weight, self.inward.bias
+            weight, bias = self.in_proj.weight, self.in_proj.bias
             parts = slice(None, width), slice(width, None)
             given = [
                 x[:, [streams.index(stream) for stream in those]] if those != streams else x for those in (asking, read)
@@ -148,9 +164,9 @@ class StreamAttention(nn.Module):
                 self._heads(F.linear(what, weight[part], None if bias is None else bias[part]), count)
                 for what, part, count in zip(given, parts, (1, 2))
             )
-        if around.rotation is not None:
-            query, key = rotate(query, around.rotation), rotate(key, around.rotation)
-        kept = streams if around.whole else read
+        if context.rotation is not None:
+            query, key = rotate(query, context.rotation), rotate(key, context.rotation)
+        kept = streams if context.whole else read
         return query, {stream: (key[:, :, kept.index(stream)], value[:, :, kept.index(stream)]) for stream in read}
 
     def _heads(self, mixed: Tensor, count: int) -> tuple[Tensor, ...]:
@@ -170,16 +186,16 @@ class StreamBlock(nn.Module):
         self.mlp = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, around: Around, asking: tuple[int, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: StreamContext, asking: tuple[int, ...]) -> Tensor:
         """(B, S, T, D) -> (B, len(asking), T, D)."""
-        seen = self.attention(self.attention_norm(x), around, asking)
-        if asking != around.streams:
-            x = x[:, [around.streams.index(stream) for stream in asking]]
+        seen = self.attention(self.attention_norm(x), context, asking)
+        if asking != context.streams:
+            x = x[:, [context.streams.index(stream) for stream in asking]]
         x = x + self.dropout(seen)
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-class TwoStream(Limitable):
+class TwoStream(Limitable, Followed, Phased, Counted, PromptReader, ReadoutOnly, Hookable):
     """`state` is the stream that is kept, `readout` the one that predicts; `double_memory` keeps both, and its state is
     the input's."""
 
@@ -195,19 +211,19 @@ class TwoStream(Limitable):
         if config.window >= context - 1 and config.window in config.reach:
             raise ValueError(
                 f"backbone.window {config.window} is no window in a context of {context} tokens: the keys of both "
-                f"slots would be read for ever. Set --backbone.window to at most {context - 2}, or --backbone.variant "
-                "to double_memory"
+                f"streams would be read for ever. Set --backbone.window to at most {context - 2}, or "
+                "--backbone.variant to double_memory"
             )
+        assert embedding_of is None or isinstance(embedding_of, TwoStream)
         self.config, self.variant = config, VARIANTS[config.variant]
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
         self.longest: int | None = None
         """For how many places onwards kept keys are read; None: for ever."""
         self.state_predicts = self.variant.state == self.variant.readout
-        # The owner is kept out of our parameters, which would otherwise hold its matrix a second time.
-        self.lender = (embedding_of,)
         rows = -(-(vocabulary + 1) // config.vocabulary_multiple) * config.vocabulary_multiple
-        self.embedding = nn.Embedding(rows, config.width) if embedding_of is None else None
+        lender = None if embedding_of is None else embedding_of.embedding
+        self.embedding: TokenEmbedding = TokenEmbedding(rows, config.width, lender)
         self.positions = nn.Embedding(context, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(StreamBlock(config, layer) for layer in range(config.layers))
@@ -217,13 +233,14 @@ class TwoStream(Limitable):
         init_weights(self, config.layers)
 
     @property
-    def slots(self) -> tuple[str, ...]:
-        """See `Backbone.slots`."""
-        return tuple(("input", "prediction")[stream] for stream in self._now()[0].streams)
+    def streams(self) -> tuple[Literal["input", "prediction"], ...]:
+        """See `Followed.streams`."""
+        names: tuple[Literal["input", "prediction"], ...] = ("input", "prediction")
+        return tuple(names[stream] for stream in self._now()[0].streams)
 
-    def at(self, share: float) -> None:
-        """Told how much of training is done: parts the streams when it is time."""
-        self.separated.fill_(share >= self.config.separate_from)
+    def set_progress(self, fraction: float) -> None:
+        """Parts the streams when it is time."""
+        self.separated.fill_(fraction >= self.config.separate_from)
 
     def _now(self) -> tuple[Variant, Reach]:
         variant, reach = self.variant, self.config.reach
@@ -231,36 +248,42 @@ class TwoStream(Limitable):
             variant, reach = VARIANTS["standard"], Reach(None, -1)
         return variant, Reach(*(self.longest if span is None else span for span in reach))
 
-    def forward(self, tokens: Tensor, *, documents: Tensor | None = None, cache: KeyValueCache | None = None) -> Hidden:
-        """(B, T) -> Hidden of (B, T, D). Raises `ValueError` if the sequence outgrows the context."""
-        variant, reach = self._now()
+    def encode(self, batch: Batch) -> Hidden:
+        """See `Backbone.encode`."""
+        variant, _ = self._now()
         asking = tuple(stream for stream in variant.streams if stream in (variant.state, variant.readout))
-        x = self._run(self._slots(tokens, variant.streams), variant.streams, asking, reach, documents, cache)
+        return self._hidden(self._encode(batch, asking), asking)
+
+    def readouts(self, batch: Batch) -> Tensor:
+        """See `ReadoutOnly`: the last block gives queries and feed-forward part to the predicting stream alone."""
+        return self._encode(batch, (self._now()[0].readout,))[:, 0]
+
+    def extend(self, tokens: Tensor, cache: StreamCache, counts: np.ndarray | None = None) -> Hidden:
+        """See `Backbone.extend`."""
+        variant, _ = self._now()
+        asking = tuple(stream for stream in variant.streams if stream in (variant.state, variant.readout))
+        return self._hidden(self._extend(tokens, variant.streams, asking, cache, counts), asking)
+
+    def _hidden(self, x: Tensor, asking: tuple[int, ...]) -> Hidden:
+        variant, _ = self._now()
         return Hidden(state=x[:, asking.index(variant.state)], readout=x[:, asking.index(variant.readout)])
 
-    def readouts(self, tokens: Tensor, *, documents: Tensor | None = None) -> Tensor:
-        """(B, T) -> (B, T, D): the last block gives queries and feed-forward part to the predicting stream alone."""
-        variant, reach = self._now()
-        x = self._run(self._slots(tokens, variant.streams), variant.streams, (variant.readout,), reach, documents, None)
-        return x[:, 0]
-
-    def read_prompt(self, tokens: Tensor, cache: KeyValueCache) -> Hidden:
-        """See `Backbone.read_prompt`. Where inputs never read predictions the whole prompt is read as inputs alone,
-        and one prediction slot at its end."""
+    def read_prompt(self, tokens: Tensor, cache: StreamCache) -> Hidden:
+        """See `PromptReader`. Where inputs never read predictions the whole prompt is read as inputs alone, and one
+        prediction stream at its end."""
         variant, reach = self._now()
         if reach.inputs is not None or reach.predictions is None or reach.predictions > 0 or len(variant.streams) == 1:
-            return super().read_prompt(tokens, cache)
-        assert isinstance(cache, StreamCache)
-        for part in prompt_parts(tokens[:, :-1], 1) if tokens.shape[1] > 1 else ():
-            self._run(self._slots(part, (INPUT,)), (INPUT,), (INPUT,), reach, None, cache)
-        return self(tokens[:, -1:], cache=cache)
+            return read_in_parts(self, tokens, cache, streams=len(variant.streams))
+        for columns in prompt_parts(tokens.shape[1] - 1, len(tokens)):
+            self._extend(tokens[:, columns], (INPUT,), (INPUT,), cache, None)
+        return self.extend(tokens[:, -1:], cache)
 
-    def all_slots(self, tokens: Tensor, *, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
-        """See `Backbone.all_slots`."""
-        variant, reach = self._now()
-        streams = variant.streams
-        x = self._run(self._slots(tokens, streams), streams, streams, reach, None, cache, whole=True)
-        return x, streams.index(variant.readout)
+    def every_stream(self, tokens: Tensor, cache: StreamCache | None = None) -> tuple[Tensor, int]:
+        """See `Followed.every_stream`."""
+        variant, _ = self._now()
+        cache = self.make_cache(len(tokens)) if cache is None else cache
+        x = self._extend(tokens, variant.streams, variant.streams, cache, None, whole=True)
+        return x, variant.streams.index(variant.readout)
 
     def limited(self, places: int) -> TwoStream:
         """See `Limitable.limited`: what would be read for ever is read for `places` places."""
@@ -268,66 +291,88 @@ class TwoStream(Limitable):
         other.longest = places - 1
         return other
 
-    def _slots(self, tokens: Tensor, streams: tuple[int, ...]) -> Tensor:
-        """(B, T) -> (B, S, T, D): embedded inputs and, where there are prediction slots, `<predict>`."""
-        every = [tokens if stream == INPUT else torch.full_like(tokens, self.vocabulary) for stream in streams]
-        return self.embed(torch.stack(every, dim=1))
+    def _encode(self, batch: Batch, asking: tuple[int, ...]) -> Tensor:
+        """(B, len(asking), T, D): all blocks and the norm; `asking`: streams wanted of the last."""
+        variant, reach = self._now()
+        T = batch.tokens.shape[1]
+        if self.context < T:
+            raise ValueError(f"a sequence of {T} tokens does not fit the context of {self.context}")
+        documents = None if batch.documents is None else Documents(batch.documents)
+        place = torch.arange(T, device=batch.tokens.device) if documents is None else documents.positions()
+        x, rotation = self._placed(batch.tokens, variant.streams, place, whole=False)
+        return self._blocks(x, StreamContext(variant.streams, reach, rotation, documents, None, None, False), asking)
 
-    def _run(
-        self, x: Tensor, streams: tuple[int, ...], asking: tuple[int, ...], reach: Reach, documents: Tensor | None,
-        cache: KeyValueCache | None, *, whole: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """(B, S, T, D) -> (B, len(asking), T, D): all blocks and the norm; `asking`: slots wanted of the last."""
-        assert cache is None or isinstance(cache, StreamCache)
-        start = cache.length if cache is not None else 0
-        end = start + x.shape[2]
-        if end > self.context:
-            raise ValueError(f"a sequence of {end} tokens does not fit the context of {self.context}")
-        place = torch.arange(start, end, device=x.device)
-        if documents is not None:
-            place = positions_within_documents(documents)
+    def _extend(
+        self,
+        tokens: Tensor,
+        streams: tuple[int, ...],
+        asking: tuple[int, ...],
+        cache: StreamCache,
+        counts: np.ndarray | None,
+        *,
+        whole: bool = False,
+    ) -> Tensor:
+        """The same behind what the cache holds, of `streams`."""
+        reach = self._now()[1]
+        check_context(cache, tokens.shape[1], counts, self.context)
+        empty = counts is None and not cache.lengths.any()
+        cache.begin(tokens.shape[1], counts)
+        place = cache.new_places(tokens.device)
+        x, rotation = self._placed(tokens, streams, place, whole)
+        mask = None
+        if not empty:
+            query_stream = torch.tensor(streams, device=x.device).repeat_interleave(tokens.shape[1])[:, None]
+            key_stream, key_place = cache.readable([stream for stream in streams if reach[stream] != -1], x.device)
+            rows_differ = key_place.dim() == 2
+            query_place = (place.expand(len(tokens), -1) if rows_differ else place).tile(len(streams))
+            mask = may_read(query_stream, query_place[..., None], key_stream, key_place[..., None, :], reach)
+            if rows_differ:
+                mask = self._where_rows_differ(mask, query_place, key_place, len(streams))
+        x = self._blocks(x, StreamContext(streams, reach, rotation, None, cache, mask, whole), asking)
+        cache.advance()
+        return x
+
+    @staticmethod
+    def _where_rows_differ(mask: Tensor, query_place: Tensor, key_place: Tensor, streams: int) -> Tensor:
+        """(B, 1, S * n, K): keys that a row does not have are read by none; a column that a row does not read has a
+        query all the same, and reads its own key, so that there is something to normalise over."""
+        n = query_place.shape[1] // streams
+        idle = (query_place < 0)[..., None] & own_columns(n, key_place.shape[1], mask.device).repeat(streams, 1)
+        return ((mask & (key_place >= 0)[:, None]) | idle)[:, None]
+
+    def _placed(
+        self, tokens: Tensor, streams: tuple[int, ...], place: Tensor, whole: bool
+    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """(B, S, T, D), what the first block reads: embedded tokens and, where there is a prediction, `<predict>`;
+        and the rotation of their places (T,) or (B, T)."""
+        every = [tokens if stream == INPUT else torch.full_like(tokens, self.vocabulary) for stream in streams]
+        x, place = self.embed(torch.stack(every, dim=1)), place.clamp(min=0)
         rotation = None
         if self.positions is None:
             rotation = rotary_angles(place, self.head_width)
-            if documents is not None:  # (B, 1, T, W): one more axis for the streams
+            if place.dim() == 2:  # (B, 1, T, W): one more axis for the streams
                 rotation = (rotation[0][:, :, None], rotation[1][:, :, None])
         else:
-            if documents is not None:
-                place = place[:, None]
+            place = place[:, None] if place.dim() == 2 else place
             x = x + self.positions(place.expand(x.shape[:-1]) if whole else place)
-        x = self.dropout(x)
-        mask = None
-        if cache is not None and start:
-            new = {stream: end - start for stream in streams if reach[stream] != -1}
-            key_stream, key_place = cache.readable(new, x.device)
-            query_stream = torch.tensor(streams, device=x.device).repeat_interleave(end - start)[:, None]
-            mask = may_read(query_stream, place.repeat(len(streams))[:, None], key_stream, key_place, reach)
-        around = Around(streams, reach, rotation, documents, cache, mask, whole)
+        return self.dropout(x), rotation
+
+    def _blocks(self, x: Tensor, context: StreamContext, asking: tuple[int, ...]) -> Tensor:
         for block in self.blocks[:-1]:
-            x = block(x, around, streams)
-        x = self.norm(self.blocks[-1](x, around, asking))
-        if cache is not None:
-            cache.advance(end - start)
-        return x
+            x = block(x, context, context.streams)
+        return self.norm(self.blocks[-1](x, context, asking))
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""
-        return F.embedding(tokens, self._matrix())
-
-    def _matrix(self) -> Tensor:
-        """(rows, D): what tokens are embedded by, here or at the lender."""
-        if self.embedding is not None:
-            return self.embedding.weight
-        (lender,) = self.lender
-        assert isinstance(lender, TwoStream)
-        return lender._matrix()
+        embedded: Tensor = self.embedding(tokens)
+        return embedded
 
     def head_weight(self) -> Tensor:
         """(V, D)."""
-        return self._matrix()[: self.vocabulary] if self.head is None else self.head.weight
+        return self.embedding.matrix[: self.vocabulary] if self.head is None else self.head.weight
 
     def flops(self, length: int) -> float:
-        """See `Backbone.flops`: of the last block, the slots that are not read off give keys and values alone."""
+        """See `Counted.flops`: of the last block, the streams that are not read off give keys and values alone."""
         variant, reach = self._now()
         streams, D = variant.streams, self.width
         read = [stream for stream in streams if reach[stream] != -1]
@@ -339,9 +384,23 @@ class TwoStream(Limitable):
             total += layers * (length * weights + 2 * D * pairs)
         return 2.0 * total
 
-    def make_cache(self) -> StreamCache:
+    def hook_points(self) -> dict[str, HookPoint]:
+        """See `Hookable`. Each stream has its own: `blocks.{l}.input.hook_resid_post`, `blocks.{l}.prediction...`. The
+        last block has those that `Hidden` is made of."""
+        variant, _ = self._now()
+        labels = dict(zip(variant.streams, self.streams))
+        asking = {stream: labels[stream] for stream in labels if stream in (variant.state, variant.readout)}
+        points: dict[str, HookPoint] = {}
+        for layer, block in enumerate(self.blocks):
+            last = layer == self.layers - 1
+            found = block_hook_points(layer, block, self.config.heads)
+            found |= {"ln_final.hook_out": HookPoint(self.norm)} if last else {}
+            points |= stream_hook_points(found, block, labels, asking if last else labels)
+        return points
+
+    def make_cache(self, rows: int) -> StreamCache:
         """An empty cache, a layer a block."""
-        return StreamCache(self.layers, self._now()[1], self.context)
+        return StreamCache(rows, self.layers, self._now()[1], self.context)
 
 
 def _pairs(query: int, key: int, length: int, span: int | None) -> int:

@@ -1,15 +1,15 @@
-"""statewise analyze: look into the states of a trained run."""
+"""statewise analyze: what the states of a trained run hold."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, pairs
+from statewise.cli.commands import listed
 
-DESCRIPTION = """Looks into a run; writes reports/ANALYSIS.json, .png and what else there is to see.
+DESCRIPTION = """Analyses a run; writes ANALYSIS.json, ANALYSIS.png and further pictures into its reports folder.
 
   statewise analyze runs/nl-1 effective-rank --sequences 100 --positions 50
   statewise analyze runs/nl-1 future-probe --checkpoints all
@@ -22,48 +22,57 @@ Analyses:
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     from statewise.analysis import ANALYSES
 
-    listed = "\n".join(f"  {name:17} {ANALYSES.describe(name)}" for name in ANALYSES)
-    parser = Parser("analyze", DESCRIPTION + listed, add_help=False)
-    parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("analysis", metavar="ANALYSIS", help="one of those above")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--out", metavar="DIR", help="copy what is written there as well")
+    rows = {name: ANALYSES.describe(name) for name in [*ANALYSES, *ANALYSES.announced()]}
+    parser = Parser("analyze", DESCRIPTION + listed(rows), add_help=False)
+    parser.add_run()
+    parser.add_argument("analysis", metavar="ANALYSIS", help="one of those above, or module:Class")
+    parser.add_argument("--out", metavar="DIR", help="write report and pictures here as well")
+    parser.add_overwrite("replace files of the same names in --out")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     if {"-h", "--help"} & set(words):
         parser.print_help()
-        from statewise.config import fields_of
+        from statewise.config import lines_of
+        from statewise.declarations import declared_fields
 
-        for name in filter(ANALYSES.rows.__contains__, words):
-            print(f"\noptions of {name}, with their defaults:", *fields_of(ANALYSES[name].Config()), sep="\n")  # type: ignore[attr-defined]
+        for name in words:
+            if name in rows or ":" in name:
+                fields = declared_fields(ANALYSES.target(name))
+                print(f"\noptions of {name}, with their defaults:", *lines_of(fields), sep="\n")
         return 0
     options, rest = parser.split(words)
 
-    from statewise.cli.findings import as_plain_data, save_pictures, tell
-    from statewise.experiment import Experiment, make_analysis
+    from statewise.building import make_analysis
+    from statewise.cli.findings import as_plain_data, file_names, save, save_pictures, tell
+    from statewise.cli.reports import if_writable
+    from statewise.loading import load_model
+    from statewise.overwriting import check_files
 
     analysis = make_analysis(options.analysis, **pairs(rest))
-    experiment = Experiment.load(options.run, options.checkpoint, options.device)
-    assert experiment.run is not None
-    assert experiment.checkpoint is not None
-    findings = experiment.analyze(analysis)
-    name = options.analysis + ("" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}")
+    model = load_model(options.run, options.checkpoint, options.device)
+    assert model.run is not None
+    assert model.checkpoint is not None
+    name = options.analysis.replace(":", ".")
+    name += "" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}"
+    out = None if options.out is None else Path(options.out)
+    if out is not None:
+        check_files(out, file_names(name), options.overwrite)
+    findings = model.analyze(analysis)
     content = {
-        "checkpoint": experiment.checkpoint.step,
+        "checkpoint": model.checkpoint.step,
         "settings": dataclasses.asdict(analysis.config),
         **as_plain_data(findings),
     }
-    path = experiment.run.write_report(name, content)
-    written = [path, *save_pictures(findings, path.parent, name)]
-    if options.out is not None:
-        folder = Path(options.out)
-        folder.mkdir(parents=True, exist_ok=True)
-        written += [Path(shutil.copy(made, folder)) for made in written]
+    written = []
+    with if_writable():
+        written = [model.run.write_report(name, content)]
+        written += save_pictures(findings, model.run.reports_folder, name)
+    if out is not None:
+        written += save(findings, content, out, name)
     if options.json:
         print(json.dumps(content, indent=2))
     else:
-        tell(f"{options.run}, step {experiment.checkpoint.step}, {options.analysis}", findings, written)
+        tell(f"{options.run}, step {model.checkpoint.step}, {options.analysis}", findings, written)
     return 0

@@ -1,31 +1,72 @@
-"""Options of the verbs: like argparse, but an unknown one is answered with the near misses."""
+"""Command-line options: argparse, with near misses for an unknown option."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Sequence
+import re
+import textwrap
+from collections.abc import Callable, Sequence
 from typing import NoReturn
+
+from statewise.bounds import LARGEST
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Wraps paragraphs to the terminal; indented lines, such as examples, stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for line in text.splitlines():
+            if _preformatted(line) or not lines or _preformatted(lines[-1]):
+                lines.append(line)
+            else:
+                lines[-1] += f" {line}"
+        return "\n".join(line if _preformatted(line) else textwrap.fill(line, width) for line in lines)
+
+
+def _preformatted(line: str) -> bool:
+    return line[:1] in ("", " ")
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one verb. Raises `ValueError` where argparse would print its usage and exit."""
+    """The parser of one command. Raises `ValueError` where argparse would print its usage and exit."""
 
-    def __init__(self, verb: str, description: str, *, add_help: bool = True) -> None:
+    def __init__(self, command: str, description: str, *, add_help: bool = True) -> None:
         super().__init__(
-            prog=f"statewise {verb}",
+            prog=f"statewise {command}",
             description=description,
             add_help=add_help,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
         )
+
+    def add_run(self, what: str = "run directory") -> None:
+        """`RUN`, `--checkpoint` and `--device`: which model, and where it runs."""
+        self.add_argument("run", metavar="RUN", help=what)
+        self.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
+        self.add_device()
+
+    def add_device(self) -> None:
+        """`--device`."""
+        self.add_argument(
+            "--device",
+            default="auto",
+            metavar="NAME",
+            help="cpu, cuda, or another accelerator of PyTorch, such as mps (default: CUDA if available, else cpu)",
+        )
+
+    def add_overwrite(self, what: str = "replace an existing file") -> None:
+        """`--overwrite`; without it no command replaces a file."""
+        self.add_argument("--overwrite", action="store_true", help=what)
 
     def error(self, message: str) -> NoReturn:
         """Raises `ValueError`."""
+        message = re.sub(r"^argument (\S+): must", r"\1 must", message)
         raise ValueError(f"{message} (see {self.prog} --help)")
 
     def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
-        """The options. Raises `ValueError` for words that are none of them."""
+        """The options. Raises `ValueError` for an unknown one, with the near misses."""
         found, rest = self.parse_known_args(words)
         if rest:
             known = [option for action in self._actions for option in action.option_strings]
@@ -35,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def split(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """The verb's own options, and all other options as `--key=value`."""
+        """The command's own options, and all others as `--key=value`."""
         own = {option for action in self._actions for option in action.option_strings}
         mine: list[str] = []
         others: list[str] = []
@@ -52,8 +93,34 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(mine), others
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """Type of an option: a whole number, at least `least`."""
+
+    def whole_number(text: str) -> int:
+        number = int(text)
+        if not least <= number < LARGEST:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
+        return number
+
+    whole_number.__name__ = "int"  # argparse names the type in its message
+    return whole_number
+
+
+def above(least: float) -> Callable[[str], float]:
+    """Type of an option: a finite number above `least`."""
+
+    def number(text: str) -> float:
+        found = float(text)
+        if not least < found < LARGEST:
+            raise argparse.ArgumentTypeError(f"must be above {least:g}, not {text}")
+        return found
+
+    number.__name__ = "float"
+    return number
+
+
 def pairs(options: Sequence[str]) -> dict[str, str]:
-    """`--key=value` words as a mapping; `-` and `_` within a key are the same."""
+    """`--key=value` words as a mapping; `-` in a key becomes `_`."""
     found: dict[str, str] = {}
     for option in options:
         key, equals, value = option.removeprefix("--").partition("=")

@@ -1,46 +1,46 @@
-"""statewise bench-decode: how fast a run's model decodes, against a standard transformer of its size."""
+"""statewise bench-decode: decoding speed and memory of a run, beside a standard transformer of its size."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import statistics
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser(
         "bench-decode",
-        "Decodes greedily from random prompts, each model in a process of its own: tokens a second, new ones of all "
-        "rows,\nand peak memory. A run of the backbone two_stream is set against the variant standard of its size.\n\n"
+        "Decodes greedily from random prompts, each model in its own process. Measures new tokens\n"
+        "per second over all rows, and peak memory. A backbone with a standard variant, such as two_stream, is\n"
+        "compared with it.\n\n"
         "  statewise bench-decode runs/sps-1 --batch 16 --prefill 1024 --decode 3072",
     )
     parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--batch", type=int, default=16, help="rows (default 16)")
-    parser.add_argument("--prefill", type=int, help="tokens of each prompt (default: a quarter of the context)")
-    parser.add_argument("--decode", type=int, help="further tokens (default: the rest of the context)")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the median counts (default 3)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--batch", type=at_least(1), default=16, help="prompts (default 16)")
+    parser.add_argument("--prefill", type=at_least(1), help="tokens per prompt (default: a quarter of the context)")
+    parser.add_argument("--decode", type=at_least(1), help="new tokens per prompt (default: the rest of the context)")
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=3, help="measurements per model; the median is shown (default 3)"
+    )
+    parser.add_device()
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
-    for name in ("batch", "prefill", "decode", "rounds"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, not {value}")
 
-    from statewise.experiment import Experiment
+    from statewise.backbones.baseline import HasStandard
+    from statewise.loading import model_of_run
     from statewise.reporting.tables import text_table
     from statewise.run import Run
     from statewise.throughput import in_own_process
 
     opened = Run.open(Path(options.run))
     recipe: dict[str, Any] = dict(opened.recipe())
-    context = Experiment.of_run(opened).task.context
+    model = model_of_run(opened)
+    context, config = model.task.context, model.recipe.backbone.config
     prefill = options.prefill or max(1, context // 4)
     if options.decode is None and prefill >= context:
         raise ValueError(
@@ -49,13 +49,13 @@ def run(words: list[str]) -> int:
     decode = options.decode or context - prefill
     environment = opened.environment()
     recipes = {"this model": recipe}
-    if recipe["backbone"]["name"] == "two_stream" and recipe["backbone"]["variant"] != "standard":
-        recipes["standard"] = copy.deepcopy(recipe)
-        recipes["standard"]["backbone"] |= {"variant": "standard", "separate_from": 0.0}
+    standard: Any = config.standard() if isinstance(config, HasStandard) else None
+    if standard is not None:
+        recipes["standard"] = {**recipe, "backbone": {**recipe["backbone"], **dataclasses.asdict(standard)}}
     measured = {
         name: [
             in_own_process(one, opened.task_files(), options.batch, prefill, decode, options.device,
-                           environment.get("precision", "fp32"), environment.get("threads"))
+                           environment["precision"], environment["threads"])
             for _ in range(options.rounds)
         ]
         for name, one in recipes.items()

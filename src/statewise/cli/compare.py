@@ -1,49 +1,51 @@
-"""statewise compare: runs side by side."""
+"""statewise compare: a report on several runs."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, above
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser(
         "compare",
-        "Sets runs side by side. Runs that differ in nothing but the seed form a group; groups are compared with\n"
-        "the first. Writes report.html, table.md, report.json and curves.png.\n\n"
+        "Compares runs. Runs that differ only in seed form a group; each group is compared with the first.\n"
+        "Writes report.html, table.md, report.json and curves.png.\n\n"
         "  statewise compare runs/gpt runs/nl runs/bst --out report\n"
-        "  statewise compare runs/gpt runs/nl runs/bst --out report --better runs/nl --margin 0.01\n\n"
+        "  statewise compare runs/gpt runs/nl --out report --better runs/nl --margin 0.01\n"
         "  statewise compare runs/gpt runs/nl --out report --metrics all\n\n"
         "The second also tests, over seeds and by the task's headline metric, whether the group of runs/nl is better\n"
-        "than each other group, and whether any two groups are equal to within 0.01. The third adds what\n"
-        "`statewise analyze` found of every run: metrics in the table, curves of all groups in one plot\n"
-        "(analyses.png), and the pictures that it drew (drawings.png).",
+        "than each other group, and whether any two groups are equal within 0.01. The third adds the analyses made\n"
+        "of every run: metrics in the table, curves in analyses.png, and pictures in drawings.png.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, or directories of several seeds")
+    parser.add_argument("--out", metavar="DIR", required=True, help="report folder")
+    parser.add_overwrite("replace the report in --out")
     parser.add_argument(
-        "--out", metavar="DIR", required=True, help="directory of the report; must not hold anything else"
+        "--better", metavar="RUN", help="test that the group of this run is better than each other group"
     )
-    parser.add_argument(
-        "--better", metavar="RUN", help="test that the group of this one of the runs is better than each other group"
-    )
-    parser.add_argument(
-        "--margin", metavar="M", type=float, help="test of every two groups that they are equal to within M"
-    )
+    parser.add_argument("--margin", metavar="M", type=above(0), help="test that every two groups are equal within M")
     parser.add_argument(
         "--metrics",
         default="evaluation",
-        help="those of the evaluation (default); all, also of analyses that were made of every run; or names",
+        help="evaluation (default); all: also of analyses made of every run; or names",
     )
     parser.add_argument(
-        "--relative", action="store_true", help="show curves of analyses as differences from the first group's"
+        "--relative", action="store_true", help="plot curves of analyses as differences from the first group"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(words)
 
     from statewise.cli import seeds
+    from statewise.overwriting import check_folder
     from statewise.reporting.compare import compare
+    from statewise.reporting.report import FILES, write_report
+
+    out = Path(options.out)
+    check_folder(out, FILES, "report", options.overwrite)
 
     def runs(name: str) -> list[Path]:
         folder = Path(name)
@@ -54,8 +56,8 @@ def run(words: list[str]) -> int:
     comparison = compare(
         folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative
     )
-    written = comparison.write(Path(options.out))
-    print(comparison.as_json() if options.json else comparison.as_text())
+    written = write_report(comparison, out, options.overwrite)
+    print(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
     if not options.json:
         for path in written:
             print(f"wrote {path}")

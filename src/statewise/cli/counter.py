@@ -1,4 +1,4 @@
-"""How far a long piece of work is, on the error stream."""
+"""A progress counter on stderr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def counter(what: str) -> Callable[[int, int], None]:
-    """Shows how many of how many there are: on a terminal one line that changes, elsewhere a line every tenth."""
+    """A function that shows `count/total what`: on a terminal in one line, elsewhere a line every 10%."""
     shown = -1
 
     def show(count: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""statewise evaluate: the metrics of a trained run."""
+"""statewise evaluate: metrics of a trained run."""
 
 from __future__ import annotations
 
@@ -6,167 +6,171 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from statewise.cli.arguments import Parser
+from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_targets
+from statewise.cli.arguments import Parser, at_least
+from statewise.cli.reports import keep_report
+from statewise.run import Run
 from statewise.tasks import TASKS
-from statewise.types import Carried, Evaluation
+from statewise.types import Evaluation
 
 if TYPE_CHECKING:
-    from statewise.experiment import Experiment
+    from statewise.model import Model
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser("evaluate", "Scores a run on the held-out data of its task, or on a file in the task's format.")
-    parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--num", type=int, help="examples to evaluate (default: all held out)")
-    parser.add_argument("--data", metavar="FILE", help="evaluate this file (or corpus) instead")
-    parser.add_argument(
-        "--fills", metavar="FILE", help="look over what `statewise fill` wrote, with RUN as the referee"
-    )
+    parser.add_run()
+    parser.add_argument("--num", type=at_least(1), help="examples to evaluate (default: all held out)")
+    parser.add_argument("--data", metavar="FILE", help="a file or corpus to evaluate on instead")
+    parser.add_argument("--fills", metavar="FILE", help="score what `statewise fill` wrote, by likelihood under RUN")
     parser.add_argument(
         "--protocol",
-        choices=[*get_args(Carried), "all"],
-        help="where the state of a chunk comes from (models that carry one; default: all of these, a line each)",
+        choices=[*PROTOCOLS, "all"],
+        help="origin of each chunk's state, for models that carry one (default: all, one line each)",
     )
     parser.add_argument(
-        "--warmup", type=int, metavar="N", help="passes over a chunk before it counts, with same-chunk (default 1)"
+        "--warmup",
+        type=at_least(1),
+        metavar="N",
+        help="with same-chunk: passes over a chunk before it is scored (default 1)",
     )
     parser.add_argument(
-        "--comprehensive", action="store_true", help="read held-out documents as a whole (such models, task text)"
+        "--comprehensive",
+        action="store_true",
+        help="read whole held-out documents (such models, task text)",
     )
-    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    others = _other_held_out()
+    others = _other_held_out(words)
     for option, sets in others.items():
         parser.add_argument(f"--{option}", dest=option, metavar="SET", help=f"evaluate another held-out set: {sets}")
     options = parser.parse_args(words)
 
-    from statewise.experiment import Experiment
+    from statewise.loading import load_model
 
     by = [(option, value) for option in others if (value := getattr(options, option)) is not None]
     if options.fills and (options.data or options.num is not None or by):
-        raise ValueError("--fills is looked over as it is: leave --data, --num and other sets away")
+        raise ValueError("--fills scores the whole file: omit --data, --num and other sets")
     if len(by) > 1:
-        raise ValueError(f"{' and '.join(f'--{option}' for option, _ in by)} are different sets: give one of them")
-    experiment = Experiment.load(options.run, options.checkpoint, options.device)
+        raise ValueError(f"{' and '.join(f'--{option}' for option, _ in by)} are different sets: give one")
+    model = load_model(options.run, options.checkpoint, options.device)
     if options.fills:
-        return _referee(experiment, Path(options.fills), options.checkpoint, options.json)
-    at_checkpoint = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
+        return _referee(model, Path(options.fills), options)
+    if options.comprehensive and (options.data or options.num is not None or by):
+        raise ValueError("--comprehensive reads all held-out documents: omit --data, --num and other sets")
+    asked = _asked(model, options)
+    own_notes = list(model.task.notes)
     if options.comprehensive:
-        if options.data or options.num is not None or by or options.protocol or options.warmup is not None:
-            raise ValueError("--comprehensive reads all held-out documents with a carried state: give no more with it")
-        name = "-".join(["evaluation-comprehensive", *at_checkpoint])
-        return _show(experiment, experiment.whole_texts(), name, options)
-    protocols = _protocols(experiment, options.protocol, options.warmup)
-    own_notes = list(experiment.task.notes)
-    asked = {
-        name: experiment.evaluate(options.num, options.data, by=by[0] if by else None, protocol=protocol, warmup=warmup)
-        for name, (protocol, warmup) in protocols.items()
-    }
-    evaluation = next(iter(asked.values()))
-    # `compare` reads "evaluation", which must mean the same for every run; what deviates gets a name of its own.
+        from statewise.carried_state.whole_texts import evaluate_whole_texts
+
+        with model.asking() as predictor:
+            found = {how.label: evaluate_whole_texts(model.task, predictor, how) for how in asked}
+    else:
+        found = {
+            how.label: model.evaluate(options.num, options.data, by=by[0] if by else None, protocol=how.protocol,
+                                           warmup=how.passes or None, details=not place)
+            for place, how in enumerate(asked)
+        } or {"": model.evaluate(options.num, options.data, by=by[0] if by else None)}  # fmt: skip
+    evaluation = next(iter(found.values()))
+    # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
     data = Path(options.data).resolve() if options.data else None
-    deviations = [data.name] if data else [f"{option}-{value}" for option, value in by]
-    deviations += at_checkpoint
+    deviations = ["comprehensive"] if options.comprehensive else []
+    deviations += [data.name] if data else [f"{option}-{value}" for option, value in by]
+    deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
     deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]
     deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
     name = "-".join(["evaluation", *deviations])
-    for note in experiment.task.notes:
-        if not data or note not in own_notes:  # of a run's own data nothing is said where others are read
+    for note in model.task.notes:
+        if not data or note not in own_notes:  # notes on the run's own data do not concern a file
             print(note, file=sys.stderr)
-    return _show(experiment, evaluation, name, options, data, asked if experiment.carries else {})
+    return _show(model, evaluation, name, options, data, found if asked else {})
 
 
-def _protocols(
-    experiment: Experiment, chosen: str | None, warmup: int | None
-) -> dict[str, tuple[Carried | None, int | None]]:
-    """By name the protocols that are asked for and their warm-up passes; the first is the one that counts."""
-    if not experiment.carries:
-        if chosen is not None or warmup is not None:
-            raise ValueError(
-                "--protocol and --warmup go with models that carry a state: the backbone belief_slots, with the "
-                "objectives next_token and next_latent"
-            )
-        return {"": (None, None)}
-    if warmup is not None and chosen not in (None, "all", "same-chunk"):
-        raise ValueError("a warm-up passes over the chunk itself: that is --protocol same-chunk")
-    if warmup is not None and warmup < 1:
-        raise ValueError(f"--warmup must be at least 1, not {warmup}")
-    passes = 1 if warmup is None else warmup
-    every: dict[str, tuple[Carried | None, int | None]] = {
-        "carried": ("carried", None),
-        "fresh": ("fresh", None),
-        f"same-chunk, {passes} pass{'es' * (passes > 1)}": ("same-chunk", passes),
-    }
-    return {name: how for name, how in every.items() if chosen in (None, "all", how[0])}
+def _asked(model: Model, options: argparse.Namespace) -> list[Asked]:
+    """The protocols for a model that carries a state, the one reported as its metrics first; none for other models."""
+    from statewise.decoding.predictor import Carrier, carrier
+
+    predictor, chosen, warmup = model.predictor(), options.protocol, options.warmup
+    if not isinstance(predictor, Carrier) and not options.comprehensive and chosen is None and warmup is None:
+        return []
+    with model.asking():
+        carrier(predictor)
+    return ask_each(chosen, warmup)
 
 
 def _show(
-    experiment: Experiment,
+    model: Model,
     evaluation: Evaluation,
     name: str,
     options: argparse.Namespace,
     data: Path | None = None,
     asked: Mapping[str, Evaluation] | None = None,
 ) -> int:
-    """Writes the report and prints it; `asked`: the evaluations by protocol."""
-    from statewise.reporting.tables import metrics_table, number, text_table
+    """Prints the report and writes it into the run; `asked`: evaluations by protocol."""
+    from statewise.evaluation import report
+    from statewise.reporting.tables import baselines_table, metrics_table, number, text_table
 
     protocols = {protocol: found.metrics for protocol, found in (asked or {}).items()}
-    content = experiment.report(evaluation, name, data, protocols)
+    content = keep_report(model, name, report(model.task, evaluation, data, protocols))
     if options.json:
-        print(json.dumps({key: content[key] for key in ("checkpoint", "num", "metrics", "protocols") if key in content},
-                         indent=2))  # fmt: skip
+        shown = ["checkpoint", "num", "metrics", "baselines", "protocols"]
+        print(json.dumps({key: content[key] for key in shown if content.get(key)}, indent=2))
         return 0
     decoding = ", greedy decoding" if evaluation.samples else ""
     asked_how = f", {next(iter(protocols))}" if len(protocols) == 1 else ""
-    asked_how = ", whole documents, carried" if options.comprehensive else asked_how
+    asked_how = ", whole documents" * options.comprehensive + asked_how
     print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}{asked_how}")
     if len(protocols) < 2:
         print(metrics_table(evaluation.metrics))
     else:
-        header = ["metric", *(f"{name} *" if name.startswith("same-chunk") else name for name in protocols)]
+        leaks = seeing_targets(protocols)
+        header = ["metric", *(f"{name} *" if name in leaks else name for name in protocols)]
         rows = [[metric, *(number(found[metric]) for found in protocols.values())] for metric in evaluation.metrics]
         print(text_table(header, rows))
-    if any(name.startswith("same-chunk") for name in protocols):
+    if evaluation.baselines:
+        print(f"\n{baselines_table(evaluation.baselines, evaluation.metrics)}")
+    if seeing_targets(protocols):
         mark = "* " if len(protocols) > 1 else ""
-        print(f"{mark}same-chunk sees its own targets: it is no likelihood, and compares with nothing else")
+        print(f"{mark}same-chunk sees its own targets: it is not a likelihood, and comparable with nothing else")
     return 0
 
 
-def _other_held_out() -> dict[str, str]:
-    """Options that say which of a task's other held-out sets is meant, with their values and tasks in words.
+def _other_held_out(words: Sequence[str]) -> dict[str, str]:
+    """Options that select another held-out set of a task, with their values and tasks in words.
 
-    All tasks are asked, before there is a run: a mistyped option is then answered as ever, with the near misses.
+    They come from all our tasks and from those of the runs named in `words`, which may be of other packages. Known
+    before a model is loaded, so that a mistyped option is refused with its near misses.
     """
+    names = list(TASKS)
+    for word in words:
+        with suppress(OSError, ValueError, TypeError, KeyError):  # reported when the run is loaded
+            names.append(Run.open(Path(word)).recipe()["task"]["name"])
     found: dict[str, list[str]] = {}
-    for name, task in TASKS.items():
-        offered: Mapping[str, Sequence[str]] = task.other_held_out  # type: ignore[attr-defined]
-        for option, values in offered.items():
+    for name in dict.fromkeys(names):
+        for option, values in TASKS[name].other_held_out.items():
             found.setdefault(option, []).append(f"{' or '.join(values)} (task {name})")
     return {option: ", ".join(sets) for option, sets in found.items()}
 
 
-def _referee(experiment: Experiment, path: Path, checkpoint: str, as_json: bool) -> int:
-    """Prints and keeps what this model finds of the sequences in a file that `fill` wrote."""
+def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
+    """Prints and reports the likelihood of the sequences in a file that `fill` wrote."""
     from statewise.cli.fill import read
+    from statewise.infilling import referee
     from statewise.reporting.tables import metrics_table
 
     found = read(path)
-    metrics = experiment.referee(found)
-    assert experiment.run is not None
-    assert experiment.checkpoint is not None
-    content = {"checkpoint": experiment.checkpoint.step, "file": str(path), "num": len(found), "metrics": metrics}
-    deviation = "" if checkpoint == "best" else f"-checkpoint-{checkpoint}"
-    experiment.run.write_report(f"fills-{path.stem}{deviation}", content)
-    if as_json:
+    with model.asking() as predictor:
+        metrics = referee(predictor, model.task, found)
+    name = f"fills-{path.stem}" + ("" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}")
+    content = keep_report(model, name, {"file": str(path), "num": len(found), "metrics": metrics})
+    if options.json:
         print(json.dumps(content, indent=2))
     else:
-        print(f"{path}, {len(found)} sequences, as {experiment.run.folder}, step {content['checkpoint']}, finds them")
+        print(f"{path}, {len(found)} sequences, scored by {options.run}, step {content['checkpoint']}")
         print(metrics_table(metrics))
     return 0

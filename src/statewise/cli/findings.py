@@ -1,46 +1,58 @@
-"""What an analysis found, shown and kept: the same for every verb that has findings."""
+"""Printing and saving the findings of an analysis."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from statewise.durable import write_atomically
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings
 
 
 def as_plain_data(findings: Findings) -> dict[str, Any]:
-    """What goes into a report."""
+    """Findings as they stand in a report."""
     return dataclasses.asdict(findings)
 
 
-def save_pictures(findings: Findings, folder: Path, name: str) -> list[Path]:
-    """`NAME.png` of the panels; of drawings `NAME-drawing.png` and, with the extra `report`, `NAME-drawing.html`."""
-    from statewise.reporting.drawings import save_drawings, save_page
-    from statewise.reporting.plots import Axes, Line, save_lines
+def file_names(name: str) -> list[str]:
+    """All files that `save` may write."""
+    return [f"{name}{end}" for end in (".json", ".png", "-drawing.png", "-drawing.html")]
 
-    plots = [
-        Axes(panel.x_title, panel.y_title, [Line(c.label, c.x, c.y, c.role) for c in panel.curves], panel.shares)
-        for panel in findings.panels
-    ]
+
+def save(findings: Findings, content: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
+    """Writes a report, `NAME.json`, and its pictures into a folder, which is created if missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    report = folder / f"{name}.json"
+    write_atomically(report, (json.dumps(content, indent=2) + "\n").encode())
+    return [report, *save_pictures(findings, folder, name)]
+
+
+def save_pictures(findings: Findings, folder: Path, name: str) -> list[Path]:
+    """`NAME.png` of panels; `NAME-drawing.png` of drawings and, with the extra `report`, `NAME-drawing.html`."""
+    from statewise.reporting.drawings import save_drawings, save_page
+    from statewise.reporting.plots import save_panels
+
     written = [folder / f"{name}.png"]
-    save_lines(plots, written[0])
+    save_panels(findings.panels, written[0])
     if findings.drawings:
-        drawings = as_plain_data(findings)["drawings"]
         written.append(folder / f"{name}-drawing.png")
-        save_drawings(drawings, written[-1])
+        save_drawings(findings.drawings, written[-1])
         try:
-            save_page(drawings, folder / f"{name}-drawing.html")
+            save_page(findings.drawings, folder / f"{name}-drawing.html")
             written.append(folder / f"{name}-drawing.html")
         except ValueError as error:
-            findings.notes.append(str(error))
+            if str(error) not in findings.notes:
+                findings.notes.append(str(error))
     return written
 
 
 def tell(title: str, findings: Findings, written: Sequence[Path]) -> None:
-    """Prints the metrics, the notes, and what was written."""
+    """Prints metrics, notes and written files."""
     from statewise.reporting.tables import metrics_table
 
     print(title)

@@ -1,11 +1,13 @@
-"""statewise generate: complete a prompt with a trained run."""
+"""statewise generate: completions of a prompt."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.cli.arguments import Parser, pairs
+from statewise.cli.arguments import Parser, at_least, pairs
+from statewise.overwriting import check_file
 
 if TYPE_CHECKING:
     from statewise.tasks.base import Task
@@ -13,76 +15,79 @@ if TYPE_CHECKING:
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser(
         "generate",
-        "Completes a prompt, or shows the best of the completions that a search finds.\n\n"
+        "Completes a prompt, or shows the best candidates of a search.\n\n"
         "  statewise generate runs/nl-1 --prompt '3,4|5,6|3,5|4,7/3,7='\n"
         "  statewise generate runs/mine --prompt 'a b c' --decoder sample --temperature 0.8 --seed 3\n"
         "  statewise generate runs/mine --prompt 'a b' --goal 'y z' --decoder goal_search --candidates 5\n\n"
         "Options of the decoders:\n"
         "  sample       --temperature, --top_k, --top_p, --floor, --seed\n"
         "  beam         --beams (sequences kept at every step)\n"
-        "  goal_search  --rollouts (candidates to find), --candidates_from queue|beam, --score goal|previous|next,\n"
-        "               --scored_tokens (how many last tokens are judged without a goal), --batch (run at a time)",
+        "  goal_search  --rollouts (number of candidates), --candidates_from queue|beam,\n"
+        "               --score goal|previous|next, --scored_tokens (how many last tokens\n"
+        "               are scored without a goal), --batch (rows at a time)",
     )
-    parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--prompt", default="", help="as in the task's files")
-    parser.add_argument("--goal", help="what shall follow the completion (models of the objective belief_state)")
+    parser.add_run()
+    parser.add_argument("--prompt", default="", help="in the format of the task's files")
+    parser.add_argument("--goal", help="text that shall follow the completion (models trained with goals)")
     parser.add_argument("--decoder", default="greedy", help="`statewise list` shows them (default: greedy)")
     parser.add_argument(
         "--limit",
         "--max-tokens",
-        type=int,
-        help="most tokens to generate; with a goal, exactly so many (default: what the context leaves; of a sequence "
-        "that is kept, gone on with or warmed up to, 100)",
+        type=at_least(1),
+        help="most tokens to generate; with a goal, exactly so many (default: what the context leaves; with a carried "
+        "state, 100)",
     )
     parser.add_argument(
-        "--candidates", metavar="K", type=int, help="show the K best that a search found (beam, goal_search)"
+        "--candidates", metavar="K", type=at_least(1), help="show the K best of a search (beam, goal_search)"
     )
     parser.add_argument(
         "--warmup",
-        type=int,
+        type=at_least(0),
         default=0,
         metavar="N",
-        help="passes over each chunk of the prompt before it is read (models that carry a state: belief_slots)",
+        help="passes over each chunk of the prompt before it is read (models that carry a state)",
     )
-    parser.add_argument("--state", metavar="FILE", help="go on from where --save-state stood (such models)")
-    parser.add_argument("--save-state", metavar="FILE", help="keep the state, to go on later (such models)")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--state", metavar="FILE", help="continue from a saved state (such models)")
+    parser.add_argument("--save-state", metavar="FILE", help="save the state for --state (such models)")
+    parser.add_overwrite("replace the file of --save-state")
     parser.add_argument("--json", action="store_true", help="print JSON with the log-probability")
     options, rest = parser.split(words)
     fields: dict[str, Any] = dict(pairs(rest))
-    if options.candidates is not None and options.candidates < 1:
-        raise ValueError(f"--candidates must be at least 1, not {options.candidates}")
 
     carried = options.state or options.save_state or options.warmup
     if options.candidates is not None and carried:
-        raise ValueError("--candidates compares several sequences, and a state is of one: leave one of them away")
+        raise ValueError("--candidates needs several sequences and a carried state is of one: omit either")
 
-    from statewise.experiment import Experiment, make_decoder, make_search
+    if options.save_state:
+        check_file(Path(options.save_state), options.overwrite, "--save-state")
 
-    # A wrong option should not wait for the model to load.
-    (make_decoder if options.candidates is None else make_search)(options.decoder, **fields)
-    experiment = Experiment.load(options.run, options.checkpoint, options.device)
+    from statewise.building import make_decoder, make_search
+    from statewise.loading import load_model
+
+    # Wrong options fail before the model is loaded.
+    decoder = (make_decoder if options.candidates is None else make_search)(options.decoder, **fields)
+    model = load_model(options.run, options.checkpoint, options.device)
     if options.candidates is not None:
-        found = experiment.search(options.prompt, options.decoder, options.goal, options.limit, **fields)
-        print(ranked(found[: options.candidates], experiment.task, options.json))
+        found = model.search(options.prompt, options.decoder, options.goal, options.limit, **fields)
+        print(ranked(found[: options.candidates], model.task, options.json))
         return 0
     if carried:
-        if options.state and options.warmup:
-            raise ValueError("--warmup passes over a prompt at the beginning; behind a kept state there is none")
         if options.goal is not None:
-            raise ValueError("a goal and a kept state do not go together: leave one away")
-        files = {"state": options.state, "save_state": options.save_state}
-        limit = {} if options.limit is None else {"limit": options.limit}
-        completion = experiment.go_on(
-            options.prompt, options.decoder, warmup=options.warmup, **files, **limit, **fields
-        )
+            raise ValueError("a goal and a carried state do not go together: omit either")
+        from statewise.carried_state.continuing import continue_generation
+
+        with model.asking() as predictor:
+            completion = continue_generation(
+                predictor, model.task, options.prompt, decoder, options.limit or 100,
+                fingerprint=model.fingerprint(), state=options.state, save_state=options.save_state,
+                overwrite=options.overwrite, warmup=options.warmup,
+            )  # fmt: skip
     else:
-        (completion,) = experiment.generate([options.prompt], options.decoder, options.limit, options.goal, **fields)
-    text = experiment.task.decode(completion.tokens)
+        (completion,) = model.generate([options.prompt], options.decoder, options.limit, options.goal, **fields)
+    text = model.task.decode(completion.tokens)
     if options.json:
         print(json.dumps({"completion": text, "log_probability": completion.log_probability}))
     else:

@@ -1,30 +1,35 @@
-"""statewise list: what there is to choose from."""
+"""statewise list: names of all parts and recipes."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from statewise.analysis import ANALYSES
 from statewise.backbones import BACKBONES
 from statewise.cli.arguments import Parser
-from statewise.config import Table
+from statewise.cli.commands import listed
 from statewise.decoding import DECODERS
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_names, recipe_summary
+from statewise.tables import Table
 from statewise.tasks import TASKS
 
 
 def run(words: list[str]) -> int:
-    """Prints every table, a line a row."""
-    Parser("list", "Lists tasks, objectives, backbones, decoders, analyses and recipes.").parse_args(words)
+    """Prints every table."""
+    Parser(
+        "list",
+        "Names all tasks, objectives, backbones, decoders, analyses and recipes, those of installed packages too.\n"
+        "A class of your own can be given as module:Class wherever a name is expected.",
+    ).parse_args(words)
     sections: dict[str, dict[str, str]] = {}
-    tables: dict[str, Table] = {
+    tables: dict[str, Table[Any]] = {
         "tasks": TASKS, "objectives": OBJECTIVES, "backbones": BACKBONES, "decoders": DECODERS, "analyses": ANALYSES,
     }  # fmt: skip
     for title, table in tables.items():
-        sections[title] = {name: table.describe(name) for name in table}
+        sections[title] = {name: table.describe(name) for name in [*table, *table.announced()]}
     sections["recipes"] = {name: recipe_summary(name) for name in recipe_names()}
     width = max(len(name) for rows in sections.values() for name in rows)
     for title, rows in sections.items():
-        print(title)
-        for name, what in rows.items():
-            print(f"  {name:{width}}  {what}")
+        print(f"{title}\n{listed(rows, width)}")
     return 0

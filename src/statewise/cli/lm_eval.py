@@ -9,55 +9,56 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import counter
+from statewise.cli.reports import keep_report
+from statewise.overwriting import check_file
 
-DESCRIPTION = """Scores a run on benchmarks of lm-evaluation-harness (extra `eval`), and keeps a report in the run.
+DESCRIPTION = """Scores a run on benchmarks of lm-evaluation-harness (extra `eval`) and writes a report into the run.
 
   statewise lm-eval runs/x --tasks arc_easy,hellaswag,piqa,sciq,lambada_openai
-  statewise lm-eval runs/x --tasks mine --include-path FOLDER    # your own benchmarks, as YAML files of that package
+  statewise lm-eval runs/x --tasks mine --include-path FOLDER    # your own YAML files
 
-The package loads the data of its own benchmarks over the network. Needs a run whose task is text or stories."""
+The package downloads the data of its benchmarks. The task of the run must be text or stories."""
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser("lm-eval", DESCRIPTION)
-    parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--tasks", metavar="NAMES", required=True, help="benchmarks or groups of them, by commas")
-    parser.add_argument("--include-path", metavar="DIR", help="folder with YAML files of further benchmarks")
-    parser.add_argument("--limit", metavar="N", type=int, help="documents of each, the first ones (default: all)")
-    parser.add_argument("--batch", type=int, default=32, help="texts the model reads at a time (default 32)")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_run()
+    parser.add_argument("--tasks", metavar="NAMES", required=True, help="benchmarks or groups, separated by commas")
+    parser.add_argument("--include-path", metavar="DIR", help="folder of further benchmarks, as YAML files")
+    parser.add_argument("--limit", metavar="N", type=at_least(1), help="documents per benchmark (default: all)")
+    parser.add_argument("--batch", type=at_least(1), default=32, help="texts per batch (default 32)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of a table")
-    parser.add_argument("--out", metavar="FILE", help="write the report here too")
+    parser.add_argument("--out", metavar="FILE", help="write the report here as well")
+    parser.add_overwrite()
     options = parser.parse_args(words)
-    for name in ("limit", "batch"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, not {getattr(options, name)}")
     out = None if options.out is None else Path(options.out)
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.parent}")
+    if out is not None:
+        check_file(out, options.overwrite)
 
-    from statewise.run import Run, write_atomically
+    from statewise.durable import write_atomically
+    from statewise.run import Run
     from statewise.zero_shot import harness
 
-    Run.open(Path(options.run))  # a mistyped run should not wait for what follows
+    Run.open(Path(options.run))  # a mistyped run fails before benchmarks are loaded
     folder = None if options.include_path is None else Path(options.include_path)
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
     benchmarks = harness.find(names, folder)
 
-    from statewise.experiment import Experiment
+    from statewise.loading import load_model
+    from statewise.tasks.base import running_text
 
-    experiment = Experiment.load(options.run, options.checkpoint, options.device)
-    found = experiment.lm_eval(benchmarks, options.limit, options.batch, counter("requests"))
-    assert experiment.run is not None
-    assert experiment.checkpoint is not None
-    content = {"checkpoint": experiment.checkpoint.step, **found}
+    model = load_model(options.run, options.checkpoint, options.device)
+    with model.asking() as predictor:
+        found = harness.run(predictor, running_text(model.task), benchmarks, limit=options.limit, batch=options.batch,
+                            progress=counter("requests"))  # fmt: skip
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.limit is None else [f"first-{options.limit}"]
-    experiment.run.write_report("-".join(["lm-eval", _name(names), *deviations]), content)
+    content = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), found)
     as_json = json.dumps(content, indent=2)
     if out is not None:
         write_atomically(out, as_json.encode() + b"\n")
@@ -72,13 +73,13 @@ def run(words: list[str]) -> int:
 
 
 def _name(names: list[str]) -> str:
-    """Of a set of benchmarks, short enough for a file."""
+    """A file name for a set of benchmarks."""
     joined = "+".join(name.replace("/", "_") for name in names)
     return joined if len(joined) <= 100 else f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
 
 
 def warnings(counts: Mapping[str, int]) -> list[str]:
-    """What about the requests makes the figures less than they could be."""
+    """What limits the figures, such as texts that were cut."""
     requests, completions = counts["requests"], counts["generations"]
     said = {
         "cut": f"of {requests:,} likelihoods have a context that was cut at its beginning to fit the model's",
@@ -91,7 +92,7 @@ def warnings(counts: Mapping[str, int]) -> list[str]:
 
 
 def table(content: Mapping[str, Any]) -> str:
-    """A line a metric; then whole texts without their first tokens, and the paper's average."""
+    """A row per metric; then whole texts without their first tokens, and the paper's average."""
     from statewise.reporting.tables import number, text_table
 
     rows = []

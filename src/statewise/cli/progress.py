@@ -1,14 +1,24 @@
-"""What a person sees while a run trains: a live bar on a terminal, plain lines elsewhere."""
+"""Display of training: a live progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from statewise.config import Recipe
+from statewise.reporting.tables import baselines_table
 from statewise.run import Record, Run
 
 NOT_A_METRIC = {
@@ -16,12 +26,17 @@ NOT_A_METRIC = {
     *("tokens_per_second", "flops_per_second", "mfu"),
 }  # fmt: skip
 
+PACE_SECONDS = 30.0
+"""The pace is measured over the last seconds."""
 
-def metrics_text(record: Record, width: int = 0) -> str:
-    """`name value` for each metric of a record."""
-    return "  ".join(
-        f"{name} {value:.4f}".ljust(width) for name, value in record.items() if name not in NOT_A_METRIC
-    )  # fmt: skip
+
+def metric_texts(record: Record) -> list[str]:
+    """`name value` for each metric of a record. A loss of a single part is shown once."""
+    shown = {name: value for name, value in record.items() if name not in NOT_A_METRIC}
+    parts = [name for name in shown if name not in ("loss", "gradient_norm")]
+    if record.get("kind") == "train" and len(parts) == 1 and shown[parts[0]] == shown["loss"]:
+        del shown[parts[0]]
+    return [f"{name} {value:.4f}" for name, value in shown.items()]
 
 
 def duration(seconds: float) -> str:
@@ -31,39 +46,70 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def pace_text(record: Record) -> str:
-    """`12,345 tokens/s`, and the share of the device's arithmetic that this uses where it is known."""
-    used = f"  MFU {record['mfu']:.1%}" if "mfu" in record else ""
-    return f"{record['tokens_per_second']:,.0f} tokens/s{used}"
+def pace_texts(record: Record) -> list[str]:
+    """`12,345 tokens/s`, and MFU where it is known."""
+    used = [f"MFU {record['mfu']:.1%}"] if "mfu" in record else []
+    return [f"{record['tokens_per_second']:,.0f} tokens/s", *used]
 
 
 def total_steps(run: Run, recipe: Mapping[str, Any]) -> int:
-    """Steps of a whole run: what its token budget came to, or those of its recipe where it has not begun."""
+    """Steps of a whole run: of its environment, which resolves token budgets, or of its recipe."""
     return int(run.environment().get("steps", recipe["trainer"]["steps"]))
 
 
-def record_line(record: Record, steps: int, started: tuple[int, float] = (0, 0.0)) -> str:
-    """One line of text about a record; `started` is the step and second of the last resume."""
+def record_texts(record: Record, steps: int, started: tuple[int, float] = (0, 0.0)) -> list[str]:
+    """The texts of a line about a record; `started` is the step and second of the last resume."""
     place = f"step {record['step']:>{len(str(steps))}}/{steps}"
     if record["kind"] == "evaluation":
         shown = {name: value for name, value in record.items() if not name.startswith("position_")}
-        return f"{place}  held out: {metrics_text(shown)}"
+        texts = metric_texts(shown)
+        return [place, " ".join(["held out:", *texts[:1]]), *texts[1:]]
     if record["kind"] == "end":
         seconds = f" after {duration(record['seconds'])}" if "seconds" in record else ""
-        return f"{place}  end: {record['reason']}{seconds}"
+        return [place, f"end: {record['reason']}{seconds}"]
     pace = (record["seconds"] - started[1]) / max(1, record["step"] - started[0])
     left = duration(pace * (steps - record["step"]))
-    return f"{place}  {metrics_text(record)}  {pace_text(record)}  {left} left"
+    return [place, *metric_texts(record), *pace_texts(record), f"{left} left"]
+
+
+def record_line(record: Record, steps: int, started: tuple[int, float] = (0, 0.0)) -> str:
+    """One line of text about a record."""
+    return "  ".join(record_texts(record, steps, started))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts side by side, wrapped between texts only."""
+
+    texts: Sequence[str]
+    gap: str = "  "
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = ""
+        for text in self.texts:
+            longer = f"{line}{self.gap}{text}" if line else text
+            if line and cell_len(longer) > options.max_width:
+                yield Text(line)
+                longer = text
+            line = longer
+        yield Text(line)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that prints text literally, without markup, emoji or highlighting."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 class Display:
-    """Shows one run. Use as a context manager; `begin`, `record` and `step` fit `experiment.Listener`."""
+    """Shows one run. Use as a context manager; its methods fit `launch.Listener`."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
-        self.live: Progress | None = None
+        self.console = console()
+        self.live: Live | None = None
         self.steps = 0
         self.started: tuple[int, float] = (0, 0.0)
+        self.recent: deque[tuple[int, float]] = deque()
+        self.metrics: list[str] = []
 
     def __enter__(self) -> Display:
         return self
@@ -72,56 +118,85 @@ class Display:
         if self.live is not None:
             self.live.stop()
 
+    def _say(self, *texts: str, gap: str = "  ") -> None:
+        """Prints texts side by side; a terminal wraps between texts only."""
+        self.console.print(Texts(texts, gap) if self.console.is_terminal else gap.join(texts))
+
     def begin(self, run: Run, recipe: Recipe, step: int) -> None:
-        """Says what is trained, where and with what."""
+        """Prints objective, task, folder and device."""
         self.steps = total_steps(run, recipe.as_dict())
         train = [record for record in run.metrics() if record["kind"] == "train"]
         self.started = (step, train[-1]["seconds"] if train else 0.0)
         machine = run.environment()
-        self.console.print(
-            f"{recipe.objective.name} on {recipe.task.name}, seed {recipe.seed}: "
-            f"{'from step ' + str(step) if step else 'training'} into {run.folder} "
-            f"({machine['device']}, {machine['precision']}, {machine['threads']} threads)"
+        self._say(
+            f"{recipe.objective.name} on {recipe.task.name}, seed {recipe.seed}:",
+            f"{'from step ' + str(step) if step else 'training'} into {run.folder}",
+            f"({machine['device']}, {machine['precision']}, threads: {machine['threads']})",
+            gap=" ",
         )
         if self.console.is_terminal:
-            self.live = Progress(
-                TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn(),
-                console=self.console, refresh_per_second=4,
-            )  # fmt: skip
+            self.recent.append((step, time.monotonic()))
+            self.live = Live(get_renderable=self._now, console=self.console, refresh_per_second=4)
             self.live.start()
-            self.live.add_task("starting", total=self.steps, completed=step)
 
     def note(self, note: str) -> None:
-        """Says something of the data."""
-        self.console.print(note)
+        """Prints a note about the data; on a terminal wrapped, and indented like its first line."""
+        if self.console.is_terminal:
+            text = note.lstrip()
+            self.console.print(Padding(Text(text), (0, 0, 0, len(note) - len(text)), expand=False), soft_wrap=False)
+        else:
+            self.console.print(note)
+
+    def baselines(self, baselines: Mapping[str, Mapping[str, float]]) -> None:
+        """Prints the metrics of baselines."""
+        self.console.print("held out, baselines:")
+        self.console.print(baselines_table(baselines))
 
     def step(self, step: int) -> None:
-        """Moves the bar."""
-        if self.live is not None:
-            self.live.update(self.live.task_ids[0], completed=step)
+        """Updates the bar."""
+        now = time.monotonic()
+        self.recent.append((step, now))
+        while now - self.recent[0][1] > PACE_SECONDS and len(self.recent) > 2:
+            self.recent.popleft()
+
+    def _now(self) -> RenderableType:
+        """The bar with the current pace; below it the last metrics."""
+        (before, begin), (step, now) = self.recent[0], self.recent[-1]
+        texts = [f"step {step:,}/{self.steps:,}"]
+        if step > before:
+            each = max(now - begin, 1e-9) / (step - before)
+            pace = f"{1 / each:,.1f} steps/s" if each < 1 else f"{each:,.1f} s/step"
+            texts += [pace, f"{duration(each * (self.steps - step))} left"]
+        line = Table.grid(expand=True, padding=(0, 2, 0, 0), pad_edge=False)
+        line.add_column(no_wrap=True)
+        line.add_column(ratio=1)
+        for _ in texts[1:]:
+            line.add_column(no_wrap=True)
+        line.add_row(texts[0], ProgressBar(self.steps, step), *texts[1:])
+        return Group(line, Texts(self.metrics)) if self.metrics else line
 
     def report(self, report: dict[str, Any]) -> None:
-        """Shows the metrics of the best checkpoint."""
+        """Prints the metrics of the best checkpoint."""
         shown = {name: value for name, value in report["metrics"].items() if not name.startswith("position_")}
-        self.console.print(f"best checkpoint (step {report['checkpoint']}) on {report['num']:,} held-out examples:")
-        self.console.print(f"  {metrics_text(shown)}")
+        self._say(f"best checkpoint (step {report['checkpoint']}) on {report['num']:,} held-out examples:")
+        self._say("", *metric_texts(shown))
+        if report["baselines"]:
+            self.console.print(baselines_table(report["baselines"], report["metrics"]))
 
     def record(self, record: Record) -> None:
-        """Shows a record: training metrics beside the bar, all others as lines that stay."""
+        """Shows a record: training metrics below the bar, others as permanent lines."""
         if self.live is not None and record["kind"] == "train":
-            text = f"{metrics_text(record)}  {pace_text(record)}"
-            self.live.update(self.live.task_ids[0], description=text)
+            self.metrics = [*metric_texts(record), *pace_texts(record)]
         else:
-            self.console.print(record_line(record, self.steps, self.started))
+            self._say(*record_texts(record, self.steps, self.started))
 
 
 class Count:
-    """Shows how far work over many things has come: a bar on a terminal, elsewhere a line every tenth. On the error
-    stream, so that results can be piped on. Use as a context manager."""
+    """Progress on stderr: a bar on a terminal, elsewhere a line every 10%. Use as a context manager."""
 
     def __init__(self, unit: str) -> None:
         self.unit = unit
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = console(stderr=True)
         self.live: Progress | None = None
         self.what, self.total, self.done, self.shown = "", 0, 0, 0
 
@@ -137,21 +212,21 @@ class Count:
             self.live = None
 
     def stage(self, what: str, total: int | None) -> None:
-        """Something begins that goes through `total` things, if that is known."""
+        """Begins a stage of `total` things, if that is known."""
         self._stop()
         self.what, self.total, self.done, self.shown = what, total or 0, 0, 0
         if self.console.is_terminal:
+            text, count = (TextColumn(form, markup=False) for form in ("{task.description}", "{task.fields[count]}"))
             self.live = Progress(
-                TextColumn("{task.description}"), BarColumn(None), TextColumn("{task.fields[count]}"),
-                TimeRemainingColumn(), console=self.console, refresh_per_second=4,
-            )  # fmt: skip
+                text, BarColumn(None), count, TimeRemainingColumn(), console=self.console, refresh_per_second=4
+            )
             self.live.start()
             self.live.add_task(what, total=total, count="")
         else:
             self.console.print(what)
 
     def advance(self, things: int) -> None:
-        """So many more are done."""
+        """Adds to what is done."""
         self.done += things
         if self.live is not None:
             self.live.update(self.live.task_ids[0], completed=self.done, count=f"{self.done:,} {self.unit}")
@@ -160,5 +235,5 @@ class Count:
             self.console.print(f"{self.what}: {self.done:,} of {self.total:,} {self.unit}")
 
     def note(self, note: str) -> None:
-        """Says something that stays."""
+        """Prints a permanent line."""
         self.console.print(note)

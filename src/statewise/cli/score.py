@@ -1,4 +1,4 @@
-"""statewise score: how a run answers the questions of a file."""
+"""statewise score: a run answers the questions in a file."""
 
 from __future__ import annotations
 
@@ -7,60 +7,55 @@ import json
 import sys
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import counter
+from statewise.cli.reports import keep_report
 
-DESCRIPTION = """Answers the questions of a file by likelihood. JSON lines, all of one kind:
+DESCRIPTION = """Answers the questions in a file by likelihood. The file holds JSON lines of one kind:
 
-  {"context": "The cat sat on the", "choices": ["mat", "moon"], "answer": 0}    multiple choice
-  {"text": "She poured the tea into his cup"}                                   the last word
+  multiple choice  {"context": "The cat sat on the", "choices": ["mat", "moon"], "answer": 0}
+  last word        {"text": "She poured the tea into his cup"}
 
-Between a context and a choice comes a space, unless white space is there already. Needs a run whose task is text or
+Context and choice are joined by a space, unless there is white space already. The task of the run must be text or
 stories."""
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser("score", DESCRIPTION)
-    parser.add_argument("run", metavar="RUN", help="run directory")
+    parser.add_run()
     parser.add_argument("file", metavar="FILE", help="questions")
-    parser.add_argument("--num", type=int, help="questions to answer, the first ones (default: all)")
-    parser.add_argument("--batch", type=int, default=32, help="texts the model reads at a time (default 32)")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--num", type=at_least(1), help="only the first N questions (default: all)")
+    parser.add_argument("--batch", type=at_least(1), default=32, help="texts per batch (default 32)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
-    for name in ("num", "batch"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, not {getattr(options, name)}")
 
     from statewise.zero_shot.questions import read_questions
 
     path = Path(options.file)
-    questions = read_questions(path, options.num)  # what is wrong there should not wait for the model to load
+    questions = read_questions(path, options.num)  # errors come before the model is loaded
 
-    from statewise.experiment import Experiment
+    from statewise.loading import load_model
     from statewise.reporting.tables import metrics_table
+    from statewise.tasks.base import running_text
+    from statewise.zero_shot.answers import answer
 
-    experiment = Experiment.load(options.run, options.checkpoint, options.device)
-    answers = experiment.answer(questions, options.batch, counter("texts"))
-    assert experiment.run is not None
-    assert experiment.checkpoint is not None
-    head = {"checkpoint": experiment.checkpoint.step, "file": str(path.resolve()), "kind": questions.kind,
-            "num": len(answers.items)}  # fmt: skip
-    content = {**head, **dataclasses.asdict(answers)}
+    model = load_model(options.run, options.checkpoint, options.device)
+    with model.asking() as predictor:
+        answers = answer(predictor, running_text(model.task), questions, options.batch, counter("texts"))
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
-    experiment.run.write_report("-".join(["score", path.stem, *deviations]), content)
+    head = {"file": str(path.resolve()), "kind": questions.kind, "num": len(answers.items)}
+    name = "-".join(["score", path.stem, *deviations])
+    content = keep_report(model, name, {**head, **dataclasses.asdict(answers)})
     if answers.cut:
         print(f"{answers.cut} of {len(answers.items)} questions are longer than the context: the beginning was cut",
               file=sys.stderr)  # fmt: skip
     if options.json:
         print(json.dumps({key: value for key, value in content.items() if key != "items"}, indent=2))
     else:
-        print(f"{path}, {questions.kind}, {len(answers.items)} questions, as {options.run}, step {head['checkpoint']}, "
-              "answers them")  # fmt: skip
+        print(f"{path}, {questions.kind}, {len(answers.items)} questions: {options.run}, step {content['checkpoint']}")
         print(metrics_table(answers.metrics))
         if answers.chance:
-            print(f"guessing: {answers.chance['accuracy']:.4f}")
+            print(f"chance: {answers.chance['accuracy']:.4f}")
     return 0

@@ -1,10 +1,11 @@
-"""A run for each of several seeds, some at a time, in one directory that can be resumed as a whole.
+"""One run per seed, several in parallel, in one directory that can be resumed as a whole.
 
 OUT/recipe.yaml  OUT/seeds.json  OUT/seed-1/  OUT/seed-1.log  OUT/seed-2/ ...
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,19 +18,33 @@ from typing import Any
 
 import yaml
 
-from statewise.cli.progress import record_line, total_steps
+from statewise import overwriting
+from statewise.bounds import LARGEST
+from statewise.cli.progress import Display, record_line, total_steps
 from statewise.config import Recipe
-from statewise.run import Run, write_atomically
+from statewise.durable import write_atomically
+from statewise.json_files import COUNT, read_json
+from statewise.run import FILES as RUN_FILES
+from statewise.run import Run
+
+FILES = ("recipe.yaml", "seeds.json", "seed-*.log", *(f"seed-*/{name}" for name in RUN_FILES))
+"""Everything in such a directory, as patterns of `statewise.overwriting`."""
+
+MOST = 10_000
+"""Runs in one directory."""
 
 
 def parse(text: str) -> list[int]:
-    """`1-5` or `1,2,7-9` as numbers. Raises `ValueError` for anything else."""
+    """`1-5` or `1,2,7-9` as numbers. Raises `ValueError` for anything else, and for more than `MOST`."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if not match or (match[2] and int(match[2]) < int(match[1])):
             raise ValueError(f"--seeds {text}: give a range like 1-5, or numbers with commas")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if numbers[-1] >= LARGEST or numbers[-1] - numbers[0] >= MOST or len(found) >= MOST:
+            raise ValueError(f"--seeds {text}: at most {MOST:,} seeds, each below {LARGEST:,}")
+        found += numbers
     if len(set(found)) != len(found):
         raise ValueError(f"--seeds {text}: a seed is named twice")
     return found
@@ -42,18 +57,15 @@ def is_group(folder: Path) -> bool:
 
 def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: bool) -> int:
     """Trains all seeds, `jobs` at a time. Raises `FileExistsError` if something is there already."""
-    if jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, not {jobs}")
-    if folder.exists() and any(folder.iterdir()) and not (overwrite and is_group(folder)):
-        raise FileExistsError(f"{folder} exists: choose another --out, or give --resume {folder} or --overwrite")
-    old_runs = [old for old in members(folder) if old.exists()] if is_group(folder) else []
-    if old_runs:
-        from statewise.launch import check
+    overwriting.check_folder(folder, FILES, "group of runs", overwrite, f"--resume {folder} or ")
+    from statewise.launch import Listener, check
 
-        check(recipe)  # old runs are not given up for new ones that cannot begin
-    for old in old_runs:
-        Run(old).delete()
-        old.with_suffix(".log").unlink(missing_ok=True)
+    with Display() as display:  # before old runs are deleted
+        check(recipe, Listener(note=display.note, baselines=display.baselines))
+    with contextlib.ExitStack() as stack:
+        for old in sorted(folder.glob("seed-*/")):
+            stack.enter_context(Run(old).lock())
+    overwriting.delete(folder, FILES)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode())
     write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
@@ -61,9 +73,11 @@ def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: 
 
 
 def resume(folder: Path, jobs: int) -> int:
-    """Goes on with the seeds that are not complete."""
-    seeds: list[int] = json.loads((folder / "seeds.json").read_text())["seeds"]
-    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    """Continues the seeds that are not complete."""
+    from statewise.building import read_recipe
+
+    seeds: list[int] = _seeds(folder)
+    recipe = read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")).as_dict()
     commands = {}
     for seed in seeds:
         run = Run(folder / f"seed-{seed}")
@@ -86,16 +100,16 @@ def _new(folder: Path, seed: int) -> list[str]:
 
 
 def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, recipe: dict[str, Any]) -> int:
-    """Runs the commands, showing the records of all as they come; passes signals on."""
+    """Runs the commands, prints their records as they come, and forwards signals."""
     waiting, running, failed = dict(commands), dict[int, subprocess.Popen[bytes]](), list[int]()
     seen = {seed: len(Run(folder / f"seed-{seed}").metrics()) for seed in commands}
     received: list[int] = []
     before = {number: signal.signal(number, lambda n, _: received.append(n))
               for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
     environment = dict(os.environ)
-    if jobs > 1:  # each gets its share of the processor
+    if jobs > 1:  # share the processor
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
-    passed_on = False
+    forwarded = False
     try:
         while running or (waiting and not received):
             while waiting and len(running) < jobs and not received:
@@ -105,10 +119,10 @@ def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, recipe: di
                         waiting.pop(seed), stdout=log, stderr=log, env=environment, start_new_session=True
                     )
                 print(f"seed {seed:>3} | started; its output is in {folder / f'seed-{seed}.log'}", flush=True)
-            if received and not passed_on:
+            if received and not forwarded:
                 for process in running.values():
                     process.send_signal(received[0])
-                passed_on = True
+                forwarded = True
             time.sleep(0.2)
             for seed in list(running):
                 code = running[seed].poll()
@@ -123,15 +137,15 @@ def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, recipe: di
         for number, old in before.items():
             signal.signal(number, old)
     if received:
-        print(f"stopped and saved; go on with: statewise train --resume {folder}", file=sys.stderr)
+        print(f"stopped and saved; continue with: statewise train --resume {folder}", file=sys.stderr)
         return 128 + received[0]
     if failed:
-        print(f"failed: seeds {failed}; go on with: statewise train --resume {folder}", file=sys.stderr)
+        print(f"failed: seeds {failed}; continue with: statewise train --resume {folder}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def _show(folder: Path, seed: int, seen: int, recipe: dict[str, Any]) -> int:
-    """Prints the evaluation and end records that are new since `seen`; returns how many there are now."""
+    """Prints evaluation and end records after the first `seen` records; returns their new number."""
     run = Run(folder / f"seed-{seed}")
     records = run.metrics()
     for record in records[seen:]:
@@ -142,5 +156,9 @@ def _show(folder: Path, seed: int, seen: int, recipe: dict[str, Any]) -> int:
 
 def members(folder: Path) -> list[Path]:
     """The run directories in a group, by seed."""
-    seeds = json.loads((folder / "seeds.json").read_text())["seeds"]
-    return [folder / f"seed-{seed}" for seed in seeds]
+    return [folder / f"seed-{seed}" for seed in _seeds(folder)]
+
+
+def _seeds(folder: Path) -> list[int]:
+    seeds: list[int] = read_json(folder / "seeds.json", {"seeds": [COUNT]})["seeds"]
+    return seeds

@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
 
 if TYPE_CHECKING:
     from statewise.launch import Listener
+    from statewise.tables import Table
 
-DESCRIPTION = """Trains a run from a recipe, or goes on with one.
+DESCRIPTION = """Trains a run from a recipe, or resumes one.
 
-  statewise train path-star-small --objective next_latent --objective.horizon 2 --seed 1 --out runs/nl-1
+  statewise train path-star-small --objective next_latent --out runs/nl-1
   statewise train --config my.yaml --trainer.steps 2000 --out runs/x
   statewise train --resume runs/nl-1
   statewise train path-star-small --seeds 1-5 --jobs 2 --out runs/nl
 
-Every field of the recipe can be set as a dotted flag; `statewise train RECIPE --help` shows them all."""
+Dotted flags set the fields of the recipe; `statewise train RECIPE --help` explains them."""
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = _parser()
     options, flags = parser.split(words)
     if options.help:
@@ -35,14 +36,16 @@ def run(words: list[str]) -> int:
     if options.resume is not None:
         return _resume(options, flags)
     text, source = _recipe(options)
-    from statewise.experiment import read_recipe
+    if not options.print_config:
+        if options.out is None:
+            raise ValueError("--out is missing: the directory of the new run")
+        _begin(f"{source} into {options.out}")
+    from statewise.building import read_recipe
 
     recipe = read_recipe(text, flags, source)
     if options.print_config:
         print(yaml.safe_dump(recipe.as_dict(), sort_keys=False), end="")
         return 0
-    if options.out is None:
-        raise ValueError("--out is missing: the directory of the new run")
     if options.seeds is not None:
         from statewise.cli import seeds
 
@@ -56,23 +59,31 @@ def run(words: list[str]) -> int:
                     options.out)  # fmt: skip
 
 
+def _begin(what: str) -> None:
+    """Prints the first line before the slow imports."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"{what}: loading PyTorch", flush=True)
+
+
 def _parser() -> Parser:
     parser = Parser("train", DESCRIPTION, add_help=False)
     parser.add_argument("recipe", nargs="?", help="name of a recipe; `statewise list` shows them")
-    parser.add_argument("--config", metavar="FILE", help="a recipe of your own, as YAML")
-    parser.add_argument("--out", metavar="DIR", help="directory of the new run")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
-    parser.add_argument("--resume", metavar="DIR", help="go on with the run (or the runs of several seeds) in DIR")
-    parser.add_argument("--checkpoint", default="last", help="with --resume: the step to go on from (default: last)")
-    parser.add_argument("--seeds", metavar="1-5", help="a run for each seed: a range, or numbers with commas")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="with --seeds: runs at a time (default 1)")
-    parser.add_argument("--print_config", action="store_true", help="print the resolved recipe and stop")
-    parser.add_argument("-h", "--help", action="store_true", help="show this; with a recipe, its fields too")
+    parser.add_argument("--config", metavar="FILE", help="a YAML recipe, or a run to repeat")
+    parser.add_argument("--out", metavar="DIR", help="new run directory")
+    parser.add_overwrite("replace the run in --out")
+    parser.add_argument("--resume", metavar="DIR", help="continue the run, or the runs of several seeds, in DIR")
+    parser.add_argument("--checkpoint", default="last", help="with --resume: the step to continue from (default: last)")
+    parser.add_argument("--seeds", metavar="1-5", help="one run per seed: a range, or numbers with commas")
+    parser.add_argument(
+        "--jobs", type=at_least(1), default=1, metavar="N", help="with --seeds: parallel runs (default 1)"
+    )
+    parser.add_argument("--print_config", action="store_true", help="print the resolved recipe and exit")
+    parser.add_argument("-h", "--help", action="store_true", help="show this help; with a recipe, also its fields")
     return parser
 
 
-def _recipe(options: argparse.Namespace) -> tuple[str, str]:
-    """The recipe's YAML and where it came from."""
+def _recipe(options: argparse.Namespace) -> tuple[str | bytes, str]:
+    """The recipe's YAML and its source."""
     from statewise.recipes import recipe_names, recipe_text
 
     if (options.recipe is None) == (options.config is None):
@@ -81,41 +92,50 @@ def _recipe(options: argparse.Namespace) -> tuple[str, str]:
         )
     if options.config is None:
         return recipe_text(options.recipe), f"recipe {options.recipe}"
-    return Path(options.config).read_text(), options.config
+    path = Path(options.config)
+    if path.is_dir():
+        from statewise.run import Run
+
+        return yaml.safe_dump(Run.open(path).recipe(), sort_keys=False), options.config
+    return path.read_bytes(), options.config
 
 
 def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     others = (options.recipe, options.config, options.out, options.seeds, options.overwrite, options.print_config)
     if any(others) or flags:
-        raise ValueError("--resume goes on with a run exactly as it is: no recipe, no --out and no fields beside it")
+        raise ValueError("--resume continues a run unchanged: give no recipe, --out or fields with it")
     from statewise.cli import seeds
 
     folder = Path(options.resume)
     if seeds.is_group(folder):
         if options.checkpoint != "last":
-            raise ValueError(f"--checkpoint goes with one run: resume that one by itself, {folder}/seed-...")
+            raise ValueError(f"--checkpoint needs a single run: resume {folder}/seed-... by itself")
         return seeds.resume(folder, options.jobs)
+    _begin(f"resuming {folder}")
     from statewise.launch import resume
 
     return _watched(lambda listener: resume(folder, checkpoint=options.checkpoint, listener=listener), folder)
 
 
 def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
-    """Runs `work(listener)` with a display; says how to go on if it was told to stop."""
+    """Runs `work(listener)` with a display; says how to resume if a signal stopped it."""
     from statewise.cli.progress import Display
     from statewise.launch import Listener
 
     with Display() as display:
-        listener = Listener(display.begin, display.note, display.record, display.step, display.report)
+        listener = Listener(
+            begin=display.begin, note=display.note, baselines=display.baselines, record=display.record,
+            step=display.step, report=display.report,
+        )  # fmt: skip
         outcome = work(listener)
-    if os.environ.get("LOCAL_RANK", "0") != "0":  # the other processes of a distributed run keep quiet
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # only the first process prints
         return 0
     if outcome is None:
         print(f"{folder} is complete: nothing to resume")
         return 0
     if outcome.signal is not None:
         print(
-            f"stopped at step {outcome.step} and saved; go on with: statewise train --resume {folder}", file=sys.stderr
+            f"stopped at step {outcome.step}, saved; continue with: statewise train --resume {folder}", file=sys.stderr
         )
         return 128 + int(outcome.signal)
     return 0
@@ -125,10 +145,14 @@ def _help(parser: Parser, options: argparse.Namespace, flags: list[str]) -> int:
     parser.print_help()
     if options.recipe is None and options.config is None:
         return 0
-    from statewise.config import field_help, read_yaml
-    from statewise.experiment import TABLES
+    from statewise.backbones import BACKBONES
+    from statewise.config import field_help
+    from statewise.objectives import OBJECTIVES
+    from statewise.recipes import recipe_fields
+    from statewise.tasks import TASKS
 
+    tables: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
     text, source = _recipe(options)
     print("\nfields of this recipe, with its values:")
-    print(field_help(read_yaml(text, source), flags, TABLES, source))
+    print(field_help(recipe_fields(text, source), flags, lambda kind, name: tables[kind].target(name), source))
     return 0

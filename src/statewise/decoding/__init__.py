@@ -1,16 +1,25 @@
 """Decoders: prompts to completions, through a predictor."""
 
-from statewise.config import Table
+from __future__ import annotations
 
-DECODERS = Table(
+from typing import TYPE_CHECKING
+
+from statewise.tables import Table
+
+if TYPE_CHECKING:
+    from statewise.decoding.base import Decoder
+
+DECODERS: Table[Decoder] = Table(
     "decoder",
+    "decoders",
+    "statewise.decoding.base:Decoder",
     {
         "greedy": ("statewise.decoding.sample:Greedy", "the most likely token at every step"),
         "sample": ("statewise.decoding.sample:Sample", "draws by temperature, top-k and top-p"),
         "beam": ("statewise.decoding.beam:Beam", "beam search: ranked by log-probability"),
         "goal_search": (
             "statewise.decoding.goal_search:GoalSearch",
-            "many roll-outs, ranked by how well they lead to a goal or end (belief_state)",
+            "many roll-outs, ranked by how well they lead to a goal or end",
         ),
     },
 )

@@ -1,184 +1,97 @@
-"""How a trained model is asked: the predictor, the powers it may have beyond that, and the decoder.
-
-A decoder is handed a predictor and sees no network. Powers that only some models have are types of
-their own, so that a decoder can say which models it needs instead of trying.
-"""
+"""What a decoder is asked for, and what it is: prompts to completions, through a predictor. It sees no network."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from statewise.types import Batch, Carried, Completion, Hidden
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from statewise.decoding.predictor import Predictor
+from statewise.types import Completion
 
 
-class Predictor(ABC):
-    """Predicts the next token of B sequences at once, read so far by a cursor that only it understands."""
+@dataclass(frozen=True)
+class Request:
+    """What a decoder is asked for: completions of prompts, which may differ in length.
 
-    vocabulary: int
-    """Number V of token ids."""
-    context: int
-    """Longest sequence it can read."""
-    reads_answers: bool = True
-    """Whether the tokens of an answer bear on those after them; False: the prompt alone decides all of them."""
-
-    @abstractmethod
-    def start(self, prompts: Tensor) -> tuple[Any, Tensor]:
-        """Reads `prompts` (B, T), T >= 1. Returns a cursor and the next token's logits (B, V)."""
-
-    @abstractmethod
-    def extend(self, cursor: Any, tokens: Tensor) -> Tensor:
-        """Reads `tokens` (B, n) behind what the cursor has read. Returns logits (B, n, V) after each."""
-
-    @abstractmethod
-    def rewind(self, cursor: Any, positions: int) -> None:
-        """Forgets the last `positions` tokens. It can come back to where `hold` was called; further than that a model
-        that does not keep all that it read may raise `ValueError`."""
-
-    def hold(self, cursor: Any) -> None:  # noqa: B027 -- most predictors keep everything anyway
-        """Says that `rewind` may come back to here, however much is read until then."""
-
-    @abstractmethod
-    def reorder(self, cursor: Any, rows: Tensor) -> None:
-        """Row b becomes what row `rows[b]` was; `rows` (B',) int64."""
-
-    @abstractmethod
-    def states(self, batch: Batch) -> Hidden:
-        """Belief states of every position, (B, T, D)."""
-
-    @abstractmethod
-    def logits(self, batch: Batch) -> Tensor:
-        """(B, T, V): the next token's logits after every position, teacher-forced."""
-
-
-class Drafter(ABC):
-    """A predictor that can guess several tokens ahead without running its backbone."""
-
-    @abstractmethod
-    def draft(self, cursor: Any, token: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Guesses what follows `token` (B,), which itself comes next after what the cursor has read.
-
-        Returns the most likely tokens (B, steps) and the logits they were taken from (B, steps, V).
-        """
-
-
-class FutureReader(ABC):
-    """A predictor whose belief states tell the whole future by themselves: the past is not read again."""
-
-    @abstractmethod
-    def future(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """(M,): log-probability that the tokens (M, n), n >= 1, follow the prefixes whose states are (M, D)."""
-
-
-class Traced(NamedTuple):
-    """A forward pass whose every use of parameters can be followed."""
-
-    losses: Tensor
-    """(B,) nats of one token of each row, with their graph."""
-    uses: Sequence[Any]
-    """Each has `output` (B, S, T, d), or (B, T, d) where a place is one slot, and `weight`, broadcastable to it: the
-    norm over d of (gradient at the output) * weight is that of the gradient of the parameters as used there."""
-
-
-class Traceable(ABC):
-    """A predictor that can tell by which uses of its parameters a loss came about."""
-
-    @property
-    @abstractmethod
-    def slots(self) -> tuple[str, ...]:
-        """What a place is made of: the input alone, or the input and the slot that predicts."""
-
-    @abstractmethod
-    def trace(self, tokens: Tensor, places: Tensor, source: int = 0) -> Traced:
-        """Reads `tokens` (B, T) and predicts, with gradients, the token behind place `places[b]` of each row b;
-        `places` (B,), each below T - 1. The rows do not differ before `source`; what is there is read once, without
-        gradients: the uses are those of the places from `source` on. The vocabulary head is no use."""
-
-
-class StateLimiter(ABC):
-    """A predictor of which there is one that forgets."""
-
-    @abstractmethod
-    def limited(self, places: int) -> Predictor:
-        """The same model, whose kept keys are read for the last `places` places only, the query's own included."""
-
-
-class Carrier(ABC):
-    """A predictor whose model carries a state from chunk to chunk of what it reads.
-
-    `Hidden.state` is D wide, and behind that come the slots that the position read, `slot_count` times D.
+    Raises `ValueError` if a prompt or the goal is empty, or if `limit` is not positive.
     """
 
-    chunk: int
-    """Tokens of a chunk."""
-    slot_count: int
-    """Slots S of the state."""
+    prompts: Sequence[np.ndarray] | np.ndarray
+    """(T_b,) int64 tokens of each of B prompts, or (B, T)."""
+    limit: int
+    """Most tokens of a completion."""
+    end: int | None = None
+    """The token that ends a completion, if there is one; a completion holds it."""
+    goal: np.ndarray | None = None
+    """(G,) tokens that shall follow the completion. They are not part of it, and it is then exact."""
+    exact: bool = False
+    """Whether completions have exactly `limit` tokens, or as many as fit, with `end` no choice."""
+    rows: Sequence[int] | None = None
+    """A number for each prompt, by which its draws are told from those of others; None: 0 .. B - 1. With the same
+    number it draws the same, whatever it is decoded beside."""
 
-    @abstractmethod
-    def under(self, protocol: Carried, warmup: int) -> Predictor:
-        """The same model, asked under another protocol: `carried`, the state comes from the chunks before; `fresh`,
-        each chunk begins anew; `same-chunk`, so too, but passes `warmup` times over a chunk before it predicts it: it
-        then sees what it is to predict."""
+    def __post_init__(self) -> None:
+        if any(len(prompt) == 0 for prompt in self.prompts):
+            raise ValueError("the prompt is empty: it needs at least one symbol")
+        if self.goal is not None and len(self.goal) == 0:
+            raise ValueError("the goal is empty: give at least one symbol, or leave --goal away")
+        if self.limit < 1:
+            raise ValueError(f"limit must be at least 1, not {self.limit}")
 
-    @abstractmethod
-    def keep(self, cursor: Any) -> dict[str, Tensor]:
-        """What the cursor knows, to go on from later: tensors by name."""
+    @property
+    def stop(self) -> int | None:
+        """The token behind which a completion ends; None: only its length ends it."""
+        return None if self.exact or self.goal is not None else self.end
 
-    @abstractmethod
-    def resume(self, kept: Mapping[str, Tensor]) -> Any:
-        """A cursor that stands where the kept one stood. Raises `ValueError` for one of another shape of model."""
+    @property
+    def banned(self) -> int | None:
+        """The token that is no choice."""
+        return self.end if self.exact or self.goal is not None else None
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """(B,) int64: see `rows`."""
+        return np.arange(len(self.prompts)) if self.rows is None else np.asarray(self.rows, np.int64)
 
-class GoalScorer(ABC):
-    """A predictor that knows how to head for a goal, and how well a sequence leads to it."""
+    def single(self, row: int) -> Request:
+        """The same for one of its prompts."""
+        return replace(self, prompts=[self.prompts[row]], rows=[int(self.numbers[row])])
 
-    predicts_previous: bool = True
-    """Whether `score_ending` can be asked for the previous-token head."""
+    def limits(self, context: int) -> np.ndarray:
+        """(B,) tokens that may be generated for each prompt: `limit`, or what prompt and goal leave of the context.
+        Raises `ValueError` if that is nothing."""
+        lengths, G = np.array([len(prompt) for prompt in self.prompts]), 0 if self.goal is None else len(self.goal)
+        longest = int(lengths.max(initial=0))
+        if context <= longest:
+            raise ValueError(f"the prompt has {longest} tokens, and the model's context is {context}")
+        if context <= longest + G:
+            raise ValueError(
+                f"a goal of {G} tokens behind a prompt of {longest} leaves no room in the context of {context}"
+            )
+        return np.minimum(self.limit, context - lengths - G)
 
-    @abstractmethod
-    def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[Any, Tensor]:
-        """`Predictor.start`, with every prediction of the cursor made in the knowledge that the sequence will end
-        in `goal` (G,); with G = 0 it is `Predictor.start`."""
-
-    @abstractmethod
-    def score_goal(self, cursor: Any, goal: Tensor) -> Tensor:
-        """(B,): log-likelihood of `goal` (G,), G >= 1, right behind what the cursor has read, each of its tokens
-        predicted from those before and those after it (BST, equation 7). The cursor stays where it was."""
-
-    @abstractmethod
-    def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
-        """(B,): log-likelihood of the last `count` tokens of `sequences` (B, T), each predicted from those before
-        and those after it by the previous-token head (BST, equation 8) or by the next-token head."""
-
-
-def goal_scorer(predictor: Predictor) -> GoalScorer:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, GoalScorer):
-        raise ValueError(
-            "this model cannot head for a goal or score one: of the objectives, belief_state can, if its backward is on"
-        )
-    return predictor
-
-
-class SuffixEncoder(ABC):
-    """A predictor that also keeps beliefs of what is still to come, read from the end backwards."""
-
-    @abstractmethod
-    def suffix_states(self, batch: Batch) -> Tensor:
-        """(B, T, D): belief of the suffix that begins at each position; without meaning on padding."""
+    def padded(self) -> tuple[np.ndarray, np.ndarray]:
+        """(B, T) prompts, right-padded with 0, and (B,) their lengths."""
+        lengths = np.array([len(prompt) for prompt in self.prompts], np.int64)
+        tokens = np.zeros((len(self.prompts), int(lengths.max(initial=0))), np.int64)
+        for row, prompt in enumerate(self.prompts):
+            tokens[row, : len(prompt)] = prompt
+        return tokens, lengths
 
 
-def suffix_encoder(predictor: Predictor) -> SuffixEncoder:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
-    if not isinstance(predictor, SuffixEncoder):
-        raise ValueError("this model has no beliefs of suffixes: of the objectives, belief_state has them")
-    return predictor
+class Step(NamedTuple):
+    """What one step of decoding adds to the completions."""
+
+    tokens: np.ndarray
+    """(B, m) int64 tokens of each row in order, -1 behind its last new one."""
+    log_probabilities: np.ndarray
+    """(B, m) natural logs of the probabilities that the model gave to them; 0 where there is none."""
+    drafted: np.ndarray
+    """(B,) how many of them were drafted and accepted, rather than chosen from the model's own distribution."""
 
 
 class Decoder(ABC):
@@ -187,72 +100,42 @@ class Decoder(ABC):
     Config: ClassVar[type]
     """Dataclass of its fields."""
 
-    config: Any
-    """What it was built with."""
+    def __init__(self, config: Any) -> None:
+        self.config = config
 
     @abstractmethod
-    def decode(
-        self,
-        predictor: Predictor,
-        prompts: np.ndarray,
-        *,
-        limit: int,
-        end: int | None,
-        goal: np.ndarray | None = None,
-        exact: bool = False,
-    ) -> list[Completion]:
-        """Completes `prompts` (B, T), all of one length, by at most `limit` tokens, or up to the token `end`.
+    def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
+        """The completions, as they come about. Raises `ValueError` if a prompt leaves no room in the context, if the
+        predictor lacks a power that this decoder needs, or if there is a goal and the predictor can predict towards
+        none."""
 
-        `exact`: by exactly `limit` tokens, with `end` no choice. `goal` (G,) are tokens that shall follow the
-        completion; they are not part of it, and it is then exact. Raises `ValueError` if the
-        predictor lacks a power that this decoder needs, or if a goal is given to one that cannot head for it.
-        """
+    def decode(self, predictor: Predictor, request: Request) -> list[Completion]:
+        """A completion for each prompt; raises as `steps`."""
+        tokens: list[list[int]] = [[] for _ in request.prompts]
+        totals = np.zeros(len(tokens))
+        for step in self.steps(predictor, request):
+            totals += step.log_probabilities.sum(1)
+            for row, new in zip(tokens, step.tokens.tolist()):
+                row += [token for token in new if token >= 0]
+        return [Completion(np.array(row, np.int64), float(total)) for row, total in zip(tokens, totals)]
 
 
 class Search(Decoder):
     """A decoder that finds several completions of a prompt and ranks them."""
 
     @abstractmethod
-    def search(
-        self,
-        predictor: Predictor,
-        prompt: np.ndarray,
-        *,
-        limit: int,
-        end: int | None,
-        goal: np.ndarray | None = None,
-        exact: bool = False,
-    ) -> list[Completion]:
-        """The candidates for one `prompt` (T,), with their scores, best first; else as `decode`."""
+    def search(self, predictor: Predictor, request: Request) -> list[Completion]:
+        """The candidates for the one prompt of `request`, with their scores, best first; raises as `steps`."""
 
-    def decode(
-        self,
-        predictor: Predictor,
-        prompts: np.ndarray,
-        *,
-        limit: int,
-        end: int | None,
-        goal: np.ndarray | None = None,
-        exact: bool = False,
-    ) -> list[Completion]:
+    def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
+        """The best candidate of one prompt after the other, each as a whole."""
+        for row in range(len(request.prompts)):
+            best = self.search(predictor, request.single(row))[0]
+            tokens = np.full((len(request.prompts), len(best.tokens)), -1, np.int64)
+            gained = np.zeros(tokens.shape)
+            tokens[row], gained[row, :1] = best.tokens, best.log_probability
+            yield Step(tokens, gained, np.zeros(len(tokens), np.int64))
+
+    def decode(self, predictor: Predictor, request: Request) -> list[Completion]:
         """The best candidate for each prompt."""
-        return [self.search(predictor, prompt, limit=limit, end=end, goal=goal, exact=exact)[0] for prompt in prompts]
-
-
-def room_for(prompts: np.ndarray, limit: int, context: int, goal: np.ndarray | None = None) -> int:
-    """How many tokens may be generated: `limit`, or what prompt (..., T) and goal (G,) leave of the context.
-
-    Raises `ValueError` if that is nothing, if a prompt or the goal is empty, or if `limit` is not positive.
-    """
-    T, G = prompts.shape[-1], 0 if goal is None else len(goal)
-    if T == 0:
-        raise ValueError("the prompt is empty: it needs at least one symbol")
-    if goal is not None and G == 0:
-        raise ValueError("the goal is empty: give at least one symbol, or leave --goal away")
-    if context <= T:
-        raise ValueError(f"the prompt has {T} tokens, and the model's context is {context}")
-    if context <= T + G:
-        raise ValueError(f"a goal of {G} tokens behind a prompt of {T} leaves no room in the context of {context}")
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
-    return min(limit, context - T - G)
+        return [self.search(predictor, request.single(row))[0] for row in range(len(request.prompts))]

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from statewise.decoding.base import Predictor, Search, room_for
+from statewise.bounds import bounded
+from statewise.decoding.base import Request, Search
 from statewise.decoding.continuations import Continuations, choices, highest
+from statewise.decoding.predictor import Predictor
 from statewise.types import Completion
 
 
@@ -20,8 +22,7 @@ class BeamConfig:
     """Sequences that are kept at every step."""
 
     def __post_init__(self) -> None:
-        if self.beams < 1:
-            raise ValueError(f"beams must be at least 1, not {self.beams}")
+        bounded(self, "beams", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,11 @@ class Beam(Search):
         self.config = config
 
     @torch.no_grad()
-    def search(
-        self,
-        predictor: Predictor,
-        prompt: np.ndarray,
-        *,
-        limit: int,
-        end: int | None,
-        goal: np.ndarray | None = None,
-        exact: bool = False,
-    ) -> list[Completion]:
-        """See `Search.search`. With a goal the predictor must be a `GoalScorer`; raises `ValueError` if not, if the
-        prompt or the goal is empty or leaves no room, or if `limit` is not positive."""
-        limit = room_for(prompt, limit, predictor.context, goal)
-        stop, banned = (None, end) if exact or goal is not None else (end, None)
-        rows = Continuations(predictor, prompt, goal)
+    def search(self, predictor: Predictor, request: Request) -> list[Completion]:
+        """See `Search.search`. With a goal the predictor must be a `GoalScorer`."""
+        (limit,) = request.limits(predictor.context).tolist()
+        stop, banned = request.stop, request.banned
+        rows = Continuations(predictor, request)
         logits = rows.first
         kept = live = [Path((), 0.0, 0)]
         for _ in range(limit):

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.decoding.base import Predictor, goal_scorer
+from statewise.decoding.base import Request
+from statewise.decoding.predictor import Predictor, goal_scorer
 
 
 class Continuations:
-    """A cursor behind a prompt (T,), with a row for each continuation that is being read.
+    """A cursor behind the one prompt of a request, with a row for each continuation that is being read.
 
-    With a goal (G,) its predictions head for it; raises `ValueError` if the predictor cannot.
+    With a goal its predictions are made towards it; raises `ValueError` if the predictor cannot.
     """
 
-    def __init__(self, predictor: Predictor, prompt: np.ndarray, goal: np.ndarray | None) -> None:
+    def __init__(self, predictor: Predictor, request: Request) -> None:
         self.predictor = predictor
+        (prompt,) = request.prompts
         prompts = torch.from_numpy(prompt)[None]
-        if goal is None:
+        if request.goal is None:
             self.cursor, self.first = predictor.start(prompts)
         else:
-            self.cursor, self.first = goal_scorer(predictor).start_towards(prompts, torch.from_numpy(goal))
+            self.cursor, self.first = goal_scorer(predictor).start_with_goal(prompts, torch.from_numpy(request.goal))
         predictor.hold(self.cursor)  # rows go back as far as to the prompt
         self.tokens = torch.zeros(1, 0, dtype=torch.int64, device=self.first.device)
         """(B, n) what each row has read behind the prompt."""

@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.decoding.base import GoalScorer, Predictor, Search, goal_scorer, room_for
+from statewise.bounds import bounded
+from statewise.decoding.base import Request, Search
 from statewise.decoding.beam import Beam, BeamConfig
 from statewise.decoding.continuations import Continuations, choices, highest
+from statewise.decoding.predictor import GoalScorer, Predictor, goal_scorer
 from statewise.types import Completion
 
 
@@ -38,9 +40,7 @@ class GoalSearchConfig:
     """Candidates that are run at a time. Decides speed and memory, not the result."""
 
     def __post_init__(self) -> None:
-        for name in ("rollouts", "scored_tokens", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        bounded(self, "rollouts", "scored_tokens", "batch", at_least=1)
 
 
 class Branch(NamedTuple):
@@ -89,20 +89,12 @@ class GoalSearch(Search):
         self.config = config
 
     @torch.no_grad()
-    def search(
-        self,
-        predictor: Predictor,
-        prompt: np.ndarray,
-        *,
-        limit: int,
-        end: int | None,
-        goal: np.ndarray | None = None,
-        exact: bool = False,
-    ) -> list[Completion]:
+    def search(self, predictor: Predictor, request: Request) -> list[Completion]:
         """See `Search.search`. Of equal scores the one found first comes first; there are fewer than `rollouts` where
-        there are no more sequences. Raises `ValueError` if the predictor is no `GoalScorer`, if the prompt or the goal
-        is empty or leaves no room, if `limit` is not positive, or if the score needs a goal or cannot use one."""
-        limit = room_for(prompt, limit, predictor.context, goal)
+        there are no more sequences. Raises `ValueError` if the predictor is no `GoalScorer`, if the prompt leaves no
+        room, or if the score needs a goal or cannot use one."""
+        request.limits(predictor.context)  # a prompt without room is told of first
+        (prompt,), goal = request.prompts, request.goal
         scorer = goal_scorer(predictor)
         if self.config.score == "goal" and goal is None:
             raise ValueError("score goal needs a goal: give one with --goal, or score by previous or next")
@@ -112,11 +104,11 @@ class GoalSearch(Search):
             raise ValueError("this model was trained without previous tokens, which are to judge: add --score next")
         if self.config.candidates_from == "beam":
             beam = Beam(BeamConfig(self.config.rollouts))
-            found = beam.search(predictor, prompt, limit=limit, end=end, goal=goal, exact=exact)
+            found = beam.search(predictor, request)
         else:
-            found = self._roll_outs(predictor, prompt, limit, end, goal, exact)
+            found = self._roll_outs(predictor, request)
         if goal is not None:
-            scores = self._goal_scores(predictor, scorer, prompt, goal, found)
+            scores = self._goal_scores(predictor, scorer, request, goal, found)
         else:
             scores = self._ending_scores(scorer, prompt, found)
         scored = [dataclasses.replace(completion, score=score) for completion, score in zip(found, scores)]
@@ -124,15 +116,7 @@ class GoalSearch(Search):
 
     # Candidates
 
-    def _roll_outs(
-        self,
-        predictor: Predictor,
-        prompt: np.ndarray,
-        limit: int,
-        end: int | None,
-        goal: np.ndarray | None,
-        exact: bool,
-    ) -> list[Completion]:
+    def _roll_outs(self, predictor: Predictor, request: Request) -> list[Completion]:
         """The candidates, in the order in which Algorithm 1 finds them.
 
         A roll-out depends on nothing but its start. So the best branches of the queue are run together, ahead of time,
@@ -140,8 +124,8 @@ class GoalSearch(Search):
         many branches as there are roll-outs to come can ever be taken: the queue is a sorted list of that length.
         """
         count = self.config.rollouts
-        stop, banned = (None, end) if exact or goal is not None else (end, None)
-        runner = Runner(Continuations(predictor, prompt, goal), limit, stop, banned)
+        (limit,) = request.limits(predictor.context).tolist()
+        runner = Runner(Continuations(predictor, request), limit, request.stop, request.banned)
         taken = runner.run([RollOut([], [], [])], count)
         queue = branches(0, 0.0, taken[0])[: count - 1]
         ready: dict[Branch, RollOut] = {}
@@ -159,10 +143,10 @@ class GoalSearch(Search):
     # Scores
 
     def _goal_scores(
-        self, predictor: Predictor, scorer: GoalScorer, prompt: np.ndarray, goal: np.ndarray, found: list[Completion]
+        self, predictor: Predictor, scorer: GoalScorer, request: Request, goal: np.ndarray, found: list[Completion]
     ) -> list[float]:
         """Equation 7 of each."""
-        rows, scores = Continuations(predictor, prompt, goal), []
+        rows, scores = Continuations(predictor, request), []
         for first in range(0, len(found), self.config.batch):
             some = [completion.tokens for completion in found[first : first + self.config.batch]]
             rows.follow(torch.from_numpy(np.stack(some)))

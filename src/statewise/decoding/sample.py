@@ -3,68 +3,61 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.decoding.base import Decoder, Predictor, goal_scorer, room_for
-from statewise.types import Completion
+from statewise.bounds import bounded
+from statewise.decoding.base import Decoder, Request, Step
+from statewise.decoding.noise import gumbel
+from statewise.decoding.predictor import Predictor, goal_scorer
 
 
 class StepByStep(Decoder):
     """Reads the prompts once and then a token at a time, until every row has ended."""
 
     @abstractmethod
-    def choose(self, logits: Tensor) -> Tensor:
-        """(B, V) -> (B,) tokens."""
+    def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
+        """(B, V) -> (B,) tokens, for rows of such numbers that have generated so many tokens, (B,) each."""
 
     @torch.no_grad()
-    def decode(
-        self,
-        predictor: Predictor,
-        prompts: np.ndarray,
-        *,
-        limit: int,
-        end: int | None,
-        goal: np.ndarray | None = None,
-        exact: bool = False,
-    ) -> list[Completion]:
-        """See `Decoder.decode`. With a goal the predictor must be a `GoalScorer`. Raises `ValueError` if a prompt is
-        empty or leaves no room for an answer, or if `limit` is not positive."""
-        limit = room_for(prompts, limit, predictor.context, goal)
-        self.begin()
-        if goal is None:
-            cursor, logits = predictor.start(torch.from_numpy(prompts))
+    def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
+        """See `Decoder.steps`. With a goal the predictor must be a `GoalScorer`. Rows that have ended leave the pass
+        when they are half of it."""
+        limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
+        given = torch.from_numpy(prompts)
+        if request.goal is None:
+            cursor, logits = predictor.start(given, lengths)
         else:
-            cursor, logits = goal_scorer(predictor).start_towards(torch.from_numpy(prompts), torch.from_numpy(goal))
-        B = len(prompts)
-        chosen: list[Tensor] = []
-        scores = torch.zeros(B, device=logits.device)
-        ended = torch.zeros(B, dtype=torch.bool, device=logits.device)
-        lengths = torch.zeros(B, dtype=torch.int64, device=logits.device)
-        banned, end = (end, None) if exact or goal is not None else (None, end)
-        for place in range(limit):
-            token = self.choose(logits if banned is None else logits.index_fill(-1, torch.tensor(banned), -torch.inf))
-            gained = logits.log_softmax(-1).gather(1, token[:, None])[:, 0]
-            scores += torch.where(ended, 0.0, gained)
-            lengths += ~ended
-            chosen.append(token)
-            if end is not None:
-                ended |= token == end
-                if bool(ended.all()):
-                    break
-            if place + 1 < limit:
-                logits = predictor.extend(cursor, token[:, None])[:, -1]
-        tokens = torch.stack(chosen, 1).cpu().numpy()
-        return [
-            Completion(tokens[row, :length], score)
-            for row, (length, score) in enumerate(zip(lengths.tolist(), scores.tolist()))
-        ]
-
-    def begin(self) -> None:
-        """Called before each call's first choice."""
+            goal = torch.from_numpy(request.goal)
+            cursor, logits = goal_scorer(predictor).start_with_goal(given, goal, lengths)
+        B, banned = len(prompts), request.banned
+        rows = np.arange(B)  # of the pass
+        live = np.ones(B, bool)  # among them
+        for place in range(int(limits.max(initial=0))):
+            if banned is not None:
+                logits = logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
+            token = self.choose(logits, request.numbers[rows], np.full(len(rows), place))
+            gained = logits.log_softmax(-1).gather(1, token[:, None].to(logits.device))[:, 0]
+            chosen = token.cpu().numpy()
+            tokens, scores = np.full((B, 1), -1, np.int64), np.zeros((B, 1))
+            tokens[rows[live], 0], scores[rows[live], 0] = chosen[live], gained.double().cpu().numpy()[live]
+            yield Step(tokens, scores, np.zeros(B, np.int64))
+            live &= place + 1 < limits[rows]
+            if request.stop is not None:
+                live &= chosen != request.stop
+            if not live.any():
+                return
+            if 2 * live.sum() <= len(rows):
+                stay = np.flatnonzero(live)
+                predictor.reorder(cursor, torch.from_numpy(stay))
+                rows, live, token = rows[stay], live[stay], token[torch.from_numpy(stay).to(token.device)]
+            # Rows that have ended read on while they can: a pass is faster if all rows read as many tokens.
+            fits = lengths[rows] + place < predictor.context
+            logits = predictor.extend(cursor, token[:, None], None if fits.all() else fits.astype(np.int64))[:, -1]
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ class Greedy(StepByStep):
     def __init__(self, config: GreedyConfig) -> None:
         self.config = config
 
-    def choose(self, logits: Tensor) -> Tensor:
+    def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
         """See `StepByStep.choose`."""
         return logits.argmax(-1)
 
@@ -98,17 +91,14 @@ class SampleConfig:
     floor: float = 0.0
     """Tokens less probable than this are never drawn, but for the most likely one."""
     seed: int = 0
-    """Seed of the draws; the same call gives the same completions."""
+    """Seed of the draws; the same prompt in the same row gives the same completion, whatever else is in the batch."""
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be positive, not {self.temperature}; use --decoder greedy for 0")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], not {self.top_p}")
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"floor must lie in [0, 1), not {self.floor}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, not {self.top_k}")
+        bounded(self, "temperature", above=0, reason="use --decoder greedy for 0")
+        bounded(self, "top_p", above=0, at_most=1)
+        bounded(self, "floor", at_least=0, below=1)
+        bounded(self, "top_k", at_least=1)
+        bounded(self, "seed", at_least=0)
 
 
 class Sample(StepByStep):
@@ -118,22 +108,22 @@ class Sample(StepByStep):
 
     def __init__(self, config: SampleConfig) -> None:
         self.config = config
-        self.generator = torch.Generator()
 
-    def begin(self) -> None:
-        """Starts the draws over."""
-        self.generator.manual_seed(self.config.seed)
+    def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
+        """See `StepByStep.choose`. Draws happen on the host, so that a seed means the same everywhere."""
+        kept = self.cut(logits.cpu().double())
+        return (kept + gumbel(self.config.seed, rows, positions, kept.shape[1])).argmax(-1)
 
-    def choose(self, logits: Tensor) -> Tensor:
-        """See `StepByStep.choose`. Draws happen on the CPU, so that a seed means the same everywhere."""
-        logits = logits.cpu() / self.config.temperature
-        ordered, places = logits.sort(dim=-1, descending=True)
+    def cut(self, logits: Tensor) -> Tensor:
+        """(B, V) logits over the temperature, -inf for tokens that must not be drawn."""
+        config, logits = self.config, logits / self.config.temperature
+        if config.top_k is None and config.top_p == 1 and config.floor == 0:
+            return logits
+        ordered, places = logits.sort(dim=-1, descending=True, stable=True)
         weights = ordered.softmax(-1)
         # A token goes when those before it have the whole of top_p already; the first always stays.
-        kept = weights.cumsum(-1) - weights < self.config.top_p
-        kept[:, 1:] &= weights[:, 1:] >= self.config.floor
-        weights = torch.where(kept, weights, 0.0)
-        if self.config.top_k is not None:
-            weights[:, self.config.top_k :] = 0.0
-        drawn = torch.multinomial(weights, 1, generator=self.generator)
-        return places.gather(1, drawn)[:, 0].to(logits.device)
+        kept = weights.cumsum(-1) - weights < config.top_p
+        kept[:, 1:] &= weights[:, 1:] >= config.floor
+        if config.top_k is not None:
+            kept[:, config.top_k :] = False
+        return torch.full_like(logits, -torch.inf).scatter(-1, places, ordered.masked_fill(~kept, -torch.inf))

@@ -1,1 +1,1 @@
-"""Judging: a language model behind a server says which of two stories is better."""
+"""Judging: a language model on a server decides which of two stories is better."""

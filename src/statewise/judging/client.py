@@ -1,25 +1,24 @@
 """A judge behind the OpenAI-compatible chat protocol.
 
-By the `openai` package, not by hand: it waits as long as a busy server asks it to, backs off from errors,
-bounds both, and may be shared by threads.
+It uses the `openai` package, which honours `retry-after`, backs off from errors, bounds both and is thread-safe.
 """
 
 from __future__ import annotations
 
 from statewise.judging.protocol import Judge
 
-PASSING = (408, 409, 429)
-"""Answers that mean: try again later. So does every one from 500 on."""
+TRANSIENT = (408, 409, 429)
+"""HTTP status codes after which a request is retried, as it is from 500 on."""
 
 
 class ChatJudge(Judge):
     """A model at the base URL of a server, such as `http://localhost:8000/v1`."""
 
     def __init__(self, url: str, model: str, key: str | None, *, timeout: float, retries: int) -> None:
-        """`key` goes to the server as its bearer token; None for servers that want none. A request that took
-        `timeout` seconds, or that the server could not serve just then, is sent again up to `retries` times.
+        """`key` is the server's bearer token, None if it needs none. A request that exceeds `timeout` seconds or meets
+        a transient error is retried up to `retries` times.
 
-        Raises `ValueError` for a URL that is none, and if the extra is missing.
+        Raises `ValueError` for a malformed URL, and if the extra `judge` is missing.
         """
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"--url must begin with http:// or https://, not {url!r}")
@@ -34,25 +33,25 @@ class ChatJudge(Judge):
             api_key=key or "none",
             timeout=timeout,
             max_retries=retries,
-            # What the environment says of OpenAI accounts is no business of other servers.
+            # OpenAI accounts named in the environment must not reach other servers.
             default_headers={"OpenAI-Organization": openai.Omit(), "OpenAI-Project": openai.Omit()},
         )
 
     def ask(self, instructions: str, question: str) -> str:
         """See `Judge.ask`. Raises `ConnectionError` if the server cannot be reached or stays busy, and `ValueError` if
-        it refuses or does not speak the protocol."""
+        it refuses the request or answers in another protocol."""
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
         try:
             reply = self._client.chat.completions.create(model=self.model, messages=messages)
         except self._errors.APITimeoutError:
-            raise ConnectionError(f"{self.url} did not answer in time, {self.retries + 1} times in a row") from None
+            raise ConnectionError(f"{self.url} timed out {self.retries + 1} times") from None
         except self._errors.APIConnectionError as error:
             raise ConnectionError(f"{self.url} cannot be reached: {error.__cause__ or error}") from None
         except self._errors.APIStatusError as error:
             what = " ".join(str(error).split())[:300]
-            if error.status_code in PASSING or error.status_code >= 500:
+            if error.status_code in TRANSIENT or error.status_code >= 500:
                 wait = error.response.headers.get("retry-after")
-                later = f"; it asks to wait {wait} seconds" if wait else ""
+                later = f"; retry after {wait} seconds" if wait else ""
                 raise ConnectionError(f"{self.url} is still busy or broken after retries: {what}{later}") from None
             raise ValueError(f"{self.url} refuses: {what}") from None
         except self._errors.APIError as error:

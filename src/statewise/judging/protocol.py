@@ -1,6 +1,6 @@
-"""How stories are judged (Belief State Transformer, appendix D.2): each pair several times in both orders, nameless.
+"""The judging protocol (Belief State Transformer, appendix D.2): each pair several times, in both orders, anonymously.
 
-Every judgement is written down as soon as it is made, so that judging goes on where it was interrupted.
+Every judgement is saved at once, so that interrupted judging can be resumed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
+from statewise.json_files import COUNT, Maybe, Shape, one_of
 from statewise.judging.pairs import Pair
 from statewise.ledger import Ledger, Record
 
@@ -32,35 +33,36 @@ VERDICT = re.compile(r"[\W_]*verdict[\W_]*(?:story[\W_]*)?(1|2|equal)[\W_]*", fl
 
 Side = Literal["a", "b"]
 
-NEEDED = ("story", "first", "repeat", "verdict")
-"""What a judgement holds, besides the whole `answer`; the verdict is a, b, equal, or None for an unreadable one."""
+NEEDED: Shape = {"story": COUNT, "first": one_of("a", "b"), "repeat": COUNT,
+                 "verdict": Maybe(one_of("a", "b", "equal"))}  # fmt: skip
+"""Fields of a judgement besides the full `answer`; the verdict is a, b, equal, or None if it cannot be parsed."""
 
 
 class Judge(ABC):
-    """Whoever reads two stories; asked from several threads at once."""
+    """Compares two stories. Must be thread-safe."""
 
     @abstractmethod
     def ask(self, instructions: str, question: str) -> str:
-        """The whole answer, as text."""
+        """The full answer as text."""
 
 
 class Question(NamedTuple):
-    """One judgement to be made."""
+    """One judgement to request."""
 
     story: int
     """Number of the pair, from 1."""
     first: Side
-    """Whose story is shown first."""
+    """Side whose story is shown first."""
     repeat: int
     """From 1."""
 
     def text(self, pair: Pair) -> str:
-        """What the judge reads: nothing in it says where a story comes from."""
+        """The judge's input, which does not reveal the sides."""
         first, second = (pair.a, pair.b) if self.first == "a" else (pair.b, pair.a)
         return f"Story 1:\n\n{first.strip()}\n\nStory 2:\n\n{second.strip()}"
 
     def verdict(self, answer: str) -> str | None:
-        """`a`, `b` or `equal`; None if the answer's last line is no verdict."""
+        """`a`, `b` or `equal`; None if the last line of the answer is not a verdict."""
         lines = [line for line in answer.splitlines() if line.strip()]
         found = VERDICT.fullmatch(lines[-1]) if lines else None
         if found is None:
@@ -71,7 +73,7 @@ class Question(NamedTuple):
 
 
 def questions(stories: int, repeats: int) -> Iterator[Question]:
-    """All judgements of so many pairs, a pair after the other: both orders, `repeats` times."""
+    """All judgements of `stories` pairs, pair by pair: both orders, `repeats` times."""
     for story in range(1, stories + 1):
         for repeat in range(1, repeats + 1):
             for first in ("a", "b"):
@@ -79,7 +81,7 @@ def questions(stories: int, repeats: int) -> Iterator[Question]:
 
 
 def facts(model: str, checksums: dict[str, str], repeats: int) -> dict[str, Any]:
-    """What must be the same for a judging to go on."""
+    """Settings that must agree for judging to be resumed."""
     asked = hashlib.sha256(INSTRUCTIONS.encode()).hexdigest()
     return {"model": model, "files": checksums, "repeats": repeats, "instructions": asked}
 
@@ -87,15 +89,20 @@ def facts(model: str, checksums: dict[str, str], repeats: int) -> dict[str, Any]
 def judge(
     pairs: Sequence[Pair], reader: Judge, ledger: Ledger, *, repeats: int, jobs: int, made: Callable[[int], None]
 ) -> list[Record]:
-    """Asks for what the ledger does not hold yet, `jobs` requests at a time; returns all of its judgements.
+    """Requests the judgements that the ledger lacks, `jobs` at a time; returns all of them.
 
-    `made` is told after each how many there are. What the reader raises ends it: requests under way are waited for and
-    kept, and those that were not sent stay for another call.
+    `made` is called with the number of judgements after each. If the reader raises, pending answers are still saved,
+    unsent requests remain for another call, and the error is raised.
     """
+    wanted = list(questions(len(pairs), repeats))
     known = {Question(record["story"], record["first"], record["repeat"]) for record in ledger.records}
-    waiting = [question for question in questions(len(pairs), repeats) if question not in known]
+    strange = known.difference(wanted)
+    if strange or len(known) != len(ledger.records):
+        what = f"{min(strange)} is unexpected" if strange else "one occurs twice"
+        raise ValueError(f"{ledger.path}: not the judgements of these stories: {what}: choose another --out")
+    waiting = [question for question in wanted if question not in known]
 
-    failed = Event()  # set where it happens: the next request must not leave before this thread hears of it
+    failed = Event()  # set by the worker itself, so that no further request is sent before this thread is notified
 
     def answer(question: Question) -> Record | None:
         if failed.is_set():

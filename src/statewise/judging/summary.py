@@ -1,7 +1,7 @@
-"""What many judgements come to.
+"""Win rates from judgements.
 
-The unit is the story. Its judgements are no independent trials: they read the same two texts. So intervals
-count stories; the paper's 64% with [54%, 74%] is about what its 100 stories give; 600 trials would give [60%, 68%].
+Judgements of one story are not independent, since they are about the same two texts. So intervals count stories: the
+paper's 64% [54%, 74%] is about what its 100 stories give, while 600 independent trials would give [60%, 68%].
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from statewise.reporting.statistics import wilson
 def summarise(records: Sequence[Record], stories: int) -> dict[str, Any]:
     """Counts and win rates of `a`, as plain data.
 
-    `judgements`: how many said what; `unreadable` are answers without a verdict. `win_rate`: the mean over stories of
-    the share of their readable judgements that `a` won, `equal` being half a win, with a Wilson interval over stories.
-    `majority`: stories in which most decided judgements are for one side, and `a`'s share of those that are not tied.
-    `unjudged`: stories without a readable judgement. `first_shown`: share of decided judgements that are for the story
-    shown first, wherever it came from; far from 1/2, the judge looks at the place.
+    `judgements`: counts by verdict; `unreadable` are answers without one. `win_rate`: mean over stories of `a`'s share
+    of their readable judgements, an `equal` counting half, with a Wilson interval over stories. `majority`: stories by
+    the side that most decided judgements favour, and `a`'s share of those that are not tied. `unjudged`: stories
+    without a readable judgement. `first_shown`: share of decided judgements for the story shown first; far from 1/2,
+    the judge has a position bias.
     """
     verdicts = [record["verdict"] for record in records]
     judgements = {kind: verdicts.count(kind) for kind in ("a", "b", "equal")}
@@ -45,25 +45,25 @@ def summarise(records: Sequence[Record], stories: int) -> dict[str, Any]:
 
 
 def _rate(wins: float, trials: int) -> dict[str, Any] | None:
-    """None where there is nothing to take a share of."""
+    """None without trials."""
     if trials == 0:
         return None
     return {"value": wins / trials, "interval": list(wilson(wins / trials, trials)), "of": trials}
 
 
 def as_text(summary: dict[str, Any], a: str, b: str) -> str:
-    """The summary for a person."""
+    """The summary as text."""
     judgements, majority = summary["judgements"], summary["majority"]
     first = summary["first_shown"]
     lines = [
         f"{sum(judgements.values())} judgements of {summary['stories']} stories: {judgements['a']} for {a}, "
         f"{judgements['b']} for {b}, {judgements['equal']} equal, {judgements['unreadable']} unreadable",
-        f"win rate of {a}: {_rate_text(summary['win_rate'])}, equal being half a win",
+        f"win rate of {a}: {_rate_text(summary['win_rate'])}, equal counting half",
         f"by majority: {majority['a']} stories won, {majority['b']} lost, {majority['tie']} tied; "
         f"of those decided: {_rate_text(majority['win_rate'])}",
     ]
     if summary["unjudged"]:
-        lines.append(f"{summary['unjudged']} stories have no readable judgement and are in neither rate")
+        lines.append(f"{summary['unjudged']} stories have no readable judgement and are excluded from both rates")
     if first is not None:
         lines.append(f"the story shown first won {first:.0%} of decided judgements")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.nn.blockwise import attend_blockwise
-from statewise.nn.masks import as_bias, causal, causal_bias, causal_within_documents
+from statewise.nn.masks import Documents, as_bias, causal, causal_bias
 from statewise.nn.streams import INPUT, Reach
 
 WRITTEN_OUT_UP_TO = {torch.bfloat16: 512, torch.float32: 64}
@@ -24,20 +24,20 @@ def attend(
     value: Tensor,
     *,
     mask: Tensor | None = None,
-    documents: Tensor | None = None,
+    documents: Documents | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Scaled dot-product attention.
 
     `query` (B, H, Q, W); `key`, `value` (B, H, T, W) with T >= Q; `mask` boolean, broadcastable to
     (B, H, Q, T), True where attention is allowed, or None for causal attention whose last query sees
-    all keys, within `documents` (B, T) if they are given (then Q = T). Returns (B, H, Q, W).
+    all keys, within `documents` if they are given (then Q = T). Returns (B, H, Q, W).
     """
     if documents is not None:
         if query.device.type == "cpu" and not dropout:
             streams = (part[:, :, None] for part in (query, key, value))
             return attend_blockwise(*streams, streams=(INPUT,), reach=Reach(None, -1), documents=documents)[:, :, 0]
-        mask = causal_within_documents(documents)
+        mask = documents.mask()
     short = key.shape[-2] <= WRITTEN_OUT_UP_TO.get(query.dtype, 0)
     if short and query.device.type == "cpu" and torch.is_grad_enabled():
         return attend_written_out(query, key, value, mask=mask, dropout=dropout)

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from statewise.bounds import bounded
 from statewise.nn.attention import attend
 from statewise.nn.cache import KeyValueCache
+from statewise.nn.embedding import TokenEmbedding
+from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
 
 
@@ -38,11 +41,10 @@ class BlockConfig:
     """Dropout on attention weights and on both residual branches."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"backbone.{name} must be at least 1, not {getattr(self, name)}")
-        if not self.expansion > 0 or not 0 <= self.dropout < 1:
-            raise ValueError("backbone.expansion must be positive, and backbone.dropout in [0, 1)")
+        bounded(self, "width", "heads", prefix="backbone.", at_least=1)
+        bounded(self, "layers", prefix="backbone.", at_least=1, at_most=10_000)
+        bounded(self, "expansion", prefix="backbone.", above=0)
+        bounded(self, "dropout", prefix="backbone.", at_least=0, below=1)
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads: choose a multiple")
         if self.positions == "rope" and self.width // self.heads % 2:
@@ -54,14 +56,16 @@ class BlockConfig:
         return -(-round(self.width * self.expansion) // 8) * 8
 
 
-class Surroundings(NamedTuple):
+class BlockContext(NamedTuple):
     """What every block of one forward pass shares."""
 
     rotation: tuple[Tensor, Tensor] | None
     """What `rotary_angles` gives, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
-    documents: Tensor | None
-    """(B, T), as in `Batch`."""
-    cache: KeyValueCache | None
+    documents: Documents | None = None
+    """Those that share the rows; None: one a row."""
+    cache: KeyValueCache | None = None
+    mask: Tensor | None = None
+    """(B, 1, T, K) bool over what the cache returns; None: every key up to the query's own position is read."""
 
 
 def rotary_angles(positions: Tensor, head_width: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
@@ -90,23 +94,23 @@ class SelfAttention(nn.Module):
     def __init__(self, config: BlockConfig, layer: int) -> None:
         super().__init__()
         self.heads, self.layer, self.dropout = config.heads, layer, config.dropout
-        self.inward = nn.Linear(config.width, 3 * config.width, bias=config.bias)
-        self.outward = nn.Linear(config.width, config.width, bias=config.bias)
+        self.in_proj = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.out_proj = nn.Linear(config.width, config.width, bias=config.bias)
 
-    def forward(self, x: Tensor, around: Surroundings) -> Tensor:
+    def forward(self, x: Tensor, context: BlockContext) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         B, T, D = x.shape
         # One copy lays all heads out as the products want them; later ones would cost a copy each.
-        mixed = self.inward(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).contiguous()
+        mixed = self.in_proj(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).contiguous()
         pair, single = mixed.split((2, 1))
-        if around.rotation is not None:
-            pair = rotate(pair, around.rotation)
+        if context.rotation is not None:
+            pair = rotate(pair, context.rotation)
         (query, key), value = pair.unbind(), single[0]
-        if around.cache is not None:
-            key, value = around.cache.append(self.layer, key, value)
+        if context.cache is not None:
+            key, value = context.cache.append_keys(self.layer, key, value)
         dropout = self.dropout if self.training else 0.0
-        seen = attend(query, key, value, documents=around.documents, dropout=dropout)
-        return self.outward(seen.transpose(1, 2).reshape(B, T, D))
+        seen = attend(query, key, value, mask=context.mask, documents=context.documents, dropout=dropout)
+        return self.out_proj(seen.transpose(1, 2).reshape(B, T, D))
 
 
 class FeedForward(nn.Module):
@@ -116,16 +120,16 @@ class FeedForward(nn.Module):
         super().__init__()
         self.kind = config.mlp
         inner = 2 * config.hidden_width if config.mlp == "swiglu" else config.hidden_width
-        self.inward = nn.Linear(config.width, inner, bias=config.bias)
-        self.outward = nn.Linear(config.hidden_width, config.width, bias=config.bias)
+        self.in_proj = nn.Linear(config.width, inner, bias=config.bias)
+        self.out_proj = nn.Linear(config.hidden_width, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        x = self.inward(x)
+        x = self.in_proj(x)
         if self.kind == "swiglu":
             gate, x = x.chunk(2, dim=-1)
-            return self.outward(F.silu(gate) * x)
-        return self.outward(F.gelu(x) if self.kind == "gelu" else F.relu(x))
+            return self.out_proj(F.silu(gate) * x)
+        return self.out_proj(F.gelu(x) if self.kind == "gelu" else F.relu(x))
 
 
 class Block(nn.Module):
@@ -139,9 +143,9 @@ class Block(nn.Module):
         self.mlp = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, around: Surroundings) -> Tensor:
+    def forward(self, x: Tensor, context: BlockContext) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        x = x + self.dropout(self.attention(self.attention_norm(x), around))
+        x = x + self.dropout(self.attention(self.attention_norm(x), context))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
@@ -149,8 +153,8 @@ def init_weights(module: nn.Module, layers: int, std: float = 0.02) -> None:
     """Normal weights and zero biases; maps back into the residual stream start smaller by sqrt(2L) (GPT-2)."""
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
-            nn.init.normal_(part.weight, std=std / (2 * layers) ** 0.5 if name.endswith("outward") else std)
+            nn.init.normal_(part.weight, std=std / (2 * layers) ** 0.5 if name.endswith("out_proj") else std)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Embedding):
+        elif isinstance(part, nn.Embedding | TokenEmbedding) and part.weight is not None:  # None: a borrowed matrix
             nn.init.normal_(part.weight, std=std)

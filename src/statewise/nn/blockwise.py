@@ -8,11 +8,13 @@ backward. On a CPU this beats both a dense mask and the fused kernel (`benchmark
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from statewise.nn.masks import Documents
 from statewise.nn.streams import PREDICTION, Reach, may_read
 
 QUERIES = 128
@@ -44,26 +46,38 @@ def attend_blockwise(
     *,
     streams: tuple[int, ...],
     reach: Reach,
-    documents: Tensor | None = None,
+    documents: Documents | None = None,
     block: int | None = None,
 ) -> Tensor:
     """Attention of the queries of `streams` to the keys of all streams.
 
     `query` (B, H, S, T, W), a row of S for each of `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are inputs
-    alone; `documents` (B, T) as in `Batch`; `block` places of queries at a time. Returns (B, H, S, T, W). Every query
+    alone; `documents` that share the rows; `block` places of queries at a time. Returns (B, H, S, T, W). Every query
     must read some key.
     """
-    block = block or QUERIES // len(streams)
-    found: Tensor = _Blockwise.apply(query, key, value, streams, reach, documents, block)  # type: ignore[no-untyped-call]
+    shape = streams, key.shape[2], query.shape[3], reach, block or QUERIES // len(streams), query.dtype, query.device
+    if documents is None:
+        blocks = _causal_blocks(*shape)
+    else:
+        numbers = documents.numbers
+        blocks = documents.once(shape, lambda: list(_blocks(*shape, numbers)))
+    found: Tensor = _Blockwise.apply(query, key, value, blocks)  # type: ignore[no-untyped-call]
     return found
 
 
+@lru_cache(maxsize=32)
+def _causal_blocks(
+    streams: tuple[int, ...], key_streams: int, places: int, reach: Reach, block: int, dtype: torch.dtype,
+    device: torch.device,
+) -> list[_Block]:  # fmt: skip
+    return list(_blocks(streams, key_streams, places, reach, block, dtype, device, None))
+
+
 def _blocks(
-    streams: tuple[int, ...], key_streams: int, places: int, reach: Reach, documents: Tensor | None, block: int,
-    like: Tensor,
+    streams: tuple[int, ...], key_streams: int, places: int, reach: Reach, block: int, dtype: torch.dtype,
+    device: torch.device, documents: Tensor | None,
 ) -> Iterator[_Block]:  # fmt: skip
     """What each block of queries reads; masks only where not all keys of a part are read by all queries."""
-    device = like.device
     first = None  # [T] the earliest place of any row's document
     shared = False
     if documents is not None:
@@ -90,37 +104,33 @@ def _blocks(
             for part in (_Part(stream, low, cut), _Part(stream, cut, high)):
                 if part.start < part.end:
                     parts.append(part)
-                    biases.append(_bias(part, start, end, stream_of, reach, documents if shared else None, like))
+                    biases.append(_bias(part, start, end, stream_of, reach, documents if shared else None, dtype))
         yield _Block(start, end, parts, biases)
 
 
 def _bias(
-    part: _Part, start: int, end: int, streams: Tensor, reach: Reach, documents: Tensor | None, like: Tensor
+    part: _Part, start: int, end: int, streams: Tensor, reach: Reach, documents: Tensor | None, dtype: torch.dtype
 ) -> Tensor | None:
-    place = torch.arange(start, end, device=like.device)[:, None]
-    keys = torch.arange(part.start, part.end, device=like.device)
+    place = torch.arange(start, end, device=streams.device)[:, None]
+    keys = torch.arange(part.start, part.end, device=streams.device)
     allowed = may_read(streams, place, part.stream, keys, reach)  # [S, queries, keys]
     if documents is not None:
         same = documents[:, None, start:end, None] == documents[:, None, None, part.start : part.end]
         allowed = (allowed & same)[:, None]  # [B, 1, S, queries, keys]
     elif allowed.all():
         return None
-    return torch.zeros(allowed.shape, dtype=like.dtype, device=like.device).masked_fill_(~allowed, float("-inf"))
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
 
 
 class _Blockwise(torch.autograd.Function):
     """Softmax over the keys of all parts together; its gradient from the output and the log of the softmax's sum."""
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, streams: tuple[int, ...], reach: Reach,
-        documents: Tensor | None, block: int,
-    ) -> Tensor:  # fmt: skip
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[_Block]) -> Tensor:
         B, H, S, T, W = query.shape
         output = torch.empty_like(query)
         exact = torch.promote_types(query.dtype, torch.float32)
         log_sums = query.new_empty(B, H, S, T, dtype=exact)
-        blocks = list(_blocks(streams, key.shape[2], T, reach, documents, block, query))
         for one in blocks:
             scores = _scores(query, _gather(key, one), one)
             top = scores.amax(dim=-1, keepdim=True)
@@ -155,7 +165,7 @@ class _Blockwise(torch.autograd.Function):
             _scatter(to_value, torch.bmm(weights.to(query.dtype).transpose(1, 2), incoming), one)
             to_query[:, :, :, places] = torch.bmm(change, keys).view(B, H, S, -1, W)
             _scatter(to_key, torch.bmm(change.transpose(1, 2), asked), one)
-        return to_query, to_key.to(key.dtype), to_value.to(value.dtype), None, None, None, None
+        return to_query, to_key.to(key.dtype), to_value.to(value.dtype), None
 
 
 def _gather(tensor: Tensor, block: _Block) -> Tensor:

@@ -1,65 +1,372 @@
-"""The keys and values of positions already read."""
+"""What a model has read so far, row by row. Rows may have read different numbers of tokens.
+
+A pass over `tokens` (B, n) of which row b reads the first `counts[b]` goes like this: `begin` says how much is to be
+read, every layer hands in what it keeps (`append`), and `advance` counts it as read. Bookkeeping is NumPy on the host,
+so that no pass waits for a GPU.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Self
+
+import numpy as np
 import torch
 from torch import Tensor
 
+SLACK = 32
+"""Positions by which a store that forgets can go back without `hold`."""
 
-class KeyValueCache:
-    """Keys and values per layer for rows of equal length. Grows as needed, by doubling, but sets no more aside than for
-    the `most` positions that there will be; can go back; can reorder rows."""
 
-    def __init__(self, layers: int, most: int | None = None) -> None:
-        self._buffers: list[Tensor | None] = [None] * layers
-        self._most = most
-        self.length = 0
+class Cache(ABC):
+    """Positions read by each of B rows. What else is kept of them, subclasses know."""
 
-    def append(
-        self, layer: int, key: Tensor, value: Tensor, behind: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Adds `key`, `value` (B, H, n, W) behind the positions so far; returns all of them (B, H, T + n, W), and
-        `behind` them other keys and values (B, H, m, W), which are not kept: so no whole copy is made to join them.
+    def __init__(self, rows: int = 1) -> None:
+        self.lengths = np.zeros(rows, np.int64)
+        """(B,) tokens that each row has read."""
+        self.held: np.ndarray | None = None
+        """(B,) lengths that `rewind` must be able to come back to; None: `hold` was not called."""
 
-        `length` moves only with `advance`, once all layers have been appended to.
-        """
-        end = self.length + key.shape[2]
-        more = 0 if behind is None else behind[0].shape[2]
-        buffer = self._buffers[layer]
-        if buffer is None or buffer.shape[3] < end + more:
-            room = max(2 * (end + more), 64)
-            if self._most is not None and end <= self._most:
-                room = min(room, self._most + more)
-            grown = key.new_empty(2, key.shape[0], key.shape[1], room, key.shape[3])
-            if buffer is not None:
-                grown[:, :, :, : self.length] = buffer[:, :, :, : self.length]
-            self._buffers[layer] = buffer = grown
-        buffer[0, :, :, self.length : end] = key
-        buffer[1, :, :, self.length : end] = value
-        if behind is not None:
-            buffer[0, :, :, end : end + more], buffer[1, :, :, end : end + more] = behind
-        return buffer[0, :, :, : end + more], buffer[1, :, :, : end + more]
+    @property
+    def length(self) -> int:
+        """Tokens that every row has read. Raises `ValueError` if the rows differ."""
+        if self.ragged:
+            raise ValueError(f"the rows have read different numbers of tokens: {self.lengths.tolist()}")
+        return int(self.lengths[0]) if len(self.lengths) else 0
 
-    def advance(self, positions: int) -> None:
-        """Counts `positions` more as read."""
-        self.length += positions
+    @property
+    def ragged(self) -> bool:
+        """Whether rows have read different numbers of tokens."""
+        return bool((self.lengths != self.lengths[:1]).any())
 
-    def rewind(self, positions: int) -> None:
-        """Forgets the last `positions`. Raises `ValueError` if fewer have been read."""
-        if not 0 <= positions <= self.length:
-            raise ValueError(f"cannot go back {positions} positions: {self.length} have been read")
-        self.length -= positions
+    def rewind(self, positions: int | np.ndarray) -> None:
+        """Forgets the last `positions` of every row, or the last `positions[b]` of row b. It can always return to
+        where `hold` was called. Raises `ValueError`, and changes nothing, if a row has read fewer or if what is needed
+        there is forgotten."""
+        counts = np.broadcast_to(np.asarray(positions, np.int64), self.lengths.shape)
+        wrong = (counts < 0) | (counts > self.lengths)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise ValueError(f"cannot go back {counts[row]} positions: {self.lengths[row]} have been read")
+        self._check(counts)
+        self._rewind(counts)
+        self.lengths = self.lengths - counts
+        if self.held is not None:
+            self.held = np.minimum(self.held, self.lengths)
 
     def hold(self) -> None:
-        """Promises that `rewind` can come back to here, however much is read until then. This one always can; one that
-        forgets must be told."""
+        """Pins this position, so that later `rewind` calls can return to it, however much is read until then."""
+        if self.held is None:
+            self.held = self.lengths.copy()
+
+    @contextmanager
+    def held_here(self) -> Iterator[None]:
+        """Within, this position is pinned; what was pinned before stays so afterwards."""
+        before = self.held
+        self.hold()
+        try:
+            yield
+        finally:
+            if before is None:
+                self.release()
+
+    def release(self) -> None:
+        """Takes `hold` back: what only it kept may be forgotten."""
+        self.held = None
 
     def reorder(self, rows: Tensor) -> None:
         """Row b becomes what row `rows[b]` was; rows may repeat or be left out. `rows` (B',) int64."""
-        for layer, buffer in enumerate(self._buffers):
+        chosen = rows.cpu().numpy()
+        self._reorder(rows, chosen)
+        self.lengths = self.lengths[chosen]
+        if self.held is not None:
+            self.held = self.held[chosen]
+
+    def join(self, other: Self) -> None:
+        """Adds the rows of another cache of the same model behind its own. The other must not be used any more."""
+        self._join(other)
+        if self.held is not None or other.held is not None:
+            self.held = np.concatenate([each.lengths if each.held is None else each.held for each in (self, other)])
+        self.lengths = np.concatenate([self.lengths, other.lengths])
+
+    def _check(self, counts: np.ndarray) -> None:  # noqa: B027 -- most keep all that they read
+        """Raises `ValueError` if `counts[b]` positions of row b are more than can be forgotten."""
+
+    @abstractmethod
+    def _rewind(self, counts: np.ndarray) -> None:
+        """Forgets the last `counts[b]` positions of row b. `lengths` are still those of before."""
+
+    @abstractmethod
+    def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
+        """See `reorder`; `chosen` are `rows` on the host. `lengths` are still those of before."""
+
+    @abstractmethod
+    def _join(self, other: Self) -> None:
+        """See `join`. `lengths` are still those of before."""
+
+
+class _Pass(NamedTuple):
+    """What `begin` was told, and what is kept of all columns afterwards."""
+
+    new: int
+    counts: np.ndarray
+    even: bool
+    """Whether every row reads all of the new columns."""
+    rebuild: bool
+    """Whether the columns do not fit: `append` then joins them and keeps `kept` of them, or the last `room`."""
+    kept: np.ndarray | None
+    """(B, m) columns that are kept in a rebuild, -1: none; None: the last `keep` of all rows."""
+    keep: int
+    room: int
+
+
+class PlaceStore(Cache):
+    """Vectors of the positions read, in columns that all rows share, for each layer.
+
+    With a `span` only those of the last `span` positions are read again, and what lies further back is forgotten, but
+    for `SLACK` positions and what was read since `hold`. A column holds the same position of every row until rows
+    differ; from then on `places` says which, and columns that a row does not use are masked, never zeroed: a key of
+    zeros would still get weight. Buffers grow by doubling, but to no more than `most` positions.
+    """
+
+    def __init__(self, rows: int = 1, layers: int = 1, span: int | None = None, most: int | None = None) -> None:
+        super().__init__(rows)
+        self.span, self.most = span, most
+        self.columns = 0
+        """Columns in use."""
+        self.places: np.ndarray | None = None
+        """(B, columns) position that each column holds of each row, -1: none; None: of every row the last ones."""
+        self._buffers: list[Tensor | None] = [None] * layers  # (P, B, H, room, W) each
+        self._pass: _Pass | None = None
+
+    # One pass
+
+    def begin(self, new: int, counts: np.ndarray | None = None) -> None:
+        """Announces a pass of `new` columns, of which row b reads the first `counts[b]`; None: all."""
+        even = counts is None or bool((counts == new).all())
+        told = np.full(len(self.lengths), new) if counts is None else np.asarray(counts, np.int64)
+        room = next((buffer.shape[3] for buffer in self._buffers if buffer is not None), 0)
+        if self.columns == 0 and self.span is not None:
+            room = self.span + 2 * SLACK
+        rebuild, kept, keep = False, None, self.columns + new
+        if self.columns + new > room and (self.span is not None or self.places is not None):
+            rebuild = True
+            after = self.lengths + told
+            least = np.zeros_like(after)
+            if self.span is not None:
+                back = SLACK if self.held is None else np.maximum(SLACK, after - self.held)
+                least = np.maximum(0, after - self.span - back)
+            if even and self.places is None:
+                keep = min(self.columns + new, int(after[0] - least[0]) if len(after) else 0)
+            else:
+                places = np.concatenate([self._places(), self._new_places(new, told)], 1)
+                kept = _right_aligned((places >= 0) & (places >= least[:, None]))
+                keep = kept.shape[1]
+            room = room if keep + SLACK <= room else 2 * keep
+        self._pass = _Pass(new, told, even, rebuild, kept, keep, room)
+
+    def append(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
+        """Adds the P tensors `new` (B, H, n, W) to a layer; returns all columns that the pass may read (P, B, H, K, W),
+        in the order of `key_places`, and after them `behind`, P tensors (B, H, m, W) which are not kept: so that no
+        copy of all is made to join them."""
+        assert self._pass is not None
+        if self._pass.rebuild:
+            return self._rebuild(layer, new, behind)
+        end, more = self.columns + self._pass.new, 0 if behind is None else behind[0].shape[2]
+        buffer = self._buffers[layer]
+        if buffer is None or buffer.shape[3] < end + more:
+            room = max(2 * (end + more), 64) if self.span is None else max(self._pass.room, end + more)
+            if self.most is not None and self.span is None and end <= self.most:
+                room = min(room, self.most + more)
+            B, H, _, W = new[0].shape
+            grown = new[0].new_empty(len(new), B, H, room, W)
             if buffer is not None:
-                self._buffers[layer] = torch.index_select(buffer, 1, rows)
+                grown[:, :, :, : self.columns] = buffer[:, :, :, : self.columns]
+            self._buffers[layer] = buffer = grown
+        for number, part in enumerate(new):
+            buffer[number, :, :, self.columns : end] = part
+        for number, part in enumerate(behind or ()):
+            buffer[number, :, :, end : end + more] = part
+        return buffer[:, :, :, self._first() : end + more]
+
+    def _rebuild(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None) -> Tensor:
+        assert self._pass is not None
+        buffer, joined, (kept, keep) = self._buffers[layer], torch.stack(tuple(new)), self._pass[4:6]
+        if buffer is not None:
+            joined = torch.cat((buffer[:, :, :, : self.columns], joined), dim=3)
+        renewed = joined.new_empty(*joined.shape[:3], self._pass.room, joined.shape[4])
+        if kept is None:
+            renewed[:, :, :, :keep] = joined[:, :, :, joined.shape[3] - keep :]
+        else:
+            index = torch.from_numpy(np.maximum(kept, 0)).to(joined.device)[None, :, None, :, None]
+            renewed[:, :, :, :keep] = joined.gather(3, index.expand(*joined.shape[:3], keep, joined.shape[4]))
+        self._buffers[layer] = renewed
+        read = joined[:, :, :, self._first() :]
+        return read if behind is None else torch.cat((read, torch.stack(tuple(behind))), dim=3)
+
+    def advance(self) -> None:
+        """Counts what `begin` announced as read."""
+        assert self._pass is not None
+        new, counts, even, rebuild, kept, keep, _ = self._pass
+        if not even or self.places is not None:
+            places = np.concatenate([self._places(), self._new_places(new, counts)], 1)
+            if kept is not None:
+                places = np.where(kept >= 0, np.take_along_axis(places, np.maximum(kept, 0), 1), -1)
+            self.places, self.columns = places, places.shape[1]
+        else:
+            self.columns = keep if rebuild else self.columns + new
+        self.lengths = self.lengths + counts
+        self._pass = None
+        self._simplify()
+
+    def skip(self, positions: int) -> None:
+        """Counts `positions` of every row as read of which nothing is kept, nor of what was before; a pass must
+        follow."""
+        self.lengths, self.columns = self.lengths + positions, 0
+        self.places = np.zeros((len(self.lengths), 0), np.int64) if self.ragged else None
+
+    def key_places(self, device: torch.device) -> Tensor:
+        """Position of each column that `append` returns in this pass: (K,), or (B, K) where rows differ, -1: none."""
+        assert self._pass is not None
+        new, counts = self._pass.new, self._pass.counts
+        if self._pass.even and self.places is None:
+            length = self.length
+            return torch.arange(length - (self.columns - self._first()), length + new, device=device)
+        places = np.concatenate([self._places(), self._new_places(new, counts)], 1)[:, self._first() :]
+        return torch.from_numpy(places).to(device)
+
+    def _first(self) -> int:
+        """The first column that the pass may read."""
+        return 0 if self.span is None or self.places is not None else self.columns - min(self.columns, self.span)
+
+    def _new_places(self, new: int, counts: np.ndarray) -> np.ndarray:
+        column = np.arange(new)
+        return np.where(column < counts[:, None], self.lengths[:, None] + column, -1)
+
+    def _places(self) -> np.ndarray:
+        if self.places is not None:
+            return self.places
+        return self.lengths[:, None] - self.columns + np.arange(self.columns)
+
+    def _simplify(self) -> None:
+        """Drops columns behind the last that any row uses, and `places` where they say nothing."""
+        if self.places is None:
+            return
+        used = np.flatnonzero((self.places >= 0).any(0))
+        self.columns = int(used[-1]) + 1 if len(used) else 0
+        self.places = self.places[:, : self.columns]
+        last = self.lengths[:, None] - self.columns + np.arange(self.columns)
+        if not self.ragged and (self.places >= 0).all() and (self.places == last).all():
+            self.places = None
+
+    # Between passes
+
+    def last(self, layer: int) -> Tensor | None:
+        """(P, B, H, W): what each row keeps of its last position, zeros where it has read none; None: nobody has."""
+        buffer = self._buffers[layer]
+        if buffer is None or self.columns == 0:
+            return None
+        if self.places is None:
+            return buffer[:, :, :, self.columns - 1]
+        column = torch.from_numpy(np.maximum(0, _last_true(self.places >= 0))).to(buffer.device)
+        found = buffer[:, torch.arange(len(column), device=buffer.device), :, column].movedim(0, 1)
+        empty = torch.from_numpy(self.lengths == 0).to(buffer.device)
+        return found.masked_fill(empty[None, :, None, None], 0.0)
 
     def contents(self) -> list[Tensor]:
-        """Of each layer keys and values, (2, B, H, length, W)."""
-        return [buffer[:, :, :, : self.length] for buffer in self._buffers if buffer is not None]
+        """Of each layer all columns, (P, B, H, columns, W); the rows must have read as many tokens."""
+        assert self.places is None
+        return [buffer[:, :, :, : self.columns] for buffer in self._buffers if buffer is not None]
+
+    @property
+    def bytes(self) -> int:
+        """What the buffers take."""
+        return sum(each.numel() * each.element_size() for each in self._buffers if each is not None)
+
+    def _check(self, counts: np.ndarray) -> None:
+        if self.span is None:
+            return
+        left = self.lengths - counts
+        if self.places is None:
+            oldest = self.lengths - self.columns
+        else:
+            oldest = np.where(self.places >= 0, self.places, np.iinfo(np.int64).max).min(1, initial=2**62)
+        if ((oldest > np.maximum(0, left - self.span)) & (left > 0)).any():
+            raise ValueError(
+                f"cannot go back {int(counts.max())} positions: a window of {self.span} keeps {SLACK} more than it "
+                "reads, or what was read since `hold`"
+            )
+
+    def _rewind(self, counts: np.ndarray) -> None:
+        if self.places is None and (counts == counts[:1]).all():
+            self.columns -= min(self.columns, int(counts[0])) if len(counts) else 0
+            return
+        places = self._places()
+        self.places = np.where(places < (self.lengths - counts)[:, None], places, -1)
+        lengths, self.lengths = self.lengths, self.lengths - counts
+        self._simplify()
+        self.lengths = lengths
+
+    def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
+        for layer, buffer in enumerate(self._buffers):
+            if buffer is not None:
+                self._buffers[layer] = torch.index_select(buffer, 1, rows.to(buffer.device))
+        if self.places is not None:
+            self.places = self.places[chosen]
+            lengths, self.lengths = self.lengths, self.lengths[chosen]
+            self._simplify()
+            self.lengths = lengths
+
+    def _join(self, other: Self) -> None:
+        width = max(self.columns, other.columns)
+        if (
+            self.columns == other.columns
+            and self.places is None
+            and other.places is None
+            and np.array_equal(self.lengths[:1], other.lengths[:1])
+        ):
+            places = None
+        else:
+            places = np.full((len(self.lengths) + len(other.lengths), width), -1)
+            places[: len(self.lengths), width - self.columns :] = self._places()
+            places[len(self.lengths) :, width - other.columns :] = other._places()
+        for layer, (own, more) in enumerate(zip(self._buffers, other._buffers)):
+            known = own if own is not None else more
+            if known is None:
+                continue
+            rows = len(self.lengths) + len(other.lengths)
+            room = max([width, *(each.shape[3] for each in (own, more) if each is not None)])
+            # What no row uses is masked, but must be finite: infinity times a weight of zero is no number.
+            joined = known.new_zeros(known.shape[0], rows, known.shape[2], room, known.shape[4])
+            for buffer, store, part in (
+                (own, self, slice(None, len(self.lengths))), (more, other, slice(len(self.lengths), None)),
+            ):  # fmt: skip
+                if buffer is not None:
+                    joined[:, part, :, width - store.columns : width] = buffer[:, :, :, : store.columns]
+            self._buffers[layer] = joined
+        self.columns, self.places = width, places
+
+
+class KeyValueCache(PlaceStore):
+    """Keys and values of every position, of every layer."""
+
+    def append_keys(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds `key`, `value` (B, H, n, W); returns those of all columns, (B, H, K, W) each."""
+        both = self.append(layer, (key, value))
+        return both[0], both[1]
+
+
+def _right_aligned(used: np.ndarray) -> np.ndarray:
+    """(B, C) bool -> (B, m): the used columns of each row in order, as far right as they go; -1 before them."""
+    counts = used.sum(1)
+    width = int(counts.max(initial=0))
+    order = np.argsort(used, axis=1, kind="stable")  # unused ones first
+    chosen = order[:, used.shape[1] - width :]
+    return np.where(np.arange(width) >= width - counts[:, None], chosen, -1)
+
+
+def _last_true(mask: np.ndarray) -> np.ndarray:
+    """(B, C) bool -> (B,): the last true column of each row; -1: none."""
+    return np.where(mask.any(1), mask.shape[1] - 1 - np.argmax(mask[:, ::-1], axis=1), -1)

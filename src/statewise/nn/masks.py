@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +24,31 @@ def causal_bias(queries: int, keys: int, device: torch.device, dtype: torch.dtyp
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where allowed, -inf where not: the form that is added to attention scores."""
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, float("-inf"))
+
+
+class Documents:
+    """The documents that share the rows of one batch. What attention makes of them, masks or blocks of them, it asks
+    for here, so that it is worked out once a batch and not once a layer."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers
+        """(B, T) int64, as `Batch.documents`."""
+        self._known: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gave when first asked under `key`."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def mask(self) -> Tensor:
+        """(B, 1, T, T): see `causal_within_documents`."""
+        mask: Tensor = self.once("mask", lambda: causal_within_documents(self.numbers))
+        return mask
+
+    def positions(self) -> Tensor:
+        """(B, T): see `positions_within_documents`."""
+        return positions_within_documents(self.numbers)
 
 
 def causal_within_documents(documents: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from statewise.nn.attention import attend
 from statewise.nn.blockwise import attend_blockwise
+from statewise.nn.masks import Documents
 from statewise.nn.streams import Reach, may_read, stream_mask
 
 
@@ -20,13 +21,13 @@ def attend_streams(
     *,
     streams: tuple[int, ...],
     reach: Reach,
-    documents: Tensor | None = None,
+    documents: Documents | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Attention of the queries of `streams` to the keys of all streams, by `may_read`.
 
     `query` (B, H, S, T, W), a row of S for each of `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are inputs
-    alone; `documents` (B, T) as in `Batch`. Returns (B, H, S, T, W).
+    alone; `documents` that share the rows. Returns (B, H, S, T, W).
     """
     if dropout:
         return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents, dropout=dropout)
@@ -42,12 +43,13 @@ def attend_dense(
     *,
     streams: tuple[int, ...],
     reach: Reach,
-    documents: Tensor | None = None,
+    documents: Documents | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """With the whole mask written out: what the other back ends are held against. Arguments as in `attend_streams`."""
     rows, heads, _, places, width = query.shape
-    mask = stream_mask(streams, places, reach, documents).to(query.device)[..., : key.shape[2] * places]
+    numbers = None if documents is None else documents.numbers
+    mask = stream_mask(streams, places, reach, numbers).to(query.device)[..., : key.shape[2] * places]
     flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
     return attend(*flat, mask=mask, dropout=dropout).view(query.shape)
 
@@ -59,7 +61,7 @@ def attend_flex(
     *,
     streams: tuple[int, ...],
     reach: Reach,
-    documents: Tensor | None = None,
+    documents: Documents | None = None,
 ) -> Tensor:
     """PyTorch's FlexAttention, which skips the tiles that the predicate leaves empty: for GPUs.
 
@@ -69,7 +71,8 @@ def attend_flex(
     if documents is None:
         mask = _shared_tiles(streams, key.shape[2], places, reach, query.device)
     else:
-        mask = _tiles(streams, key.shape[2], places, reach, documents, query.device)
+        shape, numbers = (streams, key.shape[2], places, reach), documents.numbers
+        mask = documents.once(("tiles", *shape), lambda: _tiles(*shape, numbers, query.device))
     flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
     found: Tensor = _flex(query.device.type)(*flat, block_mask=mask)
     return found.view(rows, heads, asking, places, width)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.nn.cache import KeyValueCache
+from statewise.nn.cache import Cache, PlaceStore
 from statewise.nn.streams import Reach
-
-SLACK = 32
-"""Places by which a window's store may go back without having forgotten what is then to be read."""
 
 
 class Read(NamedTuple):
@@ -24,159 +22,103 @@ class Read(NamedTuple):
     """(B, H, K, W)"""
 
 
-class RecentCache:
-    """Keys and values of the last `reach` places, and of those by which it may go back: `SLACK`, or if that is more all
-    since `hold`."""
-
-    def __init__(self, layers: int, reach: int) -> None:
-        self.reach = reach
-        self.held = 0
-        """Places that the store has in full."""
-        self.since: int | None = None
-        """Places read since `hold`; None: it was not called."""
-        self._room = reach + 2 * SLACK
-        self._buffers: list[Tensor | None] = [None] * layers
-
-    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds `key`, `value` (B, H, n, W); returns them behind those of the last `reach` places before."""
-        new = key.shape[2]
-        buffer, old = self._buffers[layer], min(self.held, self.reach)
-        if buffer is None:
-            buffer = key.new_empty(2, *key.shape[:2], self._room, key.shape[3])
-            self._buffers[layer] = buffer
-        if self.held + new <= self._room:
-            buffer[0, :, :, self.held : self.held + new] = key
-            buffer[1, :, :, self.held : self.held + new] = value
-            both = buffer[:, :, :, self.held - old : self.held + new]
-        else:
-            joined = torch.cat((buffer[:, :, :, : self.held], torch.stack((key, value))), dim=3)
-            both = joined[:, :, :, self.held - old :]
-            kept, room = self._after(new)
-            if room > self._room:
-                self._buffers[layer] = buffer = key.new_empty(2, *key.shape[:2], room, key.shape[3])
-            buffer[:, :, :, :kept] = joined[:, :, :, joined.shape[3] - kept :]
-        return both[0], both[1]
-
-    def _after(self, new: int) -> tuple[int, int]:
-        """(places held, places that a buffer has room for) once `new` more are read."""
-        whole = self.held + new
-        if whole <= self._room:
-            return whole, self._room
-        back = SLACK if self.since is None else max(SLACK, self.since + new)
-        kept = min(whole, self.reach + back)
-        return kept, self._room if kept + SLACK <= self._room else 2 * kept
-
-    def advance(self, places: int) -> None:
-        """Counts `places` more as read."""
-        self.held, self._room = self._after(places)
-        if self.since is not None:
-            self.since += places
-
-    def hold(self) -> None:
-        """See `KeyValueCache.hold`."""
-        self.since = self.since or 0
-
-    def check(self, places: int, left: int) -> None:
-        """Raises `ValueError` if it cannot forget the last `places`, of which `left` remain in the whole sequence."""
-        if self.held - places < min(self.reach, left):
-            raise ValueError(
-                f"cannot go back {places} places: a window of {self.reach} keeps {SLACK} more than it reads, or what "
-                "was read since `hold`"
-            )
-
-    def rewind(self, places: int) -> None:
-        """Forgets the last `places`, which `check` allows."""
-        self.held -= places
-        if self.since is not None:
-            self.since = max(0, self.since - places)
-
-    def reorder(self, rows: Tensor) -> None:
-        """As `KeyValueCache.reorder`."""
-        self._buffers = [None if each is None else each.index_select(1, rows) for each in self._buffers]
-
-    @property
-    def bytes(self) -> int:
-        """What the store takes."""
-        return sum(each.numel() * each.element_size() for each in self._buffers if each is not None)
-
-
-class StreamCache(KeyValueCache):
+class StreamCache(Cache):
     """A store for each stream, by how long its keys are read."""
 
-    def __init__(self, layers: int, reach: Reach, most: int | None = None) -> None:
-        super().__init__(0)
+    def __init__(self, rows: int, layers: int, reach: Reach, most: int | None = None) -> None:
+        super().__init__(rows)
         self.reach = reach
-        self._stores: list[KeyValueCache | RecentCache | None] = []
-        for span in reach:
-            if span is None:
-                self._stores.append(KeyValueCache(layers, most))
-            else:  # of a stream that is read at its own place alone nothing is to be kept
-                self._stores.append(RecentCache(layers, span) if span > 0 else None)
+        # Of a stream that is read at its own place alone nothing is to be kept.
+        self._stores = [
+            None if span is not None and span <= 0 else PlaceStore(rows, layers, span, most) for span in reach
+        ]
+        self._new = 0
+        self._counts: np.ndarray | None = None
+
+    def begin(self, new: int, counts: np.ndarray | None = None) -> None:
+        """See `PlaceStore.begin`."""
+        self._new, self._counts = new, counts
+        for store in self._kept():
+            store.begin(new, counts)
 
     def append_streams(self, layer: int, parts: dict[int, tuple[Tensor, Tensor]]) -> Read:
-        """Adds keys and values (B, H, n, W) of the new places, by stream; of a stream whose places are not read later
-        there may be those of the last ones alone. Returns what the queries of the new places may read; `readable` says
-        what it is."""
+        """Adds keys and values (B, H, n, W) of the new places, by stream. Returns what the queries of the new places
+        may read; `readable` says what it is."""
         first, *others = self._in_order(parts)
         behind = None
         for stream in others:
             store = self._stores[stream]
-            behind = parts[stream] if store is None else store.append(layer, *parts[stream])
+            behind = parts[stream] if store is None else store.append(layer, parts[stream])
         store = self._stores[first]
-        if isinstance(store, KeyValueCache):
-            return Read(*store.append(layer, *parts[first], behind))
-        own = parts[first] if store is None else store.append(layer, *parts[first])
+        if store is not None:
+            return Read(*store.append(layer, parts[first], None if behind is None else tuple(behind)))
+        own = parts[first]
         return Read(*own) if behind is None else Read(*(torch.cat(both, dim=2) for both in zip(own, behind)))
 
     def _in_order(self, streams: Iterable[int]) -> list[int]:
         """What is kept for ever first: behind it there is room for the other, which is short."""
         return sorted(streams, key=lambda stream: (self.reach[stream] is not None, stream))
 
-    def readable(self, new: dict[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """(K,) stream and (K,) place of each key that `append_streams` returns for `new` places by stream, before
-        `advance`; all of them end at the last of the places to come."""
-        streams, places = [], []
-        end = self.length + max(new.values())
-        for stream in self._in_order(new):
-            count = new[stream]
+    def readable(self, streams: Iterable[int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Stream (K,) and place (K,), or (B, K) where rows differ, of each key that `append_streams` returns for new
+        places of `streams`, before `advance`. Place -1: there is none."""
+        numbers, places = [], []
+        for stream in self._in_order(streams):
             store = self._stores[stream]
-            old = 0
-            if isinstance(store, RecentCache):
-                old = min(store.held, store.reach)
-            elif store is not None:
-                old = self.length
-            streams.append(torch.full((old + count,), stream, device=device))
-            places.append(
-                torch.cat((torch.arange(self.length - old, self.length), torch.arange(end - count, end))).to(device)
-            )
-        return torch.cat(streams), torch.cat(places)
+            place = self.new_places(device) if store is None else store.key_places(device)
+            numbers.append(torch.full(place.shape[-1:], stream, device=device))
+            places.append(place)
+        if any(place.dim() == 2 for place in places):
+            places = [place.expand(len(self.lengths), -1) for place in places]
+        return torch.cat(numbers), torch.cat(places, dim=-1)
 
-    def advance(self, positions: int) -> None:
-        """See `KeyValueCache.advance`."""
-        super().advance(positions)
-        for store in self._stores:
-            if store is not None:
-                store.advance(positions)
+    def new_places(self, device: torch.device) -> Tensor:
+        """The places that the pass adds: (n,), or (B, n) where rows differ, -1 for columns that a row does not read."""
+        column = np.arange(self._new)
+        if self._counts is None and not self.ragged:
+            return torch.from_numpy(self.length + column).to(device)
+        counts = np.full(len(self.lengths), self._new) if self._counts is None else self._counts
+        places = np.where(column < counts[:, None], self.lengths[:, None] + column, -1)
+        return torch.from_numpy(places).to(device)
 
-    def rewind(self, positions: int) -> None:
-        """See `KeyValueCache.rewind`; beyond what a window keeps it raises `ValueError`, and nothing is changed."""
-        if 0 <= positions <= self.length:
-            for store in self._stores:  # all are asked before the first one forgets
-                if isinstance(store, RecentCache):
-                    store.check(positions, self.length - positions)
-        super().rewind(positions)
-        for store in self._stores:
-            if store is not None:
-                store.rewind(positions)
+    def advance(self) -> None:
+        """See `PlaceStore.advance`."""
+        for store in self._kept():
+            store.advance()
+        self.lengths = self.lengths + (self._new if self._counts is None else self._counts)
 
     def hold(self) -> None:
-        """See `KeyValueCache.hold`: from now on windows keep what going back may need."""
-        for store in self._stores:
-            if store is not None:
-                store.hold()
+        """See `Cache.hold`."""
+        super().hold()
+        for store in self._kept():
+            store.hold()
 
-    def reorder(self, rows: Tensor) -> None:
-        """See `KeyValueCache.reorder`."""
-        for store in self._stores:
-            if store is not None:
-                store.reorder(rows)
+    def release(self) -> None:
+        """See `Cache.release`."""
+        super().release()
+        for store in self._kept():
+            store.release()
+
+    @property
+    def bytes(self) -> int:
+        """What the stores take."""
+        return sum(store.bytes for store in self._kept())
+
+    def _kept(self) -> list[PlaceStore]:
+        return [store for store in self._stores if store is not None]
+
+    def _check(self, counts: np.ndarray) -> None:
+        for store in self._kept():
+            store._check(counts)
+
+    def _rewind(self, counts: np.ndarray) -> None:
+        for store in self._kept():
+            store.rewind(counts)
+
+    def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
+        for store in self._kept():
+            store.reorder(rows)
+
+    def _join(self, other: Self) -> None:
+        for own, more in zip(self._kept(), other._kept()):
+            own.join(more)

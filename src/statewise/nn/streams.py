@@ -1,6 +1,6 @@
 """Two streams of keys, and which of them a query may read: one predicate for every variant and every back end.
 
-At each place i a row has an input slot x_i, and may have a prediction slot p_i behind it (the `<predict>` token of the
+At each place i a row has an input x_i, and may have a prediction p_i behind it (the `<predict>` token of the
 State-Prediction Separation paper, equation 3). Keys of a stream are read for ever, for a while, or never; this and the
 causal order are all that the variants differ in.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 INPUT, PREDICTION = 0, 1
-"""Numbers of the streams, in the order in which a place's slots are read."""
+"""Numbers of the streams, in the order in which a place's streams are read."""
 
 
 class Reach(NamedTuple):
@@ -28,7 +28,7 @@ def may_read(
 ) -> Tensor:
     """Bool, of the arguments' broadcast shape: whether a query reads a key (equation 5 for `Reach(None, w)`).
 
-    An input slot is read before the prediction slot of its place: it sees only earlier prediction slots. Whether both
+    An input is read before the prediction of its place: it sees only earlier predictions. Whether both
     are of one document is asked elsewhere.
     """
     distance = query_place - key_place
@@ -36,6 +36,19 @@ def may_read(
     behind = (key_stream == PREDICTION) & (torch.as_tensor(query_stream, device=distance.device) == INPUT)
     furthest = torch.where(key_stream == PREDICTION, _limit(reach.predictions), _limit(reach.inputs))
     return (distance >= behind.long()) & (distance <= furthest)
+
+
+def keys_in_reach(place: Tensor, key_place: Tensor) -> Tensor:
+    """(B, n, K) bool: which keys at places (B, K) a query at its place (B, n) reads, in rows of one stream that differ
+    in length. -1: there is no key, or the row asks nothing there; every query reads its own column, the last n, so that
+    there is something to normalise over."""
+    allowed = (key_place[:, None] >= 0) & (key_place[:, None] <= place[..., None])
+    return allowed | own_columns(place.shape[1], key_place.shape[1], place.device)
+
+
+def own_columns(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(queries, keys) bool: of the last columns, each query's own."""
+    return torch.eye(queries, keys, dtype=torch.bool, device=device).roll(keys - queries, dims=1)
 
 
 def stream_mask(streams: tuple[int, ...], places: int, reach: Reach, documents: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Every use that a forward pass makes of a module's parameters, slot by slot.
+"""Every use that a forward pass makes of a module's parameters, stream by stream.
 
 The gradient of parameters *as used at one place* needs no copy of them: for y = W a it is the outer product of the
 gradient d at y and of a, so its norm is |d| |a|; for y = w * u it is d * u; for an embedding it is d.
@@ -19,12 +19,12 @@ from statewise.nn.norm import inverse_rms
 
 
 class Use(NamedTuple):
-    """One linear map, norm or embedding, applied to all slots at once."""
+    """One linear map, norm or embedding, applied to all streams at once."""
 
     output: Tensor
     """(..., d) with its graph."""
     weight: Tensor
-    """Broadcastable to it: the gradient of the parameters as used by a slot has the norm of (d loss / d output) *
+    """Broadcastable to it: the gradient of the parameters as used by a stream has the norm of (d loss / d output) *
     weight over the last axis."""
 
 

@@ -1,9 +1,18 @@
 """Objectives: what a backbone is trained for, one file a paper."""
 
-from statewise.config import Table
+from __future__ import annotations
 
-OBJECTIVES = Table(
+from typing import TYPE_CHECKING
+
+from statewise.tables import Table
+
+if TYPE_CHECKING:
+    from statewise.objectives.base import Objective
+
+OBJECTIVES: Table[Objective] = Table(
     "objective",
+    "objectives",
+    "statewise.objectives.base:Objective",
     {
         "next_token": ("statewise.objectives.next_token:NextToken", "cross-entropy of the next token (GPT)"),
         "belief_state": (

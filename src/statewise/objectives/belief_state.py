@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.decoding.base import FutureReader, GoalScorer, SuffixEncoder
-from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise
+from statewise.backbones.base import Backbone, BackboneFactory, plain_batch
+from statewise.bounds import bounded
+from statewise.decoding.predictor import FutureReader, GoalScorer, SuffixEncoder
+from statewise.objectives.base import Objective
 from statewise.objectives.pair_loss import Pairs, pair_loss
+from statewise.objectives.predictors import CausalCursor, CausalPredictor
+from statewise.objectives.targets import to_float32
 from statewise.objectives.text_head import GatedHead, MLPHead, TextHead
 from statewise.types import Batch, Hidden, Loss, Part
 
@@ -48,12 +52,10 @@ class BeliefStateConfig:
     """Width inside the text head."""
 
     def __post_init__(self) -> None:
-        if self.next_weight <= 0 or self.previous_weight < 0:
-            raise ValueError("next_weight must be positive, and previous_weight must not be negative")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must lie in (0, 1], not {self.share}")
-        if self.head_width < 1:
-            raise ValueError(f"head_width must be at least 1, not {self.head_width}")
+        bounded(self, "next_weight", above=0)
+        bounded(self, "previous_weight", at_least=0)
+        bounded(self, "share", above=0, at_most=1)
+        bounded(self, "head_width", at_least=1)
 
 
 class BeliefState(Objective):
@@ -82,28 +84,28 @@ class BeliefState(Objective):
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `previous_token`, in nats per pair."""
-        group = batch.owners
+        group = batch.document_ids
         ends_with = self.prefix_states(batch)
         begins_with = ends_with if self.suffix_encoder is None else self.suffix_states(batch)  # a stand-in, never read
         prefix, suffix = self.before(ends_with, group), self.behind(begins_with, group)
         weights = {"next_token": self.config.next_weight, "previous_token": self.config.previous_weight}
         parts = {name: weight for name, weight in weights.items() if weight}
         pairs = self.pairs(batch, group)
-        slots = pairs.prefix_slots
-        drawn = max(1, round(self.config.share * len(slots)))
-        if drawn < len(slots):
-            chosen = torch.randperm(len(slots), device="cpu")[:drawn].sort().values.tolist()
-            pairs = pairs._replace(prefix_slots=[slots[place] for place in chosen])
-        scale = len(slots) / drawn
+        columns = pairs.prefix_columns
+        drawn = max(1, round(self.config.share * len(columns)))
+        if drawn < len(columns):
+            chosen = torch.randperm(len(columns), device="cpu")[:drawn].sort().values.tolist()
+            pairs = pairs._replace(prefix_columns=[columns[place] for place in chosen])
+        scale = len(columns) / drawn
         factors = torch.stack([scale * weight / counts[name].clamp(min=1) for name, weight in parts.items()])
-        totals = scale * pair_loss(self.head, prefix, suffix, pairs, factors.to(precise(prefix).dtype))
+        totals = scale * pair_loss(self.head, prefix, suffix, pairs, factors.to(to_float32(prefix).dtype))
         if self.config.min_gap == 1:
             totals = totals + self.closed_loss(batch, group, ends_with, begins_with)
         return Loss({name: Part(totals[place], counts[name], parts[name]) for place, name in enumerate(parts)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Counted pairs of each head."""
-        pairs = self.pairs(batch, batch.owners)
+        pairs = self.pairs(batch, batch.document_ids)
         group = pairs.group
         if batch.documents is None:
             later = pairs.group.flip(1).cumsum(1).flip(1)
@@ -128,8 +130,7 @@ class BeliefState(Objective):
 
     def prefix_states(self, batch: Batch) -> Tensor:
         """(B, T, D): F of the prefix that ends with each token."""
-        state: Tensor = self.prefix_encoder(batch.tokens, documents=self.prefix_encoder.documents_of(batch)).state
-        return state
+        return self.prefix_encoder.encode(batch).state
 
     def suffix_states(self, batch: Batch) -> Tensor:
         """(B, T, D): B of the suffix that begins with each token."""
@@ -137,9 +138,9 @@ class BeliefState(Objective):
         column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         length = batch.real.sum(1, keepdim=True)
         mirror = torch.where(column < length, length - 1 - column, column)  # padding stays behind
-        documents = self.suffix_encoder.documents_of(batch)
-        documents = None if documents is None else documents.gather(1, mirror)
-        state = self.suffix_encoder(batch.tokens.gather(1, mirror), documents=documents).state
+        documents = None if batch.documents is None else batch.documents.gather(1, mirror)
+        mirrored = batch._replace(tokens=batch.tokens.gather(1, mirror), documents=documents)  # padding is in place
+        state = self.suffix_encoder.encode(mirrored).state
         return state.gather(1, mirror[:, :, None].expand_as(state))
 
     def empty_prefix(self) -> Tensor:
@@ -152,18 +153,17 @@ class BeliefState(Objective):
 
     def _alone(self, encoder: Backbone, token: int) -> Tensor:
         device = next(self.parameters()).device
-        state: Tensor = encoder(torch.full((1, 1), token, device=device)).state
-        return state
+        return encoder.encode(plain_batch(torch.full((1, 1), token, device=device))).state
 
     def before(self, states: Tensor, group: Tensor) -> Tensor:
-        """(B, T, D) prefix states -> those of the prefix that ends just before each slot."""
+        """(B, T, D) prefix states -> those of the prefix that ends just before each column."""
         states = torch.cat((self.empty_prefix().expand(len(states), 1, -1).to(states.dtype), states[:, :-1]), dim=1)
         opens = torch.ones_like(group, dtype=torch.bool)
         opens[:, 1:] = group[:, 1:] != group[:, :-1]
         return torch.where(opens[:, :, None], states[:, :1], states)
 
     def behind(self, states: Tensor, group: Tensor) -> Tensor:
-        """(B, T, D) suffix states -> those of the suffix that begins just behind each slot."""
+        """(B, T, D) suffix states -> those of the suffix that begins just behind each column."""
         states = torch.cat((states[:, 1:], self.empty_suffix().expand(len(states), 1, -1).to(states.dtype)), dim=1)
         return torch.where(closes(group)[:, :, None], states[:, -1:], states)
 
@@ -182,13 +182,13 @@ class BeliefState(Objective):
             next_targets=answer,
             previous_targets=real if kind == "all" else answer,
             prefixes=answer if kind == "answer" else real,
-            prefix_slots=range(first if kind == "answer" else 0, width),
+            prefix_columns=range(first if kind == "answer" else 0, width),
             suffix_span=(0 if kind == "all" else first, width),
         )
 
     def closed(self, batch: Batch, group: Tensor) -> tuple[Tensor, Tensor]:
         """Two (B, T, 2) bool, for the pairs with nothing between them: whether the one whose suffix begins at each
-        slot counts for each head, and the one whose prefix ends a document there, with the empty suffix."""
+        column counts for each head, and the one whose prefix ends a document there, with the empty suffix."""
         pairs = self.pairs(batch, group)
         both = torch.stack((pairs.next_targets, pairs.previous_targets & pairs.prefixes), dim=-1)
         return both, both & closes(group)[:, :, None]
@@ -197,13 +197,13 @@ class BeliefState(Objective):
         """(K,): summed cross-entropy of the pairs with nothing between them; their target is the last symbol."""
         head, (meeting, ending) = self.head, self.closed(batch, group)
         rows = ending.any(-1)
-        total = precise(ends_with).new_zeros(head.outputs)
+        total = to_float32(ends_with).new_zeros(head.outputs)
         for prefix, suffix, counted in (
             (self.before(ends_with, group), begins_with, meeting),
             (ends_with[rows], self.behind(begins_with, group)[rows], ending[rows]),
         ):
             logits = head.logits(head.project_prefix(prefix), head.project_suffix(suffix))
-            log_probs = precise(logits).log_softmax(-1)[..., self.vocabulary]
+            log_probs = to_float32(logits).log_softmax(-1)[..., self.vocabulary]
             total = total - (log_probs * counted[..., : head.outputs]).flatten(0, -2).sum(0)
         return total
 
@@ -219,21 +219,31 @@ class BeliefPredictor(CausalPredictor):
 
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
         """See `CausalPredictor.next_logits`."""
-        suffix = cursor.suffix if isinstance(cursor, GoalCursor) else self.nothing
+        suffix = cursor.suffix[:, None] if isinstance(cursor, GoalCursor) else self.nothing
         return self.outputs(hidden.state, suffix, 1)[..., 0, :]
 
     def outputs(self, prefix: Tensor, suffix: Tensor, count: int) -> Tensor:
         """(..., count, V): logits of the first `count` outputs of prefix states (..., D) and projected suffixes."""
         head = self.objective.head
-        return precise(head.logits(head.project_prefix(prefix), suffix, count)[..., : self.vocabulary])
+        return to_float32(head.logits(head.project_prefix(prefix), suffix, count)[..., : self.vocabulary])
 
 
 @dataclass
 class GoalCursor(CausalCursor):
-    """A cursor with a goal ahead."""
+    """A cursor with a goal ahead of each row."""
 
     suffix: Tensor
-    """(1, E): the projected state of the goal."""
+    """(B, E): the projected states of the goals."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """See `Predictor.reorder`."""
+        super().reorder(rows)
+        self.suffix = self.suffix.index_select(0, rows)
+
+    def join(self, other: Self) -> None:
+        """See `Predictor.join`."""
+        super().join(other)
+        self.suffix = torch.cat([self.suffix, other.suffix])
 
 
 class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
@@ -246,29 +256,31 @@ class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
     @torch.no_grad()
     def suffix_states(self, batch: Batch) -> Tensor:
         """See `SuffixEncoder.suffix_states`."""
-        return self.objective.suffix_states(_moved(batch, self.device))
+        return self.objective.suffix_states(batch.to(self.device))
 
     @torch.no_grad()
-    def start_towards(self, prompts: Tensor, goal: Tensor) -> tuple[CausalCursor, Tensor]:
-        """See `GoalScorer.start_towards`."""
+    def start_with_goal(
+        self, prompts: Tensor, goal: Tensor, counts: np.ndarray | None = None
+    ) -> tuple[CausalCursor, Tensor]:
+        """See `GoalScorer.start_with_goal`."""
         suffix = self._suffixes(goal[None].to(self.device))[:, 0] if len(goal) else self.nothing
-        cursor = GoalCursor(self.backbone.make_cache(), prompts.new_empty(0, 0), suffix)
-        return cursor, self._read_prompt(cursor, prompts)
+        plain = self.new_cursor(len(prompts))
+        cursor = GoalCursor(plain.cache, plain.recent, plain.known, suffix.expand(len(prompts), -1))
+        return cursor, self.read_prompt(cursor, prompts, counts)
 
     @torch.no_grad()
     def score_goal(self, cursor: CausalCursor, goal: Tensor) -> Tensor:
         """See `GoalScorer.score_goal`. The goal is read at once, and taken back."""
         goal = goal.to(self.device)
-        states, kept = [cursor.recent[:, -1:]], cursor.recent
-        cursor.state()  # raises if the last state went with tokens taken back
+        states = [cursor.state()[:, None]]
+        B = len(states[0])
         if len(goal) > 1:
-            rest = goal[:-1].expand(len(kept), -1)
-            cursor.cache.hold()
-            states.append(self.backbone(rest, cache=cursor.cache).state)
-            cursor.cache.rewind(len(goal) - 1)
+            with cursor.cache.held_here():
+                states.append(self.backbone.extend(goal[:-1].expand(B, -1), cursor.cache).state)
+                cursor.cache.rewind(len(goal) - 1)
         suffixes = torch.cat((self._suffixes(goal[None])[:, 1:], self.nothing[None]), dim=1)
         log_probs = self.outputs(torch.cat(states, 1), suffixes, 1)[..., 0, :].log_softmax(-1)
-        return log_probs.gather(-1, goal.expand(len(kept), -1)[..., None])[..., 0].sum(1)
+        return log_probs.gather(-1, goal.expand(B, -1)[..., None])[..., 0].sum(1)
 
     @torch.no_grad()
     def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
@@ -277,7 +289,7 @@ class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
             self._need_previous()
         sequences = sequences.to(self.device)
         whole = torch.cat((self.objective.empty_prefix().expand(len(sequences), -1, -1),
-                           self.backbone(sequences).state[:, :-1]), dim=1)  # fmt: skip
+                           self.backbone.encode(plain_batch(sequences)).state[:, :-1]), dim=1)  # fmt: skip
         ending = sequences[:, -count:]
         suffixes = self._suffixes(ending)
         behind = torch.cat((suffixes[:, 1:], self.nothing.expand(len(ending), 1, -1)), dim=1)
@@ -304,12 +316,7 @@ class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
         """(B, G) -> (B, G, E): the projected state of the suffix that begins with each token."""
         encoder = self.objective.suffix_encoder
         assert encoder is not None
-        return self.objective.head.project_suffix(encoder(tokens.flip(1)).state.flip(1))
-
-
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    documents = None if batch.documents is None else batch.documents.to(device)
-    return batch._replace(tokens=batch.tokens.to(device), real=batch.real.to(device), documents=documents)
+        return self.objective.head.project_suffix(encoder.encode(plain_batch(tokens.flip(1))).state.flip(1))
 
 
 def answers(batch: Batch, group: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.base import precise
 from statewise.objectives.head_loss import BLOCK, WHOLE_UP_TO, product_dtype
+from statewise.objectives.targets import to_float32
 
 
 def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:
@@ -24,7 +24,7 @@ def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:
 def whole(ahead: Tensor, known_log_probs: Tensor, weight: Tensor, counted: Tensor) -> Tensor:
     """`blockwise` with all logits at once; what is known is given as log-probabilities (..., V), which several calls
     may share."""
-    log_probs = precise(F.linear(ahead, weight)).log_softmax(-1)
+    log_probs = to_float32(F.linear(ahead, weight)).log_softmax(-1)
     divergence = F.kl_div(log_probs, known_log_probs, reduction="none", log_target=True).sum(-1)
     return (divergence * counted).sum()
 

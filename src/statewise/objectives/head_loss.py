@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.base import IGNORED, precise
+from statewise.objectives.targets import IGNORED, to_float32
 
 WHOLE_UP_TO = {"cpu": 2**25, "cuda": 2**27}
 """Logits that are computed all together; more are taken in blocks. `benchmarks/token_loss.py` shows both ways."""
@@ -37,7 +37,7 @@ def head_loss(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 def whole(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """`head_loss` with all logits at once."""
-    log_probs = precise(F.linear(readout, weight)).log_softmax(-1)
+    log_probs = to_float32(F.linear(readout, weight)).log_softmax(-1)
     return F.nll_loss(log_probs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 

@@ -1,8 +1,8 @@
 """Joint multi-token prediction (Ahn et al. 2025): the next tokens together, each given those before it.
 
-A small module behind the backbone, Fetch, attends over K + 1 slots at every position t: the state h_t with
-the token at t, then h_t with each of the tokens t + 1 .. t + K. Slot i predicts the token at t + i + 1. So
-h_t must hold whatever of the past these tokens depend on. Slot 0 stays in use at inference.
+A small module behind the backbone, Fetch, attends over K + 1 places at every position t: the state h_t with
+the token at t, then h_t with each of the tokens t + 1 .. t + K. Place i predicts the token at t + i + 1. So
+h_t must hold whatever of the past these tokens depend on. Place 0 stays in use at inference.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from torch.nn import functional as F
 from statewise.backbones.base import BackboneFactory
 from statewise.nn.masks import causal_bias
 from statewise.nn.norm import make_norm
-from statewise.objectives.base import (
-    AheadConfig,
-    CausalCursor,
-    CausalPredictor,
-    Objective,
-    ahead_counts,
-    ahead_targets,
-    reached_columns,
-    token_targets,
-)
+from statewise.objectives.base import Objective
 from statewise.objectives.head_loss import head_loss
+from statewise.objectives.predictors import CausalCursor, CausalPredictor
+from statewise.objectives.targets import AheadConfig, ahead_counts, ahead_targets, reached_columns, token_targets
 from statewise.types import Batch, Hidden, Loss, Part
 
 MOST_HEADS = 4
@@ -40,30 +33,30 @@ class JointMultiTokenConfig(AheadConfig):
 
 
 class Fetch(nn.Module):
-    """One causal self-attention, without an MLP, over the slots of every position."""
+    """One causal self-attention, without an MLP, over the places of every position."""
 
-    def __init__(self, width: int, slots: int) -> None:
+    def __init__(self, width: int, places: int) -> None:
         super().__init__()
         self.heads = max(heads for heads in range(1, MOST_HEADS + 1) if width % heads == 0)
         self.gamma = nn.Parameter(torch.tensor(0.1))
         self.mix_norm = make_norm("layer", width, bias=True)
-        self.inward = nn.Linear(width, 3 * width, bias=False)
-        self.outward = nn.Linear(width, width, bias=False)
-        self.bias = nn.Parameter(torch.zeros(self.heads, slots, slots))
+        self.in_proj = nn.Linear(width, 3 * width, bias=False)
+        self.out_proj = nn.Linear(width, width, bias=False)
+        self.bias = nn.Parameter(torch.zeros(self.heads, places, places))
         self.norm = make_norm("layer", width, bias=True)
-        for linear in (self.inward, self.outward):
+        for linear in (self.in_proj, self.out_proj):
             nn.init.normal_(linear.weight, std=0.02)
 
     def forward(self, states: Tensor, embedded: Tensor) -> Tensor:
-        """States (N, D) and embeddings (N, S, D) of the tokens of their slots -> readouts (N, S, D)."""
+        """States (N, D) and embeddings (N, S, D) of the tokens of their places -> readouts (N, S, D)."""
         N, S, D = embedded.shape
         mixed = self.mix_norm(embedded + self.gamma * states[:, None])
-        query, key, value = self.inward(mixed).view(N, S, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        query, key, value = self.in_proj(mixed).view(N, S, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         scores = query @ key.transpose(-2, -1) * (D // self.heads) ** -0.5
         scores = scores + (self.bias[:, :S, :S] + causal_bias(S, S, scores.device, scores.dtype))
         seen = scores.softmax(dim=-1) @ value
-        found = self.outward(seen.transpose(1, 2).reshape(N, S, D))
-        # Slot 0 has no residual: the next token must come through the attention, as at inference.
+        found = self.out_proj(seen.transpose(1, 2).reshape(N, S, D))
+        # Place 0 has no residual: the next token must come through the attention, as at inference.
         residual = F.pad(states[:, None].expand(N, S - 1, D), (0, 0, 1, 0))
         return self.norm(found + residual)
 
@@ -80,12 +73,12 @@ class JointMultiToken(Objective):
         self.fetch = Fetch(self.backbone.width, config.horizon + 1)
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
-        """Parts `next_token` and `ahead`, the latter a sum a slot; in nats per token."""
+        """Parts `next_token` and `ahead`, the latter a sum a place; in nats per token."""
         K, (first, end) = self.config.horizon, batch.span
         T = batch.tokens.shape[1]
         start, stop = max(0, first - 1 - K), end - 1
-        hidden = self.backbone(batch.tokens, documents=self.backbone.documents_of(batch))
-        states = self.backbone.read_off(hidden.state[:, start:stop])
+        hidden = self.backbone.encode(batch)
+        states = self.backbone.state_for_head(hidden.state[:, start:stop])
         ahead_of = torch.arange(start, stop, device=states.device)[:, None] + torch.arange(K + 1, device=states.device)
         embedded = self.backbone.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # beyond the end nothing is scored
         readout = self.fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])
@@ -107,12 +100,12 @@ class JointMultiToken(Objective):
         return ahead_counts(batch, self.config.horizon)
 
     def predictor(self) -> JointPredictor:
-        """The backbone, slot 0 of Fetch, and the head."""
+        """The backbone, place 0 of Fetch, and the head."""
         return JointPredictor(self)
 
 
 class JointPredictor(CausalPredictor):
-    """A decoder whose head reads slot 0."""
+    """A decoder whose head reads place 0."""
 
     def __init__(self, objective: JointMultiToken) -> None:
         super().__init__(objective.backbone)
@@ -121,5 +114,5 @@ class JointPredictor(CausalPredictor):
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
         """See `CausalPredictor.next_logits`."""
         embedded = self.backbone.embed(tokens).flatten(0, 1)[:, None]
-        readout = self.fetch(self.backbone.read_off(hidden.state).flatten(0, 1), embedded)[:, 0]
+        readout = self.fetch(self.backbone.state_for_head(hidden.state).flatten(0, 1), embedded)[:, 0]
         return self.backbone.logits(readout.unflatten(0, tokens.shape))

@@ -1,7 +1,8 @@
 """Multi-token prediction (Gloeckle et al. 2024): further heads predict the tokens behind the next one.
 
 All heads share the blocks but the last and the vocabulary head; each has a last block and a norm of its own.
-At inference only the first head is used, and the network is a plain decoder.
+At inference only the first head is used, and the network is a plain decoder. Its belief state is what all heads read,
+the output of the shared trunk.
 """
 
 from __future__ import annotations
@@ -12,18 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from statewise.backbones.base import BackboneFactory, Branching
-from statewise.objectives.base import (
-    AheadConfig,
-    CausalPredictor,
-    Objective,
-    ahead_counts,
-    ahead_targets,
-    reached_columns,
-    token_targets,
-)
+from statewise.backbones.base import BackboneFactory
+from statewise.backbones.powers import Branching, Followed
+from statewise.objectives.base import Objective
 from statewise.objectives.head_loss import head_loss
-from statewise.types import Batch, Loss, Part
+from statewise.objectives.predictors import CausalPredictor, TraceablePredictor
+from statewise.objectives.targets import AheadConfig, ahead_counts, ahead_targets, reached_columns, token_targets
+from statewise.types import Batch, Hidden, LacksPower, Loss, Part
 
 
 @dataclass(frozen=True)
@@ -41,14 +37,14 @@ class MultiToken(Objective):
         self.config = config
         backbone = make_backbone()
         if not isinstance(backbone, Branching):
-            raise ValueError("multi_token needs a backbone whose last block can be had several times: choose gpt")
+            raise LacksPower("multi_token needs a backbone whose last block can be replicated", Branching)
         self.backbone: Branching = backbone
         self.branches = nn.ModuleList(backbone.make_branch() for _ in range(config.horizon))
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead`, the latter a sum a head; in nats per token."""
         first, end = batch.span
-        trunk = self.backbone.trunk(batch.tokens, documents=batch.documents)
+        trunk = self.backbone.trunk(batch)
         readout, weight = self.backbone.last(trunk).readout, self.backbone.head_weight()
         following = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
         ahead = []
@@ -67,6 +63,25 @@ class MultiToken(Objective):
         """See `ahead_counts`."""
         return ahead_counts(batch, self.config.horizon)
 
-    def predictor(self) -> CausalPredictor:
+    def predictor(self) -> TrunkPredictor:
         """The backbone and its head."""
-        return CausalPredictor(self.backbone)
+        if isinstance(self.backbone, Followed):
+            return TraceableTrunkPredictor(self.backbone)
+        return TrunkPredictor(self.backbone)
+
+
+class TrunkPredictor(CausalPredictor):
+    """A decoder whose belief state is the shared trunk's output, before the last block."""
+
+    state_is_last = False
+
+    @torch.no_grad()
+    def states(self, batch: Batch) -> Hidden:
+        """State: the trunk's output, where Teoh et al. 2026 (appendix D) probe; readout: that of the first head."""
+        assert isinstance(self.backbone, Branching)
+        trunk = self.backbone.trunk(batch.to(self.device))
+        return Hidden(self.backbone.trunk_state(trunk), self.backbone.last(trunk).readout)
+
+
+class TraceableTrunkPredictor(TrunkPredictor, TraceablePredictor):
+    """The same around a backbone every use of whose parameters can be followed."""

@@ -17,23 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.decoding.base import Drafter, FutureReader
+from statewise.backbones.powers import Followed
+from statewise.bounds import bounded
+from statewise.decoding.predictor import Drafter, FutureReader
 from statewise.nn.norm import RMSNorm, make_norm
 from statewise.objectives import head_divergence
-from statewise.objectives.base import (
-    CausalCursor,
-    HeadPredictor,
-    Objective,
-    head_predictor,
-    precise,
-    predicts,
-    reached_columns,
-    token_flops,
-    token_loss,
-    token_targets,
-)
+from statewise.objectives.base import Objective
+from statewise.objectives.costs import head_flops, token_flops
 from statewise.objectives.head_divergence import fits_whole
 from statewise.objectives.head_loss import head_loss
+from statewise.objectives.predictors import CausalCursor, CausalPredictor, TraceablePredictor, head_predictor
+from statewise.objectives.targets import predicts, reached_columns, to_float32, token_loss, token_targets
 from statewise.types import Batch, Loss, Part
 
 
@@ -49,20 +43,25 @@ class NextLatentConfig:
     """Factor of the divergence between next-token distributions (equation 4). 0 leaves it out."""
     stop_gradient: bool = True
     """Whether the later states are fixed targets. False, an ablation, lets gradient into them."""
-    dynamics_width: int | None = None
-    """Width inside the dynamics network; null: the backbone's."""
+    dynamics_factor: float = 0.5
+    """Width inside the dynamics network as a multiple of 2D, embedding and state together, D the backbone's width;
+    rounded to a multiple of 128, below 1024 of 8. The authors: 0.5 Countdown, path-star; 2 Manhattan; 1.333 stories."""
     dynamics_norm: Literal["rms", "layer"] = "rms"
     """Normalisation of the dynamics network's input: RMSNorm (the authors' code), LayerNorm (their text)."""
 
     def __post_init__(self) -> None:
-        if self.horizon < 1:
-            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
-        if self.dynamics_width is not None and self.dynamics_width < 1:
-            raise ValueError(f"dynamics_width must be at least 1, not {self.dynamics_width}")
-        if self.latent_weight < 0 or self.kl_weight < 0:
-            raise ValueError("latent_weight and kl_weight must not be negative")
+        bounded(self, "horizon", at_least=1)
+        bounded(self, "dynamics_factor", above=0)
+        bounded(self, "latent_weight", "kl_weight", at_least=0)
         if self.latent_weight == 0 and self.kl_weight == 0:
             raise ValueError("latent_weight and kl_weight are both 0: that is the objective next_token")
+
+    def hidden_width(self, width: int) -> int:
+        """Width H inside the dynamics network of a backbone of width D. The authors round 2D times their factor to a
+        multiple of 128; a step of 128 would double the narrow networks that they do not have."""
+        wanted = self.dynamics_factor * 2 * width
+        unit = 128 if wanted >= 1024 else 8
+        return max(1, round(wanted / unit)) * unit
 
 
 class LatentDynamics(nn.Module):
@@ -107,7 +106,7 @@ class LatentDynamics(nn.Module):
         token_part = F.linear(embedded, from_token)
         token_square = squared(embedded)
         if few:  # in float32, since the gradients of many places add up in one row
-            both = F.embedding(tokens, torch.cat((precise(token_part), token_square), dim=1))
+            both = F.embedding(tokens, torch.cat((to_float32(token_part), token_square), dim=1))
             token_part, token_square = both[..., :-1].to(token_part.dtype), both[..., -1:]
         for step in range(1, steps + 1):
             states = states[:, :-1]
@@ -131,20 +130,22 @@ class NextLatent(Objective):
         super().__init__()
         self.config = config
         self.backbone = make_backbone()
-        width, wide = self.backbone.width, self.backbone.state_width
-        self.dynamics = LatentDynamics(width, wide, config.dynamics_width or width, config.dynamics_norm)
+        width = self.backbone.width
+        self.dynamics = LatentDynamics(
+            width, self.backbone.state_width, config.hidden_width(width), config.dynamics_norm
+        )
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
         config, (first, end) = self.config, batch.span
-        hidden = self.backbone(batch.tokens, documents=self.backbone.documents_of(batch))
+        hidden = self.backbone.encode(batch)
         readout = hidden.readout[:, first - 1 : end - 1]
         goal = hidden.state.detach() if config.stop_gradient else hidden.state
         goal_log_probs = None
         steps = min(config.horizon, batch.tokens.shape[1] - 1)
         targets, weight = token_targets(batch), self.backbone.head_weight()
         if config.kl_weight and fits_whole((1 + steps) * targets.numel(), len(weight), weight.device):
-            log_probs = precise(self.backbone.logits(readout)).log_softmax(-1)
+            log_probs = to_float32(self.backbone.logits(readout)).log_softmax(-1)
             goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch)
             total = token_loss(log_probs, batch)
         else:
@@ -157,13 +158,13 @@ class NextLatent(Objective):
                 latent.append((distance * follows(batch, step)).sum())
             if config.kl_weight:
                 start, stop = reached_columns(batch, step)
-                ahead = self.backbone.read_off(rolled[:, start - step : stop - step])
+                ahead = self.backbone.state_for_head(rolled[:, start - step : stop - step])
                 counted = predicts(batch, step)
                 if goal_log_probs is not None:
                     wanted = goal_log_probs[:, start - first + 1 :]
                     kl.append(head_divergence.whole(ahead, wanted, weight.detach(), counted))
                 else:
-                    known = self.backbone.read_off(goal[:, start:stop])
+                    known = self.backbone.state_for_head(goal[:, start:stop])
                     kl.append(head_divergence.blockwise(ahead, known, weight, counted))
         if config.latent_weight:
             parts["latent"] = Part(self._per_step(latent, goal), counts["latent"], config.latent_weight)
@@ -176,8 +177,8 @@ class NextLatent(Objective):
         first, end = batch.span
         if self.config.stop_gradient and readout.data_ptr() == goal.data_ptr():
             return log_probs.detach()  # state and readout are one tensor: nothing to compute again
-        known = self.backbone.read_off(goal[:, first - 1 : end - 1])
-        return precise(self.backbone.logits(known, frozen=True)).log_softmax(-1)
+        known = self.backbone.state_for_head(goal[:, first - 1 : end - 1])
+        return to_float32(self.backbone.logits(known, frozen=True)).log_softmax(-1)
 
     def _per_step(self, sums: list[Tensor], like: Tensor) -> Tensor:
         """(K,): a sum a step; steps beyond the sequence's length add nothing."""
@@ -208,13 +209,15 @@ class NextLatent(Objective):
         total = plain + 3 * (step * rolled + from_token * min(self.backbone.vocabulary, int(batch.real.sum())))
         if self.config.kl_weight:  # the head is frozen there: its matrix gets no gradient
             compared = sum(int(predicts(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
-            total += 2 * self.backbone.head_flops() * compared
+            total += 2 * head_flops(self.backbone) * compared
         return total
 
-    def predictor(self) -> HeadPredictor:
+    def predictor(self) -> CausalPredictor:
         """A plain decoder; where the head reads the states that are rolled out, one that can also draft."""
         if not self.backbone.state_predicts:
             return head_predictor(self.backbone)
+        if isinstance(self.backbone, Followed):
+            return TraceableDrafter(self.backbone, self.dynamics)
         return LatentDrafter(self.backbone, self.dynamics)
 
 
@@ -226,7 +229,7 @@ def follows(batch: Batch, step: int) -> Tensor:
     return real & (batch.documents[:, step:] == batch.documents[:, :-step])
 
 
-class LatentDrafter(HeadPredictor, Drafter, FutureReader):
+class LatentDrafter(CausalPredictor, Drafter, FutureReader):
     """Guesses ahead by head, token, dynamics, head, ... from the last state."""
 
     def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:
@@ -239,7 +242,7 @@ class LatentDrafter(HeadPredictor, Drafter, FutureReader):
         state, tokens, logits = cursor.state(), [], []
         for _ in range(steps):
             state = self.dynamics(state, self.backbone.embed(token))
-            logits.append(precise(self.backbone.logits(state)))
+            logits.append(to_float32(self.backbone.logits(self.backbone.state_for_head(state))))
             token = logits[-1].argmax(-1)
             tokens.append(token)
         return torch.stack(tokens, 1), torch.stack(logits, 1)
@@ -248,9 +251,17 @@ class LatentDrafter(HeadPredictor, Drafter, FutureReader):
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
         """See `FutureReader.future`: head and dynamics take turns along the tokens (theorem 3.2)."""
         tokens = tokens.to(self.device)
-        total = precise(states).new_zeros(len(tokens))
+        total = to_float32(states).new_zeros(len(tokens))
         for place in range(tokens.shape[1]):
-            log_probs = precise(self.backbone.logits(states)).log_softmax(-1)
+            log_probs = to_float32(self.backbone.logits(self.backbone.state_for_head(states))).log_softmax(-1)
             total += log_probs.gather(-1, tokens[:, place : place + 1])[:, 0]
             states = self.dynamics(states, self.backbone.embed(tokens[:, place]))
         return total
+
+
+class TraceableDrafter(LatentDrafter, TraceablePredictor):
+    """The same around a backbone every use of whose parameters can be followed."""
+
+    def __init__(self, backbone: Followed, dynamics: LatentDynamics) -> None:
+        TraceablePredictor.__init__(self, backbone)
+        self.dynamics = dynamics

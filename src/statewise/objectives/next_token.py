@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.objectives.base import HeadPredictor, Objective, head_predictor, token_flops, token_targets
+from statewise.backbones.powers import readouts
+from statewise.objectives.base import Objective
+from statewise.objectives.costs import token_flops
 from statewise.objectives.head_loss import head_loss
+from statewise.objectives.predictors import CausalPredictor, head_predictor
+from statewise.objectives.targets import token_targets
 from statewise.types import Batch, Loss, Part
 
 
@@ -30,7 +34,7 @@ class NextToken(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = self.backbone.readouts(batch.tokens, documents=self.backbone.documents_of(batch))
+        readout = readouts(self.backbone, batch)
         total = head_loss(readout[:, first - 1 : end - 1], self.backbone.head_weight(), token_targets(batch))
         return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
 
@@ -42,6 +46,6 @@ class NextToken(Objective):
         """See `Objective.flops`."""
         return token_flops(self.backbone, batch)
 
-    def predictor(self) -> HeadPredictor:
+    def predictor(self) -> CausalPredictor:
         """The backbone and its head."""
         return head_predictor(self.backbone)

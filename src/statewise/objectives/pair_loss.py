@@ -25,33 +25,33 @@ MOST_LOGITS = 2**27
 
 
 class Pairs(NamedTuple):
-    """Which gaps count, for which head. A slot is a column: prefixes end before theirs, suffixes begin behind."""
+    """Which gaps count, for which head. A pair's prefix ends before one column, its suffix begins behind another."""
 
     tokens: Tensor
-    """(B, T) int64: the target at each slot."""
+    """(B, T) int64: the target in each column."""
     group: Tensor
     """(B, T) int64: number of the document, 0 on padding; a pair lies within one."""
     next_targets: Tensor
-    """(B, T) bool: the token at this prefix slot is a target of the next-token head."""
+    """(B, T) bool: the token in this prefix column is a target of the next-token head."""
     previous_targets: Tensor
-    """(B, T) bool: the token at this suffix slot is a target of the previous-token head."""
+    """(B, T) bool: the token in this suffix column is a target of the previous-token head."""
     prefixes: Tensor
-    """(B, T) bool: the prefix before this slot is used for previous tokens."""
-    prefix_slots: Sequence[int]
-    """Ascending columns of the prefix slots that are used; others are left out."""
+    """(B, T) bool: the prefix before this column is used for previous tokens."""
+    prefix_columns: Sequence[int]
+    """Columns of the prefixes that are used, ascending; others are left out."""
     suffix_span: tuple[int, int]
-    """Columns [first, end) of the suffix slots that are used."""
+    """Columns [first, end) of the suffixes that are used."""
 
     def counted(self, rows: slice, places: slice, first: int) -> Tensor:
-        """(b, r, S, 2) bool: whether the pair of a prefix slot, some of `prefix_slots`, and a suffix slot from
+        """(b, r, S, 2) bool: whether the pair of a prefix column, some of `prefix_columns`, and a suffix column from
         `first` on counts for the next and for the previous token."""
         end = self.suffix_span[1]
-        slots = list(self.prefix_slots[places])
-        steps = range(slots[0], slots[-1] + 1)
-        at: Any = slice(steps.start, steps.stop) if len(steps) == len(slots) else slots
+        columns = list(self.prefix_columns[places])
+        steps = range(columns[0], columns[-1] + 1)
+        at: Any = slice(steps.start, steps.stop) if len(steps) == len(columns) else columns
         group, suffix_group = self.group[rows, at], self.group[rows, first:end]
-        columns = torch.arange(first, end, device=group.device)
-        ordered = torch.as_tensor(slots, device=group.device)[:, None] <= columns
+        suffix_columns = torch.arange(first, end, device=group.device)
+        ordered = torch.as_tensor(columns, device=group.device)[:, None] <= suffix_columns
         inside = ordered & (group[:, :, None] == suffix_group[:, None]) & (suffix_group > 0)[:, None]
         following = inside & self.next_targets[rows, at, None]
         previous = inside & self.prefixes[rows, at, None] & self.previous_targets[rows, None, first:end]
@@ -61,19 +61,19 @@ class Pairs(NamedTuple):
 def pair_loss(head: TextHead, prefix: Tensor, suffix: Tensor, pairs: Pairs, weights: Tensor) -> Tensor:
     """(K,): summed cross-entropy in nats over all counted pairs, of the next and (if K = 2) the previous token.
 
-    `prefix`, `suffix` (B, T, D): the states at each slot. `weights` (K,) are the factors with which the sums will
+    `prefix`, `suffix` (B, T, D): the states in each column. `weights` (K,) are the factors with which the sums will
     enter the loss that is differentiated: gradients are computed here and now, so backward passes only any common
     multiple of them. Raises `RuntimeError` on a backward pass with other factors.
     """
     wanted = torch.is_grad_enabled()
-    head_inputs = head.project_prefix(prefix[:, list(pairs.prefix_slots)]), head.project_suffix(suffix)
+    head_inputs = head.project_prefix(prefix[:, list(pairs.prefix_columns)]), head.project_suffix(suffix)
     inputs = (head, pairs, weights, wanted, *head_inputs, *head.pair_parameters())
     totals: Tensor = _PairLoss.apply(*inputs)  # type: ignore[no-untyped-call]
     return totals
 
 
 class Block(NamedTuple):
-    """Some pairs: rows [batch], prefixes at `places` of the chosen slots, suffixes from column `first` on."""
+    """Some pairs: rows [batch], prefixes at `places` of the prefix columns, suffixes from column `first` on."""
 
     batch: slice
     places: slice
@@ -84,12 +84,12 @@ def blocks(pairs: Pairs, size: int) -> Iterator[Block]:
     """All pairs, about `size` at a time. The first rows of a block waste a small triangle of pairs with s < p."""
     B = len(pairs.tokens)
     begin, end = pairs.suffix_span
-    slots = pairs.prefix_slots
+    columns = pairs.prefix_columns
     place = 0
-    while place < len(slots) and slots[place] < end:
-        first = max(slots[place], begin)
+    while place < len(columns) and columns[place] < end:
+        first = max(columns[place], begin)
         suffixes = end - first
-        prefixes = min(max(1, size // (B * suffixes)), len(slots) - place)
+        prefixes = min(max(1, size // (B * suffixes)), len(columns) - place)
         examples = max(1, min(B, size // (prefixes * suffixes)))
         for row in range(0, B, examples):
             yield Block(slice(row, min(row + examples, B)), slice(place, place + prefixes), first)
@@ -145,7 +145,7 @@ class Worker(ABC):
         pairs, K = self.pairs, self.head.outputs
         counted = pairs.counted(block.batch, block.places, block.first)[..., :K, None]
         tokens = pairs.tokens[block.batch]
-        following = tokens[:, list(pairs.prefix_slots[block.places])][:, :, None]
+        following = tokens[:, list(pairs.prefix_columns[block.places])][:, :, None]
         previous = tokens[:, None, block.first : pairs.suffix_span[1]]
         shape = counted.shape[:3]
         both = torch.stack((following.expand(shape), previous.expand(shape))[:K], dim=-1)

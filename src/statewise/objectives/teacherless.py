@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
-from statewise.objectives.base import CausalCursor, CausalPredictor, Objective, precise, token_flops, token_targets
+from statewise.backbones.powers import readouts
+from statewise.objectives.base import Objective
+from statewise.objectives.costs import token_flops
 from statewise.objectives.head_loss import head_loss
+from statewise.objectives.predictors import CausalCursor, CausalPredictor, uneven
+from statewise.objectives.targets import to_float32, token_targets
 from statewise.types import Batch, Hidden, Loss, Part
 
 
@@ -36,7 +42,7 @@ class Teacherless(Objective):
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """One part, `next_token`, in nats per token."""
         first, end = batch.span
-        readout = self.backbone.readouts(self.inputs(batch), documents=self.backbone.documents_of(batch))
+        readout = readouts(self.backbone, batch._replace(tokens=self.inputs(batch)))
         weight = self.backbone.head_weight()[: self.filler]
         total = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
         return Loss({"next_token": Part(total, counts["next_token"], 1.0)})
@@ -66,10 +72,27 @@ class Teacherless(Objective):
 class TeacherlessCursor(CausalCursor):
     """Where a `TeacherlessPredictor` stands."""
 
+    read: np.ndarray
+    """(B,) fillers that each row counts as read."""
     ahead: Hidden | None = None
-    """(B, n, D): what all fillers that the context holds give; None until one is asked for."""
-    read: int = 0
-    """How many of them count as read."""
+    """(B, n, ...): what all fillers that the context holds give; None until one is asked for."""
+
+    def take_back(self, positions: int | np.ndarray) -> None:
+        """See `CausalCursor.take_back`."""
+        super().take_back(positions)
+        self.read = self.read - positions
+
+    def reorder(self, rows: Tensor) -> None:
+        """See `Predictor.reorder`."""
+        super().reorder(rows)
+        self.read = self.read[rows.cpu().numpy()]
+        if self.ahead is not None:
+            self.ahead = Hidden(*(part.index_select(0, rows) for part in self.ahead))
+
+    def join(self, other: Self) -> None:
+        """See `Predictor.join`."""
+        super().join(other)
+        self.read, self.ahead = np.concatenate([self.read, other.read]), None
 
 
 class TeacherlessPredictor(CausalPredictor):
@@ -85,49 +108,48 @@ class TeacherlessPredictor(CausalPredictor):
         """See `CausalPredictor.next_logits`."""
         return self.objective.logits(hidden.readout)
 
-    @torch.no_grad()
-    def start(self, prompts: Tensor) -> tuple[TeacherlessCursor, Tensor]:
-        """See `Predictor.start`."""
-        cursor = TeacherlessCursor(self.backbone.make_cache(), prompts.new_empty(0, 0))
-        return cursor, self._read_prompt(cursor, prompts)
+    def new_cursor(self, rows: int) -> TeacherlessCursor:
+        """See `CausalPredictor.new_cursor`."""
+        none = np.zeros(0, np.int64)
+        return TeacherlessCursor(self.backbone.make_cache(rows), torch.empty(0), none, np.zeros(rows, np.int64))
 
     @torch.no_grad()
-    def extend(self, cursor: CausalCursor, tokens: Tensor) -> Tensor:
+    def extend(self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
         """See `Predictor.extend`. Raises `ValueError` beyond the context."""
         assert isinstance(cursor, TeacherlessCursor)
-        room = self.context - cursor.cache.length
-        if cursor.ahead is None and room:
-            fillers = torch.full((len(tokens), room), self.objective.filler, device=self.device)
-            cursor.cache.hold()
-            cursor.ahead = self.backbone(fillers, cache=cursor.cache)
-            cursor.cache.rewind(room)
-        end = cursor.read + tokens.shape[1]
-        if cursor.ahead is None or end > room:
+        counts = uneven(tokens, counts)
+        room = self.context - cursor.cache.lengths
+        if cursor.ahead is None and room.any():
+            fillers = torch.full((len(tokens), int(room.max())), self.objective.filler, device=self.device)
+            with cursor.cache.held_here():
+                cursor.ahead = self.backbone.extend(fillers, cursor.cache, uneven(fillers, room))
+                cursor.cache.rewind(room)
+        n = tokens.shape[1]
+        end = cursor.read + (n if counts is None else counts)
+        if cursor.ahead is None or (end > room).any():
             raise ValueError(
-                f"a sequence of {cursor.cache.length + end} tokens does not fit the context of {self.context}"
+                f"a sequence of {int((cursor.cache.lengths + end).max())} tokens does not fit the context of "
+                f"{self.context}"
             )
-        given = Hidden(*(part[:, cursor.read : end] for part in cursor.ahead))
-        cursor.read, cursor.recent = end, given.state
-        return precise(self.objective.logits(given.readout))
+        column = torch.from_numpy(cursor.read[:, None] + np.arange(n)).to(self.device)
+        column = column.clamp(max=cursor.ahead.state.shape[1] - 1)  # what a row does not read has no meaning
+        rows = torch.arange(len(column), device=self.device)[:, None]
+        given = Hidden(*(part[rows, column] for part in cursor.ahead))
+        cursor.read = end
+        cursor.remember(given, counts)
+        return to_float32(self.objective.logits(given.readout))
 
-    def rewind(self, cursor: CausalCursor, positions: int) -> None:
+    def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
         """See `Predictor.rewind`. Raises `ValueError` before the end of the prompt, which decides everything else."""
         assert isinstance(cursor, TeacherlessCursor)
-        if not 0 <= positions <= cursor.read:
-            raise ValueError(f"cannot go back {positions} positions: {cursor.read} have been read behind the prompt")
-        cursor.read -= positions
-        cursor.recent = cursor.recent[:, : max(0, cursor.recent.shape[1] - positions)]
-
-    def reorder(self, cursor: CausalCursor, rows: Tensor) -> None:
-        """See `Predictor.reorder`."""
-        assert isinstance(cursor, TeacherlessCursor)
-        super().reorder(cursor, rows)
-        if cursor.ahead is not None:
-            cursor.ahead = Hidden(*(part.index_select(0, rows.to(part.device)) for part in cursor.ahead))
+        wrong = np.flatnonzero((cursor.read - positions < 0) | (np.asarray(positions) < 0))
+        if len(wrong):
+            back, row = np.broadcast_to(positions, cursor.read.shape)[wrong[0]], wrong[0]
+            raise ValueError(f"cannot go back {back} positions: {cursor.read[row]} have been read behind the prompt")
+        cursor.take_back(positions)
 
     @torch.no_grad()
     def states(self, batch: Batch) -> Hidden:
         """See `Predictor.states`. The model reads fillers in place of scored tokens."""
-        device = self.device
-        return super().states(batch._replace(tokens=self.objective.inputs(
-            batch._replace(tokens=batch.tokens.to(device), scored=batch.scored.to(device)))))  # fmt: skip
+        batch = batch.to(self.device)
+        return super().states(batch._replace(tokens=self.objective.inputs(batch)))

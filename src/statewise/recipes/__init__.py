@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
-from statewise.config import unknown
+from statewise.config import read_yaml, unknown
 
 
 def recipe_names() -> list[str]:
@@ -18,6 +19,26 @@ def recipe_text(name: str) -> str:
     if name not in recipe_names():
         raise ValueError(unknown("recipe", name, recipe_names()))
     return (resources.files(__name__) / f"{name}.yaml").read_text()
+
+
+def recipe_fields(text: str | bytes, source: str) -> dict[str, Any]:
+    """The keys of a recipe's YAML `text`, over those of the recipe that it names as `base`, if it names one. A part
+    chosen by another name takes nothing from the base's.
+
+    Raises `ValueError` for what is no YAML, and for a base that is no recipe of ours.
+    """
+    own = read_yaml(text, source)
+    if (base := own.pop("base", None)) is None:
+        return own
+    if not isinstance(base, str):
+        raise ValueError(f"{source}: base is the name of a recipe, not {base!r}")
+    found = recipe_fields(recipe_text(base), f"recipe {base}")
+    for key, value in own.items():
+        below = found.get(key)
+        if isinstance(value, dict) and isinstance(below, dict) and value.get("name") in (None, below.get("name")):
+            value = {**below, **value}
+        found[key] = value
+    return found
 
 
 def recipe_summary(name: str) -> str:

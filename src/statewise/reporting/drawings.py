@@ -1,26 +1,25 @@
-"""Pictures of lines, such as maps, as files: a PNG, and a page to move about in.
-
-A drawing is what a report keeps of it: `title` and `layers`, each with `label`, `lines` (the two ends of each), `names`
-and `stands_out`.
-"""
+"""Drawings of lines, such as maps, as PNG files and interactive web pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from statewise.durable import replacing, write_atomically
+from statewise.figures import Drawing, Layer
+from statewise.reporting.plain import for_plotly, plain_text
+
 PLAIN, STANDING_OUT = "#20262e", "#d62f2f"
 SIDE = 7.0
 """Inches of the longer side of a drawing."""
 BEND = 0.1
-"""How far lines that stand out bend to their right, as a share of their length: plain ones beneath can then be seen."""
-
-Drawing = Mapping[str, Any]
+"""Curvature of highlighted lines, as a share of their length, so that they do not cover plain lines."""
 
 
+@plain_text
 def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
     """Drawings side by side as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -34,19 +33,20 @@ def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
     FigureCanvasAgg(figure)
     for place, drawing in enumerate(drawings, 1):
         axes = figure.add_subplot(1, len(drawings), place)
-        many = max(len(layer["lines"]) for layer in drawing["layers"])
+        many = max(len(layer.lines) for layer in drawing.layers)
         width = float(np.clip(45 / np.sqrt(max(1, many)), 0.5, 1.8))
-        for layer in drawing["layers"]:
-            colour = STANDING_OUT if layer["stands_out"] else PLAIN
+        for layer in drawing.layers:
+            colour = STANDING_OUT if layer.stands_out else PLAIN
             axes.add_collection(LineCollection(list(_curves(layer)), colors=colour, linewidths=width, alpha=0.8))
         axes.set_aspect("equal")
         axes.autoscale_view()
         axes.set_axis_off()
-        axes.set_title(drawing["title"], fontsize=9)
-    keys = {layer["label"]: layer["stands_out"] for drawing in drawings for layer in drawing["layers"]}
+        axes.set_title(drawing.title, fontsize=9)
+    keys = {layer.label: layer.stands_out for drawing in drawings for layer in drawing.layers}
     handles = [Line2D([], [], color=STANDING_OUT if out else PLAIN, label=label) for label, out in keys.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=150)
 
 
 def save_page(drawings: Sequence[Drawing], path: Path) -> None:
@@ -55,51 +55,52 @@ def save_page(drawings: Sequence[Drawing], path: Path) -> None:
         import plotly.io
     except ImportError:
         raise ValueError("an interactive page needs the extra `report`: pip install 'statewise[report]'") from None
-    # The library of the first figure serves all.
+    # The first figure includes the library for all.
     config = {"scrollZoom": True}
     parts = [
         plotly.io.to_html(figure(drawing), full_html=False, include_plotlyjs=not place, config=config)
         for place, drawing in enumerate(drawings)
     ]
     head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>statewise: map</title></head><body>'
-    path.write_text(head + "\n".join(parts) + "</body></html>\n", encoding="utf-8")
+    write_atomically(path, (head + "\n".join(parts) + "</body></html>\n").encode())
 
 
 def figure(drawing: Drawing) -> Any:
-    """A figure to move about in, in which each line says its name."""
+    """An interactive plotly figure with the name of each line as its tooltip."""
     import plotly.graph_objects as go
 
     made = go.Figure()
-    for layer in drawing["layers"]:
-        colour = STANDING_OUT if layer["stands_out"] else PLAIN
+    for layer in drawing.layers:
+        colour = STANDING_OUT if layer.stands_out else PLAIN
         curves = _curves(layer)
         apart = np.concatenate([curves, np.full((len(curves), 1, 2), np.nan)], axis=1).reshape(-1, 2)
         made.add_scattergl(x=apart[:, 0], y=apart[:, 1], mode="lines", line={"color": colour, "width": 1.4},
-                           name=layer["label"], legendgroup=layer["label"], hoverinfo="skip")  # fmt: skip
+                           name=for_plotly(layer.label), legendgroup=layer.label, hoverinfo="skip")  # fmt: skip
         middle = curves[:, curves.shape[1] // 2]
         made.add_scattergl(
             x=middle[:, 0], y=middle[:, 1], mode="markers", marker={"color": colour, "size": 7, "opacity": 0.01},
-            text=layer["names"], hovertemplate="%{text}<extra></extra>", legendgroup=layer["label"], showlegend=False,
+            text=[for_plotly(name) for name in layer.names], hovertemplate="%{text}<extra></extra>",
+            legendgroup=layer.label, showlegend=False,
         )  # fmt: skip
-    made.update_layout(title={"text": drawing["title"], "font_size": 15}, template="plotly_white", height=850,
+    made.update_layout(title={"text": for_plotly(drawing.title), "font_size": 15}, template="plotly_white", height=850,
                        margin={"l": 10, "r": 10, "t": 50, "b": 10}, dragmode="pan")  # fmt: skip
     made.update_xaxes(visible=False)
     made.update_yaxes(visible=False, scaleanchor="x")
     return made
 
 
-def _curves(layer: Mapping[str, Any]) -> np.ndarray:
-    """(m, p, 2) the points of each line: its two ends and its middle, or those of an arc."""
-    ends = np.array(layer["lines"], float).reshape(-1, 2, 2)
+def _curves(layer: Layer) -> np.ndarray:
+    """(m, p, 2) points of each line: its ends and midpoint, or an arc."""
+    ends = np.array(layer.lines, float).reshape(-1, 2, 2)
     begins, along = ends[:, :1], ends[:, 1:] - ends[:, :1]
-    t = np.linspace(0, 1, 9 if layer["stands_out"] else 3)[None, :, None]
+    t = np.linspace(0, 1, 9 if layer.stands_out else 3)[None, :, None]
     aside = np.stack([along[..., 1], -along[..., 0]], axis=-1)
-    return begins + t * along + (4 * BEND * layer["stands_out"]) * t * (1 - t) * aside
+    return begins + t * along + (4 * BEND * layer.stands_out) * t * (1 - t) * aside
 
 
 def _size(drawing: Drawing) -> np.ndarray:
-    """(2,) width and height, the longer of them 1."""
-    points = np.concatenate([np.array(layer["lines"], float).reshape(-1, 2) for layer in drawing["layers"]])
+    """(2,) width and height, scaled so that the longer is 1."""
+    points = np.concatenate([np.array(layer.lines, float).reshape(-1, 2) for layer in drawing.layers])
     extent = np.ptp(points, axis=0) if len(points) else np.ones(2)
     longer = max(float(extent.max()), 1e-9)
     shape: np.ndarray = np.maximum(extent / longer, 0.2)

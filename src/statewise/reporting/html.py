@@ -1,16 +1,18 @@
-"""The page of a comparison: one file that opens without a network."""
+"""The web page of a comparison: one self-contained file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from statewise.figures import Panel
+from statewise.reporting.comparison import Comparison
 from statewise.reporting.drawings import figure as drawing_figure
-from statewise.reporting.overlays import overlay_figure
-from statewise.reporting.plots import COLOURS, curve, panels
+from statewise.reporting.multiples import small_multiples
+from statewise.reporting.panels import analysis_panels, drawings, training_panels
+from statewise.reporting.plots import COLOURS, interactive
 from statewise.reporting.star_graphs import draw
-
-if TYPE_CHECKING:
-    from statewise.reporting.compare import Comparison
 
 TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -23,6 +25,8 @@ p.note { color: #5d6878; margin: .2rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #e3e7ec; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid #2f3b4c; }
+table.text td, table.text th { text-align: left; white-space: normal; vertical-align: top; }
+table.text td { overflow-wrap: anywhere; }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .5em; }
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 1rem; }
 .curves > div { min-width: 0; overflow: hidden; }
@@ -30,12 +34,12 @@ th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2
 figcaption { font-size: .85rem; color: #5d6878; } .right { color: #3f8f5b; } .wrong { color: #c8442f; }
 code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: anywhere; }
 </style></head><body>
-<h1>{{ labels | join(" against ") }}</h1>
+<h1>{{ labels | join(" vs. ") }}</h1>
 <p class="note">task {{ task }}; seeds {{ seeds }}</p>
 <h2>Results</h2>
 <div class="scroll"><table><thead><tr>{% for cell in header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}{% set row_number = loop.index0 %}<tr>{% for cell in row %}<td>
-{% if loop.first %}<span class="swatch" style="background: {{ colours[row_number] }}"></span>{% endif %}
+{% for row in rows %}{% set colour = colours[loop.index0] %}<tr>{% for cell in row %}<td>
+{% if loop.first %}<span class="swatch" style="background: {{ colour or "none" }}"></span>{% endif %}
 {{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
 {% for note in notes %}<p class="note">{{ note }}</p>{% endfor %}
 {% if claims_rows %}<h2>Tests</h2>
@@ -44,111 +48,149 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 {% endfor %}</tbody></table></div>
 {% for note in claims_notes %}<p class="note">{{ note }}</p>{% endfor %}{% endif %}
 <h2>Curves</h2>
+<p class="note">{{ curves_note }}</p>
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
-{% if overlays %}<h2>Analyses</h2>
-<p class="note">Means over seeds; colours as in the table of results.</p>
-<div class="curves">{% for figure in overlays %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
+{% if analyses %}<h2>Analyses</h2>
+<p class="note">{{ curves_note }}</p>
+<div class="curves">{% for figure in analyses %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
 {% if drawings %}<h2>Drawings</h2>
-<p class="note">Drag to move, scroll to come closer, point at a line to see its name.</p>
+<p class="note">Drag to pan, scroll to zoom, hover over a line to see its name.</p>
 <div class="curves">{% for figure in drawings %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
-{% if examples %}<h2>Examples</h2>
-<p class="note">{{ legend }}</p>
-{% for group in examples %}<h3>{{ group.label }}</h3>
-<div class="graphs">{% for sample in group.samples %}<figure>{{ sample.svg | safe }}
-<figcaption>{% if not sample.svg %}<code>{{ sample.prompt }}</code><br>{% endif %}
-true {{ sample.truth }}<br><span class="{{ 'right' if sample.right else 'wrong' }}">predicted
+{% if graphs %}<h2>Examples</h2>
+<p class="note">Wide green line: the true path. Narrow line: the model's answer, green where correct, red where wrong,
+dashed where the graph has no such edge.</p>
+{% for label, samples in graphs.items() %}<h3>{{ label }}</h3>
+<div class="graphs">{% for sample in samples %}<figure>{{ sample.svg | safe }}
+<figcaption>true {{ sample.truth }}<br><span class="{{ 'right' if sample.right else 'wrong' }}">predicted
 {{ sample.predicted or "nothing" }}</span></figcaption></figure>{% endfor %}</div>{% endfor %}{% endif %}
+{% for title, note, groups in answers %}<h2>{{ title }}</h2>
+<p class="note">{{ note }}</p>
+{% for label, samples in groups.items() %}<h3>{{ label }}</h3>
+<div class="scroll"><table class="text">
+<thead><tr><th>given</th><th>true</th><th>predicted</th></tr></thead><tbody>
+{% for sample in samples %}<tr><td>{{ sample.prompt }}</td><td>{{ sample.truth }}</td><td>
+<span class="right">{{ sample.agreed }}</span><span class="wrong">{{ sample.rest }}</span></td></tr>
+{% endfor %}</tbody></table></div>{% endfor %}{% endfor %}
+{% for title, groups in extremes %}<h2>{{ title }}</h2>
+<p class="note">Held-out sequences by nats per token; long ones are truncated.</p>
+{% for label, found in groups.items() %}<h3>{{ label }}</h3>
+<div class="scroll"><table class="text">
+<thead><tr><th>nats per token</th><th>tokens</th><th>copies</th><th>sequence</th></tr></thead><tbody>
+{% for one in found %}<tr><td>{{ "%.4f" % one.nats_per_token }}</td><td>{{ one.tokens }}</td>
+<td>{{ one.copies }}</td><td>{{ one.text }}</td></tr>
+{% endfor %}</tbody></table></div>{% endfor %}{% endfor %}
 <h2>Each run</h2>
 <div class="scroll"><table><thead><tr>{% for cell in seeds_header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in seeds_rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
-<h2>What the recipes differ in</h2>
+<p class="note">To repeat a run, in the directory where it was trained:</p>
+{% for command in commands %}<p class="note"><code>{{ command }}</code></p>{% endfor %}
+<h2>Differences between the recipes</h2>
 {% if differences %}<div class="scroll"><table><thead><tr><th>key</th>
 {% for label in labels %}<th>{{ label }}</th>{% endfor %}</tr></thead><tbody>
 {% for key, values in differences.items() %}<tr><td><code>{{ key }}</code></td>
 {% for value in values %}<td>{{ "-" if value is none else value }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
-{% else %}<p class="note">In nothing but the seed.</p>{% endif %}
+{% else %}<p class="note">Only the seed.</p>{% endif %}
 <script>addEventListener("load", () => dispatchEvent(new Event("resize"))) // figures precede the full grid
 </script></body></html>
 """
+
+CURVES_NOTE = (
+    "Colours as in the results table. Thick lines: means over seeds; thin lines: single runs; bands: range over runs."
+)
 
 
 def page(comparison: Comparison) -> str:
     """The HTML. Raises `ValueError` if the extra `report` is not installed."""
     try:
         import jinja2
-        import plotly.graph_objects as go
         import plotly.io
     except ImportError:
         raise ValueError("report.html needs the extra `report`: pip install 'statewise[report]'") from None
-    figures: list[str] = []
-    for title, kind, metric in panels(comparison):
-        figure = _figure(go, comparison, title, kind, metric)
-        # The library of the first figure serves all.
-        figures.append(plotly.io.to_html(figure, full_html=False, include_plotlyjs=not figures,
-                                         config={"displayModeBar": False, "responsive": True}))  # fmt: skip
-    drawn_maps = [drawing_figure(drawing).update_layout(height=560, title_font_size=13, showlegend=False)
-                  for drawing in comparison.drawings()]  # fmt: skip
     labels = [group.label for group in comparison.groups]
-    overlays = [plotly.io.to_html(overlay_figure(go, overlay, labels), full_html=False, include_plotlyjs=False,
-                                  config={"displayModeBar": False, "responsive": True})
-                for overlay in comparison.overlays()]  # fmt: skip
+    settings = {"displayModeBar": False, "responsive": True}
+
+    def figures(panels: Sequence[Panel], with_library: bool) -> list[str]:
+        """The first figure includes plotly's library for the whole page."""
+        return [
+            plotly.io.to_html(interactive(panel, labels), full_html=False, include_plotlyjs=with_library and not place,
+                              config=settings)
+            for place, panel in enumerate(multiple for panel in panels for multiple in small_multiples(panel))
+        ]  # fmt: skip
+
+    drawn_maps = [drawing_figure(drawing).update_layout(height=560, title_font_size=13, showlegend=False)
+                  for drawing in drawings(comparison)]  # fmt: skip
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
     claims_header, claims_rows = comparison.claims_table()
-    examples = _examples(comparison)
-    drawn = any(sample["svg"] for group in examples for sample in group["samples"])
+    samples = _kept(comparison, "samples", 4)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]
+    several = len(members) > len(comparison.groups)
     return template.render(
         labels=labels,
         task=members[0].recipe["task"]["name"],
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
+        curves_note=CURVES_NOTE if several else "Colours as in the results table.",
         header=header, rows=rows, notes=comparison.notes(),
         claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
-        figures=figures, overlays=overlays,
+        figures=figures(training_panels(comparison), True), analyses=figures(analysis_panels(comparison), False),
         drawings=[plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True})
                   for one in drawn_maps],
-        examples=examples,
-        legend="Broad green: the true path. Narrow: what the model answered, green where right, red where wrong, "
-               "dashed where the graph has no such edge." if drawn else "Held-out prompts and what the model answered.",
+        graphs=_those(samples, _drawn),
+        answers=[
+            (title, note, found)
+            for title, note, found in (
+                ("Examples", "Held-out prompts and the model's answers.", _those(samples, _text)),
+                ("Continuations", "Held-out sequences, cut, and the continuations: green until they first differ.",
+                 _those(_kept(comparison, "continuations", 6), _text)),
+            ) if found
+        ],
+        extremes=[
+            (title, found) for title, name in (("Hardest sequences", "hardest"), ("Easiest sequences", "easiest"))
+            if (found := _kept(comparison, name, 5))
+        ],
+        commands=[member.repeat for member in members],
         seeds_header=seeds_header, seeds_rows=seeds_rows, differences=comparison.differences,
-        colours=[COLOURS[place % len(COLOURS)] for place in range(len(comparison.groups))],
+        colours=[COLOURS[place % len(COLOURS)] for place in range(len(labels))] + [""] * len(comparison.baselines),
     )  # fmt: skip
 
 
-def _figure(go: Any, comparison: Comparison, title: str, kind: str, metric: str) -> Any:
-    figure = go.Figure()
-    for number, group in enumerate(comparison.groups):
-        for order, (seed, steps, values) in enumerate(curve(group, kind, metric)):
-            figure.add_scatter(
-                x=steps, y=values, mode="lines+markers" if len(steps) < 60 else "lines", marker_size=4,
-                line_color=COLOURS[number % len(COLOURS)],
-                line_dash=("solid", "dash", "dot", "dashdot")[number // len(COLOURS) % 4],
-                name=group.label, legendgroup=group.label,
-                showlegend=order == 0,
-                hovertemplate=f"{group.label}, seed {seed}<br>step %{{x}}: %{{y:.4f}}<extra></extra>",
-            )  # fmt: skip
-    if kind == "evaluation" and metric in comparison.chance:
-        figure.add_hline(y=comparison.chance[metric], line_dash="dot", line_color="#888", annotation_text="chance")
-    figure.update_layout(
-        title={"text": title, "font_size": 14}, template="plotly_white", height=340, autosize=True,
-        xaxis_title="training step",
-        margin={"l": 50, "r": 15, "t": 45, "b": 45}, legend={"orientation": "h", "y": -0.25},
-    )  # fmt: skip
-    return figure
+Kept = dict[str, list[dict[str, Any]]]
+"""Entries of one kind in the report of each group's first run, by group and seed."""
 
 
-def _examples(comparison: Comparison) -> list[dict[str, Any]]:
-    """Each group's first run's samples, drawn where they are graphs."""
-    examples = []
-    for group in comparison.groups:
-        samples = [
-            {**sample, "svg": draw(sample["graph"]) if "graph" in sample else "",
-             "right": sample["truth"] == sample["predicted"]}
-            for sample in group.members[0].report["samples"][:4]
-        ]  # fmt: skip
-        if samples:
-            examples.append({"label": f"{group.label}, seed {group.members[0].seed}", "samples": samples})
-    return examples
+def _kept(comparison: Comparison, kind: str, few: int) -> Kept:
+    firsts = {f"{group.label}, seed {group.members[0].seed}": group.members[0] for group in comparison.groups}
+    return {label: found for label, member in firsts.items() if (found := member.report.get(kind, [])[:few])}
+
+
+def _those(kept: Kept, made: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Kept:
+    """Entries mapped by `made`, without those for which it returns None."""
+    found = {label: [one for sample in samples if (one := made(sample))] for label, samples in kept.items()}
+    return {label: samples for label, samples in found.items() if samples}
+
+
+def _drawn(sample: dict[str, Any]) -> dict[str, Any] | None:
+    right = sample["truth"] == sample["predicted"]
+    return {**sample, "svg": draw(sample["graph"]), "right": right} if "graph" in sample else None
+
+
+def _text(sample: dict[str, Any]) -> dict[str, Any] | None:
+    """Splits the prediction into the prefix that agrees with the truth, and the rest."""
+    if "graph" in sample:
+        return None
+    agreed = _agreed(sample["truth"], sample["predicted"])
+    rest = sample["predicted"][len(agreed) :]
+    return {**sample, "agreed": agreed, "rest": rest if sample["predicted"] else "nothing"}
+
+
+def _agreed(truth: str, predicted: str) -> str:
+    """The common prefix of two texts, in whole words if they have words."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(truth, predicted))
+    common = "".join(letter for letter, _ in same)
+    after = truth[len(common) : len(common) + 1] + predicted[len(common) : len(common) + 1]
+    if not after.strip() or " " not in truth + predicted:
+        return common
+    return common[: common.rfind(" ") + 1]

@@ -1,18 +1,50 @@
-"""What a comparison knows of each run: its recipe, its records, and the reports that count."""
+"""The runs of a comparison: recipe, training records, and the reports that are compared."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from statewise.json_files import COUNT, FLAG, MEASURED, NUMBER, TEXT, Maybe, Shape, check
 from statewise.run import Record, Run
+
+_NAMED: Shape = {"name": TEXT}
+RECIPE: Shape = {"task": _NAMED, "backbone": _NAMED, "objective": _NAMED, "trainer": {}, "seed": COUNT}
+_GRAPH: Shape = {"edges": [[COUNT]], "start": COUNT, "goal": COUNT, "truth": [COUNT], "predicted": [COUNT]}
+_SAMPLE: Shape = {"prompt": TEXT, "truth": TEXT, "predicted": TEXT, "graph?": _GRAPH}
+_SCORED: Shape = {"text": TEXT, "tokens": COUNT, "nats_per_token": MEASURED, "copies": COUNT}
+EVALUATION: Shape = {
+    "checkpoint": COUNT,
+    "headline": {"metric": TEXT, "higher_is_better": FLAG, "solved_at": Maybe(NUMBER)},
+    "chance": {...: NUMBER},
+    "metrics": {...: MEASURED},
+    "num": COUNT,
+    "samples": [_SAMPLE],
+    "continuations?": [_SAMPLE],
+    "baselines?": {...: {...: MEASURED}},
+    "hardest?": [_SCORED],
+    "easiest?": [_SCORED],
+}
+"""The parts of `evaluate`'s report that are shown."""
+_CURVE: Shape = {"label": TEXT, "x": [NUMBER], "y": [MEASURED], "role": TEXT}
+_LAYER: Shape = {"label": TEXT, "lines": [[[NUMBER]]], "names": [TEXT], "stands_out": FLAG}
+ANALYSIS: Shape = {
+    "checkpoint": COUNT,
+    "settings": {},
+    "metrics": {...: MEASURED},
+    "main": [TEXT],
+    "panels": [{"x_title": TEXT, "y_title": TEXT, "shares": FLAG, "log_x?": FLAG, "curves": [_CURVE]}],
+    "drawings?": [{"title": TEXT, "layers": [_LAYER]}],
+}
+"""The parts of `analyze`'s report that are shown."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One run, as far as a report needs it."""
+    """One run of a comparison."""
 
     folder: Path
     recipe: dict[str, Any]
@@ -20,33 +52,40 @@ class Member:
     report: dict[str, Any]
     """What `evaluate` wrote."""
     analyses: dict[str, dict[str, Any]]
-    """What each `analyze` wrote that counts here, by name."""
+    """Reports of `analyze` that belong to the evaluated checkpoint, by name."""
 
     @classmethod
     def read(cls, folder: Path, with_analyses: bool) -> Member:
-        """The run of a folder. Raises `ValueError` if it was not evaluated, or has not come to a good end."""
+        """Reads a run. Raises `ValueError` if it was not evaluated, or training failed."""
         run = Run.open(folder)
         report = run.report("evaluation")
         if report is None:
             how = "resume it" if run.end() is None else "evaluate it"
             command = f"statewise train --resume {folder}" if run.end() is None else f"statewise evaluate {folder}"
             raise ValueError(f"{folder} has no evaluation yet: {how} with `{command}`")
+        path = run.reports_folder / "evaluation.json"
+        check(report, EVALUATION, str(path))
+        if report["headline"]["metric"] not in report["metrics"]:
+            raise ValueError(f"{path}: metrics.{report['headline']['metric']}, the headline metric, is missing")
         records = run.metrics()
         if not records or "seconds" not in records[-1]:
-            raise ValueError(f"{folder} has not come to a good end: see {folder / 'metrics.jsonl'}")
+            raise ValueError(f"the training of {folder} failed: see {folder / 'metrics.jsonl'}")
+        recipe = check(run.recipe(), RECIPE, str(run.folder / "config.json"))
         analyses = {}
         for name in run.reports() if with_analyses else ():
             content = run.report(name)
-            # Others are evaluations and the like, or of another checkpoint than the one evaluated.
-            if not content or "panels" not in content or "-checkpoint-" in name:
+            if not content:
+                raise ValueError(f"{run.reports_folder / name}.json is empty: write it again")
+            if "panels" not in content or "-checkpoint-" in name:  # no analysis, or one of another checkpoint
                 continue
+            _check_analysis(content, run.reports_folder / f"{name}.json")
             if content["checkpoint"] == report["checkpoint"]:
                 analyses[name] = content
-        return cls(folder, run.recipe(), [{"reason": "not ended", **record} for record in records], report, analyses)
+        return cls(folder, recipe, [{"reason": "not ended", **record} for record in records], report, analyses)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Those of the evaluation, then those by which each analysis compares models."""
+        """Metrics of the evaluation, then the main ones of each analysis."""
         found = dict(self.report["metrics"])
         for content in self.analyses.values():
             found |= {name: content["metrics"][name] for name in content["main"]}
@@ -62,8 +101,14 @@ class Member:
         """Its last record."""
         return self.records[-1]
 
+    @property
+    def repeat(self) -> str:
+        """The command that repeats its training."""
+        again = self.folder.with_name(f"{self.folder.name}-again")
+        return shlex.join(["statewise", "train", "--config", str(self.folder), "--out", str(again)])
+
     def flat(self) -> dict[str, Any]:
-        """Its recipe as dotted keys, without the seed."""
+        """Its recipe with dotted keys, without the seed."""
         flat: dict[str, Any] = {}
         for group, value in self.recipe.items():
             if isinstance(value, dict):
@@ -71,9 +116,27 @@ class Member:
         return flat
 
 
+def _check_analysis(content: dict[str, Any], path: Path) -> None:
+    """Raises `ValueError` for a malformed report."""
+    check(content, ANALYSIS, str(path))
+    for name in content["main"]:
+        if name not in content["metrics"]:
+            raise ValueError(f"{path}: metrics.{name}, which main lists, is missing")
+    for panel in content["panels"]:
+        for curve in panel["curves"]:
+            if len(curve["x"]) != len(curve["y"]):
+                raise ValueError(
+                    f"{path}: the curve {curve['label']!r} has {len(curve['x'])} x and {len(curve['y'])} y"
+                )
+    for drawing in content.get("drawings", ()):
+        for layer in drawing["layers"]:
+            if any(len(line) != 2 or {len(end) for end in line} != {2} for line in layer["lines"]):
+                raise ValueError(f"{path}: a line of {layer['label']!r} must be two points of two numbers")
+
+
 def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
-    """The members with those analyses alone that each has, and of which a metric is shown. Raises `ValueError` where
-    settings differ."""
+    """Keeps the analyses that all members have and that supply a shown metric. Raises `ValueError` if their settings
+    differ."""
     common = [
         name for name in members[0].analyses
         if all(name in member.analyses for member in members)
@@ -88,6 +151,6 @@ def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
             if differing:
                 raise ValueError(
                     f"{members[0].folder} and {member.folder} were analysed by {name} with different settings "
-                    f"({', '.join(differing)}): analyse both in the same way"
+                    f"({', '.join(differing)}): use the same for both"
                 )
     return [replace(member, analyses={name: member.analyses[name] for name in common}) for member in members]

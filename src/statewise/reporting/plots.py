@@ -1,155 +1,204 @@
-"""Pictures as files."""
+"""Draws panels: as PNG files, and as interactive figures for web pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from statewise.durable import replacing
+from statewise.figures import Curve, Panel
+from statewise.reporting.multiples import small_multiples
+from statewise.reporting.plain import for_plotly, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from statewise.reporting.compare import Comparison, Group
-
 COLOURS = ["#3b6fb6", "#d1603d", "#3f8f5b", "#8a5aa8", "#b5892f", "#4a9aa8", "#a84a6b", "#6b6b6b"]
-"""Groups take them in order."""
-ROUNDS = ["-", "--", ":", "-."]
-"""How the lines of groups are drawn that take the colours for the first time, the second time, and so on."""
-
-
-def curve(group: Group, kind: str, metric: str) -> Iterator[tuple[int, list[int], list[float]]]:
-    """(seed, steps, values) of each run of a group, from the records of `kind`."""
-    for member in group.members:
-        points = [(record["step"], record[metric]) for record in member.records
-                  if record["kind"] == kind and metric in record]  # fmt: skip
-        if points:
-            steps, values = zip(*points)
-            yield member.seed, list(steps), list(values)
-
-
+"""Assigned in order to groups, or to lines without a group."""
+STYLES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+"""Line styles of matplotlib and plotly, assigned in order to labels if colours mark groups."""
+DASHES: dict[Any, str] = {
+    **{":": "dot", "--": "dash", "-.": "dashdot"},
+    **{(0, (8, 2)): "longdash", (0, (1, 5)): "1px,5px", (0, (8, 2, 1, 2)): "longdashdot"},
+}
+"""The same for controls."""
+ACROSS = 3
+"""Plots side by side."""
 SHOWN_OF_A_SERIES = 8
-"""So many of a family of curves are named in the legend, from the first to the last."""
+"""Curves of a series that the legend names, evenly spaced."""
 LETTERS = 13
-"""Of a legend, an inch."""
-DASHES = [":", "--", "-."]
-"""Controls take them in order."""
+"""Characters of a legend per inch."""
+MOST_WITHIN = 3
+"""A legend with more entries is placed beside the plot."""
+FEW_POINTS = 25
+"""Lines with at most this many points mark each of them."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of a plot."""
-
-    label: str
-    x: list[float]
-    y: list[float]
-    role: str = "line"
-    """`line`; `series`: coloured by its rank in the family; `control`: thin and grey."""
+@plain_text
+def save_panels(panels: Sequence[Panel], path: Path, groups: Sequence[str] = ()) -> None:
+    """`draw_panels` as a PNG."""
+    with replacing(path) as file:
+        draw_panels(panels, groups).savefig(file, format="png", dpi=130)
 
 
-@dataclass(frozen=True)
-class Axes:
-    """Lines that share a plot."""
+@plain_text
+def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = ()) -> Figure:
+    """Panels side by side; small multiples of a panel start a new row and share their y axis.
 
-    x_title: str
-    y_title: str
-    lines: list[Line]
-    shares: bool = False
-    """Whether y lies between 0 and 1."""
-
-
-def save_lines(plots: list[Axes], path: Path) -> None:
-    """Plots side by side as a PNG."""
-    from matplotlib import colormaps
+    `groups` get the colours in order. Their legend is below all plots, since labels may be as long as a plot is wide;
+    small multiples have no legend but titles.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    split = [small_multiples(panel) for panel in panels]
+    across = min(ACROSS, max(len(panels), *map(len, split)))
+    cells: list[tuple[int, Panel] | None] = []
+    for number, multiples in enumerate(split):
+        if len(multiples) > 1 or (number and len(split[number - 1]) > 1):
+            cells += [None] * (-len(cells) % across)
+        cells += [(number, panel) for panel in multiples]
+    shown = [cell and len({curve.group for curve in cell[1].curves if curve.role == "line"}) > 1 for cell in cells]
+    legend = groups if len(groups) == 1 or any(shown) else ()
+    width = 4.6 if groups else 5.2
+    columns = min(len(legend), max(1, int(width * across * LETTERS / (max(map(len, legend)) + 8)))) if legend else 1
+    height = 3.6 * -(-len(cells) // across) + 0.18 * -(-len(legend) // columns)
+    figure = Figure(figsize=(width * across, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    firsts: dict[int, Any] = {}
+    named: list[str] = []
+    for place, (number, panel) in ((place, cell) for place, cell in enumerate(cells, 1) if cell):
+        axes = figure.add_subplot(-(-len(cells) // across), across, place, sharey=firsts.get(number))
+        firsts.setdefault(number, axes)
+        _draw(axes, panel, groups)
+        titles = [textwrap.wrap(title, int(width * LETTERS * 0.8)) for title in panel.title.split("\n")]
+        axes.set_title("\n".join(line for title in titles for line in title), fontsize=10)
+        handles = dict(zip(*axes.get_legend_handles_labels()[::-1]))
+        within = groups and len(handles) <= MOST_WITHIN
+        beside = {"loc": "best"} if within else {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+        if handles and list(handles) != named and (len(handles) > 1 or groups):
+            axes.legend(handles.values(), handles.keys(), frameon=False, fontsize=8, **beside)
+        named = list(handles)
+    if legend:
+        keys = [Line2D([], [], color=_colour(place), label=label) for place, label in enumerate(legend)]
+        figure.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    return figure
+
+
+def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
+    """Draws one panel."""
+    from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(5.2 * len(plots), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    for place, plot in enumerate(plots, 1):
-        axes = figure.add_subplot(1, len(plots), place)
-        family = [line for line in plot.lines if line.role == "series"]
-        named = {round(step * (len(family) - 1) / (SHOWN_OF_A_SERIES - 1)) for step in range(SHOWN_OF_A_SERIES)}
-        shades = colormaps["viridis_r"]
-        counts = dict.fromkeys(("line", "series", "control", "raw"), 0)
-        for line in plot.lines:
-            number = counts[line.role]
-            counts[line.role] += 1
-            dots = "o" if len(line.x) <= 25 else None
-            if line.role == "control":
-                axes.plot(line.x, line.y, color="0.45", linewidth=1.1, linestyle=DASHES[number % len(DASHES)],
-                          label=line.label)  # fmt: skip
-            elif line.role == "raw":
-                axes.plot(line.x, line.y, color=COLOURS[(counts["line"] - 1) % len(COLOURS)], linewidth=0.8, alpha=0.35)
-            elif line.role == "series":
-                shade = shades(0.1 + 0.85 * number / max(1, len(family) - 1))  # later is darker
-                axes.plot(line.x, line.y, color=shade, marker=dots, markersize=3.5,
-                          label=line.label if number in named else None)  # fmt: skip
+    family = [curve for curve in panel.curves if curve.role == "series"]
+    controls = [curve for curve in panel.curves if curve.role == "control"]
+    labels = _labels(panel)
+    for curve in panel.curves:
+        dots = "o" if len(curve.x) <= FEW_POINTS else None
+        if curve.role == "background":
+            axes.plot(curve.x, curve.y, color="0.85", linewidth=0.9, zorder=1)
+        elif curve.role == "control":
+            style = list(DASHES)[controls.index(curve) % len(DASHES)]
+            axes.plot(curve.x, curve.y, color="0.45", linewidth=1, linestyle=style, zorder=4, label=curve.label)
+        elif curve.role == "raw":
+            axes.plot(curve.x, curve.y, color=_colour_of(curve, panel, groups), linewidth=0.7, alpha=0.4)
+        elif curve.role == "series":
+            rank = family.index(curve)
+            shade = colormaps["viridis_r"](0.1 + 0.85 * rank / max(1, len(family) - 1))  # later is darker
+            label = curve.label if rank in _shown(len(family)) else None
+            axes.plot(curve.x, curve.y, color=shade, marker=dots, markersize=3.5, label=label)
+        else:
+            colour = _colour_of(curve, panel, groups)
+            style = list(STYLES)[labels.index(curve.label) % len(STYLES)] if groups else "-"
+            axes.plot(curve.x, curve.y, color=colour, linestyle=style, linewidth=1.6, marker=dots, markersize=3.5,
+                      zorder=3, label=None if groups else curve.label)  # fmt: skip
+            if curve.band:
+                axes.fill_between(curve.x, *zip(*curve.band), color=colour, alpha=0.15, linewidth=0)
+    if groups and len(labels) > 1:
+        for place, label in enumerate(labels):
+            axes.plot([], [], color="0.3", linestyle=list(STYLES)[place % len(STYLES)], label=label)
+    axes.set_xlabel(panel.x_title)
+    axes.set_ylabel(panel.y_title)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if panel.log_x:
+        axes.set_xscale("log")
+        ticks = sorted({x for curve in panel.curves for x in curve.x})
+        axes.set_xticks(ticks, [f"{x:,g}" for x in ticks], fontsize=8)
+        axes.minorticks_off()
+    elif all(x == int(x) for curve in panel.curves for x in curve.x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.shares:
+        axes.set_ylim(-0.03, 1.05)
+
+
+def interactive(panel: Panel, groups: Sequence[str]) -> Any:
+    """A plotly figure with tooltips. The legend names the labels if there are several, else the groups, whose colours
+    the page's table shows as well."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    labels, styles = _labels(panel), list(STYLES.values())
+    controls = [curve for curve in panel.curves if curve.role == "control"]
+    for curve in panel.curves:
+        shown: dict[str, Any] = {"showlegend": False}
+        if curve.role in ("line", "raw"):
+            colour = _colour_of(curve, panel, groups)
+            dash = styles[labels.index(curve.label) % len(styles)]
+            if curve.band:
+                low, high = zip(*curve.band)
+                figure.add_scatter(x=[*curve.x, *curve.x[::-1]], y=[*high, *low[::-1]], fill="toself", line_width=0,
+                                   mode="lines", fillcolor=colour, opacity=0.15, hoverinfo="skip",
+                                   legendgroup=curve.group, showlegend=False)  # fmt: skip
+            shown |= {"line_color": colour, "line_dash": dash, "legendgroup": curve.group}
+            if curve.role == "raw":
+                shown |= {"line_width": 0.8, "opacity": 0.4}
             else:
-                axes.plot(line.x, line.y, color=COLOURS[number % len(COLOURS)], marker=dots, markersize=4,
-                          label=line.label)  # fmt: skip
-        axes.set_xlabel(plot.x_title)
-        axes.set_ylabel(plot.y_title)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if all(x == int(x) for line in plot.lines for x in line.x):
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if plot.shares:
-            axes.set_ylim(-0.03, 1.05)
-        labels = [line.label for line in plot.lines if line.role != "raw"]
-        if len(labels) > 1 and (place == 1 or labels != [line.label for line in plots[place - 2].lines]):
-            axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    figure.savefig(path, dpi=130)
-
-
-def panels(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """(title, record kind, metric) of the curves that a comparison shows."""
-    headline = comparison.headline.metric
-    shown = [(f"{headline.replace('_', ' ')}, held out", "evaluation", headline)]
-    if headline != "loss":
-        shown.append(("loss, held out (nats per token)", "evaluation", "loss"))
-    shown.append(("next-token loss in training (nats per token)", "train", "next_token"))
-    return shown
-
-
-def save_curves(comparison: Comparison, path: Path) -> None:
-    """`draw_curves` as a PNG."""
-    draw_curves(comparison).savefig(path, dpi=130)
-
-
-def draw_curves(comparison: Comparison) -> Figure:
-    """Curves over training steps: a line a run, a colour a group. The legend lies below all plots, since labels name
-    whatever the groups differ in and may be as long as a plot is wide."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    shown = panels(comparison)
-    width, longest = 4.6 * len(shown), max(len(group.label) for group in comparison.groups)
-    columns = min(len(comparison.groups), max(1, int(width * LETTERS / (longest + 8))))
-    height = 3.6 + 0.18 * -(-len(comparison.groups) // columns)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    drawn: dict[str, Any] = {}
-    for place, (title, kind, metric) in enumerate(shown, 1):
-        axes = figure.add_subplot(1, len(shown), place)
-        for number, group in enumerate(comparison.groups):
-            for order, (_, steps, values) in enumerate(curve(group, kind, metric)):
-                axes.plot(steps, values, color=COLOURS[number % len(COLOURS)], linewidth=1.6, alpha=0.85,
-                          linestyle=ROUNDS[number // len(COLOURS) % len(ROUNDS)],
-                          marker="o" if len(steps) == 1 else None,
-                          label=group.label if order == 0 else None)  # fmt: skip
-        if kind == "evaluation" and metric in comparison.chance:
-            axes.axhline(comparison.chance[metric], color="0.4", linewidth=1, linestyle=":")
-            axes.annotate("chance", (1, comparison.chance[metric]), xycoords=("axes fraction", "data"), ha="right",
-                          va="bottom", color="0.4", fontsize=8, xytext=(-4, 2), textcoords="offset points")  # fmt: skip
-        axes.set_title(title, fontsize=10)
-        axes.set_xlabel("training step")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if metric.endswith("accuracy") or metric == "exact_match":
-            axes.set_ylim(-0.03, 1.05)
-        handles, labels = axes.get_legend_handles_labels()
-        drawn |= zip(labels, handles)
-    figure.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+                shown["showlegend"] = len(labels) == 1
+        elif curve.role == "control":
+            dash = list(DASHES.values())[controls.index(curve) % len(DASHES)]
+            shown |= {"line_color": "#777", "line_width": 1, "line_dash": dash, "showlegend": True}
+        else:
+            shown |= {"line_color": "#ccc", "line_width": 1}
+        name = for_plotly(", ".join(word for word in (curve.group, curve.label, curve.run) if word))
+        figure.add_scatter(
+            x=curve.x, y=curve.y, name=for_plotly(curve.group) if len(labels) == 1 and curve.group else name,
+            marker_size=4,
+            mode="lines+markers" if len(curve.x) <= FEW_POINTS and curve.role == "line" else "lines",
+            hovertemplate=f"{name}<br>%{{x}}: %{{y:.4f}}<extra></extra>", **shown,
+        )  # fmt: skip
+    for place, label in enumerate(labels if len(labels) > 1 else []):
+        figure.add_scatter(x=[None], y=[None], name=for_plotly(label), mode="lines", line_color="#444",
+                           line_dash=styles[place % len(styles)])  # fmt: skip
+    figure.update_layout(
+        title={"text": for_plotly(panel.title), "font_size": 14}, template="plotly_white", height=340,
+        autosize=True, xaxis_title=for_plotly(panel.x_title), yaxis_title=for_plotly(panel.y_title),
+        margin={"l": 50, "r": 15, "t": 45, "b": 45}, legend={"orientation": "h", "y": -0.25},
+    )  # fmt: skip
+    if panel.log_x:
+        figure.update_xaxes(type="log")
+    if panel.shares:
+        figure.update_yaxes(range=[-0.03, 1.05])
     return figure
+
+
+def _labels(panel: Panel) -> list[str]:
+    """Labels of the lines, in order."""
+    return list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "line"))
+
+
+def _shown(count: int) -> set[int]:
+    """Ranks that the legend names, in a series of `count` curves."""
+    return {round(step * (count - 1) / (SHOWN_OF_A_SERIES - 1)) for step in range(SHOWN_OF_A_SERIES)}
+
+
+def _colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]
+
+
+def _colour_of(curve: Curve, panel: Panel, groups: Sequence[str]) -> str:
+    """By group; without groups, by label."""
+    return _colour(groups.index(curve.group) if curve.group else _labels(panel).index(curve.label))

@@ -1,4 +1,4 @@
-"""Drawings of star graphs as SVG: the edges, the true path, and the path that was predicted."""
+"""Draws star graphs as SVG: the edges, the true path and the predicted path."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import math
 from typing import Any
 
 SIZE, RADIUS = 230, 15
-"""Pixels: side of a drawing, radius of a node."""
+"""Pixels: side length of a drawing, radius of a node."""
 TRUE, WRONG = "#3f8f5b", "#c8442f"
 
 
 def draw(graph: dict[str, Any]) -> str:
     """SVG of `graph` (edges, start, goal, truth, predicted), all as node numbers.
 
-    Green: the true path. Solid over it: what was predicted; red, dashed where the graph has no such edge.
+    Wide green line: the true path. Narrow line: the prediction, red where wrong, dashed where the graph has no such
+    edge.
     """
     places = _places(graph)
-    edges = {tuple(edge) for edge in graph["edges"]}
-    true_steps = set(zip(graph["truth"], graph["truth"][1:]))
+    edges = {(a, b) for a, b in graph["edges"] if a in places and b in places}
+    true_steps = edges.intersection(zip(graph["truth"], graph["truth"][1:]))
     parts = [_line(places[a], places[b], "#c9ced6", 2) for a, b in edges]
     parts += [_line(places[a], places[b], TRUE, 9, opacity=0.3) for a, b in true_steps]
     for a, b in zip(graph["predicted"], graph["predicted"][1:]):
@@ -35,14 +36,14 @@ def draw(graph: dict[str, Any]) -> str:
 
 
 def _places(graph: dict[str, Any]) -> dict[int, tuple[float, float]]:
-    """The start in the middle, each arm outwards in a direction of its own, the goal's arm to the right."""
+    """Positions of nodes: the start in the centre, arms as rays, the goal's arm to the right."""
     after: dict[int, list[int]] = {}
     for a, b in graph["edges"]:
         after.setdefault(a, []).append(b)
     arms = []
     for first in after.get(graph["start"], []):
         arm = [first]
-        while arm[-1] in after:
+        while arm[-1] in after and after[arm[-1]][0] not in arm:
             arm.append(after[arm[-1]][0])
         arms.append(arm)
     arms.sort(key=lambda arm: arm[-1] != graph["goal"])

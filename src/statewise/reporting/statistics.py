@@ -36,10 +36,9 @@ def summarise(values: dict[int, float], reference: Sequence[float] | None) -> Su
 
 
 def wilson(share: float, trials: int) -> tuple[float, float]:
-    """95% confidence interval of a probability, from the share of successes in so many independent trials (Wilson).
+    """Wilson's 95% confidence interval of a probability, from the share of successes in `trials` independent trials.
 
-    The share may be a mean of outcomes that are more than yes or no; the interval is then too wide rather than too
-    narrow, since no outcomes between 0 and 1 vary more than those at its ends.
+    Outcomes between 0 and 1 are allowed: the interval is then too wide, since binary ones have the largest variance.
     """
     z = float(stats.norm.ppf(0.975))
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
@@ -55,15 +54,15 @@ def welch(
     reference: Sequence[float] | np.ndarray | None,
     alternative: Alternative = "two-sided",
 ) -> float | None:
-    """p of Welch's t-test, of which `greater` is the alternative that the mean behind `values` is the greater one.
+    """p of Welch's t-test; `greater`: the alternative is that `values` have the greater mean.
 
-    None unless both have two values or more and at least one of them varies.
+    None unless both have at least two values and one of them varies.
     """
     if reference is None or len(values) < 2 or len(reference) < 2:
         return None
     if np.ptp(values) == 0 and np.ptp(reference) == 0:
         return None
-    with warnings.catch_warnings():  # of nearly constant values, whose p is as small as it looks
+    with warnings.catch_warnings():  # about nearly constant values, whose small p is correct
         warnings.simplefilter("ignore", RuntimeWarning)
         return float(stats.ttest_ind(values, reference, equal_var=False, alternative=alternative).pvalue)
 
@@ -71,7 +70,7 @@ def welch(
 def equivalence(values: Sequence[float], reference: Sequence[float], margin: float) -> float | None:
     """p of two one-sided Welch tests (TOST) that the means differ by less than `margin`; None where `welch` is.
 
-    The larger p of the two: that the difference lies above -margin, and that it lies below +margin.
+    It is the larger p of the two tests, that the difference is above -margin and that it is below +margin.
     """
     numbers = np.array(values)
     above, below = welch(numbers + margin, reference, "greater"), welch(numbers - margin, reference, "less")
@@ -80,7 +79,7 @@ def equivalence(values: Sequence[float], reference: Sequence[float], margin: flo
 
 @dataclass(frozen=True)
 class Claim:
-    """A hypothesis about two groups, and how well the runs bear it out."""
+    """A hypothesis about two groups and its test."""
 
     kind: Literal["better", "equal"]
     group: str
@@ -88,4 +87,4 @@ class Claim:
     difference: float
     """Mean of the group minus that of the other."""
     p_value: float | None
-    """Of the test whose alternative is the claim; None where it is not defined, as with a single seed."""
+    """Of the test whose alternative hypothesis is the claim; None if undefined, as with a single seed."""

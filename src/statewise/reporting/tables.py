@@ -1,14 +1,15 @@
-"""Tables as text that lines up, and as Markdown."""
+"""Tables as aligned text and as Markdown."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Collection, Mapping, Sequence
 
 Rows = Sequence[Sequence[str]]
 
 
 def number(value: float | int | None) -> str:
-    """Four decimals, none for whole numbers of things; scientific where that would show nothing; a dash for nothing."""
+    """Four decimals, none for integers; scientific notation for very small and large values; a dash for None or NaN."""
     if isinstance(value, int):
         return f"{value:,}"
     if value is None or value != value:
@@ -19,7 +20,7 @@ def number(value: float | int | None) -> str:
 
 
 def text_table(header: Sequence[str], rows: Rows, left: Collection[int] = (0,)) -> str:
-    """Columns padded to their widest cell; those numbered in `left` to the left, the others to the right."""
+    """Aligned columns: those numbered in `left` to the left, the others to the right."""
     widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
@@ -30,12 +31,52 @@ def text_table(header: Sequence[str], rows: Rows, left: Collection[int] = (0,)) 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *(line(row) for row in rows)])
 
 
+def fitted_tables(header: Sequence[str], rows: Rows, width: int, keys: int = 1) -> str:
+    """`text_table`, split into as few tables as fit into `width` characters, each with the first `keys` columns.
+
+    Rows that hold nothing but dashes in a part are left out of it. Keys that fill more than half of `width`, and single
+    columns that do not fit beside them, overflow.
+    """
+    sizes = [2 + max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    room = width + 2 - min(sum(sizes[:keys]), width // 2)
+    parts: list[list[int]] = []
+    left = 0
+    for column in range(keys, len(header)):
+        if not parts or sizes[column] > left:
+            parts.append([])
+            left = room
+        parts[-1].append(column)
+        left -= sizes[column]
+    tables = []
+    for part in parts:
+        columns = [*range(keys), *part]
+        kept = [[row[column] for column in columns] for row in rows if any(row[column] != "-" for column in part)]
+        tables.append(text_table([header[column] for column in columns], kept))
+    return "\n\n".join(tables)
+
+
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
     """The same as a Markdown table."""
     lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _markdown_cell(text: str) -> str:
+    """Text with cell separators and HTML escaped."""
+    return " ".join(html.escape(text, quote=False).replace("|", "\\|").splitlines())
 
 
 def metrics_table(metrics: Mapping[str, float | int]) -> str:
-    """A metric a line."""
+    """One metric per line."""
     return text_table(["metric", "value"], [[name, number(value)] for name, value in metrics.items()])
+
+
+def baselines_table(
+    baselines: Mapping[str, Mapping[str, float]], model: Mapping[str, float | int] | None = None
+) -> str:
+    """One baseline per line, below the model if its metrics are given; a dash where a baseline lacks a metric."""
+    names = list(dict.fromkeys(name for metrics in baselines.values() for name in metrics))
+    lines = baselines if model is None else {"this model": model, **baselines}
+    return text_table(
+        ["", *names], [[line, *(number(metrics.get(name)) for name in names)] for line, metrics in lines.items()]
+    )

@@ -1,4 +1,89 @@
-"""STRIPS world models from action traces: a wing of its own, which loads without the rest of the package.
+"""STRIPS world models from action traces: a separate subpackage for AI planning, which loads without the rest.
 
-`statewise strips VERB` on the command line is `statewise.strips.VERB.VERB` in Python.
+This is its public face: nothing outside imports from the modules behind it. `statewise strips VERB` on the command line
+is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
+name is imported when it is first asked for.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from statewise.strips.domains import FAMILIES as FAMILIES
+    from statewise.strips.domains import Domain as Domain
+    from statewise.strips.domains import domain as domain
+    from statewise.strips.domains import domain_usage as domain_usage
+    from statewise.strips.learned import PICTURES as PICTURES
+    from statewise.strips.learned import Learned as Learned
+    from statewise.strips.learned import read_learned_model as read_learned_model
+    from statewise.strips.learned import read_schemas as read_schemas
+    from statewise.strips.learning import learn as learn
+    from statewise.strips.lifted import learn_lifted as learn_lifted
+    from statewise.strips.mapping import match_atoms as match_atoms
+    from statewise.strips.mapping import renamed as renamed
+    from statewise.strips.metrics import applicability as applicability
+    from statewise.strips.metrics import problem_solving as problem_solving
+    from statewise.strips.metrics import syntactic as syntactic
+    from statewise.strips.metrics import trace_accuracy as trace_accuracy
+    from statewise.strips.model import ActionModel as ActionModel
+    from statewise.strips.model import Atoms as Atoms
+    from statewise.strips.pddl import read_domain as read_domain
+    from statewise.strips.pddl import read_problem as read_problem
+    from statewise.strips.pddl_export import export as export
+    from statewise.strips.pictures import save_attention as save_attention
+    from statewise.strips.pictures import save_models as save_models
+    from statewise.strips.pictures import save_theta as save_theta
+    from statewise.strips.planning import plan as plan
+    from statewise.strips.random_traces import SPLITS as SPLITS
+    from statewise.strips.random_traces import Traces as Traces
+    from statewise.strips.random_traces import traces as traces
+    from statewise.strips.random_traces import with_noise as with_noise
+    from statewise.strips.reproduction import reproduce as reproduce
+    from statewise.strips.reproduction_report import reproduction_text as reproduction_text
+    from statewise.strips.reproduction_report import save_reproduction as save_reproduction
+    from statewise.strips.schemas import ground as ground
+    from statewise.strips.schemas import schema_lines as schema_lines
+    from statewise.strips.settings import Settings as Settings
+    from statewise.strips.showing import model_table as model_table
+    from statewise.strips.showing import parse_trace as parse_trace
+    from statewise.strips.showing import show as show
+    from statewise.strips.trace_files import read_traces as read_traces
+    from statewise.strips.trace_files import write_traces as write_traces
+    from statewise.strips.verification import verify as verify
+
+FACE = {
+    "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
+    "learned": ("PICTURES", "Learned", "read_learned_model", "read_schemas"),
+    "learning": ("learn",),
+    "lifted": ("learn_lifted",),
+    "mapping": ("match_atoms", "renamed"),
+    "metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
+    "model": ("ActionModel", "Atoms"),
+    "pddl": ("read_domain", "read_problem"),
+    "pddl_export": ("export",),
+    "pictures": ("save_attention", "save_models", "save_theta"),
+    "planning": ("plan",),
+    "random_traces": ("SPLITS", "Traces", "traces", "with_noise"),
+    "reproduction": ("reproduce",),
+    "reproduction_report": ("reproduction_text", "save_reproduction"),
+    "schemas": ("ground", "schema_lines"),
+    "settings": ("Settings",),
+    "showing": ("model_table", "parse_trace", "show"),
+    "trace_files": ("read_traces", "write_traces"),
+    "verification": ("verify",),
+}
+"""Modules and what of each is public."""
+MODULE_OF = {name: module for module, names in FACE.items() for name in names}
+
+if not TYPE_CHECKING:  # a checker knows the names from the imports above
+
+    def __getattr__(name: str) -> Any:
+        if name not in MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *MODULE_OF])

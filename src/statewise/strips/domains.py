@@ -49,27 +49,33 @@ class Domain:
         return [known[place] for place in chosen]
 
 
+MOST = 100
+"""Of any size of a domain: its actions are all written out."""
+
+
 def domain(spec: str) -> Domain:
     """The domain that `spec` names, such as `blocksworld:3`. Raises `ValueError` with the choices."""
     family, _, size = spec.partition(":")
     if family not in FAMILIES:
-        raise ValueError(f"{spec!r} is no domain; known are {', '.join(form(name) for name in FAMILIES)}")
+        raise ValueError(f"{spec!r} is no domain; known are {', '.join(domain_usage(name) for name in FAMILIES)}")
     known = FAMILIES[family]
     if not re.fullmatch(r"\d+(x\d+)*" if known.sizes else "", size):
-        raise ValueError(f"{spec!r}: the domain is written {form(family)}, such as {known.example}")
+        raise ValueError(f"{spec!r}: the domain is written {domain_usage(family)}, such as {known.example}")
     sizes = [int(part) for part in size.split("x")] if size else []
     if len(sizes) != len(known.sizes):
-        raise ValueError(f"{spec!r}: the domain is written {form(family)}, such as {known.example}")
+        raise ValueError(f"{spec!r}: the domain is written {domain_usage(family)}, such as {known.example}")
     for what, value, (_, least) in zip(known.sizes, sizes, known.sizes.items()):
         if value < least:
             raise ValueError(f"{spec!r}: {what.lower()} must be {least} or more, not {value}")
+        if value > MOST:
+            raise ValueError(f"{spec!r}: {what.lower()} must be at most {MOST}, not {value}")
     atoms, actions, start = known.build(*sizes)
     model = ActionModel.of(atoms, actions)
     bit = {name: 1 << place for place, name in enumerate(atoms)}
     return Domain(spec, model, tuple(sum(bit[atom] for atom in state) for state in start))
 
 
-def form(family: str) -> str:
+def domain_usage(family: str) -> str:
     """How a family's domains are written."""
     sizes = "x".join(FAMILIES[family].sizes)
     return f"{family}:{sizes}" if sizes else family

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from statewise.strips.model import Action, ActionModel
-from statewise.strips.traces import Traces
+from statewise.strips.random_traces import Traces
 
 
 @dataclass(frozen=True)

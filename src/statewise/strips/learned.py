@@ -9,7 +9,6 @@ schemas.json     of a model that was learned lifted, in place of theta.npz: its 
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,9 +17,29 @@ from typing import Any
 
 import numpy as np
 
-from statewise.run import write_atomically
+from statewise import overwriting
+from statewise.durable import write_arrays, write_atomically
+from statewise.json_files import ANYTHING, COUNT, NUMBER, TEXT, Shape, check, parse_json, read_json
 from statewise.strips.model import ActionModel
 from statewise.strips.schemas import Schema
+
+REPORT: Shape = {"best_restart": COUNT}
+"""What pictures read of report.json."""
+_ATTEMPT: Shape = {
+    **dict.fromkeys(("number", "best_step", "streak", "steps"), COUNT), "accuracy": NUMBER, "best": NUMBER,
+    "end": TEXT,
+}  # fmt: skip
+CHECKPOINT: Shape = {
+    "settings": {},
+    "progress": {"results": [_ATTEMPT], "log": [ANYTHING], "seconds": NUMBER},
+}
+"""What says how far an interrupted learning came."""
+_LITERALS: Shape = [[ANYTHING]]
+SCHEMAS: Shape = {...: dict.fromkeys(("pre", "add", "delete"), _LITERALS)}
+PICTURES = ("models.png", "attention.png", "theta.png")
+"""What `statewise strips show` draws of it."""
+FILES = ("model.json", "theta.npz", "report.json", "checkpoint.npz", "schemas.json", *PICTURES)
+"""All that the folder holds, as patterns of `statewise.overwriting`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +55,7 @@ class Learned:
     def save(self, folder: Path) -> None:
         """Writes the folder; the checkpoint goes."""
         folder.mkdir(parents=True, exist_ok=True)
-        _write_arrays(folder / "theta.npz", {"theta": self.theta})
+        write_arrays(folder / "theta.npz", theta=self.theta)
         write_atomically(folder / "report.json", (json.dumps(self.report, indent=2) + "\n").encode())
         write_atomically(folder / "model.json", self.model.as_json().encode())
         (folder / "checkpoint.npz").unlink(missing_ok=True)
@@ -46,11 +65,15 @@ class Learned:
         """Reads the folder. Raises `FileNotFoundError` if learning has not come to its end there, `ValueError` if it is
         damaged."""
         model = read_learned_model(folder)
-        try:
-            report = json.loads((folder / "report.json").read_text())
-        except ValueError as error:
-            raise ValueError(f"{folder / 'report.json'}: not JSON: {error}") from None
-        return cls(model, read_arrays(folder / "theta.npz", "theta")["theta"], report)
+        report = read_json(folder / "report.json", REPORT)
+        path = folder / "theta.npz"
+        theta = read_arrays(path, "theta")["theta"]
+        # Not a number lies between nothing.
+        if theta.ndim != 4 or theta.shape[2:] != (len(model.names), 3) or not ((theta >= 0) & (theta <= 1)).all():
+            raise ValueError(f"{path}: theta must be (restarts, atoms, {len(model.names)}, 3) numbers from 0 to 1")
+        if report["best_restart"] >= len(theta):
+            raise ValueError(f"{folder / 'report.json'}: best_restart must be one of {len(theta)} restarts, from 0")
+        return cls(model, theta, report)
 
 
 def read_learned_model(folder: Path) -> ActionModel:
@@ -70,9 +93,13 @@ def read_learned_model(folder: Path) -> ActionModel:
     return ActionModel.from_json(text, str(path))
 
 
-def is_learned(folder: Path) -> bool:
-    """Whether learning has been at work in the folder, to its end or not."""
-    return any((folder / name).is_file() for name in ("model.json", "checkpoint.npz"))
+def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
+    """Makes way for a model in `folder`; with `overwrite` what was learned there goes. Raises `FileExistsError` for
+    anything else, and without it for anything but, where learning `resumes`, an interrupted learning."""
+    interrupted = (folder / "checkpoint.npz").is_file() and not (folder / "model.json").exists()
+    if overwrite or not (resumes and interrupted):
+        overwriting.check_folder(folder, FILES, "learned model", overwrite)
+        overwriting.delete(folder, FILES)
 
 
 def write_schemas(folder: Path, schemas: Mapping[str, Schema], model: ActionModel, report: Mapping[str, Any]) -> None:
@@ -93,21 +120,26 @@ def read_schemas(folder: Path) -> dict[str, Schema] | None:
     path = folder / "schemas.json"
     if not path.is_file():
         return None
-    try:
-        return {
-            name: Schema(*(frozenset((str(literal[0]), tuple(int(place) for place in literal[1:]))
-                                     for literal in of[which]) for which in ("pre", "add", "delete")))
-            for name, of in json.loads(path.read_text()).items()
-        }  # fmt: skip
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{path} is damaged: {type(error).__name__} {error}") from None
+    found = read_json(path, SCHEMAS)
+    if not found:
+        raise ValueError(f"{path}: holds no schema")
+    for literal in (literal for of in found.values() for literals in of.values() for literal in literals):
+        check(literal[:1], [TEXT], f"{path}: a literal begins with its predicate")
+        check(literal[1:], [COUNT], f"{path}: a literal goes on with numbers of arguments")
+        if not literal:
+            raise ValueError(f"{path}: a literal is empty: it must begin with its predicate")
+    return {
+        name: Schema(*(frozenset((literal[0], tuple(literal[1:])) for literal in of[which])
+                       for which in ("pre", "add", "delete")))
+        for name, of in found.items()
+    }  # fmt: skip
 
 
 def write_checkpoint(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
     """Keeps what an interrupted learning goes on from; `facts` is plain data."""
     folder.mkdir(parents=True, exist_ok=True)
     text = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
-    _write_arrays(folder / "checkpoint.npz", {**arrays, "facts": text})
+    write_arrays(folder / "checkpoint.npz", **arrays, facts=text)
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
@@ -116,25 +148,20 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
     if not path.exists():
         return None
     arrays = read_arrays(path, "facts")
-    facts: dict[str, Any] = json.loads(arrays.pop("facts").tobytes())
-    return arrays, facts
+    return arrays, parse_json(arrays.pop("facts").tobytes(), CHECKPOINT, str(path))
 
 
 def read_arrays(path: Path, needed: str) -> dict[str, np.ndarray]:
     """Arrays of an .npz file, `needed` among them. Raises `ValueError` if it is damaged."""
     import zipfile
+    import zlib
 
     try:
         with np.load(path, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    # Of a damaged archive NumPy and zipfile raise almost anything; what is wrong with it does not matter.
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, OSError) as error:
+        raise ValueError(f"{path}: damaged: {error}") from None
     if needed not in arrays:
-        raise ValueError(f"{path} is damaged: it holds no {needed}")
+        raise ValueError(f"{path}: damaged: it holds no {needed}")
     return arrays
-
-
-def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    write_atomically(path, buffer.getvalue())

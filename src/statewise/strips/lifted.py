@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import is_learned, write_schemas
+from statewise.strips.learned import claim, write_schemas
 from statewise.strips.model import ActionModel
 from statewise.strips.pooling import Candidates, pool, prune, sound
+from statewise.strips.random_traces import Traces
 from statewise.strips.schemas import Literal, Schema, arguments, ground, schema_lines
 from statewise.strips.settings import Attempt, Settings
-from statewise.strips.traces import Traces
 
 COPIES = {0: 2, 1: 4, 2: 2}
 """Predicates of each signature, by arity: more than known domains need. What is not needed is not chosen."""
@@ -36,7 +36,7 @@ class Predicate:
 
     sorts: tuple[int, ...]
     """Sort of each argument."""
-    slots: tuple[tuple[str, tuple[int, ...]], ...]
+    uses: tuple[tuple[str, tuple[int, ...]], ...]
     """Its weights: a schema, and the position in it of each argument."""
 
 
@@ -75,8 +75,10 @@ def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[s
             parent[root((schema, position))] = root(("object", name))
     numbers: dict[Any, int] = {}
     found = {of: numbers.setdefault(root(of), len(numbers)) for of in sorted(parent, key=str)}
-    slots = {(schema, at): found[schema, at] for schema, count in arity.items() for at in range(count)}
-    return slots, {name: sort for (kind, name), sort in found.items() if kind == "object" and isinstance(name, str)}
+    parameters = {(schema, at): found[schema, at] for schema, count in arity.items() for at in range(count)}
+    return parameters, {
+        name: sort for (kind, name), sort in found.items() if kind == "object" and isinstance(name, str)
+    }
 
 
 class Space:
@@ -86,9 +88,9 @@ class Space:
     """
 
     def __init__(self, actions: Sequence[str], copies: dict[int, int]) -> None:
-        slots, objects = sorts_of(actions)
+        parameters, objects = sorts_of(actions)
         schemas: dict[str, list[int]] = {}
-        for (schema, _), sort in sorted(slots.items()):
+        for (schema, _), sort in sorted(parameters.items()):
             schemas.setdefault(schema, []).append(sort)
         for action in actions:
             schemas.setdefault(arguments(action)[0], [])
@@ -106,7 +108,7 @@ class Space:
                 )
                 if mine and _tuples(signature, objects):
                     self.predicates += [Predicate(signature, mine)] * count
-        self.first = np.cumsum([0, *(len(predicate.slots) for predicate in self.predicates)])
+        self.first = np.cumsum([0, *(len(predicate.uses) for predicate in self.predicates)])
         """Number of the first weight of each predicate, and of all."""
         rows, owner = [], []
         for number, predicate in enumerate(self.predicates):
@@ -119,13 +121,13 @@ class Space:
 
     def _reads(self, number: int, action: str, objects: tuple[str, ...]) -> int:
         schema, given = arguments(action)
-        for place, (of, at) in enumerate(self.predicates[number].slots):
+        for place, (of, at) in enumerate(self.predicates[number].uses):
             if of == schema and tuple(given[position] for position in at) == objects:
                 return int(self.first[number]) + place
         return int(self.first[-1])
 
     def candidates(self, weights: Sequence[tuple[int, np.ndarray]]) -> Candidates:
-        """Predicates, each given as its number and its weights [slots, 3] bool, with their ground heads."""
+        """Predicates, each given as its number and its weights [uses, 3] bool, with their ground heads."""
         theta, group, size = [], [], []
         for place, (number, on) in enumerate(weights):
             mine = np.flatnonzero(self.owner == number)
@@ -136,7 +138,7 @@ class Space:
             size.append(int(on[:, 0].sum() + on[:, 1].sum()))
         actions = self.places.shape[1]
         stacked = np.concatenate(theta) if theta else np.zeros((0, actions, 3), dtype=bool)
-        every = np.array([3 * len(self.predicates[number].slots) for number, _ in weights], dtype=np.int64)
+        every = np.array([3 * len(self.predicates[number].uses) for number, _ in weights], dtype=np.int64)
         return Candidates(Heads.of_theta(stacked.astype(np.float32)), np.array(group, dtype=np.int64),
                           np.array(size, dtype=np.int64), every)  # fmt: skip
 
@@ -147,18 +149,20 @@ def learn_lifted(
     *,
     copies: dict[int, int] | None = None,
     folder: Path | None = None,
+    overwrite: bool = False,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
 ) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
-    Restarts train together as in `learn.learn`; predicates that are sound over all their ground heads are pooled.
-    `settings.atoms` is not used: the number of predicates is found. With `folder` the result is written there. Raises
-    `ValueError` if there are no negatives, or if a schema occurs with different numbers of arguments.
+    Restarts train together as in `learning.learn`; predicates that are sound over all their ground heads are pooled.
+    `settings.atoms` is not used: the number of predicates is found. With `folder` the result is written there,
+    with `overwrite` in place of what was learned there before. Raises `ValueError` if there are no negatives, or if a
+    schema occurs with different numbers of arguments, and `FileExistsError` for a folder that holds anything else.
     """
     if not sum(traces.labels):
         raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
-    if folder is not None and is_learned(folder):
-        raise FileExistsError(f"{folder} holds a learned model already: choose another --out, or give --overwrite")
+    if folder is not None:
+        claim(folder, overwrite, resumes=False)
     from statewise.strips.restarts import Restarts
 
     space = Space(traces.actions, copies or COPIES)
@@ -234,7 +238,7 @@ def _schemas(space: Space, chosen: Sequence[tuple[int, np.ndarray]], actions: Se
         arguments(action)[0]: (set(), set(), set()) for action in actions
     }
     for name, (number, on) in enumerate(chosen):
-        for (schema, at), (pre, key, value) in zip(space.predicates[number].slots, on):
+        for (schema, at), (pre, key, value) in zip(space.predicates[number].uses, on):
             literal: Literal = (f"p{name}", at)
             for wanted, into in zip((pre, key and not value, key and value), sets[schema]):
                 if wanted:

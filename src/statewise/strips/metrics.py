@@ -10,7 +10,7 @@ from statewise.strips.domains import Domain
 from statewise.strips.mapping import KINDS, as_table, match_atoms
 from statewise.strips.model import ActionModel, Atoms
 from statewise.strips.pddl import Problem
-from statewise.strips.traces import Traces
+from statewise.strips.random_traces import Traces
 
 WORD = 64
 """Atoms in a word of the vectorised semantics."""
@@ -134,11 +134,11 @@ def problem_solving(
     `solving_ratio`: a plan was found with the learned model and reaches the goal in the true problem.
     `false_plan_ratio`: a plan was found and does not. `no_plan_ratio`: the planner showed that the learned model has
     none, or no learned atom stands for a goal atom. `timeout_ratio`: the time was over. `problems`: how many there
-    were. Goals and initial states are put into learned atoms by matching (`plan.plan`). Raises `ValueError` for no
+    were. Goals and initial states are put into learned atoms by matching (`planning.plan`). Raises `ValueError` for no
     problems, for other actions than the model's, and without a planner.
     """
-    from statewise.strips.plan import UnmatchedGoal, plan
     from statewise.strips.planner import PlannerTimeout
+    from statewise.strips.planning import UnmatchedGoal, plan
 
     if not problems:
         raise ValueError("there are no problems to solve")

@@ -16,7 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from statewise.json_files import ANYTHING, TEXT, Shape, check, parse_json
+
 FORMAT = "statewise action model 1"
+
+SHAPE: Shape = {"atoms": [TEXT], "actions": {...: {key: [TEXT] for key in ("pre", "add", "delete")}}}
 
 Atoms = int
 """A set of atoms, as bits."""
@@ -165,17 +169,13 @@ class ActionModel:
     @classmethod
     def from_json(cls, text: str, where: str) -> ActionModel:
         """Reads what `as_json` gives; `where` is the file's name, for errors. Raises `ValueError`."""
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"{where}: not JSON: {error}") from None
+        found = parse_json(text, ANYTHING, where)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError(f"{where} holds no action model of this version ({FORMAT!r} is missing)")
+        check(found, SHAPE, where)
+        actions = {name: (each["pre"], each["add"], each["delete"]) for name, each in found["actions"].items()}
         try:
-            actions = {str(name): (each["pre"], each["add"], each["delete"]) for name, each in found["actions"].items()}
-            return cls.of([str(name) for name in found["atoms"]], actions)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{where} is no whole action model: {type(error).__name__} {error}") from None
+            return cls.of(found["atoms"], actions)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 

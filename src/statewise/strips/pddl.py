@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statewise.durable import write_atomically
 from statewise.strips.domains import Domain
 from statewise.strips.model import ActionModel, Atoms, bits
 
@@ -163,8 +164,6 @@ def write_pddl(
     `problem`, whose atoms must be those of the model, its initial state and goal are written to `problem_path` (by
     default beside the domain, `NAME-problem.pddl`). Raises `ValueError` for other atoms, and without the extra.
     """
-    from statewise.run import write_atomically
-
     if problem is not None and problem.domain.model.atoms != model.atoms:
         raise ValueError("the problem's atoms are not those of the model")
     quiet_environment()  # says which extra is missing before anything is imported from it

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from statewise.durable import replacing
+from statewise.reporting.plain import plain_text
 from statewise.strips.brasp import NOWHERE, run
 from statewise.strips.model import ActionModel
 
@@ -23,6 +25,7 @@ SAME, EXCESS, MISSING, ABSENT = "#3b6fb6", "#d1432f", "#f0b429", "#ececec"
 GRID = "#d5d9df"
 
 
+@plain_text
 def save_theta(theta: np.ndarray, path: Path, atoms: Sequence[str], actions: Sequence[str]) -> None:
     """The parameters as a PNG: three heat maps, atoms down and actions across (equations 8 to 13).
 
@@ -49,6 +52,7 @@ def save_theta(theta: np.ndarray, path: Path, atoms: Sequence[str], actions: Seq
     _save(figure, path)
 
 
+@plain_text
 def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> None:
     """A learned action model above the true one as a PNG: what each action requires, adds and deletes.
 
@@ -96,6 +100,7 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
     _save(figure, path)
 
 
+@plain_text
 def save_attention(model: ActionModel, trace: Sequence[int], path: Path) -> None:
     """Attention on a trace of action numbers as a PNG (Figure 3 of the paper).
 
@@ -153,7 +158,8 @@ def _canvas(width: float, height: float, gap: float = 0.04) -> Figure:
 
 def _save(figure: Figure, path: Path) -> None:
     """Cut to what is drawn, since the sizes of names are guessed."""
-    figure.savefig(path, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12)
 
 
 def _cell_size(shape: Sequence[int]) -> float:

@@ -9,13 +9,13 @@ import contextlib
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
 from statewise.strips.model import ActionModel, Atoms
+from statewise.system import kill_group
 
 PLANNERS = {"fast-downward": "up_fast_downward", "pyperplan": "up_pyperplan"}
 """Name in unified-planning, and the module that brings it; the first that is installed is the default."""
@@ -82,7 +82,7 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
             said, complaints = child.communicate(json.dumps(told), timeout=timeout)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+                kill_group(child)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise PlannerTimeout(f"the planner found nothing within {timeout:g} seconds") from None
             raise

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from statewise.figures import Curve, Panel
 from statewise.ledger import Record
 from statewise.reporting.tables import markdown_table
 
@@ -25,7 +26,7 @@ PUBLISHED = {
 SHORT = {"equivalent": "yes", "different": "no", "unknown": "?"}
 
 
-def as_text(experiment: str, records: Sequence[Record]) -> str:
+def reproduction_text(experiment: str, records: Sequence[Record]) -> str:
     """A Markdown table, a row for each kind of cell; several draws of the training set are averaged."""
     if experiment == "lifted":
         return _lifted_table(records)
@@ -83,49 +84,27 @@ def _lifted_table(records: Sequence[Record]) -> str:
     return markdown_table(header, rows)
 
 
-def save_curves(records: Sequence[Record], path: Path) -> None:
-    """Test accuracy over the number of traces as a PNG, a panel a domain: pooled, restarts, and the paper's."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def save_reproduction(records: Sequence[Record], path: Path) -> None:
+    """Test accuracy over the number of training traces as a PNG, one panel per domain."""
+    from statewise.reporting.plots import save_panels
 
-    from statewise.reporting.plots import COLOURS
-
-    groups = _groups(records)
-    kinds = list(dict.fromkeys((name, what) for name, _, what in groups))
-    figure = Figure(figsize=(3.4 * min(len(kinds), 3), 2.9 * ((len(kinds) + 2) // 3)), layout="constrained")
-    FigureCanvasAgg(figure)
-    for place, (name, what) in enumerate(kinds, 1):
-        axes = figure.add_subplot((len(kinds) + 2) // 3, min(len(kinds), 3), place)
-        here = {size: cells for (of, size, kind), cells in sorted(groups.items()) if (of, kind) == (name, what)}
-        sizes = list(here)
-        lines = {
-            "pooled": [statistics.mean(cell["pooled"]["test"] for cell in cells) for cells in here.values()],
-            "best restart by training": [
-                statistics.mean(cell["single"]["test"][cell["single"]["best"]] for cell in cells)
-                for cells in here.values()
-            ],
-            "mean of restarts": [statistics.mean(cell["mean_test"] for cell in cells) for cells in here.values()],
-        }  # fmt: skip
-        for (label, values), colour in zip(lines.items(), COLOURS):
-            axes.plot(sizes, values, color=colour, marker="o", markersize=3.5, label=label)
-        published = {size: of for size, of in PUBLISHED.get(name, {}).items() if size in here} if not what else {}
-        if published:
-            axes.plot(list(published), [best for _, best in published.values()], color="0.45", linestyle="--",
-                      linewidth=1.2, label="paper, best by training")  # fmt: skip
-        axes.set_xscale("log")
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=7)
-        axes.minorticks_off()
-        axes.set_title(f"{name} {what}".strip(), fontsize=9)
-        axes.set_ylim(top=1.02)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if place == 1:
-            axes.legend(frameon=False, fontsize=7, loc="lower right")
-        if place > len(kinds) - 3:
-            axes.set_xlabel("training traces", fontsize=8)
-        if place % 3 == 1:
-            axes.set_ylabel("test traces right", fontsize=8)
-    figure.savefig(path, dpi=130)
+    by_domain: dict[str, dict[int, list[Record]]] = {}
+    for (name, size, variant), cells in _groups(records).items():
+        by_domain.setdefault(f"{name} {variant}".strip(), {})[size] = cells
+    panels = []
+    for title, by_size in by_domain.items():
+        every, sizes = list(by_size.values()), [float(size) for size in by_size]
+        best = [[cell["single"]["test"][cell["single"]["best"]] for cell in draws] for draws in every]
+        curves = [
+            Curve("pooled", sizes, [statistics.mean(cell["pooled"]["test"] for cell in draws) for draws in every]),
+            Curve("best restart by training", sizes, [statistics.mean(values) for values in best]),
+            Curve("mean of restarts", sizes, [statistics.mean(cell["mean_test"] for cell in draws) for draws in every]),
+        ]
+        if published := {size: of[1] for size, of in PUBLISHED.get(title, {}).items() if size in by_size}:
+            curves.append(Curve("paper, best by training", list(map(float, published)), list(published.values()),
+                                "control"))  # fmt: skip
+        panels.append(Panel("training traces", "test accuracy", curves, title=title, log_x=True))
+    save_panels(panels, path)
 
 
 def _groups(records: Sequence[Record]) -> dict[tuple[str, int, str], list[Record]]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.strips.traces import Traces
+from statewise.strips.random_traces import Traces
 from statewise.strips.transformer import focal_loss, inconsistency
 
 
@@ -39,7 +39,7 @@ class Restarts:
         self.actions, self.lengths = torch.from_numpy(actions), torch.from_numpy(lengths)
         self.labels = torch.from_numpy(labels)
         self.seed, self.batch, self.learning_rate = seed, batch, learning_rate
-        self.numbers = np.arange(count)
+        self.count, self.numbers = count, np.arange(count)
         self.steps = 0
         drawn = []
         for number in range(count):
@@ -99,9 +99,19 @@ class Restarts:
         return {name: value.copy() for name, value in found.items()}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what `state` gave."""
-        self.numbers, self.steps = state["numbers"], int(state["steps"])
-        self._take(torch.from_numpy(state["weights"].copy()))
+        """Goes on from what `state` gave. Raises `KeyError` or `ValueError` for anything else."""
+        numbers, weights = state["numbers"], state["weights"]
+        if not set(numbers.tolist()) <= set(range(self.count)) or len(set(numbers.tolist())) < len(numbers):
+            raise ValueError(f"numbers must be some of the {self.count} restarts")
+        whole = (len(numbers), *self.weights.shape[1:])
+        for name, value in state.items():
+            scalar = value.shape == () and name.startswith("moment.")
+            if (name == "weights" or name.startswith("moment.")) and not (
+                (scalar or value.shape == whole) and value.dtype.kind == "f" and np.isfinite(value).all()
+            ):
+                raise ValueError(f"{name} must be finite numbers of the shape {whole}")
+        self.numbers, self.steps = numbers, int(state["steps"])
+        self._take(torch.from_numpy(weights.copy()))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in state.items():
             if name.startswith("moment."):

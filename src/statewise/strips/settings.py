@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from statewise.bounds import bounded
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -34,15 +36,12 @@ class Settings:
     """Seed of the initial weights and of the order of traces."""
 
     def __post_init__(self) -> None:
-        if self.atoms is not None and self.atoms < 1:
-            raise ValueError(f"atoms must be 1 or more, or auto, not {self.atoms}: a model without atoms accepts all")
-        for name in ("restarts", "steps", "batch", "check_every", "stay", "stall"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if not 0 <= self.noise < 0.5:
-            raise ValueError(f"noise must be a share from 0 to below 0.5, not {self.noise}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be more than 0, not {self.learning_rate}")
+        bounded(self, "atoms", at_least=1, reason="a model without atoms accepts all")
+        bounded(self, "restarts", "atoms", at_most=100_000)
+        bounded(self, "restarts", "steps", "batch", "check_every", "stay", "stall", at_least=1)
+        bounded(self, "noise", at_least=0, below=0.5)
+        bounded(self, "learning_rate", above=0)
+        bounded(self, "seed", at_least=0)
 
 
 @dataclass

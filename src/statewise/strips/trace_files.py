@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from statewise.strips.traces import Trace, Traces
+from statewise.durable import write_atomically
+from statewise.json_files import loads
+from statewise.strips.random_traces import Trace, Traces
 
 
 @dataclass
@@ -56,8 +58,6 @@ def read_traces(path: Path, actions: Sequence[str] | None = None) -> Traces:
 
 def write_traces(written: Traces, path: Path) -> None:
     """Writes a file that `read_traces` reads, JSON lines if its name ends so, otherwise CSV with a label a row."""
-    from statewise.run import write_atomically
-
     out = io.StringIO()
     if path.suffix in (".jsonl", ".json"):
         for row, label in zip(written.rows, written.labels):
@@ -128,9 +128,9 @@ def _from_json(text: str, path: Path) -> Iterator[_Read]:
         if not content.strip():
             continue
         try:
-            found: Any = json.loads(content)
+            found = loads(content)
         except ValueError as error:
-            raise ValueError(f"{path}:{line}: not JSON: {error}") from None
+            raise ValueError(f"{path}:{line}: {error}") from None
         if not isinstance(found, dict) or not isinstance(found.get("actions"), list):
             raise ValueError(f'{path}:{line}: a line must hold {{"actions": [...], "label": 0 or 1}}')
         actions = [_name(action, path, line) for action in found["actions"]]

@@ -1,20 +1,29 @@
-"""Tasks: where sequences come from, and what a right answer is."""
+"""Tasks: sources of sequences, and scores of answers."""
 
-from statewise.config import Table
+from __future__ import annotations
 
-TASKS = Table(
+from typing import TYPE_CHECKING
+
+from statewise.tables import Table
+
+if TYPE_CHECKING:
+    from statewise.tasks.base import Task
+
+TASKS: Table[Task] = Table(
     "task",
+    "tasks",
+    "statewise.tasks.base:Task",
     {
-        "countdown": ("statewise.tasks.countdown:Countdown", "make a target of given numbers by + - * /"),
+        "countdown": ("statewise.tasks.countdown:Countdown", "combine given numbers by + - * / to reach a target"),
         "manhattan": (
             "statewise.tasks.manhattan.task:Manhattan",
-            "taxi rides through a city of one-way streets, on a map of yours or a grid",
+            "taxi rides through a city of one-way streets, on your map or a grid",
         ),
         "path_star": ("statewise.tasks.path_star:PathStar", "find the arm of a star graph that ends at the goal"),
-        "recall": ("statewise.tasks.recall:Recall", "keys given in one chunk and asked for in later ones"),
-        "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences, from a text file or JSON lines"),
-        "stories": ("statewise.tasks.stories:Stories", "short stories, told onwards or towards a known ending"),
+        "recall": ("statewise.tasks.recall:Recall", "keys given in the first chunk, asked for in a later one"),
+        "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences: text, JSON lines, CSV, event logs"),
+        "stories": ("statewise.tasks.stories:Stories", "short stories, left to right or towards a known ending"),
         "strips_traces": ("statewise.tasks.strips_traces:StripsTraces", "action traces of a planning domain"),
-        "text": ("statewise.tasks.text:Text", "running text from a corpus of your own documents"),
+        "text": ("statewise.tasks.text:Text", "text from a corpus of your own documents"),
     },
 )

@@ -1,4 +1,4 @@
-"""Worlds in which it is known whether two pasts come to the same: what the metrics of world models ask."""
+"""Worlds that are deterministic automata, as the metrics of world models (Vafa et al. 2024) need them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from statewise.tasks.base import Task, World
-from statewise.types import Examples
+from statewise.types import Examples, LacksPower
 
 
 class Pairs(NamedTuple):
-    """Prefixes side by side: row by row the two are equally long, and different."""
+    """Pairs of prefixes: in each row the two are different and equally long."""
 
     first: Examples
     second: Examples
-    asked: int
-    """How many pairs were to be drawn; rows are fewer where drawing did not succeed often enough."""
+    requested: int
+    """How many pairs were requested; there are fewer rows where drawing failed too often."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -26,58 +26,69 @@ class Pairs(NamedTuple):
 class Automaton(World):
     """A world whose state after a token follows from the state before it.
 
-    States are rows of k numbers, and two pasts whose states are equal have the same futures. In the notation of shapes
-    `n` is how many there are and `V` the vocabulary.
+    States are rows of k numbers; equal states have the same continuations. `n` is a number of states and `V` the
+    vocabulary.
     """
 
     longest: int
-    """Tokens of its longest sequence."""
+    """Tokens of the longest sequence."""
 
     @abstractmethod
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
-        """(n, k) int64: the state after prefixes (n, t) of the task's own; -1 in all columns where one is not legal."""
+        """(n, k) int64: the state after each of the prefixes (n, t); -1 in all columns where one is not legal."""
 
     @abstractmethod
     def step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """(n, k): the states (n, k) after the tokens (n,); -1 in all columns where the token may not come, or the
-        state was no more one."""
+        """(n, k): the states (n, k) after the tokens (n,); -1 in all columns where the token is illegal or the state
+        was already invalid."""
 
     @abstractmethod
     def allowed(self, states: np.ndarray) -> np.ndarray:
-        """(n, V) bool: the tokens that may come; none behind -1."""
+        """(n, V) bool: the legal next tokens; none in an invalid state."""
 
     @abstractmethod
     def tokens_left(self, states: np.ndarray) -> np.ndarray:
-        """(n,) int64: the fewest tokens with which a sequence can be brought to its end, 0 at the end, -1 if it never
-        can."""
+        """(n,) int64: fewest tokens to the end of a sequence, 0 at the end, -1 where it cannot be reached."""
 
     @abstractmethod
-    def draw_pairs(self, rng: np.random.Generator, n: int, *, alike: bool) -> Pairs:
-        """n pairs of prefixes after which the true state is the same, or is not; every one can be brought to its end
-        within the task's context."""
+    def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
+        """n pairs of prefixes that lead to the same state, or to different ones; each can be completed within the
+        task's context."""
 
 
 def automaton(task: Task) -> Automaton:
-    """The task, if it is such a world. Raises `ValueError` if not."""
+    """The task, if it is an automaton. Raises `ValueError` if not."""
     if not isinstance(task, Automaton):
-        raise ValueError(
-            "this analysis must know which pasts of the task come to the same state: of the tasks, manhattan does"
-        )
+        raise LacksPower("this analysis needs a task that knows which prefixes lead to the same state", Automaton)
     return task
 
 
 def accepted(world: Automaton, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """(n, m) bool: whether each of the tokens (n, m) may come behind the states (n, k) and the tokens before it."""
+    """(n, m) bool: whether each of the tokens (n, m) is legal after the states (n, k) and the tokens before it."""
     found = np.empty(tokens.shape, bool)
-    for place, column in enumerate(tokens.T):
+    for position, column in enumerate(tokens.T):
         states = world.step(states, column)
-        found[:, place] = states[:, 0] >= 0
+        found[:, position] = states[:, 0] >= 0
+    return found
+
+
+def completed(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> np.ndarray:
+    """(n,) bool: whether each of the n `tails` (m,) is legal after its row of the states (n, k) and ends the
+    sequence."""
+    found = np.empty(len(tails), bool)
+    lengths = np.array([len(tail) for tail in tails], np.int64)
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        now = states[rows]
+        for column in np.stack([tails[row] for row in rows]).T:
+            now = world.step(now, column)
+        found[rows] = world.tokens_left(now) == 0
     return found
 
 
 def distinguishing(world: Automaton, first: np.ndarray, second: np.ndarray, longest: int) -> list[np.ndarray]:
-    """The token sequences, of at most `longest`, that may come behind the state `first` (k,) and not behind `second`,
-    and of which no beginning does (the Myhill-Nerode boundary; Vafa et al. 2024), in order of length."""
+    """The shortest suffixes, of at most `longest` tokens, that are legal after the state `first` (k,) and not after
+    `second` (the Myhill-Nerode boundary; Vafa et al. 2024), by length. No proper prefix of one distinguishes them."""
     found: list[np.ndarray] = []
     tails = np.empty((1, 0), np.int64)
     ones, others = first[None], second[None]

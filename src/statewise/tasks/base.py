@@ -1,4 +1,4 @@
-"""What a task is: it makes or reads sequences and says how good an answer is. No torch in here."""
+"""The task interface: a task draws or reads sequences and scores answers. It does not import torch."""
 
 from __future__ import annotations
 
@@ -12,38 +12,49 @@ import numpy as np
 from statewise.tasks.bpe import BPE
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.vocab import Vocab
-from statewise.types import Completion, Examples, Headline, Rows
+from statewise.types import Completion, Examples, Headline, LacksPower, Rows
 
 
 class Task(ABC):
-    """Built as `cls(config, kept)`; `kept` holds the files that `files()` gave when the run was made."""
+    """Built as `cls(config, kept)`; `kept` holds the files that `files()` returned when the run was created."""
 
     Config: ClassVar[type]
-    """Dataclass of its recipe fields."""
+    """Dataclass of the task's recipe fields."""
 
     headline: Headline
     vocab: Vocab
     context: int
-    """Tokens of its longest sequence."""
+    """Tokens of the longest sequence."""
     end: int | None = None
     """Token that ends an answer, if answers differ in length."""
     chance: Mapping[str, float] = {}
-    """What guessing reaches, by metric, where that is known."""
+    """Chance level of each metric, where it is known."""
     decoded: bool = True
-    """Whether an evaluation decodes an answer to every prompt; False: prompts only say what is not scored."""
+    """Whether evaluations decode an answer to every prompt; False: prompts only mark what is not scored."""
     other_held_out: Mapping[str, Sequence[str]] = {}
     """Further held-out sets, by option and value of `statewise evaluate`: {"targets": ["held-out"]} is `--targets
-    held-out`. Said by the class, so that the command knows its options without a run."""
+    held-out`. A class attribute, so that the command knows its options without a run."""
+    drawn_at_once: int = 32
+    """Rows of a training batch that one call of `sample` draws. Of several processes each makes only the calls that
+    overlap its share. Set it higher where a call is expensive however few rows it draws."""
     notes: Sequence[str] = ()
-    """What a person should know of the data, such as what of it was left out; a line each."""
+    """Lines that a user should read about the data, such as what was left out."""
+
+    def __init__(self, config: Any, kept: Kept | None = None) -> None:
+        self.config = config
 
     def files(self) -> dict[str, bytes]:
-        """What must stay with a run so that the task can be built again without its data, by file name."""
+        """Files, by name, that a run keeps so that the task can be rebuilt without its data."""
         return {}
+
+    def summary(self) -> list[str]:
+        """Lines that describe the data before training. Those that begin with `warning: ` say what looks wrong and
+        how to fix it."""
+        return []
 
     @abstractmethod
     def training(self) -> Rows | None:
-        """All training examples, or None if they are drawn afresh without end by `sample`."""
+        """All training examples; None if `sample` draws fresh ones for every batch."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n training examples drawn with `rng`."""
@@ -53,20 +64,20 @@ class Task(ABC):
 
     @abstractmethod
     def held_out(self, n: int | None = None) -> Examples:
-        """The same held-out examples at every call, at most n; disjoint from all training examples."""
+        """At most n held-out examples, the same at every call and disjoint from all training examples."""
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
-        """As `held_out`, of a set of `other_held_out`. Raises `ValueError` naming what there is."""
+        """As `held_out`, for one of `other_held_out`. Raises `ValueError` naming the sets that exist."""
         others = [f"--{name} {item}" for name, items in self.other_held_out.items() for item in items]
-        there = f"the others are {', '.join(others)}" if others else "it has no other than the usual one"
+        there = f"the others are {', '.join(others)}" if others else "it has only the default one"
         raise ValueError(f"the task of this run has no held-out set --{option} {value}: {there}")
 
     @abstractmethod
     def read(self, path: Path) -> Examples:
-        """Examples of a file in the task's own format. Raises `ValueError` as `FILE:LINE: what is wrong`."""
+        """Examples of a file in the task's format. Raises `ValueError` as `FILE:LINE: what is wrong`."""
 
     def read_prompts(self, path: Path) -> Examples:
-        """Sequences that are all prompt, one a line, each as `encode` takes it. Raises `ValueError` as `read` does."""
+        """Prompts of a file, one per line, in the form that `encode` takes. Raises `ValueError` as `read` does."""
         rows = []
         problems = Problems(path)
         for number, line in read_lines(path):
@@ -82,17 +93,17 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
-        """(m,) token ids of a prompt as a person writes it. Raises `ValueError` naming what is not understood."""
+        """(m,) token ids of a prompt as a user writes it. Raises `ValueError` naming what is not understood."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Text of token ids; `encode` takes it back."""
+        """Text of token ids, the inverse of `encode`."""
 
-    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """How a model of this task is asked to go on from `prompt` (t,) such that `goal` (g,), g >= 0, follows.
+    def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """The input for continuing `prompt` (t,) such that `goal` (g,), g >= 0, follows.
 
-        Returns what it reads first, and the goal for a decoder; None: there is none, or the first holds it already.
-        A goal is the last part of a sequence, so where answers end by a token, it does.
+        Returns the tokens that the model reads, and the goal for a decoder; None if there is none or the tokens
+        contain it. A goal closes the sequence, so the end token is appended where the task has one.
         """
         if self.end is not None and len(goal) and goal[-1] != self.end:
             goal = np.append(goal, self.end)
@@ -100,20 +111,20 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
-        """Metrics of one completion for each example, in [0, 1] where 1 is perfect."""
+        """Metrics in [0, 1], 1 being perfect, of one completion per example."""
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
-        """Metrics of teacher-forced predictions; `chosen` (n, T) int64: the model's first choice at each position, -1
+        """Metrics of teacher-forced predictions. `chosen` (n, T) int64: the most likely token at each position, -1
         where the token is not scored."""
         return {}
 
     def units(self, examples: Examples) -> Mapping[str, int]:
-        """What the scored tokens stand for, such as words and bytes: how many by name, so that the losses of models
-        with different tokens can be compared. Empty: the tokens are the unit."""
+        """Counts of what the scored tokens spell, such as words and bytes, by which the losses of models with
+        different tokenizers can be compared. Empty: the only unit is the token."""
         return {}
 
     def sample_of(self, examples: Examples, row: int, completion: Completion) -> dict[str, Any]:
-        """One example and its completion as plain data, for reports. A task may add what a drawing needs."""
+        """One example and its completion as JSON values, for reports. A task may add what a figure needs."""
         return {
             "prompt": self.decode(examples.prompt(row)),
             "truth": self.decode(examples.answer(row)),
@@ -122,11 +133,11 @@ class Task(ABC):
 
 
 Kept = Mapping[str, bytes]
-"""Files of a task that stay with its run."""
+"""Files of a task that its run keeps, by name."""
 
 
 class Infill(NamedTuple):
-    """A held-out sequence in three parts, as token ids."""
+    """A held-out sequence in three parts, each (m,) int64 token ids."""
 
     prompt: np.ndarray
     middle: np.ndarray
@@ -134,43 +145,64 @@ class Infill(NamedTuple):
 
 
 class Infilling(ABC):
-    """A task whose sequences can be given without their middle."""
+    """A task that provides sequences with a gap to fill."""
 
     @abstractmethod
     def goals(self, n: int | None = None) -> list[Infill]:
-        """The first n held-out sequences that are long enough, cut in three. Raises `ValueError` if none is."""
+        """The first n held-out sequences that are long enough, in three parts. Raises `ValueError` if none is."""
 
 
 class RunningText(ABC):
-    """A task of text under a tokenizer: its models can be asked how likely any text is."""
+    """A task of text under a tokenizer, whose models give a likelihood to any text. Comes before `Task` among bases."""
 
     bpe: BPE
     """The tokenizer."""
-    onwards: bool = True
-    """Whether its models tell a text from the beginning on; False: they read another part of it first."""
+    left_to_right: bool = True
+    """Whether sequences are texts in reading order; False: the model reads another part of a text first."""
+
+    def encode(self, text: str) -> np.ndarray:
+        """(m,) token ids of a text; special tokens written out in it become those tokens."""
+        tokens = self.bpe.encode(text)
+        if self.bpe.decode(tokens) != text:
+            raise ValueError(f"the tokenizer of this run does not reproduce {text[:60]!r} exactly")
+        return tokens
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """The text, the inverse of `encode` except where a text was cut inside a word (see `BPE.is_canonical`)."""
+        return self.bpe.decode(tokens)
+
+    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
+        """`exact_match`: the text's own continuation and nothing else, end token included."""
+        right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
+        return {"exact_match": float(np.mean(right))}
 
 
 def running_text(task: Task) -> RunningText:
-    """The task, if it is one of text whose models tell it onwards. Raises `ValueError` if not."""
+    """The task, if its models give a likelihood to a text from left to right. Raises `ValueError` if not."""
     if not isinstance(task, RunningText):
+        raise LacksPower("the likelihood of a text needs a task of text under a tokenizer", RunningText)
+    if not task.left_to_right:
         raise ValueError(
-            "the model of this run knows no text under a tokenizer, so no text has a likelihood: the tasks text and "
-            "stories make models that do"
-        )
-    if not task.onwards:
-        raise ValueError(
-            "the model of this run reads the end of a text first, so a text has no likelihood from its beginning on: "
-            "train stories with --task.encoding plain for that"
+            "the model of this run reads the end of a text first, so it gives no left-to-right likelihood: train "
+            "stories with --task.encoding plain for that"
         )
     return task
 
 
+class HasBaselines(ABC):
+    """A task with baselines: simple predictors estimated from its training data."""
+
+    @abstractmethod
+    def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
+        """Metrics of each baseline on the examples, named as in evaluations."""
+
+
 class WholeTexts(ABC):
-    """A task whose held-out documents may be longer than its sequences."""
+    """A task whose held-out documents may be longer than its rows."""
 
     @abstractmethod
     def held_out_texts(self) -> Iterator[np.ndarray]:
-        """(t,) tokens of each held-out document from beginning to end, in order."""
+        """(t,) tokens of each held-out document, uncut and in order."""
 
 
 class World(ABC):
@@ -178,7 +210,7 @@ class World(ABC):
 
     @abstractmethod
     def labels(self, examples: Examples) -> np.ndarray:
-        """(n, T) int64: the true state after each position, -1 where it is not defined."""
+        """(n, T) int64: the true state after each position, -1 where it is undefined."""
 
     @abstractmethod
     def legal(self, prefix: np.ndarray) -> np.ndarray:

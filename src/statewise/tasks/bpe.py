@@ -1,4 +1,4 @@
-"""Byte-level BPE: text to token ids and back without loss, by the `tokenizers` package."""
+"""Byte-level BPE, lossless in both directions, by the `tokenizers` package."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from typing import Any
 import numpy as np
 
 END = "<|endoftext|>"
-"""Token behind every text; its line closes a text in files."""
+"""Token at the end of every text; in files, a line of its own."""
 SEPARATOR = "<|separator|>"
-"""Token between a suffix and the prefix that shall lead to it."""
+"""Token between a suffix and the prefix that leads to it."""
 MARKS = (END, SEPARATOR)
 SMALLEST = 256 + 2
-"""Token ids of a vocabulary without any merge: the bytes and the two marks."""
+"""Size of a vocabulary without merges: the bytes and the two special tokens."""
 BLOCK = 10000
-"""Texts tokenised at a time, so that a large corpus is never held as lists of Python numbers."""
+"""Texts tokenised at a time, so that a large corpus is never held as Python lists."""
 
 
 class BPE:
-    """A tokenizer as its JSON file describes it."""
+    """A tokenizer, as its JSON file describes it."""
 
     def __init__(self, content: str, source: str, marks: Sequence[str] = MARKS) -> None:
-        """`content` of tokenizer.json. Raises `ValueError`, naming `source`, if it is none or lacks the end mark.
+        """`content` of tokenizer.json; other special tokens (`marks`) that it lacks are added.
 
-        Where it lacks another of the `marks`, it gets that as a further token.
+        Raises `ValueError`, naming `source`, if it describes no tokenizer or one without the end-of-text token.
         """
         package = _package()
         try:
             self._tokenizer = package.Tokenizer.from_str(content)
         except Exception as error:  # the package raises plain Exception
-            raise ValueError(f"{source}: no tokenizer file: {error}") from None
+            raise ValueError(f"{source}: not a tokenizer file: {error}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         if self._tokenizer.token_to_id(END) is None:
-            raise ValueError(f"{source}: this tokenizer has no token {END}, which must close every text")
-        self._tokenizer.add_special_tokens(list(marks))  # what is there already keeps its id
+            raise ValueError(f"{source}: this tokenizer has no token {END}, which must end every text")
+        self._tokenizer.add_special_tokens(list(marks))  # existing ones keep their ids
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         self.symbols = sorted(ids, key=lambda symbol: ids[symbol])
-        """Tokens as the tokenizer spells them, by id."""
+        """Tokens in the tokenizer's spelling, by id."""
         if [ids[symbol] for symbol in self.symbols] != list(range(len(ids))):
-            raise ValueError(f"{source}: the token ids of this tokenizer are not 0 to {len(ids) - 1} without a gap")
+            raise ValueError(f"{source}: the token ids of this tokenizer are not 0 to {len(ids) - 1} without gaps")
         self.marks: dict[str, int] = {mark: ids[mark] for mark in marks}
-        """Token ids of the marks."""
+        """Ids of the special tokens."""
         self.end = self.marks[END]
         self._plain: Any = None
 
     @property
     def content(self) -> str:
-        """tokenizer.json; the constructor takes it back."""
+        """The content of tokenizer.json."""
         return str(self._tokenizer.to_str())
 
     def encode(self, text: str) -> np.ndarray:
-        """(m,) int64 token ids; the marks written out in `text` become their tokens."""
+        """(m,) int64 token ids; special tokens written out in `text` become those tokens."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -66,16 +66,16 @@ class BPE:
         return found
 
     def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, in which nothing is a mark: one that is written out is text like any other."""
+        """Token ids of each text; a special token written out in it is ordinary text."""
         if self._plain is None:
             self._plain = _package().Tokenizer.from_str(self.content)
             self._plain.no_truncation()
             self._plain.no_padding()
-            self._plain.encode_special_tokens = True  # the package means: spell them, as if they were text
+            self._plain.encode_special_tokens = True  # that is: as ordinary text
         return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def spellings(self) -> list[bytes]:
-        """The bytes that each token stands for, by id. Raises `ValueError` if this tokenizer is not byte-level."""
+        """The bytes of each token, by id. Raises `ValueError` if this tokenizer is not byte-level."""
         added = {number: token.content.encode() for number, token in self._tokenizer.get_added_tokens_decoder().items()}
         byte_of = {symbol: number for number, symbol in enumerate(_alphabet())}
         try:
@@ -84,37 +84,37 @@ class BPE:
                 for number, symbol in enumerate(self.symbols)
             ]
         except KeyError as error:
-            raise ValueError(f"this tokenizer is not byte-level: a token holds {error.args[0]!r}") from None
+            raise ValueError(f"this tokenizer is not byte-level: a token contains {error.args[0]!r}") from None
 
     def first_changed(self, texts: Sequence[str]) -> int | None:
-        """Place of the first text that is not the same again after encoding and decoding."""
+        """Index of the first text that encoding and decoding change."""
         for first in range(0, len(texts), BLOCK):
             block = texts[first : first + BLOCK]
             ids = [encoding.ids for encoding in self._tokenizer.encode_batch(block, add_special_tokens=False)]
-            back = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
-            for place, (text, again) in enumerate(zip(block, back)):
+            decoded = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
+            for index, (text, again) in enumerate(zip(block, decoded)):
                 if text != again:
-                    return first + place
+                    return first + index
         return None
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Text of token ids, marks included."""
+        """Text of token ids, special tokens included."""
         return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False))
 
-    def gives_back(self, tokens: np.ndarray) -> bool:
-        """Whether `tokens` are those that their own text is encoded to. Of a text that was cut between two tokens in
-        the middle of a word they need not be: BPE may cut what is left at other places."""
+    def is_canonical(self, tokens: np.ndarray) -> bool:
+        """Whether encoding the text of `tokens` gives `tokens` again. A text cut inside a word may be split into other
+        tokens."""
         return np.array_equal(self.encode(self.decode(tokens)), tokens)
 
 
 def train(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = MARKS, option: str = "task.vocabulary") -> BPE:
-    """A tokenizer of `vocabulary` tokens learned from `texts`; the same texts give the same one.
+    """Trains a tokenizer of `vocabulary` tokens on `texts`, deterministically.
 
-    Raises `ValueError`, naming the `option` to change, if they hold too few different pairs for so many tokens.
+    Raises `ValueError`, naming the `option` to change, if the texts have too few different pairs for so many tokens.
     """
     package = _package()
     tokenizer = package.Tokenizer(package.models.BPE())
-    _read_bytes(tokenizer, package)
+    _make_byte_level(tokenizer, package)
     trainer = package.trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(marks),
@@ -125,36 +125,36 @@ def train(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = MARKS, o
     size = tokenizer.get_vocab_size()
     if size < vocabulary:
         raise ValueError(
-            f"the training texts make a vocabulary of no more than {size} tokens: set {option} to {size} or less, not "
+            f"the training texts yield a vocabulary of only {size} tokens: set {option} to {size} or less, not "
             f"{vocabulary}"
         )
     return BPE(tokenizer.to_str(), "the trained tokenizer", marks)
 
 
 def from_merges(vocabulary: Path, merges: Path) -> str:
-    """tokenizer.json of a byte-level tokenizer in two files, vocab.json and merges.txt, as GPT-2's is."""
+    """tokenizer.json of a byte-level tokenizer given as vocab.json and merges.txt, as GPT-2's is."""
     package = _package()
     try:
         tokenizer = package.Tokenizer(package.models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"{vocabulary}, {merges}: no tokenizer files: {error}") from None
-    _read_bytes(tokenizer, package)
+        raise ValueError(f"{vocabulary}, {merges}: not tokenizer files: {error}") from None
+    _make_byte_level(tokenizer, package)
     if tokenizer.token_to_id(END) is not None:
-        tokenizer.add_special_tokens([END])  # in these files nothing tells a mark from a token
+        tokenizer.add_special_tokens([END])  # these files do not distinguish special tokens
     return str(tokenizer.to_str())
 
 
-def _read_bytes(tokenizer: Any, package: Any) -> None:
+def _make_byte_level(tokenizer: Any, package: Any) -> None:
     """Makes a tokenizer byte-level."""
     tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = package.decoders.ByteLevel()
 
 
 def _alphabet() -> list[str]:
-    """The character by which byte-level tokenizers write each byte: itself if it can be seen, else one from 256 on."""
-    seen = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    """The character that byte-level tokenizers write for each byte: itself if printable, else one from 256 on."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
-    return [chr(byte) if byte in seen else chr(next(others)) for byte in range(256)]
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def _package() -> Any:

@@ -1,9 +1,9 @@
-"""Countdown (Gandhi et al. 2024): make a target of given numbers by + - * /, using each number once.
+"""Countdown (Gandhi et al. 2024): combine given numbers by + - * / to reach a target, using each number once.
 
-As text a problem and a solution are `14,83,88,91,23|83-14=69,91-88=3,69/3=23`: inputs and target, then one equation
-fewer than there are inputs. Every integer is one token, as in the next-latent prediction paper (Teoh et al. 2026,
-appendix D), and the bar stands for several pause tokens, in which a model may plan. A problem has many solutions; an
-answer is right if it is any of them.
+The text of a problem and its solution is `14,83,88,91,23|83-14=69,91-88=3,69/3=23`: inputs and target, then one
+equation fewer than there are inputs. Every integer is one token, as in the next-latent prediction paper (Teoh et al.
+2026, appendix D), and the bar stands for several pause tokens, in which a model may plan. Any of a problem's solutions
+is right.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
+from statewise.bounds import bounded
 from statewise.tasks.arithmetic import OPERATORS, Solved, draw, holds, moves, pools
 from statewise.tasks.base import Kept, Task, World
-from statewise.tasks.hashing import hash_rows
+from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
-HELD_OUT_SHARE = 16
-"""One problem in so many is held out: which, its hash decides, so that no stream of fresh problems meets it."""
 DRAWN_AT_ONCE = 2**17
-"""Problems drawn in one go at most: enough that loops cost nothing, few enough for little memory."""
+"""Most problems drawn at a time: large enough that loops are cheap, small enough for little memory."""
 FRUITLESS = 50
-"""Draws in a row without one problem that is still wanted, after which there is none."""
+"""Drawing fails after so many draws in a row without a wanted problem."""
 EQUATION = r"[0-9]+[-+*/][0-9]+=[0-9]+"
 LINE = rf"[0-9]+(,[0-9]+)+\|{EQUATION}(,{EQUATION})*"
 
@@ -45,67 +44,67 @@ class CountdownConfig:
     highest_target: int = 100
     """Largest target."""
     largest: int = 10_000
-    """Largest integer that has a token; no result on the way may be above it."""
+    """Largest integer with a token; intermediate results must not exceed it."""
     pauses: int = 8
     """Pause tokens between problem and solution, at least one."""
     training_problems: int | None = 500_000
-    """Size of a fixed training set; null: fresh problems without end."""
+    """Size of a fixed training set; null: fresh problems for every batch."""
     held_out_problems: int = 10_000
     """Size of each fixed test set."""
     held_out_targets: float = 0.1
-    """Share of the targets that training never has; `statewise evaluate RUN --targets held-out` asks for them."""
+    """Share of the targets that are held out; `statewise evaluate RUN --targets held-out` evaluates on them."""
     data_seed: int = 0
-    """Seed of the fixed sets, and of which targets are held out."""
+    """Seed of the fixed sets and of the choice of held-out targets."""
 
     def __post_init__(self) -> None:
-        if self.numbers < 2:
-            raise ValueError(f"task.numbers must be at least 2, not {self.numbers}: an equation takes two")
+        bounded(self, "numbers", prefix="task.", at_least=2, reason="an equation takes two")
+        bounded(self, "numbers", prefix="task.", at_most=100)
+        bounded(self, "pauses", prefix="task.", at_least=1, reason="the bar itself is one")
+        bounded(self, "pauses", prefix="task.", at_most=10_000)
+        bounded(self, "largest", prefix="task.", at_most=10**6)
+        bounded(self, "training_problems", "held_out_problems", prefix="task.", at_least=1, at_most=10**8)
+        bounded(self, "held_out_targets", prefix="task.", at_least=0, below=1)
+        bounded(self, "data_seed", prefix="task.", at_least=0)
         if not 1 <= self.largest_input <= self.largest:
             raise ValueError(f"task.largest_input must lie between 1 and task.largest, which is {self.largest}")
         if not 0 <= self.lowest_target <= self.highest_target <= self.largest:
             raise ValueError(
-                f"targets from {self.lowest_target} to {self.highest_target} cannot be: task.lowest_target must not be "
-                f"above task.highest_target, nor this above task.largest, which is {self.largest}"
+                f"targets from {self.lowest_target} to {self.highest_target} are impossible: task.lowest_target must "
+                f"not be above task.highest_target, nor that above task.largest, which is {self.largest}"
             )
-        if self.pauses < 1:
-            raise ValueError("task.pauses must be at least 1: the bar itself is one")
-        if (self.training_problems is not None and self.training_problems < 1) or self.held_out_problems < 1:
-            raise ValueError("task.training_problems and task.held_out_problems must be at least 1")
-        if not 0 <= self.held_out_targets < 1:
-            raise ValueError(f"task.held_out_targets must be a share from 0 to below 1, not {self.held_out_targets}")
         if self.number_of_held_out_targets == self.highest_target + 1 - self.lowest_target:
-            raise ValueError("task.held_out_targets leaves no target to train on: set it lower or the range wider")
+            raise ValueError("task.held_out_targets leaves no target to train on: set it lower or widen the range")
 
     @property
     def number_of_held_out_targets(self) -> int:
-        """How many values the share makes; of any share above 0 at least one."""
+        """Number of held-out targets, at least one for any share above 0."""
         share = self.held_out_targets * (self.highest_target + 1 - self.lowest_target)
         return max(1, round(share)) if share else 0
 
     @property
     def prompt_length(self) -> int:
-        """Tokens of inputs and target with commas between them, and the pauses."""
+        """Tokens of inputs and target, the commas between them, and the pauses."""
         return 2 * self.numbers + 1 + self.pauses
 
     @property
     def answer_length(self) -> int:
-        """Tokens of the equations with commas between them."""
+        """Tokens of the equations and the commas between them."""
         return 6 * (self.numbers - 1) - 1
 
 
 class Countdown(Task, World):
-    """Problems with random solutions (see `arithmetic.draw`), of which every target has equally many on average.
+    """Problems with random solutions (see `arithmetic.draw`) and uniformly distributed targets.
 
-    The order of the inputs is that in which they were drawn, and tells nothing. All sequences are equally long, so an
-    answer needs no end token.
+    The order of the inputs is random. All sequences are equally long, so answers need no end token.
     """
 
     Config = CountdownConfig
     other_held_out: Mapping[str, Sequence[str]] = {"targets": ("held-out",)}
+    drawn_at_once = 128  # each call tries some thousand problems, few of which have the missing targets
 
     def __init__(self, config: CountdownConfig, kept: Kept | None = None) -> None:
         self.config = config
-        self.plus = config.largest + 1  # the first token that is no number
+        self.plus = config.largest + 1  # the first token that is not a number
         self.vocab = Vocab([*map(str, range(self.plus)), *OPERATORS, "=", ",", "|"])
         self.equals, self.comma, self.bar = (self.vocab.ids[symbol] for symbol in "=,|")
         self.context = config.prompt_length + config.answer_length
@@ -116,7 +115,7 @@ class Countdown(Task, World):
         self.targets = np.sort(order[config.number_of_held_out_targets :])
         if len(self.unseen_targets):
             values = ", ".join(map(str, self.unseen_targets))
-            self.notes = [f"countdown: training never has the targets {values}"]
+            self.notes = [f"countdown: the held-out targets are {values}"]
         self._training: Examples | None = None
         self._held_out: dict[str, Examples] = {}
 
@@ -130,14 +129,14 @@ class Countdown(Task, World):
         return self._training
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """n training problems, fresh ones or of the fixed set; none of them is ever held out."""
+        """n training problems, fresh or from the fixed set; never held-out ones."""
         if self.config.training_problems is not None:
             return super().sample(rng, n)
         return self._draw(rng, n, self.targets, held_out=False)
 
     def held_out(self, n: int | None = None) -> Examples:
-        """The fixed test set, or its first n problems: inputs that training does not have with their target, and
-        targets that it has. Where there are few such problems, some come more than once."""
+        """The fixed test set, or its first n problems: held-out problems with training targets. Some may repeat if
+        there are few."""
         if "problems" not in self._held_out:
             rng = np.random.default_rng([self.config.data_seed, 2])
             size = self.config.held_out_problems
@@ -145,11 +144,11 @@ class Countdown(Task, World):
         return self._held_out["problems"][:n]
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
-        """`targets`, `held-out`: problems whose targets training never has."""
+        """`targets`, `held-out`: problems with held-out targets."""
         if (option, value) != ("targets", "held-out"):
             return super().held_out_by(option, value, n)
         if not len(self.unseen_targets):
-            raise ValueError("this run held no targets out: its task.held_out_targets is 0")
+            raise ValueError("this run has no held-out targets: its task.held_out_targets is 0")
         if "targets" not in self._held_out:
             rng = np.random.default_rng([self.config.data_seed, 4])
             size = self.config.held_out_problems
@@ -157,15 +156,15 @@ class Countdown(Task, World):
         return self._held_out["targets"][:n]
 
     def _draw(self, rng: np.random.Generator, n: int, targets: np.ndarray, *, held_out: bool | None) -> Examples:
-        """n problems whose targets are uniform over `targets`; of those that are held out by their hash, of the
-        others, or of all.
+        """n problems with targets uniform over `targets`; `held_out`: only problems that their hash holds out, only
+        others, or (None) any.
 
-        How many each target shall have is drawn first. Then problems are drawn, and kept while their targets want some.
+        The number of problems of each target is drawn first. Then problems are drawn and kept until each has enough.
         """
         config = self.config
         wanted = np.bincount(rng.choice(targets, n), minlength=self.plus)
         parts, fruitless = [], 0
-        share = HELD_OUT_SHARE if held_out else 1
+        share = ONE_IN if held_out else 1
         while missing := int(wanted.sum()):
             drawn = draw(
                 rng,
@@ -184,9 +183,9 @@ class Countdown(Task, World):
             if fruitless == FRUITLESS:
                 use = {True: " to hold out", False: " to train on", None: ""}[held_out]
                 raise ValueError(
-                    f"no problem of {config.numbers} numbers up to {config.largest_input} was found{use} that has the "
-                    f"target {wanted.argmax()}: choose task.lowest_target and task.highest_target such that every "
-                    "target between them can be made in many ways, or set task.largest_input higher"
+                    f"no problem of {config.numbers} numbers up to {config.largest_input} with the target "
+                    f"{wanted.argmax()} was found{use}: choose task.lowest_target and task.highest_target such that "
+                    "every target between them can be reached in many ways, or set task.largest_input higher"
                 )
         rows = rng.permutation(np.concatenate(parts))
         return Examples(rows, np.full(n, self.context), np.full(n, config.prompt_length))
@@ -195,7 +194,7 @@ class Countdown(Task, World):
 
     @property
     def _form(self) -> np.ndarray:
-        """(T,): the token of each column that is the same in all sequences; -1 in the others."""
+        """(T,): the token of columns that are the same in all sequences; -1 in the others."""
         config = self.config
         form = np.full(self.context, -1)
         form[1 : 2 * config.numbers : 2] = self.comma
@@ -211,7 +210,7 @@ class Countdown(Task, World):
 
     @property
     def _offsets(self) -> np.ndarray:
-        """(4,): what makes tokens of the parts of an equation."""
+        """(4,): offsets from the parts of an equation to their tokens."""
         return np.array([0, self.plus, 0, 0])
 
     def _rows(self, solved: Solved) -> np.ndarray:
@@ -223,7 +222,7 @@ class Countdown(Task, World):
         return rows
 
     def _solved(self, rows: np.ndarray) -> Solved:
-        """What rows (n, T) say, with -1 where no number or no operator stands where one belongs."""
+        """The inverse of `_rows`, with -1 where a number or an operator is expected but absent."""
         inputs = rows[:, 0 : 2 * self.config.numbers : 2]
         equations = rows[:, self._places] - self._offsets
         fits = (equations >= 0) & (equations < np.array([self.plus, len(OPERATORS), self.plus, self.plus]))
@@ -232,35 +231,35 @@ class Countdown(Task, World):
     # Text and files
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of a line or a part of one; a bar that stands alone is all the pauses."""
+        """Token ids of a line or a part of one; a single bar stands for all pauses."""
         text = re.sub(r"(?<!\|)\|(?!\|)", "|" * self.config.pauses, text)
         found = re.findall(r"0*([0-9]+)|([^\s0-9])", text)
         for number, _ in found:
             if number and number not in self.vocab.ids:
-                raise ValueError(f"{number} is above {self.config.largest}, the largest number that has a token")
+                raise ValueError(f"{number} is above {self.config.largest}, the largest number with a token")
         return self.vocab.encode([number or other for number, other in found])
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """As in the published format: all the pauses are one bar. Numbers side by side, which no right answer has, are
-        held apart by a space."""
+        """Text in the published format, in which a bar stands for all pauses. Adjacent numbers, which only wrong
+        answers have, are separated by a space."""
         text = re.sub(r"(?<=\d) (?=\d)", "_", " ".join(self.vocab.decode(tokens))).replace(" ", "").replace("_", " ")
         return re.sub(rf"(?<!\|)\|{{{self.config.pauses}}}(?!\|)", "|", text)
 
-    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.towards`. Raises `ValueError` for a prompt that no right solution begins with."""
+    def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """See `Task.with_goal`. Raises `ValueError` for a prompt with which no right solution begins."""
         given = self.config.prompt_length
         if len(prompt) < given or not len(self.legal(prompt[:given])):
             raise ValueError(
-                f"a prompt is {self.config.numbers} inputs and the target with commas between them, and a bar, not "
+                f"a prompt is {self.config.numbers} inputs and the target, separated by commas, and a bar, not "
                 f"{self.decode(prompt)!r}"
             )
-        for place in range(given, len(prompt)):
-            if prompt[place] not in self.legal(prompt[:place]):
+        for position in range(given, len(prompt)):
+            if prompt[position] not in self.legal(prompt[:position]):
                 raise ValueError(f"no right solution begins with {self.decode(prompt[given:])!r}")
-        return super().towards(prompt, goal)
+        return super().with_goal(prompt, goal)
 
     def read(self, path: Path) -> Examples:
-        """Problems of a file in the published format, with right solutions of the run's number of equations."""
+        """Problems of a file in the published format, with `numbers` inputs each and right solutions."""
         wrong: dict[int, str] = {}
         rows: dict[int, np.ndarray] = {}
         for number, line in read_lines(path):
@@ -277,42 +276,42 @@ class Countdown(Task, World):
         return Examples.of(list(rows.values()), [self.config.prompt_length] * len(rows))
 
     def _parse(self, line: str) -> np.ndarray:
-        """(T,) tokens of a line that has the right form, whether or not its solution is right."""
+        """(T,) tokens of a line. Raises `ValueError` for another form; the solution is not checked."""
         config = self.config
         if not re.fullmatch(LINE, line):
             raise ValueError(f"not of the form 14,83,88,91,23|83-14=69,91-88=3,69/3=23: {line[:60]!r}")
         problem, _, solution = line.partition("|")
         inputs, equations = problem.count(","), solution.count("=")
         if inputs != config.numbers:
-            raise ValueError(f"{inputs} inputs, but task.numbers is {config.numbers}: set it to that of the file")
+            raise ValueError(f"{inputs} inputs, but task.numbers is {config.numbers}: set it to that number")
         if equations != inputs - 1:
             raise ValueError(f"{inputs} inputs need {inputs - 1} equations, not {equations}")
         return self.encode(line)
 
     def _mistakes(self, rows: np.ndarray, numbers: Sequence[int]) -> dict[int, str]:
-        """What is wrong with the solutions of rows (n, T), by line number."""
+        """Problems of the solutions of rows (n, T), by line number."""
         found: dict[int, str] = {}
         solved = self._solved(rows)
         right, available = holds(solved.equations, self.config.largest), pools(*solved).available
         for row in np.flatnonzero(~(right & available).all(axis=1)).tolist():
             step = int((right & available)[row].argmin())
             written = self.decode(rows[row, self._places[step, 0] : self._places[step, 3] + 1])
-            what = "takes a number that is not there" if right[row, step] else "does not hold"
+            what = "uses a number that is not available" if right[row, step] else "does not hold"
             found[numbers[row]] = f"equation {step + 1}, {written}, {what}"
         targets = rows[:, 2 * self.config.numbers]
         for row in np.flatnonzero(solved.targets != targets).tolist():
-            text = f"the solution ends in {solved.targets[row]}, and the target is {targets[row]}"
+            text = f"the solution ends in {solved.targets[row]}, but the target is {targets[row]}"
             found.setdefault(numbers[row], text)
         return found
 
     # Scores
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
-        """`accuracy`: every equation holds, its operands are there to be used, and the last result is the target.
+        """`accuracy`: every equation holds, its operands are available, and the last result is the target.
 
-        Parts of it, of those that fail too: `equation_1_valid`, ...: the right side is what the left side makes;
+        Its parts, over all answers: `equation_1_valid`, ...: the right side is the value of the left side;
         `all_equations_valid`; `legal_operands`: every operand is an input or an earlier result, each used once;
-        `reaches_target`: the target stands where the last result belongs.
+        `reaches_target`: the token of the last result is the target.
         """
         config = self.config
         rows = np.full((len(examples), self.context), -1)
@@ -338,20 +337,20 @@ class Countdown(Task, World):
     # World
 
     def labels(self, examples: Examples) -> np.ndarray:
-        """(n, T): which numbers are there to be combined, as bits: the inputs in their order, then the results.
+        """(n, T): the set of available numbers as bits: first the inputs, in their order, then the results.
 
-        It is defined from the last pause on, where all inputs are, and changes with the result of each equation; -1
-        before and on padding. Of equal numbers the first is used first; a result stands where its second operand did.
+        Defined from the last pause on; changes with the result of each equation; -1 before and on padding. Of equal
+        numbers the first is used first; a result takes the slot of its second operand.
         """
         columns = np.arange(examples.tokens.shape[1])
         changes = np.append(self.config.prompt_length - 1, self._places[:, 3])
         stage = np.searchsorted(changes, columns, side="right") - 1
-        there = pools(*self._solved(examples.tokens)).origins[:, np.maximum(stage, 0)]
-        return np.where((stage >= 0) & (columns < examples.lengths[:, None]), there, -1)
+        available = pools(*self._solved(examples.tokens)).origins[:, np.maximum(stage, 0)]
+        return np.where((stage >= 0) & (columns < examples.lengths[:, None]), available, -1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
-        """Tokens with which `prefix` can still become a solution whose every equation holds and takes numbers that are
-        there, whatever it ends in; in the prompt those of its form. None if `prefix` itself is none of that."""
+        """Tokens with which `prefix` can still become a solution whose equations hold and use available numbers,
+        whatever its last result; in the prompt, tokens of its form. Empty if `prefix` is already wrong."""
         config, form = self.config, self._form
         prompt, answer = prefix[: config.prompt_length], prefix[config.prompt_length :]
         expected = form[: len(prompt)]
@@ -361,7 +360,7 @@ class Countdown(Task, World):
             return np.arange(self.plus) if form[len(prefix)] < 0 else form[[len(prefix)]]
         numbers = prompt[0 : 2 * config.numbers : 2]
         for step in range(config.numbers - 1):
-            length = 5 if step == config.numbers - 2 else 6  # the last equation has no comma behind it
+            length = 5 if step == config.numbers - 2 else 6  # no comma after the last equation
             written = answer[6 * step : 6 * step + length]
             equations = moves(numbers, config.largest)
             lines = np.empty((len(equations), 6), np.int64)
@@ -378,13 +377,13 @@ class Countdown(Task, World):
 
 
 def _is_held_out(solved: Solved) -> np.ndarray:
-    """(n,) bool: a share of the problems that the hash of inputs, in any order, and target chooses."""
+    """(n,) bool: whether the hash of a problem's target and sorted inputs selects it."""
     rows = np.concatenate([np.sort(solved.inputs, axis=1), solved.targets[:, None]], axis=1)
-    return (hash_rows(rows) >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
+    return chosen(hash_rows(rows))
 
 
 def _first_of_each(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Places of the first `wanted[v]` of each value v in `values` (n,)."""
+    """Indices of the first `wanted[v]` occurrences of each value v in `values` (n,)."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)

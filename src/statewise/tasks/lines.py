@@ -1,4 +1,4 @@
-"""Reading text files line by line, plain or gzipped, and saying where they are wrong."""
+"""Reading text files line by line, plain or gzipped, with problems reported by line."""
 
 from __future__ import annotations
 
@@ -8,32 +8,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line without its end) for every line that is not blank.
+def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line with its line end) for every line. A byte order mark is dropped.
 
-    Raises `ValueError` if the file cannot be read, is not UTF-8 text, or holds no line.
+    Raises `ValueError` if the file cannot be read or is not UTF-8 text.
     """
-    found = False
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
             for number, raw in enumerate(file, 1):
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if line.strip():
-                    found = True
-                    yield number, line
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}:{number}: not UTF-8 text ({error.reason})") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: damaged gzip file: {error}") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its line end) for every line that is not blank.
+
+    Raises `ValueError` as `raw_lines` does, or if every line is blank.
+    """
+    found = False
+    for number, line in raw_lines(path):
+        if line.strip():
+            found = True
+            yield number, line.rstrip("\r\n")
     if not found:
         raise ValueError(f"{path}: the file is empty")
 
 
 class Problems:
-    """Collects what is wrong in a file, to tell the first and how many more."""
+    """Collects the problems of a file, to report the first and the number of the others."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,13 +49,13 @@ class Problems:
         self.count = 0
 
     def add(self, line: int, what: str) -> None:
-        """Notes that `line` is wrong."""
+        """Records a problem in `line`."""
         if not self.count:
             self.first = f"{self.path}:{line}: {what}"
         self.count += 1
 
     def raise_if_any(self) -> None:
-        """Raises `ValueError` if anything was noted."""
+        """Raises `ValueError` if there was a problem."""
         if self.count == 1:
             raise ValueError(self.first)
         if self.count:

@@ -1,4 +1,4 @@
-"""Several sequences in one row, so that little of a batch is padding."""
+"""Packing several sequences into a row, to reduce padding."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from statewise.types import Examples
 
 
 def pack(examples: Examples, row: int) -> Examples:
-    """Sequences in their order in rows of `row` tokens, as many whole ones in each as fit; each is a document.
+    """Packs sequences in order into rows of `row` tokens, without cutting any; each becomes a document.
 
-    All must have prompts of one length, and none may be longer than a row.
+    All must have prompts of the same length, and none may be longer than a row.
     """
     lengths = examples.lengths
     assert len(np.unique(examples.prompt_lengths)) == 1
@@ -24,9 +24,9 @@ def pack(examples: Examples, row: int) -> Examples:
     which = np.repeat(np.arange(len(opens)), np.diff(firsts))
     starts = ends - lengths - (ends - lengths)[opens][which]
     tokens, documents = np.zeros((2, len(opens), row), np.int64)
-    sequence, place = np.nonzero(np.arange(examples.tokens.shape[1]) < lengths[:, None])
-    at = which[sequence], starts[sequence] + place
-    tokens[at] = examples.tokens[sequence, place]
+    sequence, position = np.nonzero(np.arange(examples.tokens.shape[1]) < lengths[:, None])
+    at = which[sequence], starts[sequence] + position
+    tokens[at] = examples.tokens[sequence, position]
     documents[at] = sequence - opens[which[sequence]] + 1
     filled = np.bincount(which, weights=lengths).astype(np.int64)
     prompts = examples.prompt_lengths[opens]

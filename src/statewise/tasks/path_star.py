@@ -1,8 +1,8 @@
 """Path-star graphs (Bachmann & Nagarajan 2024): find the one arm of a star that ends at the goal.
 
-A graph has a centre and `degree` arms; a path of `length` nodes runs from the centre to an arm's end. The
-prompt lists the edges in random order, then start and goal; the answer is the path. The published line
-format is read and written as it is, and token ids are the published ones.
+A graph has a centre and `degree` arms; a path of `length` nodes runs from the centre to an arm's end. The prompt lists
+the edges in random order, then start and goal; the answer is the path. Line format and token ids are the published
+ones.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from statewise.bounds import bounded
 from statewise.tasks.base import Kept, Task, World
-from statewise.tasks.hashing import hash_rows
+from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
-
-HELD_OUT_SHARE = 16
-"""One graph in so many is held out: which, its hash decides, so that no stream of fresh graphs meets it."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +34,19 @@ class PathStarConfig:
     nodes: int = 50
     """Node numbers are drawn from 0 .. nodes-1."""
     training_graphs: int | None = None
-    """Size of a fixed training set; null: fresh graphs without end."""
+    """Size of a fixed training set; null: fresh graphs for every batch."""
     held_out_graphs: int = 10000
     """Size of the fixed test set."""
     encoding: Literal["plain", "reverse", "goal_augmentation", "fill_in_the_middle"] = "plain"
-    """`plain`: the path from start to goal. `reverse`: from goal to start. `goal_augmentation`: in training the goal of
-    the prompt is any node of the path but the start. `fill_in_the_middle`: the prompt ends with the last nodes of the
-    path, in training a random number of them (`.../start,goal/c,goal=start,...,goal`), in tests none."""
+    """`plain`: the path from start to goal. `reverse`: from goal to start. `goal_augmentation`: in training the goal in
+    the prompt is any node of the path except the start. `fill_in_the_middle`: the prompt ends with the last nodes of
+    the path (`.../start,goal/c,goal=start,...,goal`), a random number of them in training, none in tests."""
     data_seed: int = 0
     """Seed of the fixed sets."""
     training_file: str | None = None
-    """Training graphs from a file in the published line format, in place of drawn ones."""
+    """A file of training graphs in the published line format, instead of drawn ones."""
     held_out_file: str | None = None
-    """Test graphs from a file in the published line format, in place of drawn ones."""
+    """A file of test graphs in the published line format, instead of drawn ones."""
 
     def __post_init__(self) -> None:
         if self.degree < 1 or self.length < 2:
@@ -59,8 +57,9 @@ class PathStarConfig:
                 f"G({self.degree},{self.length}) has {needed} different nodes, but nodes is {self.nodes}: "
                 f"set task.nodes to {needed} or more"
             )
-        if (self.training_graphs is not None and self.training_graphs < 1) or self.held_out_graphs < 1:
-            raise ValueError("training_graphs and held_out_graphs must be at least 1")
+        bounded(self, "training_graphs", "held_out_graphs", prefix="task.", at_least=1, at_most=10**8)
+        bounded(self, "nodes", prefix="task.", at_most=10**6)
+        bounded(self, "data_seed", prefix="task.", at_least=0)
 
     @property
     def edges(self) -> int:
@@ -92,10 +91,10 @@ class PathStar(Task, World):
         if config.encoding == "fill_in_the_middle":
             self.context += config.length  # a separator and at most all nodes but the start
         self.headline = Headline("path_accuracy", higher_is_better=True, solved_at=0.99)
-        # Whoever follows the edges from the start, down an arm of its choice, is right so often.
+        # Chance level: a path along a random arm.
         self.chance = {"path_accuracy": 1 / config.degree, "branch_accuracy": 1 / config.degree}
         if config.encoding == "reverse":
-            self.chance = {}  # from the goal back there is but one way
+            self.chance = {}  # backwards from the goal there is only one path
         self._training: Examples | None = None
         self._training_lines: np.ndarray | None = None
         self._held_out: Examples | None = None
@@ -103,7 +102,7 @@ class PathStar(Task, World):
     # Drawing graphs
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """n training graphs, fresh ones or of the fixed set; none of them is ever held out."""
+        """n training graphs, fresh or from the fixed set; never held-out ones."""
         fixed = self._fixed_lines()
         if fixed is not None:
             return self._encode(fixed[rng.integers(len(fixed), size=n)], rng)
@@ -111,27 +110,26 @@ class PathStar(Task, World):
 
     def _draw(self, rng: np.random.Generator, n: int, *, held_out: bool) -> np.ndarray:
         """(n, line length): token ids of lines in the published format."""
-        share = 1 / HELD_OUT_SHARE if held_out else 1 - 1 / HELD_OUT_SHARE  # roughly: what is missing is drawn again
-        rows = np.empty((0, self.config.line_length), np.int64)
-        fruitless = 0
-        while len(rows) < n:
-            drawn = self._draw_any(rng, int((n - len(rows)) / share * 1.05) + 8)
-            fitting = drawn[self._is_held_out(drawn) == held_out]
-            rows = np.concatenate([rows, fitting])
-            fruitless = 0 if len(fitting) else fruitless + 1
-            if fruitless == 100:
-                raise ValueError(
-                    f"there are too few different graphs G({self.config.degree},{self.config.length}) with "
-                    f"{self.config.nodes} nodes to hold some out: set task.nodes higher"
-                )
-        return rows[:n]
+        share = 1 / ONE_IN if held_out else 1 - 1 / ONE_IN  # an estimate: missing rows are drawn again
+
+        def draw(missing: int) -> np.ndarray:
+            drawn = self._draw_any(rng, int(missing / share * 1.05) + 8)
+            return drawn[self._is_held_out(drawn) == held_out]
+
+        rows = collect(draw, n, width=self.config.line_length)
+        if len(rows) < n:
+            raise ValueError(
+                f"there are too few different graphs G({self.config.degree},{self.config.length}) with "
+                f"{self.config.nodes} nodes to hold some out: set task.nodes higher"
+            )
+        return rows
 
     def _draw_any(self, rng: np.random.Generator, n: int) -> np.ndarray:
         config = self.config
         d, steps, E = config.degree, config.length - 1, config.edges
         order = rng.random((n, config.nodes), dtype=np.float32)
         chosen = np.argpartition(order, E, axis=1)[:, : E + 1] if config.nodes > E + 1 else order.argsort(axis=1)
-        if config.nodes > E + 1:  # a partition leaves traces of the numbers' order: shuffle what it chose
+        if config.nodes > E + 1:  # a partition is not a uniform permutation: shuffle it
             chosen = np.take_along_axis(chosen, rng.random((n, E + 1), dtype=np.float32).argsort(axis=1), axis=1)
         centre, arms = chosen[:, :1], chosen[:, 1:].reshape(n, d, steps)
         sources = np.concatenate([np.broadcast_to(centre[:, None], (n, d, 1)), arms[:, :, :-1]], axis=2)
@@ -141,7 +139,7 @@ class PathStar(Task, World):
         rows[:, 1 : 3 * E : 3] = np.take_along_axis(arms.reshape(n, E), shuffle, axis=1)
         rows[:, 2 : 3 * E : 3] = self.bar
         rows[:, 3 * E - 1] = self.slash
-        # Arms are alike until one is chosen, so the goal may always be the end of the first.
+        # Arms are exchangeable, so the goal can always be the end of the first.
         path = np.concatenate([centre, arms[:, 0]], axis=1)
         rows[:, 3 * E] = path[:, 0]
         rows[:, 3 * E + 1] = path[:, -1]
@@ -150,7 +148,7 @@ class PathStar(Task, World):
         return rows
 
     def _encode(self, lines: np.ndarray, rng: np.random.Generator | None) -> Examples:
-        """Examples of published lines (n, line length); `rng` draws what only training examples have."""
+        """Examples from published lines (n, line length); `rng` draws the augmentation of training examples."""
         config, n = self.config, len(lines)
         P, path = config.prompt_length, lines[:, config.prompt_length :]
         rows, extra = lines.copy(), np.zeros(n, np.int64)
@@ -161,7 +159,7 @@ class PathStar(Task, World):
         elif config.encoding == "fill_in_the_middle":
             given = np.zeros(n, np.int64) if rng is None else rng.integers(0, config.length, n)
             rows, extra = np.zeros((n, self.context), np.int64), 1 + given
-            for count in np.unique(given):  # of the last nodes of the path
+            for count in np.unique(given):  # number of given nodes
                 own = given == count
                 pieces = (lines[own, : P - 1], np.full((own.sum(), 1), self.slash),
                           path[own, config.length - count :], lines[own, P - 1 :])  # fmt: skip
@@ -169,7 +167,7 @@ class PathStar(Task, World):
         return Examples(rows, config.line_length + extra, P + extra)[:]
 
     def _lines(self, examples: Examples) -> np.ndarray:
-        """(n, line length): what `_encode` made `examples` from."""
+        """(n, line length): the inverse of `_encode`."""
         config, n = self.config, len(examples)
         columns = examples.prompt_lengths[:, None] + np.arange(config.length)
         path = examples.tokens[np.arange(n)[:, None], columns]
@@ -178,18 +176,18 @@ class PathStar(Task, World):
         return np.concatenate([head, path[:, -1:], np.full((n, 1), self.equals), path], axis=1)
 
     def _is_held_out(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) bool: those of the held-out file; without one, a share that the hash of the prompt chooses."""
+        """(n,) bool: whether the graph is in the held-out file; without one, whether its prompt's hash selects it."""
         hashes = self._hash(rows)
         if self.config.held_out_file is not None:
             return np.isin(hashes, self._hash(self._lines(self.held_out())))
-        return (hashes >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
+        return chosen(hashes)
 
     def _hash(self, rows: np.ndarray) -> np.ndarray:
         """(n,) uint64 of the prompts."""
         return hash_rows(rows[:, : self.config.prompt_length])
 
     def training(self) -> Examples | None:
-        """The fixed training set, if the recipe has one, and its graphs are always read alike."""
+        """The fixed training set, if the recipe has one and its encoding draws nothing."""
         lines = self._fixed_lines()
         if lines is None or self.config.encoding in ("goal_augmentation", "fill_in_the_middle"):
             return None
@@ -203,7 +201,7 @@ class PathStar(Task, World):
         if self._training_lines is None and config.training_file is not None:
             lines = self._read(Path(config.training_file))
             if np.isin(self._hash(lines), self._hash(self._lines(self.held_out()))).any():
-                raise ValueError(f"{config.training_file}: holds graphs that are held out too")
+                raise ValueError(f"{config.training_file}: contains held-out graphs")
             self._training_lines = lines
         elif self._training_lines is None and config.training_graphs is not None:
             rng = np.random.default_rng([config.data_seed, 1])
@@ -230,26 +228,26 @@ class PathStar(Task, World):
             raise ValueError("a comma must stand between two numbers")
         return self.vocab.encode([str(int(s)) if s.isdigit() else s for s in symbols])
 
-    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.towards`. With `fill_in_the_middle` the goal, the last nodes of the path, goes before the `=` of a
-        published prompt, behind a `/`; a prompt that has it already is left as it is."""
+    def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """See `Task.with_goal`. With `fill_in_the_middle` the goal, the last nodes of the path, goes between a `/` and
+        the `=` of a published prompt; other prompts are unchanged."""
         published = len(prompt) == self.config.prompt_length and prompt[-1] == self.equals
         if self.config.encoding != "fill_in_the_middle" or not published:
-            return super().towards(prompt, goal)
+            return super().with_goal(prompt, goal)
         return np.concatenate([prompt[:-1], [self.slash], goal, [self.equals]]).astype(np.int64), None
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """The published format: numbers side by side are joined by a comma."""
+        """Text in the published format, with commas between adjacent numbers."""
         text = " ".join(self.vocab.decode(tokens))
         return re.sub(r" ?([|=/$]) ?", r"\1", text).replace(" ", ",")
 
     def lines(self, examples: Examples) -> Iterator[str]:
-        """The examples as published lines, in `plain` order whatever the encoding."""
+        """The examples as lines in the published format, whatever the encoding."""
         for line in self._lines(examples):
             yield self.decode(line)
 
     def read(self, path: Path) -> Examples:
-        """Graphs of a file in the published format; each line must be a whole G(degree, length)."""
+        """Graphs of a file in the published format; each line must be a complete G(degree, length)."""
         return self._encode(self._read(path), None)
 
     def _read(self, path: Path) -> np.ndarray:
@@ -290,7 +288,7 @@ class PathStar(Task, World):
     # Scores
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
-        """`path_accuracy`: every node right. `branch_accuracy`: the second node of the path right."""
+        """`path_accuracy`: every node is right. `branch_accuracy`: the second node of the path is right."""
         length = self.config.length
         truth = np.stack([examples.answer(row) for row in range(len(examples))])
         given = np.full_like(truth, -1)
@@ -306,19 +304,19 @@ class PathStar(Task, World):
         return self.config.length - 2 if self.config.encoding == "reverse" else 1
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
-        """`position_1`, ...: accuracy at each node of the answer when the nodes before it are given."""
+        """`position_1`, ...: teacher-forced accuracy at each node of the answer."""
         rows, correct = np.arange(len(examples)), chosen == examples.tokens
         return {
-            f"position_{place + 1}": float(correct[rows, examples.prompt_lengths + place].mean())
-            for place in range(self.config.length)
+            f"position_{position + 1}": float(correct[rows, examples.prompt_lengths + position].mean())
+            for position in range(self.config.length)
         }
 
     def sample_of(self, examples: Examples, row: int, completion: Completion) -> dict[str, Any]:
-        """Adds `graph`: edges, start, goal, and both paths from the start on, as node numbers."""
+        """Adds `graph`: edges, start, goal, and the true and predicted paths from the start, as node numbers."""
         config, tokens = self.config, examples.tokens[row].tolist()
         forward = slice(None, None, -1) if config.encoding == "reverse" else slice(None)
         graph = {
-            "edges": [tokens[place : place + 2] for place in range(0, 3 * config.edges, 3)],
+            "edges": [tokens[column : column + 2] for column in range(0, 3 * config.edges, 3)],
             "start": tokens[3 * config.edges],
             "goal": tokens[3 * config.edges + 1],
             "truth": examples.answer(row).tolist()[forward],
@@ -329,13 +327,13 @@ class PathStar(Task, World):
     # World
 
     def labels(self, examples: Examples) -> np.ndarray:
-        """(n, T): the node reached, at each position of the answer; -1 in the prompt."""
+        """(n, T): the current node at each position of the answer; -1 in the prompt."""
         column = np.arange(examples.tokens.shape[1])
         answer = (column >= examples.prompt_lengths[:, None]) & (column < examples.lengths[:, None])
         return np.where(answer, examples.tokens, -1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
-        """Tokens that may follow: in the answer, the start (or goal), then neighbours along edges; else any."""
+        """Legal next tokens: in the answer the start (or goal), then neighbours along edges; in the prompt any."""
         config = self.config
         ends = np.flatnonzero(prefix == self.equals)
         if not len(ends):
@@ -351,7 +349,7 @@ class PathStar(Task, World):
 
 
 def _all_reached(edges: set[tuple[int, int]], centre: int, steps: int) -> bool:
-    """Whether so many steps along the edges, all arms at once, lead from the centre over every edge."""
+    """Whether `steps` steps from the centre, along all arms in parallel, use every edge."""
     front, left = {centre}, set(edges)
     for _ in range(steps):
         taken = {edge for edge in left if edge[0] in front}

@@ -1,8 +1,7 @@
-"""A user's own sequences, from a text file or JSON lines.
+"""A user's own sequences from text, JSON lines, CSV or an event log; see `sequence_files` for the formats.
 
-Text: a sequence a line, symbols separated by spaces; a tab, if there is one, separates prompt from answer.
-JSON lines: `{"prompt": [...], "target": [...]}`. Either may be gzipped. Only answers are scored; a line
-without a prompt is scored from its second symbol on. An end symbol closes every sequence.
+Only answers are scored; a sequence without a prompt is scored from its second symbol on. An end symbol is appended to
+every sequence.
 """
 
 from __future__ import annotations
@@ -15,54 +14,64 @@ from pathlib import Path
 
 import numpy as np
 
-from statewise.tasks.base import Kept, Task
-from statewise.tasks.lines import Problems, read_lines
+from statewise.bounds import bounded
+from statewise.json_files import COUNT, FLAG, TEXT, Shape, loads
+from statewise.tasks.base import HasBaselines, Kept, Task
+from statewise.tasks.baselines import accuracies, baselines
+from statewise.tasks.kept import kept_json
+from statewise.tasks.lines import Problems
+from statewise.tasks.sequence_files import Line, Parsed, SequenceFile, parse_file
+from statewise.tasks.sequence_summary import summary, warnings
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
 
 @dataclass(frozen=True)
-class SequencesConfig:
+class SequencesConfig(SequenceFile):
     """Fields of `task: sequences`."""
 
-    path: str = ""
-    """The file: text or JSON lines, plain or .gz."""
     held_out_path: str | None = None
-    """A file of held-out sequences; null: a share of the lines of `path`."""
+    """A file of held-out sequences in the same format; null: a share of `path`."""
     held_out_share: float = 0.1
-    """Share of the different lines of `path` that is held out, chosen by a hash of the line."""
+    """Share of the distinct sequences of `path` that is held out, chosen by a hash of their symbols."""
     context: int | None = None
-    """Longest sequence in tokens, end symbol included; null: the longest of the file."""
+    """Longest sequence in tokens, end symbol included; null: the longest in the file."""
     end: str = "<end>"
-    """Symbol that is put behind every sequence; must not occur in the file."""
+    """Symbol appended to every sequence; must not occur in the file."""
     solved_at: float | None = None
-    """Share of exact answers from which on the task counts as solved; null: it has no such point."""
+    """Share of exact answers at which the task counts as solved; null: no such threshold."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.held_out_share < 1:
-            raise ValueError(f"task.held_out_share must lie between 0 and 1, not {self.held_out_share}")
+        super().__post_init__()
+        bounded(self, "context", prefix="task.", at_least=2, at_most=2**24)
+        bounded(self, "held_out_share", prefix="task.", above=0, below=1)
 
 
-Line = tuple[tuple[str, ...], tuple[str, ...]]
-"""Symbols of prompt and answer."""
+KEPT: Shape = {"symbols": [TEXT], "context": COUNT, "has_prompts": FLAG, "sha256": {...: TEXT}}
+"""What a run keeps about its data."""
 
 
-class Sequences(Task):
-    """Sequences of symbols whose vocabulary is what occurs in the file."""
+class Sequences(Task, HasBaselines):
+    """Sequences of symbols; the vocabulary is the set of symbols in the file."""
 
     Config = SequencesConfig
 
     def __init__(self, config: SequencesConfig, kept: Kept | None = None) -> None:
         self.config = config
+        self._parsed: dict[Path, Parsed] = {}
+        self._how: dict[Path, Parsed] = {}
+        self._held_out_from = ""
         self._parts: tuple[Examples, Examples] | None = None
-        if kept:
-            facts = json.loads(kept["sequences.json"])
+        if kept is not None:
+            facts = kept_json(kept, "sequences.json", KEPT)
+            if config.end not in facts["symbols"]:
+                raise ValueError(f"task/sequences.json of this run: symbols has no end symbol {config.end!r}")
             self.vocab, self.sums = Vocab(facts["symbols"]), facts["sha256"]
             self.paths = [Path(path) for path in self.sums]
             self.context, self.has_prompts = facts["context"], facts["has_prompts"]
         else:
-            self._take_in()
-        self.end = self.vocab.ids[config.end]
+            self._read_data()
+        self.end: int = self.vocab.ids[config.end]
         if self.has_prompts:
             self.headline = Headline("exact_match", higher_is_better=True, solved_at=config.solved_at)
         else:
@@ -80,56 +89,86 @@ class Sequences(Task):
 
     # Reading
 
-    def _take_in(self) -> None:
-        """Learns the vocabulary and the longest sequence from the data."""
+    def _read_data(self) -> None:
+        """Finds the vocabulary and the longest sequence."""
         if not self.config.path:
             raise ValueError("task.path is not set: give the file of sequences with --task.path FILE")
         self.paths = [Path(path).resolve() for path in (self.config.path, self.config.held_out_path) if path]
-        lines = [line for _, line in parse_file(self.paths[0])]
+        lines = [line for _, line in self._lines(self.paths[0])]
         symbols = dict.fromkeys(symbol for prompt, answer in lines for symbol in (*prompt, *answer))
         if self.config.end in symbols:
             raise ValueError(
-                f"{self.config.path}: the symbol {self.config.end!r} occurs in the data, but is the end symbol: "
-                "set task.end to another"
+                f"{self.config.path}: the end symbol {self.config.end!r} occurs in the data: set task.end to another"
             )
+        for symbol in symbols:
+            if any("\ud800" <= letter <= "\udfff" for letter in symbol):  # as JSON may escape it
+                raise ValueError(f"{self.config.path}: the symbol {symbol!r} contains a lone surrogate")
         self.vocab = Vocab([*symbols, self.config.end])
         self.has_prompts = any(prompt for prompt, _ in lines)
-        every = [*lines, *(line for path in self.paths[1:] for _, line in parse_file(path))]
+        every = [line for path in self.paths for _, line in self._lines(path)]
         self.context = self.config.context or 1 + max(len(prompt) + len(answer) for prompt, answer in every)
         self.sums = {str(path): _checksum(path) for path in self.paths}
         self._split()
 
+    def _lines(self, path: Path) -> list[tuple[int, Line]]:
+        """Sequences of one of `paths`, cached until `_split` has made examples of them."""
+        if path not in self._parsed:
+            self._parsed[path] = parse_file(path, self.config)
+        return self._parsed[path].lines
+
     def _split(self) -> tuple[Examples, Examples]:
-        """Training and held-out examples. Raises `ValueError` if the data is gone or has changed."""
+        """Training and held-out examples. Raises `ValueError` if the data is missing or has changed."""
         if self._parts is not None:
             return self._parts
         for path in self.paths:
             if not path.exists():
-                raise ValueError(f"{path}: the data of this run is not there any more")
+                raise ValueError(f"{path}: the data of this run no longer exists")
             if self.sums[str(path)] != _checksum(path):
                 raise ValueError(f"{path}: the data has changed since the run began")
         path, *others = self.paths
-        lines = parse_file(path)
+        lines = self._lines(path)
         if others:
-            held_out_lines = parse_file(others[0])
+            held_out_lines = self._lines(others[0])
             trained_on = {line for _, line in lines}
             problems = Problems(others[0])
             for number, line in held_out_lines:
                 if line in trained_on:
-                    problems.add(number, f"this line is in {path.name} too, so it is not held out")
+                    problems.add(number, f"this sequence is also in {path.name}, so it is not held out")
             problems.raise_if_any()
-            self._parts = self._examples(path, lines), self._examples(others[0], held_out_lines)
-            return self._parts
-        different = sorted({line for _, line in lines}, key=_rank)
-        if len(different) < 2:
-            raise ValueError(f"{path}: at least two different lines are needed, to train on one and hold out another")
-        count = max(1, round(self.config.held_out_share * len(different)))
-        held_out = set(different[: min(count, len(different) - 1)])
-        self._parts = (
-            self._examples(path, [row for row in lines if row[1] not in held_out]),
-            self._examples(path, [row for row in lines if row[1] in held_out]),
-        )
-        return self._parts
+            parts = self._examples(path, lines), self._examples(others[0], held_out_lines)
+            self._held_out_from = f"all of {others[0].name}"
+        else:
+            different = sorted({line for _, line in lines}, key=_rank)
+            if len(different) < 2:
+                raise ValueError(
+                    f"{path}: at least two different sequences are needed, to train on one and hold out another"
+                )
+            count = min(max(1, round(self.config.held_out_share * len(different))), len(different) - 1)
+            held_out = set(different[:count])
+            parts = (
+                self._examples(path, [row for row in lines if row[1] not in held_out]),
+                self._examples(path, [row for row in lines if row[1] in held_out]),
+            )
+            self._held_out_from = f"all copies of {count:,} of the {len(different):,} different sequences"
+        self._how = {path: parsed._replace(lines=[]) for path, parsed in self._parsed.items()}
+        self._parsed, self._parts = {}, parts
+        return parts
+
+    def summary(self) -> list[str]:
+        """The file's format and content, the held-out split, and warnings about what looks misread."""
+        training, held_out = self._split()
+        how = self._how[self.paths[0]]
+        sizes = summary(self.vocab.symbols, training, held_out, self._held_out_from)
+        wrong = warnings(self.vocab.symbols, training, held_out, self.config, how.columns)
+        return [
+            f"{self.paths[0]}: {how.how}",
+            *(f"  {line}" for line in sizes),
+            *(f"warning: {line}" for line in wrong),
+        ]
+
+    def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
+        """See `tasks.baselines`; estimated from the training sequences."""
+        return baselines(self.training(), examples, len(self.vocab), self.end, self.config.end)
 
     def _examples(self, path: Path, lines: list[tuple[int, Line]]) -> Examples:
         problems = Problems(path)
@@ -149,95 +188,57 @@ class Sequences(Task):
         return Examples.of(rows, prompt_lengths)
 
     def training(self) -> Examples:
-        """All lines that are not held out."""
+        """All sequences that are not held out."""
         return self._split()[0]
 
     def held_out(self, n: int | None = None) -> Examples:
-        """The held-out lines, or the first n of them."""
+        """The held-out sequences, or the first n of them."""
         examples = self._split()[1]
         return examples[: n if n is not None else len(examples)]
 
     def read(self, path: Path) -> Examples:
-        """Sequences of a file; each symbol must be known from training."""
-        return self._examples(path, parse_file(path))
+        """Sequences of a file; every symbol must be in the vocabulary."""
+        return self._examples(path, parse_file(path, self.config).lines)
 
     # Text
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of symbols separated by white space, or in a JSON list if some hold white space themselves."""
+        """Token ids of a line in the file's format, or of a JSON list, for symbols that contain the separator."""
+        return self.vocab.encode(self._symbols(text))
+
+    def _symbols(self, text: str) -> list[str]:
         if text.lstrip().startswith("[") and text not in self.vocab.ids:
             try:
-                symbols = json.loads(text)
+                found = loads(text)
             except ValueError:
-                symbols = None
-            if isinstance(symbols, list) and all(isinstance(symbol, (str, int)) for symbol in symbols):
-                return self.vocab.encode([str(symbol) for symbol in symbols])
-        return self.vocab.encode(text.split())
+                found = None
+            if isinstance(found, list) and all(isinstance(symbol, (str, int)) for symbol in found):
+                return [str(symbol) for symbol in found]
+        if self.config.separator == "" and text.endswith(self.config.end):
+            return [*self.config.split(text.removesuffix(self.config.end)), self.config.end]
+        return self.config.split(text)
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Symbols joined by spaces; as a JSON list if one of them holds white space."""
+        """Symbols as a line in the file's format; as a JSON list if one of them contains the separator."""
         symbols = self.vocab.decode(tokens)
-        if any(symbol.split() != [symbol] for symbol in symbols):
-            return json.dumps(symbols, ensure_ascii=False)
-        return " ".join(symbols)
+        text = self.config.join(symbols)
+        try:
+            if self._symbols(text) == symbols:
+                return text
+        except ValueError:
+            pass
+        return json.dumps(symbols, ensure_ascii=False)
+
+    def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
+        """`symbol_accuracy` and `end_accuracy`: the token accuracy where the true token is a symbol, and the end."""
+        scored = chosen >= 0
+        found = accuracies(examples.tokens[scored], chosen[scored], self.end)
+        return {name: value for name, value in found.items() if name != "token_accuracy"}
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
         """`exact_match`: the answer and nothing else, end symbol included."""
         right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
         return {"exact_match": float(np.mean(right))}
-
-
-def parse_file(path: Path) -> list[tuple[int, Line]]:
-    """(line number, symbols) of every line. The first line decides the format; others must follow it.
-
-    Raises `ValueError` as `FILE:LINE: what is wrong`.
-    """
-    parsed: list[tuple[int, Line]] = []
-    problems = Problems(path)
-    parse = None
-    for number, line in read_lines(path):
-        if parse is None:
-            parse = _parse_json if line.lstrip().startswith("{") else _parse_pair if "\t" in line else _parse_plain
-        try:
-            parsed.append((number, parse(line)))
-        except ValueError as error:
-            problems.add(number, str(error))
-    problems.raise_if_any()
-    return parsed
-
-
-def _parse_plain(line: str) -> Line:
-    if "\t" in line:
-        raise ValueError("a tab, but the first line has none: either every line has a prompt or none")
-    symbols = tuple(line.split())
-    if len(symbols) < 1:
-        raise ValueError("no symbol")
-    return (), symbols
-
-
-def _parse_pair(line: str) -> Line:
-    halves = line.split("\t")
-    if len(halves) != 2:
-        raise ValueError(f"{len(halves) - 1} tabs: there must be one, between prompt and answer")
-    prompt, answer = (tuple(half.split()) for half in halves)
-    if not prompt:
-        raise ValueError("the prompt, before the tab, is empty")
-    return prompt, answer
-
-
-def _parse_json(line: str) -> Line:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(found, dict) or set(found) != {"prompt", "target"}:
-        raise ValueError('must be {"prompt": [...], "target": [...]}')
-    for key in ("prompt", "target"):
-        if not isinstance(found[key], list) or not all(isinstance(symbol, (str, int)) for symbol in found[key]):
-            raise ValueError(f"{key!r} must be a list of strings or whole numbers")
-    if not found["target"] and not found["prompt"]:
-        raise ValueError("prompt and target are both empty")
-    return tuple(map(str, found["prompt"])), tuple(map(str, found["target"]))
 
 
 def _rank(line: Line) -> bytes:

@@ -1,8 +1,8 @@
-"""Stories, to be told onwards or towards a known ending (Belief State Transformer, section 5 and appendix D).
+"""Stories, generated left to right or towards a known ending (Belief State Transformer, section 5 and appendix D).
 
-Encoded `plain`, a story is its tokens and the end-of-text mark, scored from the second token on. Encoded
-`fill_in_the_middle` (the paper's baseline), its suffix comes first, then a separator, then what leads to
-the suffix, then the mark as the sign that it does; scored from behind the separator.
+Encoded `plain`, a story is its tokens and the end-of-text token, scored from the second token on. Encoded
+`fill_in_the_middle` (the paper's baseline), it is a suffix, a separator, the tokens before the suffix, and the
+end-of-text token; scored after the separator.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from statewise.bounds import bounded
+from statewise.json_files import COUNT, TEXT, Shape
 from statewise.tasks import bpe
 from statewise.tasks.base import Infill, Infilling, Kept, RunningText, Task
+from statewise.tasks.kept import kept_json, kept_text
 from statewise.tasks.story_sources import DataSet, Source, Story, StoryFile, fingerprint
 from statewise.tasks.vocab import Vocab
-from statewise.types import Completion, Examples, Headline
+from statewise.types import Examples, Headline
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,13 @@ class StoriesConfig:
     """Fields of `task: stories`."""
 
     path: str = ""
-    """A text file, plain or .gz; a line `<|endoftext|>` closes each story."""
+    """A text file, plain or .gz; a line `<|endoftext|>` ends each story."""
     held_out_path: str | None = None
     """A file of held-out stories; null: a share of the stories of `path`."""
     held_out_share: float = 0.1
-    """Share of the different stories that is held out, chosen by a hash of the story."""
+    """Share of the distinct stories that is held out, chosen by a hash of the story."""
     dataset: str | None = None
-    """In place of `path`: a name or a folder that the `datasets` package loads (extra `data`)."""
+    """Instead of `path`: a name or a folder that the `datasets` package loads (extra `data`)."""
     dataset_split: str = "train"
     """Split of `dataset`."""
     dataset_held_out_split: str | None = None
@@ -42,31 +45,27 @@ class StoriesConfig:
     dataset_field: str = "text"
     """Field of `dataset` that holds the stories."""
     vocabulary: int = 1000
-    """Tokens of the byte-level BPE tokenizer that is trained on the training stories, both marks included."""
+    """Size of the byte-level BPE tokenizer that is trained on the training stories, both special tokens included."""
     tokenizer: str | None = None
-    """An existing tokenizer.json in its place (`vocabulary` is then its own); needs the token `<|endoftext|>`."""
+    """An existing tokenizer.json instead, with a token `<|endoftext|>`; `vocabulary` is then ignored."""
     context: int = 256
-    """Longest sequence in tokens. Stories of more than `context` - 2 are dropped, whatever the encoding needs."""
+    """Longest sequence in tokens. Stories of more than `context` - 2 tokens are dropped under either encoding."""
     encoding: Literal["plain", "fill_in_the_middle"] = "plain"
-    """A story as it is, or its suffix first and then what leads to it."""
+    """`plain`: left to right. `fill_in_the_middle`: a suffix first, then the tokens before it."""
     prompt_length: int = 50
-    """Tokens of the prompt where a held-out story is to be told towards its ending."""
+    """Tokens of the prompt where the middle of a held-out story is to be filled in."""
     goal_length: int = 100
-    """Tokens of that ending."""
+    """Tokens of the ending there."""
     data_seed: int = 0
-    """Decides where the suffixes of held-out stories begin."""
+    """Seed of the suffixes of held-out stories."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.held_out_share < 1:
-            raise ValueError(f"task.held_out_share must lie between 0 and 1, not {self.held_out_share}")
-        if self.vocabulary < bpe.SMALLEST:
-            raise ValueError(
-                f"task.vocabulary must be at least {bpe.SMALLEST}, the bytes and two marks, not {self.vocabulary}"
-            )
-        if self.context < 4:
-            raise ValueError(f"task.context must be at least 4, not {self.context}")
-        if self.prompt_length < 1 or self.goal_length < 1:
-            raise ValueError("task.prompt_length and task.goal_length must be at least 1")
+        bounded(self, "held_out_share", prefix="task.", above=0, below=1)
+        bounded(self, "vocabulary", prefix="task.", at_most=2**24)
+        bounded(self, "vocabulary", prefix="task.", at_least=bpe.SMALLEST, reason="the bytes and two special tokens")
+        bounded(self, "context", prefix="task.", at_least=4, at_most=2**24)
+        bounded(self, "prompt_length", "goal_length", prefix="task.", at_least=1)
+        bounded(self, "data_seed", prefix="task.", at_least=0)
         if self.path and self.dataset is not None:
             raise ValueError("give task.path or task.dataset, not both")
         if self.held_out_path is not None and not self.path:
@@ -75,13 +74,13 @@ class StoriesConfig:
             raise ValueError("task.dataset_held_out_split goes with task.dataset")
 
 
-class Shelf(NamedTuple):
-    """Many stories, one behind the other."""
+class TokenizedStories(NamedTuple):
+    """n stories as token ids, concatenated."""
 
     tokens: np.ndarray
     """(sum of lengths,) token ids of a small type: the paper's corpus fits in a gigabyte."""
     starts: np.ndarray
-    """(n,) int64: where each story begins."""
+    """(n,) int64: offset of each story."""
     lengths: np.ndarray
     """(n,) int64."""
 
@@ -90,35 +89,41 @@ class Shelf(NamedTuple):
         return self.tokens[self.starts[row] : self.starts[row] + self.lengths[row]].astype(np.int64)
 
 
-class Stories(Task, Infilling, RunningText):
+COUNTS = ("training", "held_out", "too_long", "empty", "in_both")
+KEPT: Shape = {"sources": {...: TEXT}, "tokenizer": TEXT, "stories": dict.fromkeys(COUNTS, COUNT)}
+"""What a run keeps about its data."""
+
+
+class Stories(RunningText, Infilling, Task):
     """Short stories under a tokenizer of their own."""
 
     Config = StoriesConfig
     end: int
-    decoded = False  # of a story only the suffix is given: whoever decodes the rest guesses, and costs much
+    decoded = False  # with at most a suffix given, decoding is a guess, and expensive
 
     def __init__(self, config: StoriesConfig, kept: Kept | None = None) -> None:
         self.config = config
         self.headline = Headline("loss", higher_is_better=False)
         self.context = config.context
-        self.onwards = config.encoding == "plain"
+        self.left_to_right = config.encoding == "plain"
         self.counts: dict[str, int]
-        self._shelves: tuple[Shelf, Shelf] | None = None
+        self._splits: tuple[TokenizedStories, TokenizedStories] | None = None
         self._training: Examples | None = None
-        if kept:
-            facts = json.loads(kept["stories.json"])
-            if _sum(kept["tokenizer.json"].decode()) != facts["tokenizer"]:
-                raise ValueError("tokenizer.json of this run is not the one that its stories were encoded with")
-            self.bpe = bpe.BPE(kept["tokenizer.json"].decode(), "tokenizer.json of this run")
+        if kept is not None:
+            facts = kept_json(kept, "stories.json", KEPT)
+            content = kept_text(kept, "tokenizer.json")
+            if _sum(content) != facts["tokenizer"]:
+                raise ValueError("task/tokenizer.json of this run is not the tokenizer of its stories")
+            self.bpe = bpe.BPE(content, "task/tokenizer.json of this run")
             self.sums, self.counts = facts["sources"], facts["stories"]
         else:
-            self._take_in()
+            self._read_data()
         self.vocab = Vocab(self.bpe.symbols)
         self.end, self.separator = self.bpe.end, self.bpe.marks[bpe.SEPARATOR]
         self.notes = [self._summary()]
 
     def files(self) -> dict[str, bytes]:
-        """The tokenizer; checksums of the stories and how many there are, dropped ones too."""
+        """The tokenizer; checksums of the stories, and how many were used and dropped."""
         content = self.bpe.content
         facts = {"sources": self.sums, "tokenizer": _sum(content), "stories": self.counts}
         return {"tokenizer.json": content.encode(), "stories.json": json.dumps(facts, indent=2).encode()}
@@ -129,7 +134,7 @@ class Stories(Task, Infilling, RunningText):
         reasons = {
             "too_long": f"of more than {self.context - 2} tokens",
             "empty": "empty",
-            "in_both": "to train on that are held out too",
+            "in_both": "training stories that are also held out",
         }
         dropped = [f"{counts[key]:,} {what}" for key, what in reasons.items() if counts[key]]
         return text + (f"; dropped: {', '.join(dropped)}" if dropped else "")
@@ -143,8 +148,8 @@ class Stories(Task, Infilling, RunningText):
             return [DataSet(config.dataset, split, config.dataset_field) for split in splits if split]
         return [StoryFile(Path(path)) for path in (config.path, config.held_out_path) if path]
 
-    def _take_in(self) -> None:
-        """Reads the stories, learns or reads the tokenizer, and counts what fits."""
+    def _read_data(self) -> None:
+        """Reads the stories, trains or reads the tokenizer, and counts the stories that fit."""
         if not self.config.path and self.config.dataset is None:
             raise ValueError("task.path is not set: give the file of stories with --task.path FILE")
         sources = self._sources()
@@ -156,9 +161,9 @@ class Stories(Task, Infilling, RunningText):
         else:
             self.bpe = self._given_tokenizer(Path(self.config.tokenizer))
             self._check_lossless([(sources[0], training), (sources[-1], held_out)])
-        train, apart = (len(shelf.lengths) for shelf in self._fill_shelves(training, held_out))
-        too_long = len(training) + len(held_out) - train - apart
-        self.counts = {"training": train, "held_out": apart, "too_long": too_long, **counts}
+        train, test = (len(stories.lengths) for stories in self._tokenize_splits(training, held_out))
+        too_long = len(training) + len(held_out) - train - test
+        self.counts = {"training": train, "held_out": test, "too_long": too_long, **counts}
 
     def _given_tokenizer(self, path: Path) -> bpe.BPE:
         try:
@@ -167,23 +172,22 @@ class Stories(Task, Infilling, RunningText):
             raise ValueError(f"{path}: not UTF-8 text ({error.reason})") from None
 
     def _check_lossless(self, parts: Sequence[tuple[Source, list[Story]]]) -> None:
-        """Raises `ValueError` if the tokenizer that was given changes a story."""
+        """Raises `ValueError` if the given tokenizer changes a story."""
         for source, stories in parts:
             changed = self.bpe.first_changed([text for _, text in stories])
             if changed is not None:
                 raise ValueError(
-                    f"{self.config.tokenizer}: this tokenizer does not give the story at "
-                    f"{source.place(stories[changed][0])} back as it was; a byte-level one that puts no space in front "
-                    "would"
+                    f"{self.config.tokenizer}: this tokenizer does not reproduce the story at "
+                    f"{source.place(stories[changed][0])} exactly: choose a byte-level one that adds no leading space"
                 )
 
     def _split(self, read: list[list[Story]]) -> tuple[list[Story], list[Story], dict[str, int]]:
-        """Stories to train on and held out, without the empty ones, and how many were left out for which reason."""
+        """Training and held-out stories without empty ones, and how many were dropped for which reason."""
         full = [[story for story in stories if story[1]] for stories in read]
         empty = sum(map(len, read)) - sum(map(len, full))
         if len(full) == 2:
-            apart = {text for _, text in full[1]}
-            training = [story for story in full[0] if story[1] not in apart]
+            chosen = {text for _, text in full[1]}
+            training = [story for story in full[0] if story[1] not in chosen]
             if not training or not full[1]:
                 raise ValueError(f"{' and '.join(self.sums)}: no story is left to train on, or none to hold out")
             return training, full[1], {"empty": empty, "in_both": len(full[0]) - len(training)}
@@ -194,12 +198,12 @@ class Stories(Task, Infilling, RunningText):
                 "another"
             )
         count = max(1, round(self.config.held_out_share * len(different)))
-        apart = set(different[: min(count, len(different) - 1)])
-        training = [story for story in full[0] if story[1] not in apart]
-        held_out = [story for story in full[0] if story[1] in apart]
+        chosen = set(different[: min(count, len(different) - 1)])
+        training = [story for story in full[0] if story[1] not in chosen]
+        held_out = [story for story in full[0] if story[1] in chosen]
         return training, held_out, {"empty": empty, "in_both": 0}
 
-    def _shelve(self, stories: list[Story], what: str) -> Shelf:
+    def _tokenize(self, stories: list[Story], what: str) -> TokenizedStories:
         """The stories that fit the context. Raises `ValueError` if none does."""
         rows = self.bpe.encode_all([text for _, text in stories])
         fitting = [row for row in rows if len(row) <= self.context - 2]
@@ -207,37 +211,39 @@ class Stories(Task, Infilling, RunningText):
             shortest = f": the shortest has {min(map(len, rows))} tokens and needs two more" if rows else ""
             raise ValueError(f"no {what} fits task.context {self.context}{shortest}")
         lengths = np.array([len(row) for row in fitting], np.int64)
-        return Shelf(np.concatenate(fitting), np.cumsum(lengths) - lengths, lengths)
+        return TokenizedStories(np.concatenate(fitting), np.cumsum(lengths) - lengths, lengths)
 
-    def _fill_shelves(self, training: list[Story], held_out: list[Story]) -> tuple[Shelf, Shelf]:
-        self._shelves = self._shelve(training, "story to train on"), self._shelve(held_out, "held-out story")
-        return self._shelves
+    def _tokenize_splits(
+        self, training: list[Story], held_out: list[Story]
+    ) -> tuple[TokenizedStories, TokenizedStories]:
+        self._splits = self._tokenize(training, "training story"), self._tokenize(held_out, "held-out story")
+        return self._splits
 
-    def _stories(self) -> tuple[Shelf, Shelf]:
-        """Training and held-out stories. Raises `ValueError` if the data is gone or has changed."""
-        if self._shelves is not None:
-            return self._shelves
+    def _stories(self) -> tuple[TokenizedStories, TokenizedStories]:
+        """Training and held-out stories. Raises `ValueError` if the data is missing or has changed."""
+        if self._splits is not None:
+            return self._splits
         read = []
         for source, (name, before) in zip(self._known_sources(), self.sums.items()):
             stories = source.read()
             if fingerprint(stories) != before:
                 raise ValueError(f"{name}: the data has changed since the run began")
             read.append(stories)
-        return self._fill_shelves(*self._split(read)[:2])
+        return self._tokenize_splits(*self._split(read)[:2])
 
     def _known_sources(self) -> list[Source]:
-        """As `_sources`, files where they were when the run began."""
+        """As `_sources`, with the file paths of when the run began."""
         if self.config.dataset is not None:
             return self._sources()
         for name in self.sums:
             if not Path(name).exists():
-                raise ValueError(f"{name}: the data of this run is not there any more")
+                raise ValueError(f"{name}: the data of this run no longer exists")
         return [StoryFile(Path(name)) for name in self.sums]
 
     # Examples
 
     def training(self) -> Examples | None:
-        """All training stories; None for `fill_in_the_middle`, whose suffixes are drawn afresh each time."""
+        """All training stories; None for `fill_in_the_middle`, which draws a new suffix each time."""
         if self.config.encoding == "fill_in_the_middle":
             return None
         if self._training is None:
@@ -246,113 +252,94 @@ class Stories(Task, Infilling, RunningText):
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n training stories; for `fill_in_the_middle` with suffixes of a length drawn uniformly from 0 to all but one
-        token. Each pair of prefix and suffix with a token between them is then as likely as any other, as in the
-        loss of the Belief State Transformer."""
+        token. All pairs of prefix and suffix with a token between them are then equally likely, as in the loss of the
+        Belief State Transformer."""
         if self.config.encoding == "plain":
             return super().sample(rng, n)
-        shelf = self._stories()[0]
-        rows = rng.integers(len(shelf.lengths), size=n)
-        return self._suffix_first(shelf, rows, rng.integers(shelf.lengths[rows]))
+        stories = self._stories()[0]
+        rows = rng.integers(len(stories.lengths), size=n)
+        return self._suffix_first(stories, rows, rng.integers(stories.lengths[rows]))
 
     def held_out(self, n: int | None = None) -> Examples:
-        """The held-out stories, or the first n of them; for `fill_in_the_middle` with one suffix each, always the
-        same and of a random length."""
+        """The first n held-out stories, or all; for `fill_in_the_middle` each with a fixed suffix of random length."""
         return self._fixed(self._stories()[1], n)
 
     def read(self, path: Path) -> Examples:
         """Stories of a file. Those that do not fit the context are dropped, and `notes` say how many."""
         stories = [story for story in StoryFile(path).read() if story[1]]
-        shelf = self._shelve(stories, f"story of {path}")
-        dropped = len(stories) - len(shelf.lengths)
+        tokenized = self._tokenize(stories, f"story of {path}")
+        dropped = len(stories) - len(tokenized.lengths)
         if dropped:
             note = f"{path}: dropped: {dropped:,} of more than {self.context - 2} tokens"
             self.notes = [*self.notes, note]
-        return self._fixed(shelf, None)
+        return self._fixed(tokenized, None)
 
     def goals(self, n: int | None = None) -> list[Infill]:
-        """The first n held-out stories that are long enough, cut into prompt, middle (a token or more) and goal: the
-        paper's protocol, with the lengths of the recipe. Raises `ValueError` if none is long enough."""
-        config, shelf = self.config, self._stories()[1]
+        """The first n held-out stories that are long enough, split into prompt, middle (at least one token) and goal:
+        the paper's protocol, with the lengths of the recipe. Raises `ValueError` if none is long enough."""
+        config, stories = self.config, self._stories()[1]
         shortest = config.prompt_length + config.goal_length + 1
-        rows = np.flatnonzero(shelf.lengths >= shortest)[:n]
+        rows = np.flatnonzero(stories.lengths >= shortest)[:n]
         if not len(rows):
             raise ValueError(
                 f"no held-out story has the {shortest} tokens that a prompt of {config.prompt_length} and a goal of "
                 f"{config.goal_length} need: set task.prompt_length or task.goal_length lower"
             )
         cuts = [config.prompt_length, -config.goal_length]
-        return [Infill(*np.split(shelf.story(row), cuts)) for row in rows]
+        return [Infill(*np.split(stories.story(row), cuts)) for row in rows]
 
-    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.towards`. `plain`: the goal is closed by the end-of-text mark, as every suffix was in training;
-        `fill_in_the_middle`: goal, separator, prompt, which leaves nothing to head for. Such a prompt with its
-        separator in it is left as it is. Raises `ValueError` if it holds one and a goal is given beside it."""
+    def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """See `Task.with_goal`. `plain`: the end-of-text token closes the goal, as it did every suffix in training.
+        `fill_in_the_middle`: goal, separator, prompt, and no goal for the decoder. A prompt that contains the
+        separator is returned unchanged. Raises `ValueError` if a goal is given beside it."""
         if self.separator in prompt:
             if len(goal):
-                raise ValueError(f"the prompt holds {bpe.SEPARATOR}, so it has a goal already: give one or the other")
+                raise ValueError(f"the prompt contains {bpe.SEPARATOR}, so it has a goal: give one or the other")
             return prompt, None
         if self.config.encoding == "plain":
-            return super().towards(prompt, goal)
+            return super().with_goal(prompt, goal)
         return np.concatenate([goal, [self.separator], prompt]).astype(np.int64), None
 
-    def _fixed(self, shelf: Shelf, n: int | None) -> Examples:
-        """The first n stories, cut at the same places at every call."""
-        count = len(shelf.lengths) if n is None else min(n, len(shelf.lengths))
+    def _fixed(self, stories: TokenizedStories, n: int | None) -> Examples:
+        """The first n stories, with the same suffixes at every call."""
+        count = len(stories.lengths) if n is None else min(n, len(stories.lengths))
         if self.config.encoding == "plain":
-            return self._plain(Shelf(shelf.tokens, shelf.starts[:count], shelf.lengths[:count]))
-        suffixes = np.array([self._cut(shelf.story(row), row) for row in range(count)], np.int64)
-        return self._suffix_first(shelf, np.arange(count), suffixes)
+            return self._plain(TokenizedStories(stories.tokens, stories.starts[:count], stories.lengths[:count]))
+        suffixes = np.array([self._suffix_length(stories.story(row), row) for row in range(count)], np.int64)
+        return self._suffix_first(stories, np.arange(count), suffixes)
 
-    def _cut(self, story: np.ndarray, row: int) -> int:
-        """Length of the suffix of one held-out story: random, among the cuts after which the text of both parts is
-        encoded to the same tokens again, so that what a report shows is what the model read."""
+    def _suffix_length(self, story: np.ndarray, row: int) -> int:
+        """Length of the suffix of a held-out story: random, among the cuts after which both parts encode to the same
+        tokens again, so that reports show exactly what the model read."""
         rng = np.random.default_rng([self.config.data_seed, row])
         for suffix in rng.permutation(len(story)).tolist():
             cut = len(story) - suffix
-            if self.bpe.gives_back(story[:cut]) and self.bpe.gives_back(story[cut:]):
+            if self.bpe.is_canonical(story[:cut]) and self.bpe.is_canonical(story[cut:]):
                 return int(suffix)
-        raise AssertionError("a whole story is always given back")
+        raise AssertionError("a whole story is always canonical")
 
-    def _plain(self, shelf: Shelf) -> Examples:
-        n = len(shelf.lengths)
-        tokens = np.zeros((n, int(shelf.lengths.max()) + 1), np.int64)
-        for first in range(0, n, bpe.BLOCK):  # in blocks, since the places of a large corpus are as large as itself
+    def _plain(self, stories: TokenizedStories) -> Examples:
+        n = len(stories.lengths)
+        tokens = np.zeros((n, int(stories.lengths.max()) + 1), np.int64)
+        for first in range(0, n, bpe.BLOCK):  # in blocks, since the indices take as much memory as the corpus
             block = slice(first, first + bpe.BLOCK)
-            starts, lengths = shelf.starts[block, None], shelf.lengths[block, None]
+            starts, lengths = stories.starts[block, None], stories.lengths[block, None]
             column = np.arange(tokens.shape[1])
             inside = column < lengths
-            tokens[block] = np.where(inside, shelf.tokens[np.where(inside, starts + column, 0)], 0)
+            tokens[block] = np.where(inside, stories.tokens[np.where(inside, starts + column, 0)], 0)
             tokens[block][column == lengths] = self.end
-        return Examples(tokens, shelf.lengths + 1, np.zeros(n, np.int64))
+        return Examples(tokens, stories.lengths + 1, np.zeros(n, np.int64))
 
-    def _suffix_first(self, shelf: Shelf, rows: np.ndarray, suffixes: np.ndarray) -> Examples:
-        """Suffix, separator, what comes before the suffix, end mark; `suffixes` (n,) are the suffixes' lengths."""
-        starts, lengths, suffix = shelf.starts[rows, None], shelf.lengths[rows, None], suffixes[:, None]
+    def _suffix_first(self, stories: TokenizedStories, rows: np.ndarray, suffixes: np.ndarray) -> Examples:
+        """Suffix, separator, the tokens before the suffix, end of text; `suffixes` (n,): lengths of the suffixes."""
+        starts, lengths, suffix = stories.starts[rows, None], stories.lengths[rows, None], suffixes[:, None]
         column = np.arange(int(lengths.max()) + 2)
         inside = (column <= lengths) & (column != suffix)
-        place = np.where(column < suffix, lengths - suffix + column, column - suffix - 1)
-        tokens = np.where(inside, shelf.tokens[np.where(inside, starts + place, 0)], 0).astype(np.int64)
+        position = np.where(column < suffix, lengths - suffix + column, column - suffix - 1)
+        tokens = np.where(inside, stories.tokens[np.where(inside, starts + position, 0)], 0).astype(np.int64)
         tokens[column == suffix] = self.separator
         tokens[column == lengths + 1] = self.end
         return Examples(tokens, lengths[:, 0] + 2, suffixes + 1)
-
-    # Text
-
-    def encode(self, text: str) -> np.ndarray:
-        """Token ids of a text; `<|separator|>` and `<|endoftext|>` in it are the marks."""
-        tokens = self.bpe.encode(text)
-        if self.bpe.decode(tokens) != text:
-            raise ValueError(f"the tokenizer of this run does not know every character of {text[:60]!r}")
-        return tokens
-
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """The text; `encode` takes it back, save where it was cut inside a word (see `BPE.gives_back`)."""
-        return self.bpe.decode(tokens)
-
-    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
-        """`exact_match`: the story's own continuation and nothing else, end mark included."""
-        right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
-        return {"exact_match": float(np.mean(right))}
 
 
 def _rank(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Where stories come from: a text file, or a data set that the `datasets` package can load."""
+"""Sources of stories: a text file, or a data set that the `datasets` package loads."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from statewise.tasks.bpe import END, SEPARATOR
 from statewise.tasks.lines import Problems, read_lines
 
 Story = tuple[int, str]
-"""The line (or row) at which a story begins, and its text, which may be empty."""
+"""The line (or row) where a story begins, and its text, which may be empty."""
 
 
 class Source(ABC):
-    """Stories, all of one file or of one split."""
+    """The stories of a file or of a split of a data set."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """By this a run remembers it."""
+        """Identifies the source in a run."""
 
     @abstractmethod
     def read(self) -> list[Story]:
-        """All stories in order. Raises `ValueError`, with the place, for what cannot be read."""
+        """All stories in order. Raises `ValueError`, with the line or row, for what cannot be read."""
 
     @abstractmethod
     def place(self, number: int) -> str:
-        """How a person finds story `number` again."""
+        """Where line or row `number` is, for messages."""
 
 
 @dataclass(frozen=True)
 class StoryFile(Source):
-    """A text file, plain or .gz, in which a line with the end-of-text mark alone closes each story."""
+    """A text file, plain or .gz, in which a line `<|endoftext|>` ends each story."""
 
     path: Path
 
@@ -48,7 +48,7 @@ class StoryFile(Source):
         return f"{self.path}:{number}"
 
     def read(self) -> list[Story]:
-        """All stories; blank lines inside them are kept, those around them and white space at their ends are not."""
+        """All stories, stripped of white space; blank lines inside them are kept."""
         stories: list[Story] = []
         problems = Problems(self.path)
         text, first, last = "", 0, 0
@@ -60,18 +60,18 @@ class StoryFile(Source):
             wrong = _mark_within(line)
             if wrong:
                 problems.add(number, wrong)
-            # `read_lines` passes over blank lines: the numbers tell how many there were.
+            # `read_lines` skips blank lines: restore them from the line numbers.
             text += "\n" * (number - last) + line if first else line
             first, last = first or number, number
         if first:
-            problems.add(first, f"the last story is not closed by a line {END}")
+            problems.add(first, f"the last story is not ended by a line {END}")
         problems.raise_if_any()
         return stories
 
 
 @dataclass(frozen=True)
 class DataSet(Source):
-    """A split of what `datasets.load_dataset` finds under a name: on its hub, or in a folder of files."""
+    """A split of a data set that `datasets.load_dataset` finds by name: on its hub or in a local folder."""
 
     dataset: str
     split: str
@@ -87,14 +87,14 @@ class DataSet(Source):
         return f"data set {self.dataset}, split {self.split}, row {number}"
 
     def read(self) -> list[Story]:
-        """A story a row, rows counted from 1."""
+        """One story per row, rows counted from 1."""
         try:
             import datasets
         except ImportError:
             raise ValueError("task.dataset needs the extra `data`: pip install 'statewise[data]'") from None
         try:
             rows = datasets.load_dataset(self.dataset, split=self.split)
-        except Exception as error:  # of many kinds, by where the data lie; each says what it missed
+        except Exception as error:  # the type depends on where the data is
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"data set {self.dataset}, split {self.split}, cannot be loaded: {reason}") from None
         if self.field not in rows.column_names:
@@ -114,7 +114,7 @@ class DataSet(Source):
 
 
 def fingerprint(stories: Iterable[Story]) -> str:
-    """Checksum by which a run knows its stories again."""
+    """Checksum that identifies the stories of a run."""
     digest = hashlib.sha256()
     for _, text in stories:
         digest.update(text.encode() + b"\0")
@@ -122,9 +122,9 @@ def fingerprint(stories: Iterable[Story]) -> str:
 
 
 def _mark_within(text: str) -> str | None:
-    """What is wrong with a text that holds a mark of ours."""
+    """The problem of a text that contains one of the special tokens."""
     if END in text:
-        return f"the mark {END} inside a story: it closes one, on a line of its own"
+        return f"the token {END} inside a story: it ends one, on a line of its own"
     if SEPARATOR in text:
-        return f"the mark {SEPARATOR} inside a story: it is kept for joining suffix and prefix"
+        return f"the token {SEPARATOR} inside a story: it is reserved for joining suffix and prefix"
     return None

@@ -1,4 +1,4 @@
-"""Which symbol has which number."""
+"""Symbols and their token ids."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 
 class Vocab:
-    """A fixed list of symbols; a symbol's token id is its place in the list."""
+    """A fixed list of symbols; a symbol's token id is its index in the list."""
 
     def __init__(self, symbols: Iterable[str]) -> None:
         self.symbols = list(symbols)
-        self.ids = {symbol: place for place, symbol in enumerate(self.symbols)}
+        self.ids = {symbol: token for token, symbol in enumerate(self.symbols)}
         if len(self.ids) != len(self.symbols):
-            raise ValueError("a vocabulary must not name a symbol twice")
+            raise ValueError("a vocabulary must not contain a symbol twice")
 
     def __len__(self) -> int:
         return len(self.symbols)

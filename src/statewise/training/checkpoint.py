@@ -32,7 +32,8 @@ def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpoint(f"{checkpoint.weights} is no readable safetensors file: {error}") from None
     except RuntimeError as error:
-        raise DamagedCheckpoint(f"{checkpoint.weights} does not fit the run's recipe: {error}") from None
+        what = " ".join(str(error).split())[:400]  # PyTorch names every parameter, a line each
+        raise DamagedCheckpoint(f"{checkpoint.weights} does not fit the run's recipe: {what}") from None
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -49,6 +50,8 @@ def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(checkpoint.training, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise DamagedCheckpoint(f"{checkpoint.training} holds more than plain data: it was not loaded") from None
-    except (OSError, RuntimeError, EOFError) as error:
+    except Exception as error:  # of a damaged archive PyTorch raises almost anything
         raise DamagedCheckpoint(f"{checkpoint.training} cannot be read: {error}") from None
+    if not isinstance(state, dict) or not isinstance(state.get("optimizer"), dict) or "progress" not in state:
+        raise DamagedCheckpoint(f"{checkpoint.training} holds no state of a training")
     return state

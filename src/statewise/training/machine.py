@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import re
 from pathlib import Path
@@ -11,14 +10,20 @@ from typing import Any
 
 import torch
 
-from statewise.config import TrainerConfig
+from statewise.system import cores
+from statewise.training.config import TrainerConfig
 
 
 def choose_device(wanted: str) -> str:
-    """`cpu` or `cuda`. Raises `ValueError` if a GPU is wanted and there is none."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ValueError("trainer.device is cuda, but PyTorch sees no GPU here")
-    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+    """`cpu`, `cuda`, or another accelerator that PyTorch reports, such as `mps`; `auto` is `cuda` where there is such a
+    GPU and `cpu` elsewhere. Raises `ValueError` for one that is not here."""
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    here = ["cpu"] if found is None else ["cpu", found.type]
+    if wanted not in here:
+        raise ValueError(f"there is no device {wanted!r} here: PyTorch reports {' and '.join(here)}")
+    return wanted
 
 
 def choose_precision(wanted: str, device: str) -> str:
@@ -27,6 +32,8 @@ def choose_precision(wanted: str, device: str) -> str:
         return wanted
     if device == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    if device != "cpu":
+        return "fp32"
     abilities = torch.cpu.get_capabilities()
     return "bf16" if abilities.get("amx_bf16") or abilities.get("avx512_bf16") else "fp32"
 
@@ -86,7 +93,7 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 name = line.partition(":")[2].strip()
                 break
-    return f"{name}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+    return f"{name}, {cores()} cores"
 
 
 def keep_freed_memory() -> None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from statewise.config import TrainerConfig
+from statewise.training.config import TrainerConfig
 from statewise.training.schedule import Schedule
 
 

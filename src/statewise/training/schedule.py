@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from statewise.config import TrainerConfig, token_count
+from statewise.training.config import TrainerConfig, kept_steps, token_count
 
 
 @dataclass(frozen=True)
@@ -15,17 +16,31 @@ class Schedule:
     """Optimiser steps in all."""
     warmup_steps: int
     """Of these, the first ones, in which the learning rate rises."""
+    kept: tuple[Collection[int], ...] = ()
+    """Steps whose checkpoints are kept for good."""
+
+    def keeps(self, step: int) -> bool:
+        """Whether the checkpoint of `step` is kept for good."""
+        return any(step in steps for steps in self.kept)
 
     @property
     def notes(self) -> list[str]:
         """What a person should know of it."""
-        if self.warmup_steps < self.steps:
-            return []
-        return [
-            f"the warm-up of {self.warmup_steps:,} steps lasts for all {self.steps:,} steps of training: the learning "
-            f"rate only rises, to {self.steps / self.warmup_steps:.0%} of trainer.learning_rate. "
-            "Set --trainer.warmup_steps (or warmup_tokens) lower, or train for longer"
-        ]
+        found = []
+        if self.warmup_steps >= self.steps:
+            found.append(
+                f"the warm-up of {self.warmup_steps:,} steps lasts for all {self.steps:,} steps of training: the "
+                f"learning rate only rises, to {self.steps / self.warmup_steps:.0%} of trainer.learning_rate. "
+                "Set --trainer.warmup_steps (or warmup_tokens) lower, or train for longer"
+            )
+        firsts = (next(iter(steps), 0) for steps in self.kept)  # rules end with training; a step of its own may not
+        late = sorted({step for step in firsts if step > self.steps})
+        if late:
+            found.append(
+                f"trainer.keep names steps after the last, {self.steps}: {', '.join(map(str, late))} will not be "
+                "reached"
+            )
+        return found
 
     @classmethod
     def of(cls, config: TrainerConfig, row_length: int) -> Schedule:
@@ -34,4 +49,5 @@ class Schedule:
         def steps(tokens: int | str | None, otherwise: int) -> int:
             return otherwise if tokens is None else -(-token_count(tokens) // (config.batch_size * row_length))
 
-        return cls(steps(config.tokens, config.steps), steps(config.warmup_tokens, config.warmup_steps))
+        last = steps(config.tokens, config.steps)
+        return cls(last, steps(config.warmup_tokens, config.warmup_steps), kept_steps(config.keep, last))

@@ -6,18 +6,19 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from statewise.config import TrainerConfig
-from statewise.data import Stream
+from statewise.data import Stream, prefetch
 from statewise.objectives.base import Objective
-from statewise.run import Checkpoint, Record, Run
+from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
 from statewise.training import checkpoint as checkpoints
+from statewise.training.config import TrainerConfig
 from statewise.training.optim import learning_rate, make_optimizer
 from statewise.training.schedule import Schedule
 from statewise.types import Batch, Headline, NotFinite
@@ -46,6 +47,8 @@ class Watch:
 class Outcome:
     """How training ended."""
 
+    folder: Path
+    """The run directory."""
     step: int
     reason: str
     """`steps` (all done), `solved`, or `signal`."""
@@ -67,6 +70,16 @@ class Progress:
     """Sums over the steps since the last line of training metrics."""
 
 
+class Drawn(NamedTuple):
+    """What a step needs from the host; made in the background while the step before runs."""
+
+    parts: list[Batch]
+    """This process's share of the batch, in the parts that are accumulated."""
+    tokens: int
+    flops: float | None
+    """What training on them needs; None: not known."""
+
+
 class Trainer:
     """Trains one objective into one run."""
 
@@ -79,7 +92,12 @@ class Trainer:
         self.schedule, self.seed, self.headline = schedule, seed, headline
         self.fabric, self.watch, self.peak = fabric, watch, peak
         self.progress = Progress()
-        self.optimizer = make_optimizer(objective, config)
+        # Before the optimiser: the move to a device may replace parameters, and the optimiser's state is loaded to
+        # where its parameters lie. What is compiled or distributed is made here alone; self.objective stays plain.
+        self.wrapped: Any = fabric.setup_module(objective, _reapply_compile=False)
+        self.optimizer: Any = fabric.setup_optimizers(make_optimizer(objective, config))
+        if config.compile:
+            self.wrapped = torch.compile(self.wrapped)
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
         self.signal: int | None = None
         self.first = fabric.global_rank == 0
@@ -88,8 +106,13 @@ class Trainer:
         """Takes up where `checkpoint` left off; what came after it is dropped from the run."""
         checkpoints.load_weights(checkpoint, self.objective)
         state = checkpoints.load_training(checkpoint)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.progress = Progress(**state["progress"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise DamagedCheckpoint(f"{checkpoint.training} does not fit the run's recipe: {error}") from None
+        if self.progress.step != checkpoint.step:
+            raise DamagedCheckpoint(f"{checkpoint.training} is of step {self.progress.step}, not {checkpoint.step}")
         if self.first:
             self.run.forget_after(checkpoint.step)
         if self.progress.best_step not in [found.step for found in self.run.checkpoints()]:
@@ -99,17 +122,15 @@ class Trainer:
     def train(self) -> Outcome:
         """Runs to the end. Raises `NotFinite`, naming step and part, before anything bad is saved."""
         config, progress = self.config, self.progress
-        # A compiled or distributed module is made here and nowhere else; self.objective stays the plain one.
-        wrapped: Any = self.fabric.setup_module(self.objective, _reapply_compile=False)
-        optimizer = self.fabric.setup_optimizers(self.optimizer)
-        if config.compile:
-            wrapped = torch.compile(wrapped)
         self.objective.train()
         started = time.monotonic() - progress.seconds
-        with self._signals():
+        numbers = range(progress.step, self.schedule.steps)
+        with closing(prefetch(self._draw, numbers)) as steps, self._signals():
+            if progress.step == 0 and self.schedule.keeps(0):
+                self._save()
             while progress.step < self.schedule.steps and not self._solved():
                 began = time.monotonic()
-                stop = self._step(wrapped, optimizer)
+                stop = self._step(next(steps))
                 progress.step += 1
                 progress.window["seconds"] = progress.window.get("seconds", 0.0) + time.monotonic() - began
                 progress.seconds = time.monotonic() - started
@@ -122,26 +143,32 @@ class Trainer:
                 ) or progress.step == self.schedule.steps:
                     self._evaluate()
                     progress.seconds = time.monotonic() - started
-                if stop is not None or progress.step % config.checkpoint_every == 0:
+                due = progress.step % config.checkpoint_every == 0 or self.schedule.keeps(progress.step)
+                if stop is not None or due:
                     self._flush()  # nothing is saved before it is known to be finite
                     self._save()
                 if stop is not None:
-                    return Outcome(progress.step, "signal", stop)
+                    return Outcome(self.run.folder, progress.step, "signal", stop)
         return self._end("solved" if self._solved() else "steps")
 
     def _solved(self) -> bool:
         return self.config.stop_when_solved and self.progress.solved_in_a_row >= 2
 
-    def _step(self, wrapped: Any, optimizer: Any) -> int | None:
+    def _draw(self, step: int) -> Drawn:
+        """What a step needs from the host."""
+        parts = self.stream.batches(step, self.config.accumulate)
+        costs = [self.objective.flops(batch) for batch in parts]
+        known = [cost for cost in costs if cost is not None]
+        tokens = sum(int(np.count_nonzero(batch.real.numpy())) for batch in parts)
+        return Drawn(parts, tokens, sum(known) if len(known) == len(costs) else None)
+
+    def _step(self, drawn: Drawn) -> int | None:
         """One optimiser step. Returns the signal to stop for, once every process knows of it."""
         config, step = self.config, self.progress.step
         # Every step's randomness follows from its number, so resuming needs no generator state.
         torch.manual_seed(_step_seed(self.seed, step, self.fabric.global_rank))
-        self.objective.at(step / self.schedule.steps)
-        drawn = self.stream.batches(step, config.accumulate)
-        tokens = sum(int(batch.real.sum()) for batch in drawn) * self.fabric.world_size  # those of this process, scaled
-        costs = [self.objective.flops(batch) for batch in drawn]
-        micro = [self._to_device(batch) for batch in drawn]
+        self.objective.set_progress(step / self.schedule.steps)
+        micro = [self._to_device(batch) for batch in drawn.parts]
         counts, stop = self._global_counts(micro)
         rate = learning_rate(step, config, self.schedule)
         for group in self.optimizer.param_groups:
@@ -149,8 +176,8 @@ class Trainer:
         sums: dict[str, torch.Tensor] = {}
         for place, batch in enumerate(micro):
             last = place == len(micro) - 1
-            with nullcontext() if last else self.fabric.no_backward_sync(wrapped):
-                loss = wrapped(batch, counts)
+            with nullcontext() if last else self.fabric.no_backward_sync(self.wrapped):
+                loss = self.wrapped(batch, counts)
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value() * self.fabric.world_size)
             for name, part in loss.parts.items():
@@ -160,18 +187,18 @@ class Trainer:
         sums["loss"] = torch.stack([weights[name] * share for name, share in sums.items()]).sum()
         limit = config.clip or float("inf")
         sums["gradient_norm"] = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach()
-        optimizer.step()
-        optimizer.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         names = list(sums)  # parts first: of several bad numbers the cause is named, not its consequences
         self.recent.append((step + 1, names, torch.stack([sums[name].float() for name in names])))
         if self.fabric.device.type == "cpu":
             self._flush()
-        window = self.progress.window
+        # Of tokens and operations those of this process, scaled.
+        window, world = self.progress.window, self.fabric.world_size
         window["steps"] = window.get("steps", 0.0) + 1
-        window["tokens"] = window.get("tokens", 0.0) + tokens
-        known = [cost for cost in costs if cost is not None]
-        if len(known) == len(costs):
-            window["flops"] = window.get("flops", 0.0) + sum(known) * self.fabric.world_size
+        window["tokens"] = window.get("tokens", 0.0) + drawn.tokens * world
+        if drawn.flops is not None:
+            window["flops"] = window.get("flops", 0.0) + drawn.flops * world
         return stop
 
     def _to_device(self, batch: Batch) -> Batch:
@@ -283,14 +310,14 @@ class Trainer:
         if self.first and self.progress.step not in [found.step for found in self.run.checkpoints()]:
             training = {"optimizer": self.optimizer.state_dict(), "progress": vars(self.progress)}
             checkpoints.save(self.run, self.progress.step, self.objective, training)
-            self.run.drop_checkpoints(newest=2, every=self.config.keep_every)
+            self.run.drop_checkpoints(newest=2, keeps=self.schedule.keeps)
         self.fabric.barrier()
 
     def _end(self, reason: str) -> Outcome:
         self._save()
         if self.first:
             self._write({"kind": "end", "step": self.progress.step, "reason": reason, "seconds": self.progress.seconds})
-        return Outcome(self.progress.step, reason)
+        return Outcome(self.run.folder, self.progress.step, reason)
 
     def _write(self, record: Record) -> None:
         if self.first:

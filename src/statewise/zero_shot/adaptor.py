@@ -1,4 +1,4 @@
-"""A model of ours as lm-evaluation-harness asks one. Importing this module needs the extra `eval`."""
+"""Adaptor from a predictor to lm-evaluation-harness's model interface. Importing it needs the extra `eval`."""
 
 from __future__ import annotations
 
@@ -7,49 +7,52 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from lm_eval.api.model import TemplateLM
 
-from statewise.decoding.base import Predictor
+from statewise.decoding.base import Request
+from statewise.decoding.predictor import Predictor
+from statewise.decoding.sample import Greedy, GreedyConfig
 from statewise.tasks.base import RunningText
 from statewise.zero_shot.likelihood import Asked, Progress, encoded, likelihoods
 
 
 @dataclass(frozen=True)
 class Rolled:
-    """A text whose whole likelihood was asked for, behind an end-of-text token."""
+    """A text scored as a whole, after an end-of-text token."""
 
     benchmark: str
     nats: float
     first_nats: float
-    """Of its first token, which the model was never trained to predict."""
+    """Of the first token, which the model was never trained to predict."""
     tokens: int
     units: dict[str, int]
-    """Its words and bytes."""
+    """Numbers of words and bytes."""
     first_units: dict[str, int]
-    """Those of its first token: the words that begin in it, and its bytes."""
+    """Words that begin in the first token, and its bytes."""
 
 
 @dataclass
 class Counts:
-    """What a report should warn of."""
+    """Counts for a report's warnings."""
 
     requests: int = 0
-    """Likelihoods asked for."""
+    """Likelihood requests."""
     cut: int = 0
-    """Of these, those whose context had to be cut at its beginning."""
+    """Those whose context was truncated from the left."""
     in_pieces: int = 0
-    """Those of which even what was asked for is longer than the context, so that it was read in pieces."""
+    """Those whose continuation alone exceeds the model's context and was scored in several windows."""
     without_context: int = 0
-    """Those without any context: their first token is predicted from an end-of-text token, which was never trained."""
+    """Those with an empty context: their first token is predicted from end-of-text, which training never did."""
     generations: int = 0
-    """Completions asked for."""
+    """Completions."""
     cut_prompts: int = 0
-    """Of these, those whose prompt had to be cut at its beginning."""
+    """Those whose prompt was truncated from the left."""
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missing
-    """Batches of like length, never longer than a row of training; greedy completions."""
+    """Batches of similar length, no longer than a training row; greedy completions."""
 
     def __init__(self, predictor: Predictor, task: RunningText, batch: int, progress: Progress | None = None) -> None:
         super().__init__()
@@ -64,12 +67,12 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         return self.task.bpe.end
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """See `TemplateLM`. Nothing in a text is a mark."""
+        """See `TemplateLM`. Text is never read as special tokens."""
         return encoded(self.task, [string])[0]
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """As lm-evaluation-harness does, so that figures can be compared; but where the tokenizer joins all of the
-        continuation with the context, which would leave nothing to ask for, from the joined token on."""
+        """As lm-evaluation-harness does, for comparable figures; but if the tokenizer merges all of the continuation
+        into the context's last token, which would leave nothing to score, that token counts as continuation."""
         given, asked = super()._encode_pair(context, continuation)
         if asked:
             return given, asked
@@ -78,7 +81,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         return (whole[:same], whole[same:]) if same else ([self.prefix_token_id], whole)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """See `LM`: (log-probability, whether greedy decoding gives it) of each continuation behind its context."""
+        """See `LM`: (log-probability, whether greedy decoding yields it) of each continuation given its context."""
         self.counts.without_context += sum(request.args[0] == "" for request in requests)
         answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return answers
@@ -95,8 +98,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         return [(one.log_probability, one.greedy) for one in found]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
-        """See `LM`: the log-probability of each whole text, its first token included, as lm-evaluation-harness wants
-        it. What it is without that token `rolled` says."""
+        """See `LM`: the log-probability of each text, including its first token as lm-evaluation-harness requires;
+        `rolled` records the values without it."""
         texts = [request.args[0] for request in requests]
         rows = encoded(self.task, texts)
         asked = [Asked([self.eot_token_id, *row], 1) for row in rows]
@@ -112,12 +115,12 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         return [one.log_probability for one in found]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
-        """See `LM`: greedy completions, up to what is to stop them. Raises `ValueError` if they shall be drawn."""
+        """See `LM`: greedy completions up to a stop string. Raises `ValueError` if sampling is requested."""
         found = []
         for number, request in enumerate(requests, 1):
             context, settings = request.args
             if settings.get("do_sample") and settings.get("temperature", 1.0) != 0:
-                raise ValueError(f"{request.task_name} asks for completions that are drawn; here they are greedy")
+                raise ValueError(f"{request.task_name} requests sampled completions; only greedy ones are supported")
             found.append(self._generate(context, settings))
             if self.progress is not None:
                 self.progress(number, len(requests))
@@ -132,20 +135,15 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         room = self.predictor.context - limit
         self.counts.generations += 1
         self.counts.cut_prompts += len(prompt) > room
-        cursor, logits = self.predictor.start(torch.tensor([prompt[-room:]]))
+        request = Request([np.array(prompt[-room:])], limit, self.eot_token_id)
         tokens: list[int] = []
         text = ""
-        while len(tokens) < limit:
-            token = int(logits.argmax(-1))
-            if token == self.eot_token_id:
-                break
-            tokens.append(token)
+        for step in Greedy(GreedyConfig()).steps(self.predictor, request):
+            tokens += [token for token in step.tokens[0].tolist() if token != self.eot_token_id]
             text = self.task.bpe.decode(tokens)
             ends = [text.index(stop) for stop in stops if stop in text]
             if ends:
                 return text[: min(ends)]
-            if len(tokens) < limit:
-                logits = self.predictor.extend(cursor, torch.tensor([[token]]))[:, -1]
         return text
 
 
@@ -153,10 +151,10 @@ _WORD = re.compile(r"\S+")
 
 
 def units_of(text: str) -> dict[str, int]:
-    """White-space separated words, and bytes of UTF-8."""
+    """Numbers of whitespace-separated words and of UTF-8 bytes."""
     return {"word": sum(1 for _ in _WORD.finditer(text)), "byte": len(text.encode())}
 
 
 def words_before(text: str, size: int) -> int:
-    """How many words begin in the first `size` bytes."""
+    """Number of words that begin in the first `size` bytes."""
     return sum(len(text[: found.start()].encode()) < size for found in _WORD.finditer(text[:size]))

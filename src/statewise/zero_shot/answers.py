@@ -1,4 +1,4 @@
-"""How a model answers questions: it takes the choice that it finds most likely."""
+"""Answers questions by likelihood: the most likely choice wins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from statewise.decoding.base import Predictor
+from statewise.decoding.predictor import Predictor
 from statewise.tasks.base import RunningText
 from statewise.zero_shot.likelihood import Asked, Progress, encoded, likelihoods
 from statewise.zero_shot.questions import Questions
@@ -18,25 +18,26 @@ from statewise.zero_shot.questions import Questions
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model made of the questions of a file."""
+    """A model's answers to the questions of a file."""
 
     metrics: dict[str, float]
     chance: dict[str, float]
-    """What guessing reaches, by metric, where that is known."""
+    """Chance level by metric, where known."""
     cut: int
-    """Questions whose context had to be cut at its beginning."""
+    """Questions whose context was truncated from the left."""
     items: list[dict[str, Any]]
-    """Of each question its `line`, the `nats` of every choice, and whether it was answered right."""
+    """Per question its `line`, the `nats` of every choice, and whether the answer is correct, by metric."""
 
 
 def answer(
     predictor: Predictor, task: RunningText, questions: Questions, batch: int, progress: Progress | None = None
 ) -> Answers:
-    """Answers by likelihood.
+    """Answers by likelihood, `batch` sequences at a time.
 
-    Multiple choice: `accuracy`, of the most likely choice; `accuracy_per_byte`, of the one with the fewest nats by byte
-    of its text, since long choices are less likely than short ones. The last word: `accuracy`, of greedy decoding;
-    `perplexity`, by word. Both: `bits`, the mean of the right answer.
+    Multiple choice: `accuracy` of the most likely choice; `accuracy_per_byte` of the choice with the fewest nats per
+    byte, since long choices are less likely than short ones. Last word: `accuracy` of greedy decoding; `perplexity` per
+    word. Both: `bits`, the mean over correct answers. Raises `ValueError` if the tokenizer merges a whole context with
+    a choice.
     """
     asked: list[Asked] = []
     for question in questions.questions:
@@ -44,8 +45,8 @@ def answer(
         given = _agreed([contexts, *rows])
         if given == 0:
             raise ValueError(
-                f"{questions.path}:{question.line}: the tokenizer joins the whole context with a choice: give a longer "
-                "context"
+                f"{questions.path}:{question.line}: the tokenizer merges the whole context with a choice: make the "
+                "context longer"
             )
         asked += [Asked(row, given) for row in rows]
     found = iter(likelihoods(predictor, asked, batch, progress))
@@ -78,6 +79,6 @@ def answer(
 
 
 def _agreed(rows: Sequence[Sequence[int]]) -> int:
-    """How many tokens all rows begin with. They end where a tokenizer joins the context with a choice: all choices are
-    then asked for from the same place on, so that their likelihoods can be compared."""
+    """Length of the common prefix of token rows. It is shorter than the context if the tokenizer merges the seam; all
+    choices are then scored from the same position, so that their likelihoods are comparable."""
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows)))

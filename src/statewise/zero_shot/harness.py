@@ -1,4 +1,4 @@
-"""lm-evaluation-harness: benchmarks by name, run on a model of ours, and what a report keeps of them."""
+"""Runs benchmarks of lm-evaluation-harness by name, and extracts the figures for a report."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statewise.config import unknown
-from statewise.decoding.base import Predictor
-from statewise.evaluation import per_unit
+from statewise.decoding.predictor import Predictor
+from statewise.scoring import per_unit
 from statewise.tasks.base import RunningText
 from statewise.zero_shot.likelihood import Progress
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from statewise.zero_shot.adaptor import Rolled
 
 PAPER = ("arc_easy", "hellaswag", "piqa", "sciq", "lambada")
-"""The zero-shot benchmarks of the State-Prediction Separation paper. LAMBADA has several names that begin so."""
+"""The zero-shot benchmarks of the State-Prediction Separation paper; LAMBADA's variants have names with that prefix."""
 RESAMPLES = 1000
-"""Draws behind the standard error of a metric that has no formula for it."""
+"""Bootstrap samples for standard errors without a closed form."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Benchmarks:
-    """Benchmarks that were found, before their data are loaded."""
+    """Benchmarks found by name; their data is not loaded yet."""
 
     names: tuple[str, ...]
     manager: Any
-    """The package's own, which knows their files."""
+    """The package's `TaskManager`."""
 
 
 def find(names: Sequence[str], folder: Path | None = None) -> Benchmarks:
-    """Benchmarks by name, groups and tags of them too: those whose YAML files lie in `folder`, else the package's own.
+    """Finds benchmarks, groups and tags by name, first in the YAML files of `folder`, then in the package.
 
-    Raises `ValueError` if the extra is missing, there is no such folder or name, or one is named twice.
+    Raises `ValueError` if the extra `eval` or the folder is missing, or a name is unknown or given twice.
     """
     if not names:
         raise ValueError("--tasks names no benchmark")
@@ -54,7 +54,7 @@ def find(names: Sequence[str], folder: Path | None = None) -> Benchmarks:
             raise
         raise ValueError("lm-eval needs the extra `eval`: pip install 'statewise[eval]'") from None
     if folder is not None:
-        # To look into thousands of files of the package is slow, and for nothing if all lies in the folder.
+        # Indexing the package's thousands of files is slow: it is avoided if the folder has all names.
         manager = _made(lambda: TaskManager(include_path=str(folder), include_defaults=False), str(folder))
         if all(name in manager.all_tasks for name in names):
             return Benchmarks(tuple(names), manager)
@@ -66,12 +66,12 @@ def find(names: Sequence[str], folder: Path | None = None) -> Benchmarks:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    """The near misses, without the thousands of all choices."""
+    """Names similar spellings instead of listing thousands of choices."""
     return unknown("benchmark", name, known).partition("choices:")[0].rstrip(": ") + "; --include-path adds your own"
 
 
 def _made(make: Any, what: str) -> Any:
-    """What the package makes of files; whatever it finds wrong with them is a `ValueError`."""
+    """Calls the package, and turns any exception into a `ValueError`."""
     try:
         return make()
     except Exception as error:  # YAML, templates, data sets: each raises its own
@@ -128,14 +128,14 @@ def run(
 
 
 def _outermost(loaded: Mapping[str, Any]) -> list[Any]:
-    """Groups and benchmarks that belong to no other group."""
+    """Top-level groups and benchmarks."""
     within = {name for members in loaded["group_map"].values() for name in members}
     return [one for name, one in [*loaded["groups"].items(), *loaded["tasks"].items()] if name not in within]
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What the package prints goes to the error stream; and it starts no processes beside a loaded model."""
+    """Redirects the package's output to stderr, and keeps it from starting processes beside a loaded model."""
     before = os.environ.get("DISABLE_MULTIPROC")
     os.environ["DISABLE_MULTIPROC"] = "1"
     try:
@@ -149,8 +149,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _metrics(values: Mapping[str, Any]) -> dict[str, float | None]:
-    """The numbers among what the package says of a benchmark; those of no particular filter by their plain name. None:
-    it knows no standard error."""
+    """The package's metrics of a benchmark, without the suffix of the filter `none`; None: no standard error."""
     found: dict[str, float | None] = {}
     for key, value in values.items():
         metric, comma, chosen = key.partition(",")
@@ -161,10 +160,10 @@ def _metrics(values: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def whole_texts(rolled: Sequence[Rolled]) -> dict[str, dict[str, Any]]:
-    """Of each benchmark that asked for whole texts: `loss` (nats a token) and the same nats by words and bytes,
-    `with_first`, as lm-evaluation-harness counts, and `without_first` tokens, of which our models predict none.
+    """For each benchmark that scores whole texts: `loss` (nats per token) and the same nats per word and byte.
 
-    Nats and units are those of the same tokens, as in `statewise evaluate`.
+    `with_first` counts all tokens, as lm-evaluation-harness does; `without_first` leaves out first tokens, which our
+    models are not trained to predict. Nats and units are of the same tokens, as in `statewise evaluate`.
     """
     found = {}
     for name in dict.fromkeys(one.benchmark for one in rolled):
@@ -188,8 +187,8 @@ def _losses(nats: float, tokens: int, units: Mapping[str, int]) -> dict[str, flo
 
 
 def paper_average(results: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any] | None:
-    """The mean accuracy over the paper's five benchmarks, normalised where there is such a one but for LAMBADA, and
-    which metric of what it is made of; None unless all are there."""
+    """The mean accuracy over the paper's five benchmarks, with the metric used for each: normalised accuracy where
+    there is one, except for LAMBADA. None unless all five are there."""
     of: dict[str, str] = {}
     for benchmark in PAPER:
         names = [

@@ -1,4 +1,4 @@
-"""How likely a model finds the later part of token sequences, given the earlier one."""
+"""Log-likelihoods of continuations given their contexts."""
 
 from __future__ import annotations
 
@@ -9,48 +9,49 @@ from typing import NamedTuple
 import numpy as np
 
 from statewise.data import collate, rows_at_once
-from statewise.decoding.base import Predictor
+from statewise.decoding.predictor import Predictor
+from statewise.scoring import score_batch
 from statewise.tasks.base import RunningText
 from statewise.types import Examples
 
 Progress = Callable[[int, int], None]
-"""Told how many sequences of how many are done."""
+"""Called with the number of finished sequences and of all."""
 
 
 class Asked(NamedTuple):
-    """A sequence of token ids."""
+    """A sequence of token ids to score."""
 
     tokens: Sequence[int]
     given: int
-    """How many of them, 1 or more, are given; all others are asked for."""
+    """Length of the context, at least 1; the tokens after it are scored."""
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What a model says of the tokens asked for."""
+    """Scores of a continuation of m tokens."""
 
     nats: np.ndarray
-    """(m,) float64: minus the natural log of each token's probability."""
+    """(m,) float64: negative log-likelihood of each token."""
     first_choice: np.ndarray
     """(m,) bool: the token was the most likely one."""
     cut: bool
-    """Whether tokens that were given had to be left out, so that the rest fits the context."""
+    """Whether the context was truncated from the left."""
     pieces: int
-    """Passes of the model that it took: more than one if what is asked for does not fit the context."""
+    """Number of windows: more than one if the continuation exceeds the model's context."""
 
     @property
     def log_probability(self) -> float:
-        """Of all tokens together."""
+        """Of the whole continuation."""
         return -float(self.nats.sum())
 
     @property
     def greedy(self) -> bool:
-        """Whether greedy decoding would give these tokens."""
+        """Whether greedy decoding would yield it."""
         return bool(self.first_choice.all())
 
 
 class Window(NamedTuple):
-    """A pass of the model over the tokens [start, stop) of a sequence, of which those from `scored` on count."""
+    """A forward pass over tokens [start, stop) of a sequence; those from `scored` on count."""
 
     start: int
     scored: int
@@ -58,10 +59,10 @@ class Window(NamedTuple):
 
 
 def windows(length: int, given: int, context: int) -> Iterator[Window]:
-    """Passes in which each token from `given` on counts once. Never longer than `context`, as rows of training are.
+    """Windows of at most `context` tokens in which each token from `given` on counts once.
 
-    What fits is one pass; if the tokens given are too many, the first of them are left out. Where even those asked for
-    are too many, each pass but the last begins with one token of the pass before, and the last is as long as can be.
+    One window if the continuation fits; the context is truncated from the left if need be. Otherwise each window but
+    the last begins with the last token of the one before, and the last is as long as possible.
     """
     scored = given
     while scored < length:
@@ -79,7 +80,7 @@ def windows(length: int, given: int, context: int) -> Iterator[Window]:
 def likelihoods(
     predictor: Predictor, sequences: Sequence[Asked], batch: int, progress: Progress | None = None
 ) -> list[Likelihood]:
-    """Of each sequence, in order. `batch` passes are made at a time, fewer where their logits would be too many."""
+    """Scores each sequence, in order, `batch` windows at a time (fewer if their logits would be too large)."""
     passes = [(place, window) for place, asked in enumerate(sequences)
               for window in windows(len(asked.tokens), asked.given, predictor.context)]  # fmt: skip
     pieces = np.bincount([place for place, _ in passes], minlength=len(sequences))
@@ -88,7 +89,7 @@ def likelihoods(
     firsts = [np.ones(size, bool) for size in sizes]
     cut = np.zeros(len(sequences), bool)
     waiting = pieces.copy()
-    # The longest come first: if memory does not suffice, that shows at once.
+    # Longest first, so that running out of memory shows at once.
     passes.sort(key=lambda one: one[1].start - one[1].stop)
     done = 0
     while done < len(passes):
@@ -110,25 +111,22 @@ def likelihoods(
 def _one_batch(
     predictor: Predictor, sequences: Sequence[Asked], passes: Sequence[tuple[int, Window]]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(nats, first choices), both (m,), of what counts in each pass."""
+    """(nats, first choices), both (m,), of the scored tokens of each window."""
     rows = [np.array(sequences[place].tokens[window.start : window.stop], np.int64) for place, window in passes]
-    # What is given is the prompt: models whose answers are not read, such as teacherless ones, ask where it ends.
+    # The context is the prompt: teacherless models need to know where it ends.
     batch = collate(Examples.of(rows, [window.scored - window.start for _, window in passes]))
     first, end = batch.span
-    targets, _ = batch.targets
-    logits = predictor.logits(batch)[:, first - 1 : end - 1]
-    targets = targets.to(logits.device)
-    nats = (logits.logsumexp(-1) - logits.gather(-1, targets[:, :, None])[:, :, 0]).double().cpu().numpy()
-    right = (logits.argmax(-1) == targets).cpu().numpy()
+    nats, choices = score_batch(predictor, batch, first, end)
+    right = choices == batch.targets[0].numpy()
     for row, (_, window) in enumerate(passes):
         here = slice(window.scored - window.start - first, window.stop - window.start - first)
         yield nats[row, here], right[row, here]
 
 
 def encoded(task: RunningText, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of each text, in which nothing is a mark. Raises `ValueError` if the tokenizer changes one."""
+    """Token ids of each text, without special tokens. Raises `ValueError` if decoding does not restore a text."""
     rows = task.bpe.encode_documents(texts)
     for text, row in zip(texts, rows):
         if task.bpe.decode(row) != text:
-            raise ValueError(f"the tokenizer of this run does not give {text[:60]!r} back as it was")
+            raise ValueError(f"the tokenizer of this run does not reproduce {text[:60]!r} exactly")
     return rows

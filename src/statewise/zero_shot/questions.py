@@ -1,6 +1,6 @@
-"""Files of questions that a language model answers by likelihood: multiple choice, and the last word of a text.
+"""Question files: multiple choice, or the last word of a text, to be answered by likelihood.
 
-JSON lines, all of one kind; further fields are ignored:
+JSON lines of one kind; other fields are ignored:
 
     {"context": "The cat sat on the", "choices": ["mat", "moon"], "answer": 0}
     {"text": "She poured the tea into his cup"}
@@ -8,12 +8,12 @@ JSON lines, all of one kind; further fields are ignored:
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from statewise.json_files import loads
 from statewise.tasks.lines import Problems, read_lines
 
 Kind = Literal["choices", "last word"]
@@ -21,23 +21,23 @@ Kind = Literal["choices", "last word"]
 
 @dataclass(frozen=True)
 class Question:
-    """A text and what may follow it."""
+    """A context and its possible continuations."""
 
     line: int
-    """Where it stands in its file."""
+    """Line number in the file."""
     context: str
-    """Without white space at its end."""
+    """Without trailing whitespace."""
     choices: tuple[str, ...]
-    """What may follow, the white space between included. The last word of a text is one choice."""
+    """Continuations, including the whitespace before them. The last word of a text is a single choice."""
     sizes: tuple[int, ...]
-    """Bytes of each choice as the file writes it."""
+    """Bytes of each choice as written in the file."""
     answer: int
-    """Which of them is right."""
+    """Index of the correct choice."""
 
 
 @dataclass(frozen=True)
 class Questions:
-    """Those of one file."""
+    """The questions of a file."""
 
     path: Path
     kind: Kind
@@ -65,10 +65,7 @@ def read_questions(path: Path, num: int | None = None) -> Questions:
 
 
 def _record(line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from None
+    record = loads(line)
     if not isinstance(record, dict):
         raise ValueError('a line must be {"context": ..., "choices": [...], "answer": 0} or {"text": ...}')
     return record
@@ -79,20 +76,20 @@ def _kind(record: dict[str, Any]) -> Kind:
         return "choices"
     if "text" in record:
         return "last word"
-    raise ValueError('"choices" is missing, beside "context" and "answer"; or "text", whose last word is asked for')
+    raise ValueError('must have "context", "choices" and "answer", or "text", whose last word is to be predicted')
 
 
 def _choices(number: int, record: dict[str, Any]) -> Question:
     missing = [name for name in ("context", "choices", "answer") if name not in record]
     if missing:
-        raise ValueError(f'"{missing[0]}" is missing: a line of this file must hold "context", "choices" and "answer"')
+        raise ValueError(f'"{missing[0]}" is missing: a line of this file must have "context", "choices" and "answer"')
     context, choices, answer = record["context"], record["choices"], record["answer"]
     if not isinstance(choices, list) or len(choices) < 2:
-        raise ValueError('"choices" must be a list of two texts or more')
+        raise ValueError('"choices" must be a list of at least two texts')
     context = _text("context", context)
     choices = [_text("choices", choice) for choice in choices]
     if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(choices):
-        raise ValueError(f'"answer" must be the place of the right choice, 0 to {len(choices) - 1}, not {answer!r}')
+        raise ValueError(f'"answer" must be the index of the correct choice, 0 to {len(choices) - 1}, not {answer!r}')
     bare = context.rstrip()
     seam = context[len(bare) :]
     joined = tuple(seam + choice if seam or choice[0].isspace() else f" {choice}" for choice in choices)
@@ -101,11 +98,11 @@ def _choices(number: int, record: dict[str, Any]) -> Question:
 
 def _last_word(number: int, record: dict[str, Any]) -> Question:
     if "text" not in record:
-        raise ValueError('"text" is missing: a line of this file must hold it')
+        raise ValueError('"text" is missing: every line of this file must have it')
     text = _text("text", record["text"]).rstrip()
     parts = re.fullmatch(r"(.*\S)(\s+)(\S+)", text, flags=re.DOTALL)
     if parts is None:
-        raise ValueError('"text" must hold two words or more: the last is told from those before')
+        raise ValueError('"text" must have at least two words: the last is predicted from the others')
     context, seam, word = parts.groups()
     return Question(number, context, (seam + word,), (len(word.encode()),), 0)
 
@@ -118,5 +115,5 @@ def _text(name: str, value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f'"{name}" holds one half of a character') from None
+        raise ValueError(f'"{name}" contains an unpaired surrogate (half of a character)') from None
     return value

@@ -11,7 +11,7 @@ from statewise.tasks.bpe import END
 from statewise.tasks.corpus import documents
 from statewise.tasks.corpus.documents import SEPARATIONS, find
 from statewise.tasks.corpus.encoding import encode
-from statewise.tasks.corpus.survey import Sided
+from statewise.tasks.corpus.survey import SplitPiece
 from statewise.tasks.corpus.tokenizers import learn
 
 
@@ -111,7 +111,9 @@ def test_pieces_have_the_tokens_of_the_uncut_text(tmp_path, monkeypatch):
     for path in (write(tmp_path, "a.txt", text), write(tmp_path, "a.jsonl", json.dumps({"text": text}))):
         pieces = [piece for source in find([path]) for piece in source.pieces()]
         assert len(pieces) > 20
-        tokens = [token for part in encode([Sided(False, piece) for piece in pieces], bpe) for token in part.tokens]
+        tokens = [
+            token for part in encode([SplitPiece(False, piece) for piece in pieces], bpe) for token in part.tokens
+        ]
         assert tokens == [*uncut, bpe.end]
 
 
@@ -124,11 +126,11 @@ def test_pieces_have_the_tokens_of_the_uncut_text(tmp_path, monkeypatch):
         ("a.txt", b"ab\n\xc3", r"a.txt: byte 3: not UTF-8 text \(unexpected end of data\)"),
         ("a.txt", b"abc\nd\0f\n", "a.txt: byte 5: a zero byte: this is not a text file"),
         ("a.txt.gz", b"abc\nd\xe9f\n", "a.txt.gz: byte 5: not UTF-8"),
-        ("a.jsonl", b'{"text": "a"}\n{"story": "a"}\n', "a.jsonl:2: no field 'text', but 'story': name it by --field"),
+        ("a.jsonl", b'{"text": "a"}\n{"story": "a"}\n', "a.jsonl:2: no field 'text', only 'story': set --field"),
         ("a.jsonl", b'{"text": "a"}\n\n{"text": 3}\n', "a.jsonl:3: text is not text but int"),
         ("a.jsonl", b'{"text": "a"\n', "a.jsonl:1: not JSON"),
-        ("a.jsonl", b"[1]\n", "a.jsonl:1: a line must hold an object"),
-        ("a.jsonl", b'{"text": "a\\ud800"}\n', "a.jsonl:1: half of a surrogate pair at character 1"),
+        ("a.jsonl", b"[1]\n", "a.jsonl:1: a line must be an object"),
+        ("a.jsonl", b'{"text": "a\\ud800"}\n', "a.jsonl:1: a lone surrogate at character 1"),
     ],
 )
 @pytest.mark.parametrize("longest", [3, 2**22])
@@ -143,7 +145,7 @@ def test_paths_without_a_file_are_named(tmp_path):
     with pytest.raises(ValueError, match="nowhere: no such file or folder"):
         find([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty: this folder holds no file"):
+    with pytest.raises(ValueError, match="empty: this folder has no file"):
         find([tmp_path / "empty"])
     (tmp_path / "a.txt.gz").write_bytes(b"no gzip")
     with pytest.raises(ValueError, match=r"a.txt.gz: damaged gzip file"):

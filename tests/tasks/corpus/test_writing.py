@@ -1,11 +1,11 @@
 """A corpus holds every document once, on one side; it is there as a whole or not at all, and says what is wrong."""
 
-import fcntl
 import json
 import os
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,9 +105,9 @@ def test_a_single_document_is_cut_near_the_share(tmp_path, monkeypatch, piece, t
 @pytest.mark.parametrize(
     ("text", "separation", "note"),
     [
-        ("One.<|endoftext|>Two.\n<|endoftext|>Three.\n", "auto", "stands 2 times inside documents"),
-        ("One.\n<|endoftext|>\nTwo <|endoftext|> two.\n", "auto", "stands 1 time inside documents"),
-        ("One.\n<|endoftext|>\nTwo.\n", "line", "stands 1 time inside documents"),
+        ("One.<|endoftext|>Two.\n<|endoftext|>Three.\n", "auto", "occurs 2 times inside documents"),
+        ("One.\n<|endoftext|>\nTwo <|endoftext|> two.\n", "auto", "occurs 1 time inside documents"),
+        ("One.\n<|endoftext|>\nTwo.\n", "line", "occurs 1 time inside documents"),
         ("One.\n<|endoftext|>\nTwo.\n  <|endoftext|>\nThree.\n<|endoftext|>", "auto", None),
     ],
 )
@@ -150,7 +150,7 @@ def test_shards_give_the_stream_back_whatever_their_size(tmp_path_factory, lengt
     stream = np.concatenate(parts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "BLOCK", block)
-        patch.setattr(shards.os, "fsync", lambda number: None)  # which takes most of the time
+        patch.setattr(os, "fsync", lambda number: None)  # which takes most of the time
         writer = ShardWriter(folder, "training", kind, shard_tokens)
         for part, last in zip(parts, lasts):
             writer.add(part, last=bool(last))
@@ -197,7 +197,7 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path):
     assert after.fingerprint != before.fingerprint
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(FileExistsError, match="is no corpus: it will not be overwritten"):
+    with pytest.raises(FileExistsError, match=r"thesis\.txt, which is no part of a corpus: it will not be overwritten"):
         make(tmp_path, out="mine", overwrite=True)
     (tmp_path / "empty").mkdir()
     make(tmp_path, out="empty")
@@ -232,10 +232,11 @@ def test_an_interrupted_writing_leaves_what_was_there(tmp_path, monkeypatch, ove
 
 
 def test_two_writers_do_not_meet(tmp_path):
-    with open(tmp_path / ".corpus.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(BlockingIOError, match="corpus is being written by another process"):
-            make(tmp_path)
+    with (
+        FileLock(tmp_path / ".corpus.lock"),
+        pytest.raises(BlockingIOError, match="corpus is being written by another process"),
+    ):
+        make(tmp_path)
     make(tmp_path)
 
 
@@ -295,7 +296,7 @@ def test_an_index_or_tokenizer_of_another_corpus_is_refused(tmp_path):
     corpus, other = make(tmp_path), make(tmp_path, out="other", tokenizer="bpe:280")
     with pytest.raises(ValueError, match="nowhere: no such corpus: make one with"):
         Corpus(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"no corpus: it has no index.json"):
+    with pytest.raises(ValueError, match=r"not a corpus: it has no index.json"):
         Corpus(tmp_path)
     ours = (corpus.folder / "tokenizer.json").read_bytes()
     (corpus.folder / "tokenizer.json").write_bytes((other.folder / "tokenizer.json").read_bytes())
@@ -305,13 +306,13 @@ def test_an_index_or_tokenizer_of_another_corpus_is_refused(tmp_path):
     index = json.loads((corpus.folder / "index.json").read_text())
     index["sides"]["training"]["words"] += 1
     (corpus.folder / "index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match=r"index.json: this index cannot be used: it was changed"):
+    with pytest.raises(ValueError, match=r"index.json: was changed"):
         Corpus(corpus.folder)
     (corpus.folder / "index.json").write_text(json.dumps({**index, "format": 2, "fingerprint": fingerprint(index)}))
-    with pytest.raises(ValueError, match="of format 2, not 1"):
+    with pytest.raises(ValueError, match="has format 2, not 1"):
         Corpus(corpus.folder)
     (corpus.folder / "index.json").write_text("{")
-    with pytest.raises(ValueError, match=r"index.json: this index cannot be used"):
+    with pytest.raises(ValueError, match=r"index.json: .*this index cannot be used"):
         Corpus(corpus.folder)
 
 
@@ -351,7 +352,7 @@ def test_gpt2_is_read_from_its_two_files(tmp_path):
     corpus = make(tmp_path, tokenizer=f"gpt2:{tmp_path}")
     assert sorted(texts_of(corpus, corpus.training) + texts_of(corpus, corpus.held_out)) == sorted(TEXTS)
     (tmp_path / "merges.txt").write_text("nothing\n")
-    with pytest.raises(ValueError, match="no tokenizer files"):
+    with pytest.raises(ValueError, match="not tokenizer files"):
         load(f"gpt2:{tmp_path}")
 
 
@@ -362,8 +363,11 @@ def load_alphabet(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('"normalizer":null', '"normalizer":{"type":"Lowercase"}'), r"text.txt:1: this tokenizer does not give the"),
-        (('"add_prefix_space":false', '"add_prefix_space":true'), r"text.txt:1: this tokenizer does not give the"),
+        (
+            ('"normalizer":null', '"normalizer":{"type":"Lowercase"}'),
+            r"text.txt:1: this tokenizer does not reproduce the",
+        ),
+        (('"add_prefix_space":false', '"add_prefix_space":true'), r"text.txt:1: this tokenizer does not reproduce the"),
         (("<|endoftext|>", "<|end|>"), r"no token <\|endoftext\|>"),
         (('"õ":', '"ж":'), "not byte-level"),
     ],
@@ -382,7 +386,9 @@ def test_a_tokenizer_that_finds_marks_in_texts_is_refused(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(content))
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "a"}) + "\n" + json.dumps({"text": END}) + "\n")
-    with pytest.raises(ValueError, match=r"a.jsonl:2: this tokenizer takes <\|endoftext\|> inside a text for the mark"):
+    with pytest.raises(
+        ValueError, match=r"a.jsonl:2: this tokenizer encodes <\|endoftext\|> inside a text as the special token"
+    ):
         write(find([path]), tmp_path / "c", str(tmp_path / "t.json"))
 
 
@@ -414,7 +420,7 @@ def test_a_data_set_is_streamed_from_a_local_folder(tmp_path, monkeypatch, kind)
     plain = make(tmp_path, out="plain", tokenizer=str(tmp_path / "corpus" / "tokenizer.json"))
     assert texts_of(corpus, corpus.held_out) == texts_of(plain, plain.held_out)
     assert texts_of(corpus, corpus.training) == texts_of(plain, plain.training)
-    with pytest.raises(ValueError, match="row 1: no field 'story', but 'text': name it by --field"):
+    with pytest.raises(ValueError, match="row 1: no field 'story', only 'text': set --field"):
         write([DataSet(str(folder), "train", "story")], tmp_path / "c", "bpe:270")
     with pytest.raises(ValueError, match="cannot be loaded"):
         write([DataSet(str(folder / "nowhere"), "train", "text")], tmp_path / "c", "bpe:270")

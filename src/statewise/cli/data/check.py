@@ -1,4 +1,4 @@
-"""statewise data check: is a corpus as it was written?"""
+"""statewise data check: verify the checksums of a corpus."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from statewise.cli.arguments import Parser
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
-    parser = Parser("data check", "Reads a corpus as a whole and compares every checksum; names the file that differs.")
+    """Runs the command."""
+    parser = Parser("data check", "Reads a whole corpus, verifies every checksum, and names a file that differs.")
     parser.add_argument("corpus", metavar="CORPUS", help="folder that `statewise data text` wrote")
     options = parser.parse_args(words)
 

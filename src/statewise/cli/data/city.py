@@ -5,44 +5,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
 
 if TYPE_CHECKING:
     from statewise.tasks.manhattan.street_map import StreetMap
 
-DESCRIPTION = """Writes the map of a city on a grid: one-way streets and avenues in turns, some both ways, a diagonal
-one, missing pieces, dead ends and loops. The same numbers give the same city.
+DESCRIPTION = """Writes the map of a city on a grid: alternating one-way streets and avenues, some two-way, a diagonal,
+gaps, dead ends and loops. The same numbers give the same city.
 
   statewise data city --rows 12 --columns 16 --seed 1 --out maps/city
   statewise train city-small --task.map maps/city --out runs/city
 
-The task `manhattan` makes such a city by itself from task.rows, task.columns and task.city_seed; files serve those who
-want to change one."""
+The task `manhattan` also makes such a city from task.rows, task.columns and task.city_seed. Use files to change a
+city."""
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser("data city", DESCRIPTION)
-    parser.add_argument("--rows", type=int, default=12, help="rows of crossings (default 12)")
-    parser.add_argument("--columns", type=int, default=16, help="columns of crossings (default 16)")
-    parser.add_argument("--seed", type=int, default=1, help="which city (default 1)")
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the map; must not hold anything")
+    parser.add_argument("--rows", type=at_least(2), default=12, help="rows of crossings (default 12)")
+    parser.add_argument("--columns", type=at_least(2), default=16, help="columns of crossings (default 16)")
+    parser.add_argument("--seed", type=at_least(0), default=1, help="which city (default 1)")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the map")
+    parser.add_overwrite("replace the map in --out")
     options = parser.parse_args(words)
 
     from statewise.tasks.manhattan.city import grid_city
 
-    return written(grid_city(options.rows, options.columns, options.seed), Path(options.out))
+    return written(grid_city(options.rows, options.columns, options.seed), Path(options.out), options.overwrite)
 
 
-def written(streets: StreetMap, folder: Path) -> int:
-    """Writes a map and says what it is."""
+def written(streets: StreetMap, folder: Path, overwrite: bool) -> int:
+    """Writes a map and prints a summary."""
     from statewise.tasks.manhattan.map_files import write_map
 
-    files = write_map(streets, folder)
+    files = write_map(streets, folder, overwrite)
     begin, _, _ = streets.streets
     dead_ends = int((streets.neighbour < 0).all(axis=1).sum())
-    places = "with" if streets.places is not None else "without"
-    print(f"{len(streets):,} crossings, {places} places, and {len(begin):,} streets; {dead_ends} dead ends")
+    places = "with" if streets.coordinates is not None else "without"
+    print(f"{len(streets):,} crossings {places} coordinates and {len(begin):,} streets; {dead_ends} dead ends")
     for path in files:
         print(f"wrote {path}")
     return 0

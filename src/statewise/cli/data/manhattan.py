@@ -1,4 +1,4 @@
-"""statewise data manhattan: a street map from the published files."""
+"""statewise data manhattan: a published street map."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ DESCRIPTION = """Reads a street map and writes it as a folder for the task `manh
   statewise data manhattan --from DIR --out maps/manhattan
   statewise train manhattan --task.map maps/manhattan --out runs/manhattan
 
-DIR holds edges.csv (or edges_BUILD.csv: choose one by --build; random unless said) with the columns
-from_node,direction,to_node, and may hold nodes.csv with node and, if places are known, x,y or synthetic_x,synthetic_y;
-all may be gzipped (.csv.gz). Directions are N, NE, E, SE, S, SW, W, NW. Pickles are never read."""
+DIR holds edges.csv (or edges_BUILD.csv, chosen by --build; default: random) with the columns
+from_node,direction,to_node, and optionally nodes.csv with node and maybe x,y or synthetic_x,synthetic_y; all may be
+gzipped (.csv.gz). Directions are N, NE, E, SE, S, SW, W, NW. Pickles are never read."""
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser("data manhattan", DESCRIPTION)
     parser.add_argument("--from", dest="source", metavar="DIR", required=True, help="folder of the published files")
     parser.add_argument("--build", metavar="NAME", help="which list of streets, if there are several")
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the map; must not hold anything")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the map")
+    parser.add_overwrite("replace the map in --out")
     options = parser.parse_args(words)
 
     from statewise.tasks.manhattan.map_files import read_map
 
-    return written(read_map(Path(options.source), options.build), Path(options.out))
+    return written(read_map(Path(options.source), options.build), Path(options.out), options.overwrite)

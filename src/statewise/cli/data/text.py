@@ -1,25 +1,25 @@
-"""statewise data text: a corpus of token shards, from text."""
+"""statewise data text: a corpus of token shards from text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
 
-DESCRIPTION = """Makes a corpus for the task `text`: documents are encoded and written as token shards.
+DESCRIPTION = """Writes a corpus for the task `text`: token shards of encoded documents.
 
   statewise data text FILE_OR_FOLDER... --tokenizer bpe:4096 --out corpus/
   statewise data text books/ --tokenizer gpt2:FOLDER --documents blank-lines --out corpus/
   statewise data text --hub tinystories --tokenizer bpe:4096 --out corpus/
 
-Files are UTF-8 text, or JSON lines (.jsonl) with a document a line; either may be gzipped; of folders all files are
-taken. --tokenizer: bpe:N learns a byte-level one of N tokens from the training documents; gpt2:FOLDER reads
-vocab.json and merges.txt there; a path reads that tokenizer.json. An interrupted writing leaves no corpus; the same
-command begins it anew."""
+Files are UTF-8 text, or JSON lines (.jsonl) with one document per line; both may be gzipped. A folder stands for all
+its files. --tokenizer: bpe:N learns a byte-level BPE of N tokens from the training documents; gpt2:FOLDER reads its
+vocab.json and merges.txt; a path reads that tokenizer.json. If interrupted, no corpus is left: run the command
+again."""
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     from statewise.tasks.corpus.documents import SEPARATIONS
 
     parser = Parser("data text", DESCRIPTION)
@@ -27,8 +27,8 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--hub",
         metavar="NAME",
-        help="in their place: a data set that the `datasets` package loads, by name or local folder, as a stream; "
-        "tinystories and fineweb-edu are short names",
+        help="instead of files: a data set that the `datasets` package streams, by name or local folder; tinystories "
+        "and fineweb-edu are short names",
     )
     parser.add_argument("--split", default="train", help="split of that data set (default: train)")
     parser.add_argument("--field", default="text", help="field that holds a document (default: text)")
@@ -38,14 +38,14 @@ def run(words: list[str]) -> int:
         "--documents",
         default="auto",
         choices=SEPARATIONS,
-        help="what separates documents in a text file: mark, a line <|endoftext|>; blank-lines; line, one a line; "
-        "file, nothing; auto, the mark if the file has it, else file (default)",
+        help="what separates documents in a text file: mark, a line <|endoftext|>; blank-lines; line, one per line; "
+        "file, one per file; auto, the mark if present, else file (default)",
     )
     parser.add_argument(
-        "--held-out", type=float, default=0.01, help="share of documents held out (default 0.01); 1: all"
+        "--held-out", type=float, default=0.01, help="share of documents held out (default 0.01; 1: all)"
     )
-    parser.add_argument("--shard-tokens", type=int, default=100_000_000, help="tokens a shard (default 100000000)")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing corpus")
+    parser.add_argument("--shard-tokens", type=at_least(1), default=100_000_000, help="tokens per shard (default 10^8)")
+    parser.add_overwrite("replace the corpus in --out")
     options = parser.parse_args(words)
     if bool(options.sources) == bool(options.hub):
         raise ValueError("give files or folders, or --hub NAME" + (", not both" if options.hub else ""))

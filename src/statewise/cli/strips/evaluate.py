@@ -1,4 +1,4 @@
-"""statewise strips evaluate: judge a model by traces, and against a true model."""
+"""statewise strips evaluate: score a model on traces and against a true model."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import json
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     from statewise.cli.strips.sources import AGAINST
 
     parser = Parser(
         "strips evaluate",
-        "Judges an action model: the share of traces of which it judges every prefix right; against a true model also\n"
-        "precision and recall of its preconditions and effects (atoms matched), of the actions that it thinks\n"
-        "applicable on random walks, and exact equivalence.\n\n"
+        "Scores an action model: the share of traces with every prefix classified correctly; and against a true model\n"
+        "precision and recall of preconditions and effects (atoms matched) and of applicable actions on random walks,\n"
+        "and exact equivalence.\n\n"
         "  statewise strips evaluate learned/ --traces test.csv\n"
         "  statewise strips evaluate learned/ --traces test.csv --against blocksworld:3 --json",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--traces", metavar="FILE", help="test traces with labels")
     parser.add_argument("--against", metavar="REFERENCE", help=AGAINST)
-    parser.add_argument("--walks", type=int, default=100, help="random walks for applicability (default 100)")
-    parser.add_argument("--walk-length", type=int, default=50, help="actions of each (default 50)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--walks", type=at_least(1), default=100, help="random walks for applicability (default 100)")
+    parser.add_argument("--walk-length", type=at_least(1), default=50, help="actions per walk (default 50)")
+    parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(words)
     if options.traces is None and options.against is None:
@@ -34,10 +34,7 @@ def run(words: list[str]) -> int:
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
     from statewise.reporting.tables import metrics_table
-    from statewise.strips.domains import Domain
-    from statewise.strips.metrics import applicability, syntactic, trace_accuracy
-    from statewise.strips.trace_files import read_traces
-    from statewise.strips.verify import verify
+    from statewise.strips import Domain, applicability, read_traces, syntactic, trace_accuracy, verify
 
     reference = read_reference(options.against) if options.against else None
     model = read_model(options.model, model_of(reference).names if reference is not None else None)
@@ -58,9 +55,9 @@ def run(words: list[str]) -> int:
         print(json.dumps({"model": options.model, **found}, indent=2))
         return 0
     titles = {
-        "traces": "traces judged right, every prefix",
+        "traces": "traces classified correctly at every prefix",
         "syntactic": "preconditions and effects, atoms matched",
-        "applicability": "actions thought applicable on random walks: against Definition 1, and the real state",
+        "applicability": "applicable actions on random walks, against Definition 1 and the real state",
         "equivalence": "exact equivalence",
     }
     for part, title in titles.items():

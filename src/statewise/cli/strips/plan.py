@@ -1,4 +1,4 @@
-"""statewise strips plan: plan with a learned model, by a real planner."""
+"""statewise strips plan: plan with a learned model."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import dataclasses
 import json
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, above
+from statewise.json_files import TEXT, read_json
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb: 0 a plan that holds, 1 none or one that does not."""
+    """Runs the command: 0 a plan that holds, 1 none or one that does not."""
     parser = Parser(
         "strips plan",
-        "Finds a plan in a learned model by a real planner, and checks it. Needs the extra `planning`.\n\n"
+        "Finds a plan in a learned model with an installed planner, and validates it. Needs the extra `planning`.\n\n"
         "  statewise strips plan learned/ --goal p3,p5 --after 'pickup b1, stack b1 b2'\n"
         "  statewise strips plan learned/ --domain d.pddl --problem p.pddl --mapping auto",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
-    parser.add_argument("--goal", help="learned atoms that are to be true, separated by commas")
-    parser.add_argument("--after", help="actions done so far, separated by commas: what they made false starts false")
-    parser.add_argument("--domain", metavar="FILE", help="PDDL domain of the problem (default: domain.pddl beside it)")
+    parser.add_argument("--goal", help="learned atoms that shall be true, separated by commas")
+    parser.add_argument("--after", help="actions so far, separated by commas; atoms that they delete start false")
+    parser.add_argument("--domain", metavar="FILE", help="its PDDL domain (default: domain.pddl beside it)")
     parser.add_argument("--problem", metavar="FILE", help="a PDDL problem; the learned actions are its ground actions")
     parser.add_argument("--mapping", default="auto",
-                        help="how the problem is put into learned atoms: auto, meanings, names, or a JSON file "
+                        help="how learned atoms map to those of the problem: auto, meanings, names, or a JSON file "
                              "{learned atom: its atom}")  # fmt: skip
     parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds (default 60)")
+    parser.add_argument("--timeout", type=above(0), default=60.0, help="seconds (default 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import read_model
-    from statewise.strips.plan import plan
-    from statewise.strips.show import parse_trace
+    from statewise.strips import parse_trace, plan
 
     if options.problem is not None:
-        from statewise.strips.pddl import read_problem
+        from statewise.strips import read_problem
 
         if options.goal is not None:
-            raise ValueError("the problem has a goal of its own: --goal and --problem exclude each other")
+            raise ValueError("the problem has its own goal: give --goal or --problem, not both")
         files = Path(options.domain or Path(options.problem).with_name("domain.pddl")), Path(options.problem)
         problem = read_problem(*files)
         model = read_model(options.model, problem.domain.model.names)
@@ -71,10 +71,6 @@ def run(words: list[str]) -> int:
 
 
 def _mapping(path: Path) -> dict[str, str]:
-    try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ValueError(f"{path}: a mapping is a JSON object of learned atoms and the problem's atoms")
+    """Learned atoms and the problem's."""
+    found: dict[str, str] = read_json(path, {...: TEXT})
     return found

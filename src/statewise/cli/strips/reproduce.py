@@ -1,20 +1,22 @@
-"""statewise strips reproduce: the paper's Table 1 and what lies beyond it."""
+"""statewise strips reproduce: the experiments of the paper, and more."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
+from statewise.overwriting import check_derived
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser(
         "strips reproduce",
-        "Runs an experiment cell by cell: draw traces, learn, test, verify. The same command goes on where it was.\n\n"
+        "Runs an experiment cell by cell: draw traces, learn, test, verify. The same command continues it.\n\n"
         "  statewise strips reproduce table1 --out results/\n"
         "  statewise strips reproduce table1 --domains simple,ferry:2x1 --sizes 50,200 --draws 3 --out results/\n"
         "  statewise strips reproduce larger --out results/      # also: atoms, noise, lifted",
@@ -22,34 +24,35 @@ def run(words: list[str]) -> int:
     parser.add_argument("experiment", metavar="EXPERIMENT", help="table1, larger, atoms, noise or lifted")
     parser.add_argument("--domains", help="some of its domains, separated by commas")
     parser.add_argument("--sizes", help="numbers of traces, separated by commas")
-    parser.add_argument("--draws", type=int, default=1, help="training sets of each size (default 1)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cells at a time (default: all cores)")
+    parser.add_argument("--draws", type=at_least(1), default=1, help="training sets per size (default 1)")
+    parser.add_argument(
+        "--jobs", type=at_least(1), default=os.cpu_count() or 1, help="parallel cells (default: number of cores)"
+    )
     parser.add_argument("--out", metavar="FOLDER", required=True)
     options = parser.parse_args(words)
-    for name in ("draws", "jobs"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name} must be 1 or more, not {getattr(options, name)}")
-    try:
-        sizes = [int(size) for size in options.sizes.split(",")] if options.sizes else None
-    except ValueError:
-        raise ValueError(f"--sizes must be whole numbers separated by commas, not {options.sizes!r}") from None
+    if options.sizes and not re.fullmatch(r"[1-9]\d{0,6}(,[1-9]\d{0,6})*", options.sizes):
+        raise ValueError(f"--sizes must be numbers from 1 to 9,999,999 separated by commas, not {options.sizes!r}")
+    sizes = [int(size) for size in options.sizes.split(",")] if options.sizes else None
 
-    from statewise.strips.reproduce import reproduce
-    from statewise.strips.reproduction_report import as_text, save_curves
+    from statewise.durable import write_atomically
+    from statewise.strips import reproduce, reproduction_text, save_reproduction
 
     def progress(done: int, cells: int, record: dict[str, Any]) -> None:
         print(f"{done}/{cells}  {record['cell']}: {record['pooled']['test']:.4f} of test traces right, "
               f"{record['seconds']:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
 
     out = Path(options.out)
+    text_file, curves = out / f"{options.experiment}.md", out / f"{options.experiment}.png"
+    for path in (text_file, curves):
+        check_derived(path, out / f"{options.experiment}.jsonl")
     domains = options.domains.split(",") if options.domains else None
     records = reproduce(options.experiment, out, domains=domains, sizes=sizes, draws=options.draws,
                         jobs=options.jobs, progress=progress)  # fmt: skip
-    text = as_text(options.experiment, records)
+    text = reproduction_text(options.experiment, records)
     print(text)
-    (out / f"{options.experiment}.md").write_text(text + "\n")
+    write_atomically(text_file, (text + "\n").encode())
     if options.experiment != "lifted":
-        save_curves(records, out / f"{options.experiment}.png")
+        save_reproduction(records, curves)
     print(f"wrote {out / options.experiment}.jsonl and what is shown above as .md"
           + (" and .png" if options.experiment != "lifted" else ""))  # fmt: skip
     return 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.overwriting import check_files
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser(
         "strips show",
-        "Shows an action model: as text, theta as a picture, and what the B-RASP program does on a trace.\n\n"
+        "Shows an action model as text, its weights theta as a picture, and its B-RASP program on a trace.\n\n"
         "  statewise strips show learned/\n"
         "  statewise strips show learned/ --against blocksworld:3      # side by side, atoms matched\n"
         '  statewise strips show simple --trace "a c c b c a"          # Figures 1 and 3 of the paper',
@@ -19,15 +20,27 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder, a model.json, or a domain such as simple")
     parser.add_argument("--trace", help="actions, separated by spaces or commas")
     parser.add_argument("--against", metavar="REFERENCE", help="a domain, PDDL files, or another model")
-    parser.add_argument("--out", metavar="FOLDER", help="where pictures go (default: the learned folder)")
+    parser.add_argument("--out", metavar="FOLDER", help="folder of pictures (default: the learned folder)")
+    parser.add_overwrite("replace pictures in --out")
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
-    from statewise.strips.learned import Learned, read_schemas
-    from statewise.strips.mapping import match_atoms, renamed
-    from statewise.strips.schemas import schema_lines
-    from statewise.strips.show import parse_trace, save_attention, save_models, save_theta, show
+    from statewise.strips import (
+        PICTURES,
+        Learned,
+        match_atoms,
+        parse_trace,
+        read_schemas,
+        renamed,
+        save_attention,
+        save_models,
+        save_theta,
+        schema_lines,
+        show,
+    )
 
+    if options.out:
+        check_files(Path(options.out), PICTURES, options.overwrite)
     place = Path(options.model)
     reference = model_of(read_reference(options.against)) if options.against else None
     if place.exists():

@@ -1,4 +1,4 @@
-"""What the options of the strips verbs name: models and domains."""
+"""Models and domains named on the command line of `statewise strips`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from statewise.strips.domains import Domain
-    from statewise.strips.model import ActionModel
+    from statewise.strips import ActionModel, Domain
 
 AGAINST = "a domain such as blocksworld:3, DOMAIN.pddl,PROBLEM.pddl, a learned folder or a model.json"
 
 
 def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
     """The action model of a learned folder or a model file. One that was learned lifted is grounded over `actions`."""
-    from statewise.strips.learned import read_schemas
-    from statewise.strips.model import ActionModel
-    from statewise.strips.schemas import ground
+    from statewise.strips import ActionModel, ground, read_schemas
 
     place = Path(path)
     schemas = read_schemas(place) if place.is_dir() and actions is not None else None
     if schemas is not None and actions is not None:
         return ground(schemas, actions)
     if place.is_dir():
-        from statewise.strips.learned import read_learned_model
+        from statewise.strips import read_learned_model
 
         return read_learned_model(place)
     try:
@@ -35,15 +32,15 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
 
 
 def read_reference(spec: str) -> Domain | ActionModel:
-    """What `--against` names."""
+    """The domain or model that `--against` names."""
     if "," in spec and spec.partition(",")[0].endswith(".pddl"):
-        from statewise.strips.pddl import read_domain
+        from statewise.strips import read_domain
 
         first, _, second = spec.partition(",")
         return read_domain(Path(first), Path(second))
     if Path(spec).exists():
         return read_model(spec)
-    from statewise.strips.domains import domain
+    from statewise.strips import domain
 
     return domain(spec)
 
@@ -53,18 +50,18 @@ def read_world(name: str | None, files: tuple[str | None, str | None]) -> Domain
     if (name is None) == (files == (None, None)):
         raise ValueError("name a domain, such as blocksworld:3, or give --domain D.pddl and --problem P.pddl")
     if name is not None:
-        from statewise.strips.domains import domain
+        from statewise.strips import domain
 
         return domain(name)
     if files[0] is None or files[1] is None:
         raise ValueError("--domain and --problem belong together")
-    from statewise.strips.pddl import read_domain
+    from statewise.strips import read_domain
 
     return read_domain(Path(files[0]), Path(files[1]))
 
 
 def model_of(reference: Domain | ActionModel) -> ActionModel:
     """The action model of a reference."""
-    from statewise.strips.domains import Domain
+    from statewise.strips import Domain
 
     return reference.model if isinstance(reference, Domain) else reference

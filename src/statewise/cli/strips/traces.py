@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, at_least
+from statewise.overwriting import check_file
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb."""
+    """Runs the command."""
     parser = Parser(
         "strips traces",
         "Draws unique random traces, as in the STRIPS Transformer paper, and writes them as CSV or JSON lines.\n\n"
@@ -19,24 +20,26 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("name", metavar="DOMAIN", nargs="?", help="such as simple, blocksworld:3, ferry:2x1")
     parser.add_argument("--domain", metavar="FILE", help="a PDDL domain instead")
-    parser.add_argument("--problem", metavar="FILE", help="its PDDL problem: objects and initial state")
-    parser.add_argument("--num", type=int, required=True, help="traces")
-    parser.add_argument("--max-length", type=int, default=20, help="actions of the longest (default 20)")
+    parser.add_argument("--problem", metavar="FILE", help="its PDDL problem, with objects and initial state")
+    parser.add_argument("--num", type=at_least(1), required=True, help="number of traces")
+    parser.add_argument("--max-length", type=at_least(1), default=20, help="most actions per trace (default 20)")
     parser.add_argument(
-        "--negatives", type=float, default=0.8, help="share that ends in an invalid action (default 0.8)"
+        "--negatives", type=float, default=0.8, help="share of traces that end in an invalid action (default 0.8)"
     )
     parser.add_argument("--split", default="train", choices=["train", "test", "all"],
-                        help="which of the four initial states: the first two, the others, or all")  # fmt: skip
+                        help="which of the four initial states: the first two, the last two, or all")  # fmt: skip
     parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default 0)")
     parser.add_argument("--noise-of", default="labels", choices=["labels", "actions"],
                         help="flip the label, or replace an action")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--out", metavar="FILE", required=True, help="CSV, or JSON lines if it ends in .jsonl")
+    parser.add_overwrite()
     options = parser.parse_args(words)
 
+    check_file(Path(options.out), options.overwrite)
+
     from statewise.cli.strips.sources import read_world
-    from statewise.strips.trace_files import write_traces
-    from statewise.strips.traces import traces, with_noise
+    from statewise.strips import traces, with_noise, write_traces
 
     world = read_world(options.name, (options.domain, options.problem))
     drawn = traces(world, options.num, options.max_length, options.seed, negatives=options.negatives,

@@ -1,17 +1,17 @@
-"""statewise strips verify: is a model equivalent to another?"""
+"""statewise strips verify: decide whether two models are equivalent."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 
-from statewise.cli.arguments import Parser
+from statewise.cli.arguments import Parser, above, at_least
 
 CODES = {"equivalent": 0, "different": 1, "unknown": 3}
 
 
 def run(words: list[str]) -> int:
-    """Runs the verb: 0 equivalent, 1 different, 3 unknown."""
+    """Runs the command: 0 equivalent, 1 different, 3 unknown."""
     from statewise.cli.strips.sources import AGAINST
 
     parser = Parser(
@@ -25,20 +25,17 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--against", metavar="REFERENCE", required=True, help=AGAINST)
     parser.add_argument("--real-states", action="store_true",
-                        help="only traces that can be done, up to their last action, from a real state")  # fmt: skip
+                        help="only traces that are valid from a real state, up to their last action")  # fmt: skip
     parser.add_argument("--drawn-only", action="store_true",
-                        help="of those, only the ones that `traces` can draw: the last action can be done in the real "
-                             "state or is rejected by Definition 1")  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit of time (default 60)")
-    parser.add_argument("--states", type=int, default=1_000_000, help="limit of states (default a million)")
+                        help="of those, only traces that `traces` can draw: the last action is applicable in the real "
+                             "state or rejected by Definition 1")  # fmt: skip
+    parser.add_argument("--seconds", type=above(0), default=60.0, help="time limit (default 60)")
+    parser.add_argument("--states", type=at_least(1), default=1_000_000, help="state limit (default a million)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
-    for name in ("seconds", "states"):
-        if not getattr(options, name) > 0:
-            raise ValueError(f"--{name} must be more than 0, not {getattr(options, name)}")
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
-    from statewise.strips.verify import verify
+    from statewise.strips import verify
 
     reference = read_reference(options.against)
     learned = read_model(options.model, model_of(reference).names)

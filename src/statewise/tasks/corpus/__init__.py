@@ -1,5 +1,5 @@
-"""Corpora: text as token shards on disk, written once as a stream, read at any place.
+"""Corpora: text as token shards on disk, written once as a stream, with random access.
 
-`documents` and `hub` say where text comes from, `survey` what of it is held out, `encoding` makes tokens,
-`shards` keeps and reads them, `folder` is a corpus as a whole, `writing` makes one.
+`documents` and `hub` read text, `survey` splits it, `encoding` tokenizes it, `shards` stores the tokens, `folder` is a
+whole corpus, `writing` makes one.
 """

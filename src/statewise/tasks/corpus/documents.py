@@ -1,9 +1,8 @@
-"""Where documents come from: text files, JSON lines, folders of either; plain or .gz, never read as a whole."""
+"""Sources of documents: text files, JSON lines, folders of either; plain or .gz, read as streams."""
 
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
 from abc import ABC, abstractmethod
@@ -11,50 +10,51 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+from statewise.json_files import loads
 from statewise.tasks.bpe import END
 from statewise.tasks.lines import read_lines
 
 Separation = Literal["auto", "mark", "file", "blank-lines", "line"]
-"""What separates the documents of a text file. `mark`: a line with `<|endoftext|>` alone; `file`: nothing, a file is
-one document; `auto`: marks if the file has any, else `file`."""
+"""What separates the documents of a text file. `mark`: a line `<|endoftext|>`; `file`: nothing, a file is one
+document; `auto`: `mark` if the file has such a line, else `file`."""
 SEPARATIONS: tuple[str, ...] = get_args(Separation)
 PIECE = 2**18
-"""Characters from which on a document is handed on in pieces, so that memory does not grow with it."""
+"""Characters above which a document is split into pieces, so that memory use does not grow with it."""
 LONGEST = 2**22
-"""Characters after which a piece ends even where tokens could differ from those of the uncut text."""
+"""Most characters of a piece; it ends there even where tokens could differ from those of the uncut text."""
 _CUT = re.compile(r"(?<=\S)\n(?=\S)")
-"""Where a text can be cut without another encoding: the usual splitting patterns of byte-level tokenizers let no token
-reach over a line end into the next line unless white space stands beside it."""
+"""Where a text can be cut without changing its tokens: with the usual pre-tokenizers of byte-level BPE no token crosses
+a line end without other white space beside it."""
 
 
 class Piece(NamedTuple):
-    """A document, or a part of a long one; its parts come one after the other."""
+    """A document, or a part of a long one; parts are in order."""
 
     text: str
     first: bool
     last: bool
     place: str
-    """How a person finds the document again."""
+    """Where the document is, for messages."""
 
 
 class Source(ABC):
-    """Documents, in the same order whenever they are read."""
+    """Documents, always read in the same order."""
 
     streamed: bool = False
-    """Whether they come over a network, so that reading them twice is to be avoided."""
+    """Whether they come over a network, so that reading them twice is expensive."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """By this a corpus remembers it."""
+        """Identifies the source in a corpus."""
 
     @abstractmethod
     def pieces(self) -> Iterator[Piece]:
-        """All documents but the empty ones. Raises `ValueError`, with the place, for what cannot be read."""
+        """All documents that are not empty. Raises `ValueError`, with the place, for what cannot be read."""
 
 
 def find(paths: Sequence[Path], separation: Separation = "auto", field: str = "text") -> list[Source]:
-    """A source for each file, and for each in a folder: all that are not hidden, whatever their depth, by name.
+    """A source for each file, and for each file in a folder, recursively: those that are not hidden, sorted by path.
 
     Raises `ValueError` for paths that do not exist and folders without a file.
     """
@@ -64,7 +64,7 @@ def find(paths: Sequence[Path], separation: Separation = "auto", field: str = "t
             every = sorted(inner for inner in path.rglob("*") if inner.is_file())
             files = [file for file in every if not any(part[0] == "." for part in file.relative_to(path).parts)]
             if not files:
-                raise ValueError(f"{path}: this folder holds no file")
+                raise ValueError(f"{path}: this folder has no file")
         elif path.exists():
             files = [path]
         else:
@@ -76,7 +76,7 @@ def find(paths: Sequence[Path], separation: Separation = "auto", field: str = "t
 
 
 class TextFile(Source):
-    """UTF-8 text. Blank lines around a document and its last line end do not belong to it."""
+    """UTF-8 text. Blank lines around a document and its last line end are not part of it."""
 
     def __init__(self, path: Path, separation: Separation) -> None:
         self.path, self.separation = path, separation
@@ -87,7 +87,7 @@ class TextFile(Source):
         return str(self.path.resolve())
 
     def pieces(self) -> Iterator[Piece]:
-        """See `Source.pieces`; a file that is not UTF-8 text is named with the byte."""
+        """See `Source.pieces`; messages about what is not UTF-8 name the byte."""
         separation = self.separation
         if separation == "auto":
             separation = "mark" if any(line.strip() == END for _, line in _lines(self.path)) else "file"
@@ -104,7 +104,7 @@ class TextFile(Source):
 
 
 class JsonLines(Source):
-    """A JSON object a line, whose `field` is a document, taken as it stands."""
+    """One JSON object per line, whose `field` is a document, taken verbatim."""
 
     def __init__(self, path: Path, field: str) -> None:
         self.path, self.field = path, field
@@ -119,25 +119,25 @@ class JsonLines(Source):
         for number, line in read_lines(self.path):
             place = f"{self.path}:{number}"
             try:
-                row = json.loads(line)
+                row = loads(line)
             except ValueError as error:
-                raise ValueError(f"{place}: not JSON: {error}") from None
+                raise ValueError(f"{place}: {error}") from None
             if not isinstance(row, dict):
-                raise ValueError(f"{place}: a line must hold an object with the field {self.field!r}")
+                raise ValueError(f"{place}: a line must be an object with the field {self.field!r}")
             yield from pieces_of_field(row, self.field, place)
 
 
 def pieces_of_field(row: dict[str, object], field: str, place: str) -> Iterator[Piece]:
     """The document in `field` of a row. Raises `ValueError` if there is none."""
     if field not in row:
-        raise ValueError(f"{place}: no field {field!r}, but {', '.join(map(repr, row)) or 'none'}: name it by --field")
+        raise ValueError(f"{place}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: set --field")
     text = row[field]
     if not isinstance(text, str):
         raise ValueError(f"{place}: {field} is not text but {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{place}: half of a surrogate pair at character {error.start}, which is no text") from None
+        raise ValueError(f"{place}: a lone surrogate at character {error.start}, which is not text") from None
     if text.strip():
         yield from _cut(text, place)
 
@@ -154,7 +154,7 @@ def _cut(text: str, place: str) -> Iterator[Piece]:
 
 
 class _Document:
-    """Collects the lines of one document after the other."""
+    """Collects the lines of one document after another."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -162,7 +162,7 @@ class _Document:
 
     def _begin(self) -> None:
         self.lines: list[str] = []
-        self.blank: list[str] = []  # lines that only belong to the document if another follows
+        self.blank: list[str] = []  # part of the document only if a further line follows
         self.size, self.number, self.handed = 0, 0, False
 
     def add(self, number: int, line: str) -> Iterator[Piece]:
@@ -193,8 +193,8 @@ class _Document:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, line with its end); a very long line comes in parts. Raises `ValueError` with the byte's offset
-    (of the unpacked text, where it was packed) if the file is not text."""
+    """(line number, line with its line end); a very long line comes in parts. Raises `ValueError` with the byte's
+    offset (in the decompressed text) if the file is not text."""
     offset, number, rest = 0, 1, b""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:

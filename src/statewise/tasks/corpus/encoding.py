@@ -1,4 +1,4 @@
-"""Documents to token ids, many at a time."""
+"""Encoding documents as token ids, in batches."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from typing import NamedTuple
 import numpy as np
 
 from statewise.tasks.bpe import BPE, END
-from statewise.tasks.corpus.survey import Sided
+from statewise.tasks.corpus.survey import SplitPiece
 
 BATCH = 2**22
-"""Characters that are encoded at a time: enough to keep all threads busy."""
+"""Characters encoded at a time: enough to keep all threads busy."""
 
 
 class Encoded(NamedTuple):
-    """The tokens of one piece of a document; those of the last end with the end-of-text token."""
+    """The tokens of a piece of a document; the last piece ends with the end-of-text token."""
 
     held_out: bool
     tokens: np.ndarray
     last: bool
     words: int
-    """White-space separated words."""
+    """Words, separated by white space."""
     size: int
-    """Bytes of its text."""
+    """Bytes of the text."""
 
 
 def token_type(bpe: BPE) -> np.dtype:
-    """The smallest type that holds every token id."""
+    """The smaller of uint16 and uint32 that fits every token id."""
     return np.dtype("<u2" if len(bpe.symbols) <= 2**16 else "<u4")
 
 
-def encode(pieces: Iterable[Sided], bpe: BPE) -> Iterator[Encoded]:
-    """Token ids of every piece, in order. Raises `ValueError` if a text would not be given back exactly."""
+def encode(pieces: Iterable[SplitPiece], bpe: BPE) -> Iterator[Encoded]:
+    """Token ids of every piece, in order. Raises `ValueError` if the tokenizer changes a text."""
     spellings, kind = bpe.spellings(), token_type(bpe)
     for batch in _batches(pieces):
         for (held_out, piece), ids in zip(batch, bpe.encode_documents([sided.piece.text for sided in batch])):
             content = piece.text.encode()
             if b"".join([spellings[token] for token in ids]) != content:
                 raise ValueError(
-                    f"{piece.place}: this tokenizer does not give the document back as it was: take a byte-level one "
-                    "that neither changes letters nor puts a space in front"
+                    f"{piece.place}: this tokenizer does not reproduce the document exactly: choose a byte-level one "
+                    "that neither normalises text nor adds a leading space"
                 )
             if bpe.end in ids:
-                raise ValueError(f"{piece.place}: this tokenizer takes {END} inside a text for the mark")
+                raise ValueError(f"{piece.place}: this tokenizer encodes {END} inside a text as the special token")
             tokens = np.array([*ids, bpe.end] if piece.last else ids, kind)
             yield Encoded(held_out, tokens, piece.last, len(piece.text.split()), len(content))
 
 
-def _batches(pieces: Iterable[Sided]) -> Iterator[list[Sided]]:
-    batch: list[Sided] = []
+def _batches(pieces: Iterable[SplitPiece]) -> Iterator[list[SplitPiece]]:
+    batch: list[SplitPiece] = []
     size = 0
     for sided in pieces:
         batch.append(sided)

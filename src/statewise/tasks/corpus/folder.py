@@ -1,6 +1,6 @@
-"""A corpus on disk: token shards of two sides, the tokenizer, and an index that is written last.
+"""A corpus on disk: token shards of two splits, the tokenizer, and an index that is written last.
 
-index.json              what there is: counts, checksums, where it came from
+index.json              counts, checksums, sources
 tokenizer.json          the tokenizer, as the `tokenizers` package writes it
 training-00000.npy ...  see `statewise.tasks.corpus.shards`
 held-out-00000.npy ...
@@ -16,17 +16,31 @@ from typing import Any
 
 import numpy as np
 
+from statewise.json_files import ANYTHING, COUNT, TEXT, Shape, check, read_json
 from statewise.tasks.bpe import BPE, END
 from statewise.tasks.corpus.encoding import token_type
 from statewise.tasks.corpus.shards import Facts, Shard
 
 FORMAT = 1
 INDEX, TOKENIZER = "index.json", "tokenizer.json"
-SIDES = ("training", "held_out")
+SPLITS = ("training", "held_out")
+FILES = (INDEX, TOKENIZER, "training-[0-9]*.npy", "held-out-[0-9]*.npy")
+"""All files of a corpus, as patterns of `statewise.overwriting`."""
 
 
-class Side:
-    """The tokens of one side, as one long stream over its shards."""
+_SHARD: Shape = {"name": TEXT, "tokens": COUNT, "documents": COUNT,
+                 **dict.fromkeys(("sha256", "ends_sha256", "sums_sha256"), TEXT)}  # fmt: skip
+_SPLIT: Shape = {"tokens": COUNT, "documents": COUNT, "words": COUNT, "bytes": COUNT, "shards": [_SHARD]}
+INDEX_SHAPE: Shape = {
+    "tokenizer": {"sha256": TEXT, "tokens": COUNT},
+    "documents": TEXT,
+    "field": TEXT,
+    "sides": dict.fromkeys(SPLITS, _SPLIT),
+}
+
+
+class Split:
+    """The tokens of a split, as one stream over its shards."""
 
     def __init__(self, folder: Path, facts: Mapping[str, Any], kind: np.dtype) -> None:
         self.documents, self.words, self.size = facts["documents"], facts["words"], facts["bytes"]
@@ -38,7 +52,7 @@ class Side:
         return int(self._stops[-1]) if self.shards else 0
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start,) tokens of any place; nothing else is read from disk but the checked blocks around them."""
+        """(stop - start,) tokens; reads only the checksummed blocks that contain them."""
         parts = []
         first = int(np.searchsorted(self._stops, start, side="right"))
         for shard, end in zip(self.shards[first:], self._stops[first:].tolist()):
@@ -53,7 +67,7 @@ class Corpus:
     """An existing corpus."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `ValueError` if there is none at `folder`, it was not written to its end, or files do not fit."""
+        """Raises `ValueError` if `folder` has none, it is incomplete, or its files do not belong together."""
         self.folder = folder
         index = read_index(folder)
         self.fingerprint: str = index["fingerprint"]
@@ -67,47 +81,48 @@ class Corpus:
         if sha256(content) != self.tokenizer_sha256:
             raise ValueError(
                 f"{folder / TOKENIZER}: not the tokenizer that this corpus was encoded with: its checksum does not "
-                "match; put the right one back, or write the corpus anew"
+                "match; restore the right one, or write the corpus again"
             )
-        self.bpe = BPE(content.decode(), str(folder / TOKENIZER), (END,))
+        self.bpe = BPE(content.decode(errors="replace"), str(folder / TOKENIZER), (END,))
         kind = token_type(self.bpe)
-        self.training, self.held_out = (Side(folder, index["sides"][side], kind) for side in SIDES)
+        self.training, self.held_out = (Split(folder, index["sides"][side], kind) for side in SPLITS)
 
     def check(self, progress: Callable[[int], None] = lambda tokens: None) -> None:
-        """Reads every shard and compares all checksums; `progress` hears of tokens read. Raises `ValueError`."""
-        for side in (self.training, self.held_out):
-            for shard in side.shards:
+        """Reads every shard and compares all checksums; `progress` gets numbers of tokens read. Raises `ValueError`."""
+        for split in (self.training, self.held_out):
+            for shard in split.shards:
                 shard.check(self.bpe.end, len(self.bpe.symbols))
                 progress(shard.tokens)
 
 
 def is_corpus(folder: Path) -> bool:
-    """Whether a corpus lies there."""
+    """Whether the folder is a corpus."""
     return (folder / INDEX).is_file()
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """What index.json says. Raises `ValueError` if it is not there or was changed."""
+    """The content of index.json. Raises `ValueError` if it is missing or was changed."""
     path = folder / INDEX
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such corpus: make one with `statewise data text FILE... --out {folder}`")
     if not path.is_file():
-        raise ValueError(f"{folder}: no corpus: it has no {INDEX}; make one with `statewise data text`")
+        raise ValueError(f"{folder}: not a corpus: it has no {INDEX}; make one with `statewise data text`")
     try:
-        index: dict[str, Any] = json.loads(path.read_bytes())
+        index: dict[str, Any] = read_json(path, {"format": ANYTHING, "fingerprint": TEXT})
         if index["format"] != FORMAT:
-            raise ValueError(f"it is of format {index['format']}, not {FORMAT}")
+            raise ValueError(f"{path}: has format {index['format']}, not {FORMAT}")
         if index["fingerprint"] != fingerprint(index):
-            raise ValueError("it was changed after it was written")
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ValueError(f"{path}: this index cannot be used: {error}: write the corpus anew") from None
+            raise ValueError(f"{path}: was changed after it was written")
+        check(index, INDEX_SHAPE, str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}: this index cannot be used: write the corpus again") from None
     return index
 
 
 def make_index(
     sides: Mapping[str, Mapping[str, Any]], tokenizer: bytes, vocabulary: int, *, read: Mapping[str, Any]
 ) -> bytes:
-    """The content of index.json. `sides`: counts and shards of each; `read`: how the text was read."""
+    """The content of index.json. `sides`: counts and shards of each split; `read`: how the text was read."""
     index = {
         "format": FORMAT,
         "tokenizer": {"sha256": sha256(tokenizer), "tokens": vocabulary},
@@ -118,7 +133,7 @@ def make_index(
 
 
 def fingerprint(index: Mapping[str, Any]) -> str:
-    """By this a run knows its corpus again: a checksum of all that the index says, but where the text lay."""
+    """Checksum of the index without the paths of its sources; identifies the corpus of a run."""
     known = {key: value for key, value in index.items() if key not in ("fingerprint", "sources")}
     return sha256(json.dumps(known, sort_keys=True).encode())
 
@@ -128,7 +143,7 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def side_facts(shards: list[Facts], words: int, size: int) -> dict[str, Any]:
-    """What the index says of a side."""
+def split_facts(shards: list[Facts], words: int, size: int) -> dict[str, Any]:
+    """The index entry of a split."""
     tokens, documents = (sum(shard[key] for shard in shards) for key in ("tokens", "documents"))
     return {"tokens": tokens, "documents": documents, "words": words, "bytes": size, "shards": shards}

@@ -1,4 +1,4 @@
-"""Documents of a data set that the `datasets` package loads: by name over the network, or from a local folder."""
+"""Documents of a data set that the `datasets` package loads, by name over the network or from a local folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ KNOWN = {
     "fineweb-edu": ("HuggingFaceFW/fineweb-edu", "sample-10BT"),
     "tinystories": ("roneneldan/TinyStories", None),
 }
-"""Short names of data sets, with the name and the configuration that are meant."""
+"""Name and configuration of data sets with a short name."""
 
 
 class DataSet(Source):
-    """A split, streamed: a document a row."""
+    """A split of a data set, streamed, one document per row."""
 
     streamed = True
 
@@ -38,7 +38,7 @@ class DataSet(Source):
         what = f"data set {self.dataset}, split {self.split}"
         try:
             rows = iter(datasets.load_dataset(self.dataset, self.config, split=self.split, streaming=True))
-        except Exception as error:  # of many kinds, by where the data lie; each says what it missed
+        except Exception as error:  # the type depends on where the data is
             raise ValueError(f"{what}, cannot be loaded: {_reason(error)}") from None
         for number in itertools.count(1):
             try:

@@ -1,28 +1,28 @@
-"""Token shards: flat `.npy` files that are mapped, not read, with checksums that are looked at where one reads.
+"""Token shards: memory-mapped flat `.npy` files, whose checksums are verified block by block on access.
 
-A shard NAME is three files. NAME.npy: token ids, one document behind the other. NAME.ends.npy: uint64, the places
-in it behind the last token of each document that ends there (a document may go on in the next shard).
-NAME.sums.npy: uint32, the CRC-32 of each block of tokens, so that a damaged place is found when it is first read
-without reading the rest.
+A shard NAME is three files. NAME.npy: token ids of concatenated documents. NAME.ends.npy: uint64, the offset after the
+last token of each document that ends in the shard (a document may continue in the next shard). NAME.sums.npy: uint32,
+the CRC-32 of each block of tokens, so that damage is found when a block is first read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from statewise.durable import sync
+
 BLOCK = 2**16
-"""Tokens under one checksum."""
+"""Tokens per checksum."""
 HEADER = 128
-"""Bytes before the numbers of an .npy file as written here."""
+"""Bytes of the .npy header as written here."""
 
 Facts = dict[str, Any]
-"""What the index says of a shard."""
+"""The index entry of a shard."""
 
 
 class ShardWriter:
@@ -34,11 +34,11 @@ class ShardWriter:
         self._file: BinaryIO | None = None
         self._waiting: list[np.ndarray] = []
         self._waiting_tokens = 0
-        self._ends: list[int] = []  # of documents, counted over all shards, as far as not written yet
+        self._ends: list[int] = []  # of documents that are not written yet, counted over all shards
         self._given, self._written = 0, 0
 
     def add(self, tokens: np.ndarray, *, last: bool) -> None:
-        """A document, or its next part."""
+        """Adds a document, or its next part."""
         self._waiting.append(tokens)
         self._waiting_tokens += len(tokens)
         self._given += len(tokens)
@@ -48,7 +48,7 @@ class ShardWriter:
             self._flush(everything=False)
 
     def close(self) -> list[Facts]:
-        """Writes what is left; the facts of all shards."""
+        """Writes what is left. Returns the index entries of all shards."""
         self._flush(everything=True)
         if self._file is not None:
             self._finish()
@@ -84,7 +84,8 @@ class ShardWriter:
         assert self._file is not None
         self._file.seek(0)
         self._file.write(_header(self.kind, self._in_shard))
-        _close_durably(self._file)
+        sync(self._file)
+        self._file.close()
         self._file = None
         count = int(np.searchsorted(self._ends, self._written + self._in_shard, side="right"))
         ends = np.array(self._ends[:count], np.uint64) - np.uint64(self._written)
@@ -105,12 +106,12 @@ class ShardWriter:
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         with open(self.folder / f"{self._name}.{what}.npy", "wb") as file:
             file.write(_header(array.dtype, len(array)) + array.tobytes())
-            _close_durably(file)
+            sync(file)
         return hashlib.sha256(array.tobytes()).hexdigest()
 
 
 class Shard:
-    """A shard on disk. Raises `ValueError`, naming the file, as soon as something in it is not as it was written."""
+    """A shard on disk. Raises `ValueError`, naming the file, as soon as damage is found."""
 
     def __init__(self, folder: Path, facts: Facts, kind: np.dtype) -> None:
         self.facts, self.kind, self.tokens = facts, kind, int(facts["tokens"])
@@ -125,10 +126,10 @@ class Shard:
             there = path.stat().st_size if path.is_file() else None
             if there != HEADER + size * numbers:
                 found = "is missing" if there is None else f"has {there:,} bytes, not {HEADER + size * numbers:,}"
-                raise ValueError(f"{path}: this file of the corpus {found}: write the corpus anew, or copy it again")
+                raise ValueError(f"{path}: this file of the corpus {found}: copy or write the corpus again")
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start,) tokens. A block is checked when it is first read."""
+        """(stop - start,) tokens. Each block's checksum is verified when it is first read."""
         if self._map is None:
             self._map = self._load("", self.kind, mapped=True)
             self._sums = self._load(".sums", np.dtype("<u4"))
@@ -141,11 +142,11 @@ class Shard:
         return self._map[start:stop]
 
     def ends(self) -> np.ndarray:
-        """Places behind the last tokens of documents."""
+        """Offsets after the last tokens of documents."""
         return self._load(".ends", np.dtype("<u8"))
 
     def check(self, end: int, vocabulary: int) -> None:
-        """Reads everything."""
+        """Reads and verifies everything."""
         content = self._load("", self.kind, mapped=True)
         digest = hashlib.sha256()
         for start in range(0, self.tokens, BLOCK):
@@ -153,7 +154,7 @@ class Shard:
         if digest.hexdigest() != self.facts["sha256"]:
             raise self._damaged(self.path, "")
         if not np.array_equal(np.flatnonzero(content == end) + 1, self.ends()) or content.max() >= vocabulary:
-            raise ValueError(f"{self.path}: its tokens do not fit the tokenizer and the ends of documents")
+            raise ValueError(f"{self.path}: its tokens do not match the tokenizer and the ends of documents")
 
     def _file(self, what: str) -> Path:
         return self.path.with_name(f"{self.facts['name']}{what}.npy")
@@ -161,7 +162,7 @@ class Shard:
     def _load(self, what: str, kind: np.dtype, mapped: bool = False) -> np.ndarray:
         path = self._file(what)
         with open(path, "rb") as file:
-            # What the header must say is known: nothing that a damaged one says is followed.
+            # The header is known in advance: a damaged one is never parsed.
             if file.read(HEADER) != _header(kind, (path.stat().st_size - HEADER) // kind.itemsize):
                 raise self._damaged(path, " in its header")
             found: np.ndarray = np.memmap(file, kind, "r", HEADER) if mapped else np.fromfile(file, kind)
@@ -170,18 +171,10 @@ class Shard:
         return found
 
     def _damaged(self, path: Path, where: str) -> ValueError:
-        return ValueError(
-            f"{path}: damaged{where}: its checksum does not match: write the corpus anew, or copy it again"
-        )
+        return ValueError(f"{path}: damaged{where}: its checksum does not match: copy or write the corpus again")
 
 
 def _header(kind: np.dtype, count: int) -> bytes:
-    """The .npy header of `count` numbers, always `HEADER` bytes, so that it can be written last."""
+    """The .npy header of `count` numbers, of fixed size so that it can be written last."""
     text = f"{{'descr': '{kind.str}', 'fortran_order': False, 'shape': ({count},), }}"
     return b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + text.ljust(HEADER - 11).encode() + b"\n"
-
-
-def _close_durably(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()

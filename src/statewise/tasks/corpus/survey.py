@@ -1,7 +1,6 @@
-"""What of a corpus is held out, and which texts a tokenizer is learned from: decided before any is encoded.
+"""Splits a corpus and samples the texts that train a tokenizer, in a first pass over the documents.
 
-A document is held out by a hash of its text, so that equal documents land on the same side, whatever their
-order, and no list of them is needed.
+A hash of a document's text decides its split, so that equal documents are in the same one whatever their order.
 """
 
 from __future__ import annotations
@@ -17,36 +16,36 @@ from statewise.tasks.bpe import END
 from statewise.tasks.corpus.documents import Piece, Source
 
 SAMPLE = 2**26
-"""Characters of text that a tokenizer is learned from, at most: chosen over the whole corpus by their hashes."""
+"""Most characters that train a tokenizer, sampled from the whole corpus by their hashes."""
 STREAMED = 10_000
-"""Documents that are looked at beforehand where they come over a network."""
+"""Documents that the first pass reads where they come over a network."""
 RANKS = 2**64
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How documents are shared out."""
+    """How documents are split."""
 
     below: int
-    """Documents with a rank below this are held out."""
+    """Documents whose rank (hash) is below this are held out."""
     cut: int | None
-    """Of the only document of a corpus: characters before its held-out part."""
+    """If the corpus is a single document: characters before its held-out part."""
     sample: list[str]
-    """Training text for a tokenizer."""
+    """Texts that train a tokenizer."""
     characters: int | None
-    """Characters in all; None if not everything was looked at."""
+    """Characters of all documents; None if not all were read."""
     notes: list[str]
 
 
-class Sided(NamedTuple):
-    """A piece and its side."""
+class SplitPiece(NamedTuple):
+    """A piece and its split."""
 
     held_out: bool
     piece: Piece
 
 
 class _Sampled(NamedTuple):
-    key: int  # negated, so that a heap gives up the largest
+    key: int  # negated, so that a heap drops the largest
     order: int
     document: int
     start: int
@@ -54,9 +53,9 @@ class _Sampled(NamedTuple):
 
 
 def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
-    """Reads what there is and decides; `share` of the documents are to be held out, at least one, or all if it is 1.
+    """Reads the documents and plans the split: `share` of them are held out, at least one, or all if it is 1.
 
-    Raises `ValueError` if there is no text, or nothing would be left to train on.
+    Raises `ValueError` if there is no text, or none would be left to train on.
     """
     limit = STREAMED if any(source.streamed for source in sources) else None
     threshold = int(share * RANKS)
@@ -74,7 +73,7 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
             lowest_count = 1 if rank < lowest else lowest_count + (rank == lowest)
             lowest = min(lowest, rank)
         if sample:
-            key = _rank("sample" + piece.text)  # apart from the rank, or the sample would be what is held out
+            key = _rank("sample" + piece.text)  # not the rank, or the sample would be the held-out documents
             heapq.heappush(heap, _Sampled(-key, -documents, rank, start, piece.text))
             kept += len(piece.text)
             while kept > SAMPLE and len(heap) > 1:
@@ -96,52 +95,52 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
             raise ValueError(f"{_names(sources)}: all {documents:,} documents are the same: none is left to train on")
     if marks:
         notes.append(
-            f"{END} stands {marks:,} time{'s' * (marks > 1)} inside documents, where it is text: to end a document it "
-            "must be a line of its own, with --documents mark or auto"
+            f"{END} occurs {marks:,} time{'s' * (marks > 1)} inside documents, as text: to end a document it must be "
+            "a line of its own, with --documents mark or auto"
         )
     texts = [one.text if cut is None else one.text[: max(0, cut - one.start)]
              for one in sorted(heap, reverse=True) if one.document >= threshold]  # fmt: skip
     return Plan(threshold, cut, texts, characters if complete else None, notes)
 
 
-def share_out(sources: Sequence[Source], plan: Plan) -> Iterator[Sided]:
-    """All pieces with their sides."""
+def split(sources: Sequence[Source], plan: Plan) -> Iterator[SplitPiece]:
+    """All pieces with their splits."""
     held_out, start = False, 0
     for piece in (piece for source in sources for piece in source.pieces()):
         if plan.cut is not None:
             end, cut = start + len(piece.text), plan.cut - start
             if 0 < cut < len(piece.text):
-                yield Sided(False, piece._replace(text=piece.text[:cut], last=True))
-                yield Sided(True, piece._replace(text=piece.text[cut:]))
+                yield SplitPiece(False, piece._replace(text=piece.text[:cut], last=True))
+                yield SplitPiece(True, piece._replace(text=piece.text[cut:]))
             else:
-                yield Sided(cut <= 0, piece._replace(last=end == plan.cut or piece.last))
+                yield SplitPiece(cut <= 0, piece._replace(last=end == plan.cut or piece.last))
             start = end
             continue
         if piece.first:
             held_out = _rank(piece.text) < plan.below
-        yield Sided(held_out, piece)
+        yield SplitPiece(held_out, piece)
 
 
 _BREAKS = (re.compile(r"\n[ \t\r]*\n\s*"), re.compile(r"\n"))
 
 
 def _find_cut(sources: Sequence[Source], target: int, characters: int) -> int:
-    """Where the one document is cut: at the blank line nearest to `target`, else the nearest line end, else there. Of
-    either only those count that leave half to one and a half times as much behind them as is to be held out."""
+    """Where a single document is cut: at the blank line nearest to `target`, else the nearest line end, else there.
+    Blank lines and line ends must leave half to one and a half times the wanted share after them."""
     share = characters - target
     nearest: list[int | None] = [None, None]
     start = 0
     for piece in (piece for source in sources for piece in source.pieces()):
         for kind, pattern in enumerate(_BREAKS):
             for found in pattern.finditer(piece.text):
-                place, best = start + found.end(), nearest[kind]
-                fits = 0 < place < characters and share <= 2 * (characters - place) <= 3 * share
-                if fits and (best is None or abs(place - target) < abs(best - target)):
-                    nearest[kind] = place
+                cut, best = start + found.end(), nearest[kind]
+                fits = 0 < cut < characters and share <= 2 * (characters - cut) <= 3 * share
+                if fits and (best is None or abs(cut - target) < abs(best - target)):
+                    nearest[kind] = cut
         start += len(piece.text)
     if characters < 2:
         raise ValueError(f"{_names(sources)}: a single character cannot be both trained on and held out")
-    return next((place for place in nearest if place is not None), min(max(1, target), characters - 1))
+    return next((cut for cut in nearest if cut is not None), min(max(1, target), characters - 1))
 
 
 def _rank(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Which tokenizer is meant: one to be learned, GPT-2's from its files, or any tokenizer.json."""
+"""Tokenizer specifications: train one, GPT-2's from its files, or any tokenizer.json."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from pathlib import Path
 from statewise.tasks import bpe
 from statewise.tasks.bpe import BPE, END
 
-FORMS = "bpe:N (learned from the training documents), gpt2:FOLDER, or the path of a tokenizer.json"
+FORMS = "bpe:N (trained on the training documents), gpt2:FOLDER, or the path of a tokenizer.json"
+MOST = 2**24
+"""Largest vocabulary."""
 
 
 def vocabulary_to_learn(spec: str) -> int | None:
-    """Tokens of a tokenizer that is to be learned; None if `spec` names an existing one. Raises `ValueError`."""
+    """Vocabulary size of a tokenizer to train; None if `spec` names an existing one. Raises `ValueError`."""
     kind, colon, rest = spec.partition(":")
     if kind != "bpe" or not colon:
         return None
     if not rest.isdecimal():
         raise ValueError(f"--tokenizer {spec}: the number of tokens must be a whole number, as in bpe:4096")
-    if int(rest) < 257:
+    if len(rest) < 10 and int(rest) < 257:
         raise ValueError(f"--tokenizer {spec}: at least 257 tokens are needed, for all bytes and {END}")
+    if len(rest) > 9 or int(rest) > MOST:
+        raise ValueError(f"--tokenizer {spec}: at most {MOST:,} tokens")
     return int(rest)
 
 
 def learn(texts: Sequence[str], vocabulary: int) -> BPE:
-    """A tokenizer of `vocabulary` tokens. Raises `ValueError` if the texts make no so many."""
+    """Trains a tokenizer of `vocabulary` tokens. Raises `ValueError` if the texts yield fewer."""
     return bpe.train(texts, vocabulary, (END,), option="the N of --tokenizer bpe:N")
 
 
@@ -42,7 +46,7 @@ def load(spec: str) -> BPE:
 
 
 def _gpt2(folder: Path) -> BPE:
-    """GPT-2's, from tokenizer.json or from vocab.json and merges.txt."""
+    """GPT-2's tokenizer, from tokenizer.json or from vocab.json and merges.txt."""
     if (folder / "tokenizer.json").is_file():
         return BPE(_text(folder / "tokenizer.json"), str(folder / "tokenizer.json"), (END,))
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"

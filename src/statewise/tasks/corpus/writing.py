@@ -1,34 +1,35 @@
-"""Making a corpus: documents are read, shared out, encoded and written as a stream, never held in memory.
+"""Making a corpus: documents are read, split, encoded and written as a stream, never held in memory.
 
-Everything is written into a folder `.NAME.writing` beside the one that is asked for, the index last, and then
-renamed: a corpus is there as a whole or not at all. What an interrupted writing left behind is deleted by the next
-one, which begins anew.
+Files are written into `.NAME.writing` beside the target folder, the index last, and the folder is then renamed: a
+corpus exists as a whole or not at all. The leftovers of an interrupted run are deleted by the next one, which starts
+over.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from statewise import overwriting
+from statewise.durable import lock, write_atomically
+from statewise.system import sync_folder
 from statewise.tasks.corpus import tokenizers
 from statewise.tasks.corpus.documents import Source
 from statewise.tasks.corpus.encoding import encode, token_type
-from statewise.tasks.corpus.folder import INDEX, SIDES, TOKENIZER, Corpus, is_corpus, make_index, side_facts
+from statewise.tasks.corpus.folder import FILES, INDEX, SPLITS, TOKENIZER, Corpus, make_index, split_facts
 from statewise.tasks.corpus.shards import ShardWriter
-from statewise.tasks.corpus.survey import Sided, share_out, survey
+from statewise.tasks.corpus.survey import SplitPiece, split, survey
 
 
 @dataclass(frozen=True)
 class Listener:
-    """What the outside wants to hear of while a corpus is written."""
+    """Callbacks for progress while a corpus is written."""
 
     stage: Callable[[str, int | None], None] = lambda what, characters: None
-    """Something begins; how many characters of text it will go through, where that is known."""
+    """A stage begins; the number of characters it will process, if known."""
     advance: Callable[[int], None] = lambda characters: None
     note: Callable[[str], None] = lambda note: None
 
@@ -46,10 +47,10 @@ def write(
     listener: Listener | None = None,
 ) -> Corpus:
     """Writes the documents of `sources` to the folder `out`. `tokenizer`: see `tokenizers.FORMS`; `documents` and
-    `field`: how the sources were found, which the corpus remembers.
+    `field`: how the sources were found, recorded in the corpus.
 
-    Raises `ValueError` for sources that cannot be read, `FileExistsError` if something is at `out` already (with
-    `overwrite`: something that is no corpus), `BlockingIOError` if another process is writing it.
+    Raises `ValueError` for sources that cannot be read, `FileExistsError` if `out` exists (with `overwrite`: if it has
+    anything besides a corpus), `BlockingIOError` if another process is writing it.
     """
     listener = listener or Listener()
     if not 0 < held_out <= 1:
@@ -58,96 +59,71 @@ def write(
         raise ValueError(f"--shard-tokens must be at least 1, not {shard_tokens}")
     vocabulary = tokenizers.vocabulary_to_learn(tokenizer)
     if vocabulary is not None and held_out == 1:
-        raise ValueError(f"--tokenizer {tokenizer} learns from training documents, and --held-out 1 leaves none")
+        raise ValueError(f"--tokenizer {tokenizer} is trained on training documents, and --held-out 1 leaves none")
     bpe = tokenizers.load(tokenizer) if vocabulary is None else None
-    refuse(out, overwrite)
+    overwriting.check_folder(out, FILES, "corpus", overwrite)
+    out = out.resolve()  # follows a link to an empty folder
     with _scratch(out) as folder:
-        listener.stage("looking at the documents", None)
+        listener.stage("reading the documents", None)
         plan = survey(sources, held_out, sample=vocabulary is not None)
         for note in plan.notes:
             listener.note(note)
         if vocabulary is not None:
-            listener.stage(f"learning {vocabulary:,} tokens", None)
+            listener.stage(f"training a tokenizer of {vocabulary:,} tokens", None)
             bpe = tokenizers.learn(plan.sample, vocabulary)
             plan.sample.clear()
         assert bpe is not None
         listener.stage("encoding", plan.characters)
         content = bpe.content.encode()
-        _write(folder / TOKENIZER, content)
+        write_atomically(folder / TOKENIZER, content)
         kind = token_type(bpe)
-        writers = [ShardWriter(folder, side.replace("_", "-"), kind, shard_tokens) for side in SIDES]
+        writers = [ShardWriter(folder, name.replace("_", "-"), kind, shard_tokens) for name in SPLITS]
         words, sizes = [0, 0], [0, 0]
-        for encoded in encode(_told(share_out(sources, plan), listener), bpe):
+        for encoded in encode(_reported(split(sources, plan), listener), bpe):
             writers[encoded.held_out].add(encoded.tokens, last=encoded.last)
             words[encoded.held_out] += encoded.words
             sizes[encoded.held_out] += encoded.size
         shards = [writer.close() for writer in writers]
-        sides = {side: side_facts(*facts) for side, facts in zip(SIDES, zip(shards, words, sizes))}
-        for side, facts in sides.items():
-            if not facts["tokens"] and not (side == "training" and held_out == 1):
+        splits = {name: split_facts(*facts) for name, facts in zip(SPLITS, zip(shards, words, sizes))}
+        for name, facts in splits.items():
+            if not facts["tokens"] and not (name == "training" and held_out == 1):
                 raise ValueError("the text changed while it was read: no document is left to train on, or to hold out")
         read = {"sources": [one.name for one in sources], "documents": documents, "field": field, "held_out": held_out}
-        _write(folder / INDEX, make_index(sides, content, len(bpe.symbols), read=read))
-        _put(folder, out)
+        write_atomically(folder / INDEX, make_index(splits, content, len(bpe.symbols), read=read))
+        _publish(folder, out)
     return Corpus(out)
 
 
-def refuse(out: Path, overwrite: bool) -> None:
-    """Raises `FileExistsError` if something is at `out` that must not be replaced."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if not overwrite:
-            raise FileExistsError(f"{out} exists: choose another --out, or give --overwrite")
-        if not is_corpus(out):
-            raise FileExistsError(f"{out} exists and is no corpus: it will not be overwritten")
-
-
-def _told(pieces: Iterator[Sided], listener: Listener) -> Iterator[Sided]:
-    for sided in pieces:
-        listener.advance(len(sided.piece.text))
-        yield sided
+def _reported(pieces: Iterator[SplitPiece], listener: Listener) -> Iterator[SplitPiece]:
+    for piece in pieces:
+        listener.advance(len(piece.piece.text))
+        yield piece
 
 
 @contextlib.contextmanager
 def _scratch(out: Path) -> Iterator[Path]:
-    """An empty folder for one writer. It is deleted if the corpus did not come to be."""
-    folder = _beside(out, "writing")
+    """An empty folder for one writer; deleted if the corpus is not completed."""
+    folder = _sibling(out, "writing")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = _beside(out, "lock")
-    with open(lock, "w") as file:
+    with lock(_sibling(out, "lock"), f"{out} is being written by another process"):
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(f"{out} is being written by another process") from None
-        try:
-            shutil.rmtree(folder, ignore_errors=True)  # of a writing that was killed
+            overwriting.delete(folder, FILES)  # left by a process that was killed
             folder.mkdir()
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.unlink(missing_ok=True)
+            overwriting.delete(folder, FILES)
 
 
-def _put(folder: Path, out: Path) -> None:
-    """Gives the finished corpus its name; one that was there before goes after that."""
-    old = _beside(out, "dropped")
-    shutil.rmtree(old, ignore_errors=True)
+def _publish(folder: Path, out: Path) -> None:
+    """Renames the finished corpus, then deletes the one it replaces."""
+    old = _sibling(out, "dropped")
+    overwriting.delete(old, FILES)
     if out.exists():
         os.rename(out, old)
     os.rename(folder, out)
-    number = os.open(out.parent, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-    shutil.rmtree(old, ignore_errors=True)
+    sync_folder(out.absolute().parent)
+    overwriting.delete(old, FILES)
 
 
-def _beside(out: Path, what: str) -> Path:
+def _sibling(out: Path, what: str) -> Path:
     return out.absolute().with_name(f".{out.absolute().name}.{what}")
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -1,1 +1,1 @@
-"""Taxi rides through a city of one-way streets: a world whose map is known, on Manhattan or on a grid of our own."""
+"""Taxi rides through a city of one-way streets: a world whose map is known, Manhattan or a generated grid."""

@@ -1,4 +1,4 @@
-"""Whether rides are valid: every turn is legal, and the ride ends at its destination."""
+"""Checks rides: a valid one has only legal turns and ends at its destination."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ VALID, ILLEGAL_TURN, WRONG_DESTINATION, NO_END = range(len(VERDICTS))
 
 
 class Checked(NamedTuple):
-    """What was found of n rides."""
+    """Results for n rides."""
 
     verdicts: np.ndarray
-    """(n,) places in `VERDICTS`."""
+    """(n,) indices of `VERDICTS`."""
     moves: np.ndarray
-    """(n,) tokens between the destination and the first `end`, or all behind it where there is none."""
+    """(n,) number of tokens between the destination and the first `end`, or after the destination without one."""
     illegal: np.ndarray
-    """(n,) column of the first token that may not stand there, -1: there is none. Illegal are a first or second token
-    that is no crossing, and, up to the first `end`, a token that is no street from where the ride is."""
+    """(n,) column of the first illegal token, -1 without one. Illegal are a first or second token that is no crossing,
+    and, before the first `end`, a token that is no street from the current crossing."""
 
 
 def check(streets: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> Checked:
-    """Checks rides (n, T) of the given lengths (n,): crossings are tokens by their numbers 0 .. N-1, headings N ..
-    N+7, and `end` is N+8; what comes behind the first `end` does not count."""
+    """Checks rides (n, T) of the given lengths (n,). Crossings are the tokens 0 .. N-1, headings N .. N+7, and `end` is
+    N+8. Tokens after the first `end` are ignored."""
     n, N = len(tokens), len(streets)
     end = N + len(HEADINGS)
     column = np.arange(tokens.shape[1])
     ends = (tokens == end) & (column < lengths[:, None]) & (column >= 2)
     has_end = ends.any(axis=1)
-    stop = np.where(has_end, ends.argmax(axis=1), lengths)  # of the first `end`, or behind the last token
+    stop = np.where(has_end, ends.argmax(axis=1), lengths)  # column of the first `end`, or after the last token
 
-    # Behind the crossings a row that leads nowhere: from there, and by tokens that are no headings.
+    # State N is invalid: illegal headings and tokens that are no headings lead to it, and none out of it.
     table = np.full((N + 1, len(HEADINGS) + 1), N, np.int64)
     table[:N, :-1] = np.where(streets.neighbour >= 0, streets.neighbour, N)
     named = (tokens[:, :2] >= 0) & (tokens[:, :2] < N) & (column[:2] < lengths[:, None])
@@ -42,12 +42,12 @@ def check(streets: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> Checke
     illegal = np.where(at == N, np.minimum(named.argmin(axis=1), 1), -1) if tokens.shape[1] > 1 else np.zeros(n, int)
     heading = tokens - N
     heading = np.where((heading >= 0) & (heading < len(HEADINGS)), heading, len(HEADINGS)).T
-    for place in range(2, tokens.shape[1]):
-        moving = place < stop
+    for position in range(2, tokens.shape[1]):
+        moving = position < stop
         if not moving.any():
             break
-        at = np.where(moving, table[at, heading[place]], at)
-        illegal = np.where(moving & (at == N) & (illegal < 0), place, illegal)
+        at = np.where(moving, table[at, heading[position]], at)
+        illegal = np.where(moving & (at == N) & (illegal < 0), position, illegal)
     arrived = at == tokens[:, 1] if tokens.shape[1] > 1 else np.zeros(n, bool)
     verdicts = np.select([illegal >= 0, ~has_end, ~arrived], [ILLEGAL_TURN, NO_END, WRONG_DESTINATION], default=VALID)
     return Checked(verdicts, np.maximum(stop - 2, 0), illegal)

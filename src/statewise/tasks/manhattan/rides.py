@@ -1,4 +1,4 @@
-"""Drawing rides, many at once: random traversals, shortest paths, and shortest paths in traffic."""
+"""Drawing rides in batches: random traversals, shortest paths, and fastest paths in traffic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 
 Style = Literal["random", "shortest", "noisy_shortest"]
 BLOCK = 4096
-"""Rides drawn together: what a step reads of them then stays in the processor's cache."""
+"""Rides drawn at a time; so many fit the processor's cache."""
 
 
 def draw_rides(
@@ -22,14 +22,14 @@ def draw_rides(
     most_moves: int,
     noise: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A ride for each of `pairs` (n, 2), origin and destination, each of which can be ridden in `most_moves`.
+    """A ride for each of `pairs` (n, 2) of origin and destination, at most `most_moves` apart.
 
-    Returns headings (n, most_moves), -1 behind the end, and how many moves each ride has (n,).
-    - `random`: each turn is drawn evenly from those that still let the ride arrive within `most_moves`; at the
-      destination, to end is one more choice, so that a ride may pass it.
-    - `shortest`: a shortest path by moves, each turn drawn evenly from those of such paths.
-    - `noisy_shortest`: the fastest path where each street takes its length times exp(noise * z), with z standard
-      normal and drawn once a call. One of more than `most_moves` is replaced by a shortest path.
+    Returns headings (n, most_moves), -1 after the end, and the number of moves of each ride (n,).
+    - `random`: each turn is uniform over those from which the ride can still arrive within `most_moves`; at the
+      destination, ending is one more choice, so that a ride may pass it.
+    - `shortest`: a path with the fewest moves, each turn uniform over those of such paths.
+    - `noisy_shortest`: the fastest path if each street takes its length times exp(noise * z), with z standard normal,
+      drawn once per call. Paths of more than `most_moves` are replaced by `shortest` ones.
     """
     if style == "noisy_shortest":
         return _in_traffic(streets, rng, pairs, most_moves, noise)
@@ -48,25 +48,25 @@ def _walk(
     turns = np.full((len(pairs), most_moves), -1, np.int8)
     moves = np.empty(len(pairs), np.int64)
     rides, (at, goal) = np.arange(len(pairs)), pairs.T
-    for place in range(most_moves + 1):
+    for step in range(most_moves + 1):
         ahead = streets.neighbour[at]
-        left = streets.moves[goal[:, None], ahead]  # of no street, -1, some other number: masked below
-        there = at == goal
+        left = streets.moves[goal[:, None], ahead]  # meaningless where there is no street (-1): masked below
+        arrived = at == goal
         if random:
-            viable = (ahead >= 0) & (left < most_moves - place)
-            options = viable.sum(axis=1) + there
+            viable = (ahead >= 0) & (left < most_moves - step)
+            options = viable.sum(axis=1) + arrived
         else:
-            viable = (ahead >= 0) & (left + 1 == streets.moves[goal, at][:, None]) & ~there[:, None]
+            viable = (ahead >= 0) & (left + 1 == streets.moves[goal, at][:, None]) & ~arrived[:, None]
             options = viable.sum(axis=1)
         pick = (rng.random(len(rides)) * options).astype(np.int64)
         heading = (viable.cumsum(axis=1) <= pick[:, None]).sum(axis=1)
         ending = heading == len(HEADINGS)
-        moves[rides[ending]] = place
+        moves[rides[ending]] = step
         going = ~ending
         rides, heading = rides[going], heading[going]
         if not len(rides):
             break
-        turns[rides, place] = heading
+        turns[rides, step] = heading
         at, goal = ahead[going, heading], goal[going]
     return turns, moves
 
@@ -77,9 +77,9 @@ def _in_traffic(
     """Fastest paths where streets take random times."""
     begin, number, end = streets.streets
     lengths = np.ones(len(begin))
-    if streets.places is not None:
+    if streets.coordinates is not None:
         shortest = 0.01 * streets.street_length  # a loop takes time too
-        lengths = np.maximum(np.hypot(*(streets.places[end] - streets.places[begin]).T), shortest)
+        lengths = np.maximum(np.hypot(*(streets.coordinates[end] - streets.coordinates[begin]).T), shortest)
     times = lengths * np.exp(noise * rng.standard_normal(len(begin)))
     taken = np.full(streets.neighbour.shape, np.inf)
     taken[begin, number] = times
@@ -89,15 +89,15 @@ def _in_traffic(
     turns = np.full((len(pairs), most_moves), -1, np.int8)
     moves = np.full(len(pairs), most_moves + 1)
     rides, at = np.arange(len(pairs)), pairs[:, 0]
-    for place in range(most_moves + 1):
+    for step in range(most_moves + 1):
         arrived = at == pairs[rides, 1]
-        moves[rides[arrived]] = place
+        moves[rides[arrived]] = step
         rides, at = rides[~arrived], at[~arrived]
-        if not len(rides) or place == most_moves:
+        if not len(rides) or step == most_moves:
             break
         ahead = streets.neighbour[at]
         heading = (taken[at] + left[which[rides][:, None], ahead]).argmin(axis=1)
-        turns[rides, place] = heading
+        turns[rides, step] = heading
         at = ahead[np.arange(len(at)), heading]
     long = np.flatnonzero(moves > most_moves)
     if len(long):

@@ -1,4 +1,4 @@
-"""A map of one-way streets: from each crossing a street for a heading leads to one other crossing."""
+"""A map of one-way streets: a directed graph in which each crossing has at most one street per heading."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ from functools import cached_property
 import numpy as np
 
 HEADINGS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
-"""A street has one of these; its number is its place here."""
-FAR = np.iinfo(np.uint16).max
-"""The distance where there is no way."""
+"""Headings by number."""
+UNREACHABLE = np.iinfo(np.uint16).max
+"""The distance where no path exists."""
 MOST_CROSSINGS = 20_000
-"""Distances between all pairs are kept: 800 MB at so many."""
+"""Distances between all pairs are stored: 800 MB for so many crossings."""
 
 
 class StreetMap:
-    """N crossings, and where each heading leads from each of them."""
+    """N crossings and their streets."""
 
-    def __init__(self, names: Sequence[str], neighbour: np.ndarray, places: np.ndarray | None = None) -> None:
-        """`neighbour` (N, 8) int: the crossing that a heading leads to, -1 where there is no street; `places` (N, 2):
-        east and north of each crossing, None: not known. Raises `ValueError` if there are no streets or too many
-        crossings."""
+    def __init__(self, names: Sequence[str], neighbour: np.ndarray, coordinates: np.ndarray | None = None) -> None:
+        """`neighbour` (N, 8) int: the crossing that a heading leads to, -1 without a street; `coordinates` (N, 2): east
+        and north of each crossing, None if unknown. Raises `ValueError` without streets or for too many crossings."""
         if not (neighbour >= 0).any():
             raise ValueError("the map has no street")
         if len(names) > MOST_CROSSINGS:
             raise ValueError(
-                f"the map has {len(names):,} crossings, and distances between all of them are kept: at most "
-                f"{MOST_CROSSINGS:,} can be"
+                f"the map has {len(names):,} crossings, but distances between all of them are stored: at most "
+                f"{MOST_CROSSINGS:,} are possible"
             )
         assert neighbour.shape == (len(names), len(HEADINGS))
-        self.names, self.neighbour, self.places = list(names), neighbour.astype(np.int32), places
+        self.names, self.neighbour, self.coordinates = list(names), neighbour.astype(np.int32), coordinates
 
     def __len__(self) -> int:
         return len(self.names)
 
     @cached_property
     def streets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(M,) from, heading, to of every street, ordered by the first two."""
+        """(M,) begin, heading and end of every street, sorted by the first two."""
         begin, heading = np.nonzero(self.neighbour >= 0)
         return begin, heading, self.neighbour[begin, heading].astype(np.int64)
 
     @cached_property
     def moves(self) -> np.ndarray:
-        """(N, N) uint16: the fewest moves *to* the crossing of the row *from* that of the column; `FAR`: no way."""
+        """(N, N) uint16: fewest moves *to* the crossing of the row *from* that of the column; `UNREACHABLE`: no way."""
         found = np.empty((len(self), len(self)), np.uint16)
         for rows, moves in self.moves_to(np.arange(len(self))):
             found[rows] = moves
@@ -56,15 +55,15 @@ class StreetMap:
 
         begin, _, end = self.streets
         backwards = csr_matrix((np.ones(len(begin)), (end, begin)), (len(self), len(self)))
-        size = 256  # at this size the work on floats stays below 10 MB for Manhattan
+        size = 256  # keeps the floats below 10 MB for Manhattan
         for start in range(0, len(goals), size):
             rows = slice(start, start + size)
             moves = dijkstra(backwards, unweighted=True, indices=goals[rows])
-            yield rows, np.where(np.isfinite(moves), moves, FAR).astype(np.uint16)
+            yield rows, np.where(np.isfinite(moves), moves, UNREACHABLE).astype(np.uint16)
 
     def travel_times(self, times: np.ndarray, goals: np.ndarray) -> np.ndarray:
-        """(len(goals), N): the shortest time *to* each goal *from* everywhere, where street m of `streets` takes
-        `times[m]` > 0; infinite where there is no way. Of two streets with one begin and end the faster counts."""
+        """(len(goals), N): shortest time *to* each goal *from* every crossing, where street m of `streets` takes
+        `times[m]` > 0; infinite where no path exists. Of parallel streets the faster counts."""
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import dijkstra
 
@@ -80,21 +79,21 @@ class StreetMap:
 
     @cached_property
     def streets_into(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each crossing the streets that lead to it: from where and by which heading, both (N, most) and padded
-        with 0, and how many there are (N,)."""
+        """The incoming streets of each crossing: their begins and headings, both (N, most) padded with 0, and their
+        number (N,)."""
         begin, heading, end = self.streets
         order = np.argsort(end, kind="stable")
         count = np.bincount(end, minlength=len(self))
-        place = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+        column = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
         into, by = np.zeros((2, len(self), int(count.max())), np.int64)
-        into[end[order], place], by[end[order], place] = begin[order], heading[order]
+        into[end[order], column], by[end[order], column] = begin[order], heading[order]
         return into, by, count
 
     def near(self, crossing: int, radius: float) -> np.ndarray:
-        """Crossings at most `radius` away, nearest first: in units of `places`, or in moves (there or back, whichever
-        is fewer) where places are not known."""
-        if self.places is not None:
-            away = np.hypot(*(self.places - self.places[crossing]).T)
+        """Crossings at most `radius` away, nearest first: in units of `coordinates`, or in moves (in either direction,
+        whichever is fewer) without coordinates."""
+        if self.coordinates is not None:
+            away = np.hypot(*(self.coordinates - self.coordinates[crossing]).T)
         else:
             away = np.minimum(self.moves[crossing], self.moves[:, crossing]).astype(float)
         inside = np.flatnonzero(away <= radius)
@@ -102,8 +101,8 @@ class StreetMap:
 
     @cached_property
     def street_length(self) -> float:
-        """The median length of a street, in units of `places`; 1 where these are not known."""
-        if self.places is None:
+        """The median length of a street, in units of `coordinates`; 1 without them."""
+        if self.coordinates is None:
             return 1.0
         begin, _, end = self.streets
-        return float(np.median(np.hypot(*(self.places[begin] - self.places[end]).T)))
+        return float(np.median(np.hypot(*(self.coordinates[begin] - self.coordinates[end]).T)))

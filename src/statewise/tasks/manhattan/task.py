@@ -1,7 +1,7 @@
 """Taxi rides as sequences: `ORIGIN DESTINATION turn ... turn end` (Vafa et al. 2024, as NextLat uses it).
 
-A model is given the origin and the destination and must find a way, turn by turn; where it is follows from the turns
-alone. Random traversals teach it the map and no way in particular.
+A model is given the origin and the destination and must find a path, turn by turn; its position follows from the turns
+alone. Random traversals show it the map and no preferred path.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
+from statewise.bounds import bounded
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
+from statewise.tasks.holding_out import ONE_IN, chosen, collect
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.manhattan.checking import ILLEGAL_TURN, VALID, VERDICTS, Checked, check
 from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import as_files, of_files, read_map
 from statewise.tasks.manhattan.prefixes import draw_prefixes
 from statewise.tasks.manhattan.rides import Style, draw_rides
-from statewise.tasks.manhattan.street_map import FAR, HEADINGS
+from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE
 from statewise.tasks.packing import pack
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
-HELD_OUT_SHARE = 16
-"""One pair of origin and destination in so many is held out: which, its hash decides."""
 LONGEST_RIDE = 128
-"""Tokens after which a decoded ride counts as one without an end, whatever the context."""
+"""A decoded ride of more tokens counts as one without an end, whatever the context."""
 
 
 @dataclass(frozen=True)
@@ -37,39 +37,40 @@ class ManhattanConfig:
     """Fields of `task: manhattan`."""
 
     map: str | None = None
-    """Folder of a map, as `statewise data manhattan` and `statewise data city` write it; null: a grid city."""
+    """Folder of a map, as written by `statewise data manhattan` and `statewise data city`; null: a grid city."""
     rows: int = 12
     """Rows of the grid city."""
     columns: int = 16
     """Columns of the grid city."""
     city_seed: int = 1
-    """Which grid city."""
+    """Seed of the grid city."""
     rides: Style = "random"
-    """`random`: traversals that turn at random as long as they can still arrive in `max_moves`. `shortest`: shortest
-    paths. `noisy_shortest`: fastest paths in traffic that is drawn anew for every batch."""
+    """`random`: traversals with random turns that can still arrive within `max_moves`. `shortest`: shortest paths.
+    `noisy_shortest`: fastest paths in traffic that is drawn anew for every batch."""
     noise: float = 0.5
-    """How much traffic varies: the standard deviation of the logarithm of a street's time."""
+    """Variation of traffic: standard deviation of the logarithm of a street's travel time."""
     max_moves: int = 100
-    """Moves of the longest ride."""
+    """Most moves of a ride."""
     held_out_moves: int = 50
-    """Pairs of held-out rides are at most so many moves apart."""
+    """Most moves between origin and destination of a held-out ride."""
     held_out_rides: int = 1000
-    """Size of the fixed test set; its pairs of origin and destination are all different."""
+    """Size of the fixed test set, whose pairs of origin and destination are all different; a small map may have fewer
+    such pairs."""
     row: int | None = None
-    """Tokens of a training row into which several rides are packed, none of which sees another; null: a ride a row."""
+    """Tokens of a training row into which several rides are packed, none of which attends to another; null: one ride
+    per row."""
     data_seed: int = 0
     """Seed of the fixed test set."""
 
     def __post_init__(self) -> None:
-        if self.max_moves < 1 or self.held_out_moves < 1 or self.held_out_rides < 1:
-            raise ValueError("task.max_moves, task.held_out_moves and task.held_out_rides must be at least 1")
+        bounded(self, "max_moves", "held_out_moves", prefix="task.", at_least=1, at_most=10**6)
+        bounded(self, "held_out_rides", prefix="task.", at_least=1, at_most=10**8)
+        bounded(self, "noise", "data_seed", prefix="task.", at_least=0)
         if self.held_out_moves > self.max_moves:
             raise ValueError(
                 f"task.held_out_moves {self.held_out_moves} is more than task.max_moves {self.max_moves}: "
-                "held-out rides could not be ridden"
+                "such rides would be too long"
             )
-        if self.noise < 0:
-            raise ValueError(f"task.noise must not be negative, not {self.noise}")
         if self.row is not None and self.row < self.max_moves + 3:
             raise ValueError(
                 f"task.row {self.row} is shorter than the longest ride of {self.max_moves + 3} tokens: set it higher, "
@@ -84,7 +85,7 @@ class Manhattan(Task, Automaton):
 
     def __init__(self, config: ManhattanConfig, kept: Kept | None = None) -> None:
         self.config = config
-        if kept:
+        if kept is not None:
             self.streets = of_files(kept)
         elif config.map is not None:
             self.streets = read_map(Path(config.map))
@@ -97,8 +98,8 @@ class Manhattan(Task, Automaton):
         self.context = max(self.longest, config.row or 0)
         self.headline = Headline("valid_trajectories", higher_is_better=True, solved_at=0.99)
         begin, _, _ = self.streets.streets
-        places = "" if self.streets.places is not None else "; where its crossings lie is not known"
-        self.notes = [f"map: {self.N:,} crossings and {len(begin):,} streets{places}"]
+        without = "" if self.streets.coordinates is not None else ", without coordinates"
+        self.notes = [f"map: {self.N:,} crossings and {len(begin):,} streets{without}"]
 
     def files(self) -> dict[str, bytes]:
         """The map."""
@@ -107,10 +108,10 @@ class Manhattan(Task, Automaton):
     # Drawing rides
 
     def training(self) -> None:
-        """Rides are drawn afresh without end."""
+        """None: every batch has fresh rides."""
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
-        """n training rides, or rows packed with them; none is of a held-out pair."""
+        """n training rides, or rows packed with them; none has a held-out pair."""
         most, row = self.config.max_moves, self.config.row
         if row is None:
             return self._ride(rng, self.draw_ends(rng, n, most, held_out=False))[:]
@@ -121,7 +122,7 @@ class Manhattan(Task, Automaton):
             parts.append(self._ride(rng, ends))
             columns = ((part.tokens, part.lengths, part.prompt_lengths) for part in parts)
             packed = pack(Examples(*map(np.concatenate, zip(*columns))), row)
-            if len(packed) > n:  # the last row may have room for more
+            if len(packed) > n:  # so that the n-th row is full
                 return packed[:n]
 
     def held_out(self, n: int | None = None) -> Examples:
@@ -131,38 +132,38 @@ class Manhattan(Task, Automaton):
     @cached_property
     def _held_out(self) -> Examples:
         rng = np.random.default_rng([self.config.data_seed, 2])
-        pairs = self.draw_ends(rng, self.config.held_out_rides, self.config.held_out_moves, held_out=True)
+        wanted = self.config.held_out_rides
+        pairs = self.draw_ends(rng, wanted, self.config.held_out_moves, held_out=True)
+        if len(pairs) < wanted:
+            self.notes = [*self.notes, f"the map has {len(pairs):,} pairs of crossings to hold out, not {wanted:,}"]
         return self._ride(rng, pairs)[:]
 
     def draw_ends(self, rng: np.random.Generator, n: int, most_moves: int, *, held_out: bool) -> np.ndarray:
-        """(n, 2) origins and destinations, 1 to `most_moves` apart; if held out, all different."""
-        found, fruitless = np.empty((0, 2), np.int64), 0
-        while len(found) < n:
-            drawn = rng.integers(self.N, size=(int((n - len(found)) * (HELD_OUT_SHARE if held_out else 1.2)) + 64, 2))
+        """(n, 2) origins and destinations, 1 to `most_moves` apart; held-out ones are all different, and fewer than n
+        if the map has no more."""
+
+        def draw(missing: int) -> np.ndarray:
+            drawn = rng.integers(self.N, size=(int(missing * (ONE_IN if held_out else 1.2)) + 64, 2))
             moves = self.streets.moves[drawn[:, 1], drawn[:, 0]]
-            drawn = drawn[(moves >= 1) & (moves <= most_moves) & (self._is_held_out(drawn) == held_out)]
-            before = len(found)
-            found = np.concatenate([found, drawn])
-            if held_out:
-                found = found[np.sort(np.unique(found, axis=0, return_index=True)[1])]
-            fruitless = 0 if len(found) > before else fruitless + 1
-            if fruitless == 100:
-                raise ValueError(
-                    f"the map has too few pairs of crossings at most {most_moves} moves apart: {len(found)} were found "
-                    f"{'to hold out ' if held_out else ''}of {n}. Choose a larger map"
-                    + (", or set task.held_out_rides lower" if held_out else "")
-                )
-        return found[:n]
+            return drawn[(moves >= 1) & (moves <= most_moves) & (self._is_held_out(drawn) == held_out)]
+
+        found = collect(draw, n, width=2, different=held_out)
+        if len(found) < n and not (held_out and len(found)):
+            raise ValueError(
+                f"the map has no pair of crossings at most {most_moves} moves apart "
+                f"{'to hold out' if held_out else 'to train on'}: choose a larger map"
+            )
+        return found
 
     def _is_held_out(self, pairs: np.ndarray) -> np.ndarray:
-        """(n,) bool: a share of the pairs that their hash chooses."""
+        """(n,) bool: whether the hash of a pair selects it."""
         value = (pairs[:, 0] * self.N + pairs[:, 1]).astype(np.uint64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
-        return (value >> np.uint64(32)) % np.uint64(HELD_OUT_SHARE) == 0
+        return chosen(value)
 
     def _ride(self, rng: np.random.Generator, pairs: np.ndarray) -> Examples:
-        """A ride for each pair, all as wide as the longest can be."""
+        """A ride for each pair, padded to the longest possible."""
         config = self.config
         turns, moves = draw_rides(
             self.streets, rng, pairs, style=config.rides, most_moves=config.max_moves, noise=config.noise
@@ -176,43 +177,43 @@ class Manhattan(Task, Automaton):
     # Text and files
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of words with spaces between them."""
+        """Token ids of words separated by spaces."""
         return self.vocab.encode(text.split())
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Words with spaces between them."""
+        """Words separated by spaces."""
         return " ".join(self.vocab.decode(tokens))
 
-    def towards(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `Task.towards`. Raises `ValueError` for a prompt that no ride can begin with."""
+    def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """See `Task.with_goal`. Raises `ValueError` for a prompt with which no ride begins."""
         if len(prompt) == 1:
             raise ValueError("a ride begins with origin and destination, two crossings of the map")
         if len(prompt) >= 2:
             so_far = Examples.of([prompt], [2])
             _, _, (illegal,) = self.check(so_far)
             if illegal >= 0:
-                raise ValueError(self._what_is_wrong(so_far, 0, VERDICTS[ILLEGAL_TURN], int(illegal)))
+                raise ValueError(self._problem(so_far, 0, VERDICTS[ILLEGAL_TURN], int(illegal)))
             at = int(self.states_after(prompt[None])[0, 0])
             if self.end in prompt and at != self.N:
-                raise ValueError(f"the ride ends before it is at {self.streets.names[prompt[1]]}")
+                raise ValueError(f"the ride ends before it reaches {self.streets.names[prompt[1]]}")
             if self.tokens_left(self.states_after(prompt[None]))[0] < 0:
-                raise ValueError(f"no way leads from {self.streets.names[at]} to {self.streets.names[prompt[1]]}")
-        return super().towards(prompt, goal)
+                raise ValueError(f"no path leads from {self.streets.names[at]} to {self.streets.names[prompt[1]]}")
+        return super().with_goal(prompt, goal)
 
     def read(self, path: Path) -> Examples:
-        """Rides of a file, one a line. Raises `ValueError` with the line for one that is not valid."""
+        """Rides of a file, one per line. Raises `ValueError` with the line for one that is not valid."""
         rides, lines = self.read_any(path)
         problems = Problems(path)
         for row, (verdict, moves, illegal) in enumerate(zip(*(column.tolist() for column in self.check(rides)))):
             if verdict != VALID:
-                problems.add(lines[row], self._what_is_wrong(rides, row, VERDICTS[verdict], illegal))
+                problems.add(lines[row], self._problem(rides, row, VERDICTS[verdict], illegal))
             elif moves + 3 > self.context:
                 problems.add(lines[row], f"{moves + 3} tokens, but the longest ride of this task has {self.context}")
         problems.raise_if_any()
         return rides
 
     def read_any(self, path: Path) -> tuple[Examples, list[int]]:
-        """Rides of a file, valid or not, and their lines. Raises `ValueError` with the line for unknown words."""
+        """Rides of a file, valid or not, and line numbers. Raises `ValueError` with the line for unknown words."""
         rows, lines, problems = [], [], Problems(path)
         for number, line in read_lines(path):
             try:
@@ -227,7 +228,7 @@ class Manhattan(Task, Automaton):
         """Whether rides are valid; see `checking.check`."""
         return check(self.streets, rides.tokens, rides.lengths)
 
-    def _what_is_wrong(self, rides: Examples, row: int, verdict: str, illegal: int) -> str:
+    def _problem(self, rides: Examples, row: int, verdict: str, illegal: int) -> str:
         words = self.vocab.decode(rides.tokens[row, : rides.lengths[row]])
         if illegal >= 0:
             if illegal < 2:
@@ -242,8 +243,8 @@ class Manhattan(Task, Automaton):
     # Scores
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
-        """`valid_trajectories`: all turns are legal and the first `end` comes at the destination, within 128 tokens.
-        `legal_rides`: at least one turn, and up to the first `end` none that is illegal."""
+        """`valid_trajectories`: all turns are legal and the first `end` is at the destination, within 128 tokens.
+        `legal_rides`: at least one turn, and no illegal one before the first `end`."""
         room = LONGEST_RIDE - 2
         rides = Examples.of(
             [np.concatenate([examples.prompt(row), completion.tokens[:room]])
@@ -254,7 +255,7 @@ class Manhattan(Task, Automaton):
         return {"valid_trajectories": float((verdicts == VALID).mean()), "legal_rides": float(legal.mean())}
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
-        """`next_token_test`: the first choice is a legal turn, or `end` at the destination."""
+        """`next_token_test`: the most likely token is a legal turn, or `end` at the destination."""
         states = self._states(examples)
         rows, columns = np.nonzero(chosen >= 0)
         legal = self.step(states[rows, columns - 1], chosen[rows, columns])[:, 0] >= 0
@@ -263,24 +264,24 @@ class Manhattan(Task, Automaton):
     # World
 
     def _states(self, examples: Examples) -> np.ndarray:
-        """(n, T, 2): the state after each position from the destination's on, -1 elsewhere."""
+        """(n, T, 2): the state after each position from the destination's on; -1 elsewhere."""
         tokens = examples.tokens
         states = np.full((*tokens.shape, 2), -1, np.int64)
         if tokens.shape[1] < 2:
             return states
         now = self.states_after(tokens[:, :2])
-        for place in range(1, tokens.shape[1]):
-            now = self.step(now, tokens[:, place]) if place > 1 else now
-            states[:, place] = np.where((place < examples.lengths)[:, None], now, -1)
+        for position in range(1, tokens.shape[1]):
+            now = self.step(now, tokens[:, position]) if position > 1 else now
+            states[:, position] = np.where((position < examples.lengths)[:, None], now, -1)
         return states
 
     def labels(self, examples: Examples) -> np.ndarray:
-        """(n, T): the crossing where the ride is, from the destination's position on; -1 once it has ended."""
+        """(n, T): the current crossing, from the destination's position on; -1 before it and after the end."""
         at = self._states(examples)[:, :, 0]
         return np.where(at == self.N, -1, at)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
-        """The crossings, for the first two; then the turns that there are, and `end` at the destination."""
+        """All crossings for the first two tokens; then the possible turns, and `end` at the destination."""
         if len(prefix) < 2:
             return np.arange(self.N)
         if len(prefix) >= self.context:
@@ -288,7 +289,7 @@ class Manhattan(Task, Automaton):
         return np.flatnonzero(self.allowed(self.states_after(prefix[None]))[0])
 
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
-        """See `Automaton.states_after`; prefixes hold origin and destination at least."""
+        """See `Automaton.states_after`; prefixes have at least origin and destination."""
         states = tokens[:, :2].astype(np.int64)
         states[(states < 0).any(axis=1) | (states >= self.N).any(axis=1)] = -1
         for column in tokens[:, 2:].T:
@@ -319,14 +320,14 @@ class Manhattan(Task, Automaton):
         at, goal = states.T
         riding = (at >= 0) & (at < self.N)
         moves = self.streets.moves[np.where(riding, goal, 0), np.where(riding, at, 0)].astype(np.int64)
-        return np.where(riding, np.where(moves == FAR, -1, moves + 1), np.where(at == self.N, 0, -1))
+        return np.where(riding, np.where(moves == UNREACHABLE, -1, moves + 1), np.where(at == self.N, 0, -1))
 
-    def draw_pairs(self, rng: np.random.Generator, n: int, *, alike: bool) -> Pairs:
-        """See `Automaton.draw_pairs`; how prefixes are drawn says `prefixes.draw_prefixes`."""
+    def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
+        """See `Automaton.draw_pairs` and `prefixes.draw_prefixes`."""
         config = self.config
-        pairs = draw_prefixes(self.streets, rng, n, alike, config.held_out_moves, config.max_moves)
+        pairs = draw_prefixes(self.streets, rng, n, same_state, config.held_out_moves, config.max_moves)
         first, second = (
             Examples.of([np.append(one[:2], one[2:] + self.N) for one in side], [len(one) for one in side])
             for side in zip(*pairs)
         )
-        return Pairs(first, second, asked=n)
+        return Pairs(first, second, requested=n)

@@ -12,7 +12,7 @@ from statewise.reporting.tables import text_table
 from statewise.strips.brasp import NOWHERE, Execution, run
 from statewise.strips.model import ActionModel, Atoms
 from statewise.strips.pictures import save_attention, save_models, save_theta
-from statewise.strips.traces import Trace
+from statewise.strips.random_traces import Trace
 
 __all__ = ["model_table", "parse_trace", "save_attention", "save_models", "save_theta", "show"]
 

@@ -84,6 +84,8 @@ def traces(
         raise ValueError(
             f"num and max_length must be at least 1 and negatives a share, not {num}, {max_length}, {negatives}"
         )
+    if num > MOST or max_length > MOST:
+        raise ValueError(f"num and max_length must be at most {MOST:,}, not {num:,} and {max_length:,}")
     if split not in SPLITS:
         raise ValueError(f"the split must be one of {', '.join(SPLITS)}, not {split!r}")
     begins = domain.initial_states(4)[SPLITS[split]]
@@ -113,6 +115,10 @@ def traces(
     order = rng.permutation(len(rows))
     chosen = [rows[place] for place in order]
     return Traces(domain.model.names, tuple(row for row, _ in chosen), tuple(label for _, label in chosen))
+
+
+MOST = 10_000_000
+"""Traces that are drawn at once, and actions of one."""
 
 
 SPLITS = {"train": slice(0, 2), "test": slice(2, 4), "all": slice(0, 4)}

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from statewise.durable import write_atomically
+from statewise.overwriting import check_file
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 KIND = "statewise-state-1"
 
 
-def check(path: Path) -> None:
-    """Raises `ValueError` if no state can be written there: better before what it shall keep is generated."""
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder; give the name of a file")
+def check(path: Path, overwrite: bool) -> None:
+    """Raises `FileExistsError` if there is something at `path`, unless it is a file and `overwrite` says to replace it,
+    and `ValueError` if there is no folder for it: better before what it shall keep is generated."""
+    check_file(path, overwrite, "--save-state")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
 
@@ -26,13 +29,7 @@ def write(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:
 
     content = save({name: tensor.contiguous().cpu() for name, tensor in kept.items()},
                    metadata={"kind": KIND, "fingerprint": fingerprint})  # fmt: skip
-    unfinished = path.with_name(f"{path.name}.unfinished")  # never half a state under its name
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+    write_atomically(path, content)
 
 
 def read(path: Path, fingerprint: str) -> dict[str, Tensor]:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from statewise.json_files import COUNT, NUMBER, TEXT, Keys, Shape, one_of
 from statewise.ledger import Ledger, Record
 from statewise.strips.domains import Domain, domain
 from statewise.strips.model import ActionModel
-from statewise.strips.traces import Traces
+from statewise.strips.random_traces import Traces
 
 SIZES = (50, 100, 200, 500, 1000, 2000)
 MAX_LENGTH = {"simple": 10, "blocksworld:2": 20, "ferry:2x1": 20, "blocksworld:3": 30, "ferry:2x2": 30}
@@ -107,7 +108,21 @@ NOTIONS: dict[str, dict[str, bool]] = {
     "real_states": {"real_states": True},
     "drawn_traces": {"real_states": True, "drawn_only": True},
 }
-NEEDED = ("cell", "pooled", "single", "seconds")
+_OUTCOMES: Shape = {notion: one_of("equivalent", "different", "unknown") for notion in NOTIONS}
+_CELL: Keys = {"cell": TEXT, "domain": TEXT, "size": COUNT, "draw": COUNT, "noise": NUMBER, "noise_of": TEXT,
+                "seconds": NUMBER}  # fmt: skip
+RECORD: Shape = {
+    **_CELL,
+    "single": {"train": [NUMBER], "test": [NUMBER], "best": COUNT, "best_equivalent": _OUTCOMES},
+    "pooled": {"test": NUMBER, "atoms": COUNT, "equivalent": _OUTCOMES},
+    "true_atoms": COUNT,
+    "mean_test": NUMBER,
+}
+LIFTED_RECORD: Shape = {
+    **_CELL,
+    "single": {"train": [NUMBER]},
+    "pooled": {"test": NUMBER, "predicates": COUNT, "equivalent": {...: _OUTCOMES}},
+}
 
 
 def reproduce(
@@ -135,7 +150,8 @@ def reproduce(
             raise ValueError(f"{experiment} has the domains {', '.join(known.allowed)}, not {name}")
     cells = known.cells(chosen, tuple(sizes or known.sizes), draws)
     wanted = {cell.name for cell in cells}
-    with Ledger(out / f"{experiment}.jsonl", "reproduction", {"experiment": experiment}, NEEDED) as ledger:
+    shape = LIFTED_RECORD if experiment == "lifted" else RECORD
+    with Ledger(out / f"{experiment}.jsonl", "reproduction", {"experiment": experiment}, shape) as ledger:
         done = {record["cell"] for record in ledger.records}
         todo = [cell for cell in cells if cell.name not in done]
         for record in _run_all(todo, jobs):
@@ -170,9 +186,9 @@ def run_cell(cell: Cell) -> Record:
     import torch
 
     from statewise.strips.head_arrays import Heads, Judge
-    from statewise.strips.learn import learn
+    from statewise.strips.learning import learn
+    from statewise.strips.random_traces import traces, with_noise
     from statewise.strips.settings import Settings
-    from statewise.strips.traces import traces, with_noise
 
     torch.set_num_threads(1)
     world = domain(cell.domain)
@@ -254,6 +270,6 @@ def _run_lifted(cell: Cell, given: Traces, test: Traces) -> Record:
 
 def _equivalence(model: ActionModel, world: Domain) -> dict[str, str]:
     """The outcome for each notion."""
-    from statewise.strips.verify import verify
+    from statewise.strips.verification import verify
 
     return {notion: verify(model, world, **how, seconds=20).outcome for notion, how in NOTIONS.items()}

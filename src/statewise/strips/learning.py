@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import Learned, read_checkpoint, write_checkpoint
+from statewise.strips.learned import Learned, claim, read_checkpoint, write_checkpoint
 from statewise.strips.pooling import Candidates, Pool, pool, prune, undominated
+from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Attempt, Settings
-from statewise.strips.traces import Traces
 
 FORMAT = 1
 
@@ -44,14 +44,20 @@ Progress = Callable[[int, int, np.ndarray, int], None]
 """Called at each look with the step, the steps at most, the accuracy of each restart [R] and how many are active."""
 
 
-def learn(traces: Traces, settings: Settings, *, folder: Path | None = None, progress: Progress | None = None) -> (
-    Learned
-):  # fmt: skip
+def learn(
+    traces: Traces,
+    settings: Settings,
+    *,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Learned:
     """Learns an action model that judges the traces right (section *Training the STRIPS Transformer* of the paper).
 
     Beyond the paper: restarts train together and end by themselves, and their sound heads are pooled (`pooling.py`).
-    With `folder` the work is kept there, a checkpoint at each look; the same call goes on from it, exactly. Raises
-    `ValueError` if there are no negatives to learn from, and for a folder of other work.
+    With `folder` the work is kept there, a checkpoint at each look; the same call goes on from it, exactly, or with
+    `overwrite` begins anew. Raises `ValueError` if there are no negatives to learn from, and for a folder of other
+    work, and `FileExistsError` for one that holds anything else.
     """
     if not sum(traces.labels):
         raise ValueError(
@@ -68,6 +74,7 @@ def learn(traces: Traces, settings: Settings, *, folder: Path | None = None, pro
     work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary())
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": _digest(traces)}
     if folder is not None:
+        claim(folder, overwrite, resumes=True)
         _take_up(work, group, folder, facts)
     began = time.monotonic() - work.seconds
     while len(group.numbers) and group.steps < settings.steps:
@@ -164,18 +171,22 @@ def _put_down(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> N
 
 def _take_up(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
     """Goes on from the folder's checkpoint, if it has one."""
-    if (folder / "model.json").exists():
-        raise FileExistsError(f"{folder} holds a learned model already: choose another --out, or give --overwrite")
     found = read_checkpoint(folder)
     if found is None:
         return
     arrays, kept = found
-    before = {key: kept[key] for key in facts}
+    before = {key: kept.get(key) for key in facts}
     if before != json.loads(json.dumps(facts)):
-        changed = [key for key in facts["settings"] if before["settings"].get(key) != facts["settings"][key]]
+        changed = [key for key in facts["settings"] if kept["settings"].get(key) != facts["settings"][key]]
         what = f"other settings ({', '.join(changed)})" if changed else "other traces"
         raise ValueError(f"{folder} holds an interrupted learning with {what}: choose another --out, or --overwrite")
-    group.restore({name.removeprefix("group."): value for name, value in arrays.items() if name.startswith("group.")})
-    progress = kept["progress"]
-    work.results = [Attempt(**each) for each in progress["results"]]
-    work.log, work.seconds, work.theta = progress["log"], progress["seconds"], arrays["theta"]
+    progress, state = kept["progress"], {name.removeprefix("group."): value for name, value in arrays.items()}
+    try:
+        theta = arrays["theta"]
+        if theta.shape != work.theta.shape or len(progress["results"]) != len(work.results):
+            raise ValueError(f"theta has the shape {theta.shape}, not {work.theta.shape}")
+        group.restore(state)
+        work.results = [Attempt(**each) for each in progress["results"]]
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: learn anew with --overwrite") from None
+    work.log, work.seconds, work.theta = progress["log"], progress["seconds"], theta

@@ -1,0 +1,37 @@
+"""Within which bounds the numbers of a configuration must lie, declared once."""
+
+from __future__ import annotations
+
+LARGEST = 2**53
+"""No number of things is as large; below it every whole number is a float, too."""
+
+
+def bounded(
+    owner: object,
+    *names: str,
+    prefix: str = "",
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    reason: str = "",
+) -> None:
+    """Raises `ValueError` unless each of the attributes `names` of `owner` lies within the bounds, or is None. What is
+    no number, or `LARGEST` and above, lies within none. `prefix` stands before the name in the message, `reason` behind
+    it."""
+    limits = {"at least": at_least, "above": above, "at most": at_most, "below": below}
+    words = " and ".join(f"{bound} {limit:,}" for bound, limit in limits.items() if limit is not None)
+    for name in names:
+        value = getattr(owner, name)
+        if value is None:
+            continue
+        within = (
+            (at_least is None or value >= at_least)
+            and (above is None or value > above)
+            and (at_most is None or value <= at_most)
+            and (below is None or value < below)
+        )
+        if not within:
+            raise ValueError(f"{prefix}{name} must be {words}, not {value}" + (f": {reason}" if reason else ""))
+        if not abs(value) < LARGEST:
+            raise ValueError(f"{prefix}{name} must be below {LARGEST:,}, not {str(value)[:30]}")

@@ -1,0 +1,74 @@
+"""From a recipe, or a name with fields, to tasks, models, decoders and analyses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from statewise.analysis import ANALYSES
+from statewise.analysis.base import Analysis
+from statewise.backbones import BACKBONES
+from statewise.backbones.base import Backbone
+from statewise.config import Recipe, fill, parse
+from statewise.decoding import DECODERS
+from statewise.decoding.base import Decoder, Search
+from statewise.objectives import OBJECTIVES
+from statewise.objectives.base import Objective
+from statewise.powers import naming_who_has
+from statewise.recipes import recipe_fields
+from statewise.tables import Table
+from statewise.tasks import TASKS
+from statewise.tasks.base import Kept, Task
+from statewise.training.memory import weights_that_fit
+
+TABLES: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
+
+
+def read_recipe(text: str | bytes, flags: Sequence[str] = (), source: str = "recipe") -> Recipe:
+    """The recipe of YAML `text` with dotted `flags` over it. Raises `ValueError` if it does not parse."""
+    return parse(recipe_fields(text, source), flags, TABLES, source)
+
+
+def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:
+    """The recipe's task; `kept` holds the files that it left in a run."""
+    return TASKS[recipe.task.name](recipe.task.config, kept)
+
+
+def make_objective(recipe: Recipe, task: Task) -> Objective:
+    """The recipe's objective around its backbone, with weights drawn by the recipe's seed. Raises `ValueError` if the
+    weights are more than this machine can hold, or if objective and backbone do not go together."""
+
+    def make_backbone(*, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
+        config = dataclasses.replace(recipe.backbone.config, **fields)
+        vocabulary = len(task.vocab) + extra_tokens
+        return BACKBONES[recipe.backbone.name](
+            config, vocabulary=vocabulary, context=task.context, embedding_of=embedding_of
+        )
+
+    torch.manual_seed(recipe.seed)
+    with naming_who_has(), weights_that_fit():
+        return OBJECTIVES[recipe.objective.name](recipe.objective.config, make_backbone)
+
+
+def make_decoder(name: str, **fields: Any) -> Decoder:
+    """A decoder by name. Raises `ValueError` for unknown names, fields and values."""
+    kind = DECODERS[name]
+    return kind(fill(kind.Config, fields, f"decoder {name}"))
+
+
+def make_search(name: str, **fields: Any) -> Search:
+    """A decoder that ranks candidates, by name. Raises `ValueError` for one that does not, else as `make_decoder`."""
+    decoder = make_decoder(name, **fields)
+    if not isinstance(decoder, Search):
+        searches = ", ".join(other for other in DECODERS if issubclass(DECODERS[other], Search))
+        raise ValueError(f"decoder {name} finds one completion and ranks nothing: for candidates choose of {searches}")
+    return decoder
+
+
+def make_analysis(name: str, **fields: Any) -> Analysis:
+    """An analysis by name. Raises `ValueError` for unknown names, fields and values."""
+    kind = ANALYSES[name]
+    return kind(fill(kind.Config, fields, f"analysis {name}"))

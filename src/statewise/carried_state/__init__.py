@@ -1,0 +1,1 @@
+"""Models that carry a state from chunk to chunk: how they are asked, whole documents, and states kept as files."""

@@ -1,0 +1,133 @@
+"""Generation that continues from a kept state, and keeps one to continue from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.carried_state import kept_state
+from statewise.decoding.base import Decoder, Request
+from statewise.decoding.predictor import Predictor, carrier
+from statewise.tasks.base import Task
+from statewise.types import Batch, Completion, Hidden
+
+
+def continue_generation(
+    predictor: Predictor,
+    task: Task,
+    prompt: str,
+    decoder: Decoder,
+    limit: int = 100,
+    *,
+    fingerprint: str,
+    state: str | Path | None = None,
+    save_state: str | Path | None = None,
+    overwrite: bool = False,
+    warmup: int = 0,
+) -> Completion:
+    """A completion by a model that carries a state: from where the file `state` stands, or from the beginning, of as
+    many tokens as are wanted; where it ends is kept in the file `save_state`, to continue from.
+
+    `prompt` comes behind what the state has read, and may be empty where there is one. `warmup`: passes over each chunk
+    of a prompt at the beginning before it is read. `fingerprint` is that of the model's weights: a state means nothing
+    to others. Raises `FileExistsError` if there is something at `save_state`, unless `overwrite` says to replace a
+    file; `ValueError` for a model without a state, a file that does not fit it, or a sequence that has ended.
+    """
+    if warmup < 0:
+        raise ValueError(f"warmup must not be negative, not {warmup}")
+    if warmup and state is not None:
+        raise ValueError("a warm-up passes over a prompt at the beginning; behind a kept state there is none")
+    if save_state is not None:
+        kept_state.check(Path(save_state), overwrite)
+    asked = carrier(predictor).under("carried", warmup)
+    tokens = task.encode(prompt)
+    if state is None:
+        continued = Continued(asked, None)
+    else:
+        kept = kept_state.read(Path(state), fingerprint)
+        try:
+            continued = Continued(asked, kept)
+        except ValueError as error:
+            raise ValueError(f"{state}: {error}") from None
+        if task.end is not None and int(kept["pending"][-1]) == task.end:
+            raise ValueError(f"{state}: the sequence that it keeps has ended, and nothing continues from there")
+        tokens = np.concatenate([kept["pending"].numpy(), tokens])
+    (completion,) = decoder.decode(continued, Request([tokens], limit, task.end))
+    if save_state is not None:
+        kept_state.write(Path(save_state), continued.state(len(tokens), completion), fingerprint)
+    return completion
+
+
+class Continued(Predictor):
+    """A predictor whose one sequence begins where a kept one stood, and which can say where it stands in the end.
+
+    Only for decoders that read one sequence straight on: those that search would leave other branches behind.
+    """
+
+    def __init__(self, predictor: Predictor, kept: Mapping[str, Tensor] | None) -> None:
+        """`kept`: what `state` gave; None: from the beginning. Raises `ValueError` for a predictor without a state, and
+        for a kept one that does not fit it."""
+        self.predictor, self.carrier, self.kept = predictor, carrier(predictor), kept
+        self.vocabulary, self.context = predictor.vocabulary, sys.maxsize
+        self._cursor: Any = None
+        self._read = 0
+        if kept is not None:
+            pending = kept.get("pending", torch.empty(0))
+            if pending.dtype != torch.int64 or pending.dim() != 1 or not len(pending):
+                raise ValueError("not a kept state, or a damaged one: it lacks the tokens that are still to be read")
+            if pending.min() < 0 or pending.max() >= self.vocabulary:
+                raise ValueError(f"a damaged state: it holds tokens beyond the vocabulary of {self.vocabulary}")
+            self._resumed(kept)
+
+    def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[Any, Tensor]:
+        """See `Predictor.start`; of one row, which begins with what was pending."""
+        assert len(prompts) == 1
+        assert counts is None or counts[0] == prompts.shape[1]
+        self._read = prompts.shape[1]
+        if self.kept is None:
+            self._cursor, logits = self.predictor.start(prompts)
+        else:
+            self._cursor = self._resumed(self.kept)
+            logits = self.predictor.extend(self._cursor, prompts)[:, -1]
+        return self._cursor, logits
+
+    def extend(self, cursor: Any, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
+        """See `Predictor.extend`."""
+        self._read += tokens.shape[1] if counts is None else int(counts[0])
+        return self.predictor.extend(cursor, tokens, counts)
+
+    def rewind(self, cursor: Any, positions: int | np.ndarray) -> None:
+        """See `Predictor.rewind`."""
+        self._read -= int(np.asarray(positions).flatten()[0])
+        self.predictor.rewind(cursor, positions)
+
+    def join(self, cursor: Any, other: Any) -> None:
+        """Raises `ValueError`, as `reorder`."""
+        self.reorder(cursor, torch.zeros(0, dtype=torch.int64))
+
+    def reorder(self, cursor: Any, rows: Tensor) -> None:
+        """Raises `ValueError`: there is one sequence."""
+        raise ValueError("a kept state goes with decoders that read straight on: greedy and sample")
+
+    def states(self, batch: Batch) -> Hidden:
+        """See `Predictor.states`."""
+        return self.predictor.states(batch)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """See `Predictor.logits`."""
+        return self.predictor.logits(batch)
+
+    def _resumed(self, kept: Mapping[str, Tensor]) -> Any:
+        return self.carrier.resume({name: tensor for name, tensor in kept.items() if name != "pending"})
+
+    def state(self, prompt_length: int, completion: Completion) -> dict[str, Tensor]:
+        """Where the sequence stands behind a completion. What of it was not read any more is `pending` (m,), m >= 1:
+        who goes on reads it before anything else."""
+        pending = torch.from_numpy(completion.tokens[self._read - prompt_length :])
+        return {**self.carrier.keep(self._cursor), "pending": pending}

@@ -1,0 +1,41 @@
+"""Held-out documents read from beginning to end, however long they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+from statewise.carried_state.protocol import Asked
+from statewise.decoding.predictor import Predictor, carrier
+from statewise.scoring import per_token, per_unit, score
+from statewise.tasks.base import Task, WholeTexts
+from statewise.types import Evaluation, Examples, LacksPower
+
+
+def evaluate_whole_texts(task: Task, predictor: Predictor, asked: Asked) -> Evaluation:
+    """Each held-out document read from its beginning to its end, chunk after chunk, asked in that way: `loss`,
+    `perplexity`, and by the task's units. The first token of a document is not scored.
+
+    Raises `ValueError` for a model that carries no state, or a task without such documents.
+    """
+    power = carrier(carrier(predictor).under(*asked))
+    if not isinstance(task, WholeTexts):
+        raise LacksPower("whole documents need a task that has longer ones than its sequences", WholeTexts)
+    nats, count, documents = 0.0, 0, 0
+    units: Counter[str] = Counter()
+    for text in task.held_out_texts():
+        documents += 1
+        if len(text) < 2:
+            continue
+        tokens, last = torch.from_numpy(text)[None], None
+        for part, logits in zip(torch.split(tokens, power.chunk, dim=1), power.chunk_logits(tokens)):
+            before, targets = logits[:, :-1], part[:, 1:]
+            if last is not None:
+                before, targets = torch.cat([last, before], dim=1), part
+            last = logits[:, -1:]
+            if targets.shape[1]:
+                nats += float(score(before, targets).nats.sum())
+        count += tokens.shape[1] - 1
+        units.update(task.units(Examples.of([text], [0])))
+    return Evaluation({**per_token(nats, count), **per_unit(nats, units)}, documents, [])

@@ -1,0 +1,42 @@
+"""A command whose subcommands are the modules of a package."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+
+
+def dispatch(
+    words: Sequence[str], commands: Mapping[str, str], package: str, footer: Callable[[], str] = lambda: ""
+) -> int:
+    """Runs the subcommand that the first word names, a module of `package`; returns its exit code. Without one, or
+    asked for help, it lists the `commands` with what they do, and prints the `footer`.
+
+    Raises `ValueError` for an unknown subcommand.
+    """
+    program = package.replace(".cli", "").replace(".", " ")
+    if not words or words[0] in ("-h", "--help"):
+        print(f"usage: {program} COMMAND ...   ({program} COMMAND --help: more)\n\n{listed(commands)}")
+        if text := footer():
+            print(f"\n{text}")
+        return 0 if words else 2
+    if words[0] not in commands:
+        from statewise.config import unknown
+
+        raise ValueError(unknown(f"{program.removeprefix('statewise')} command".strip(), words[0], commands))
+    module = words[0].replace("-", "_")
+    code: int = importlib.import_module(f"{package}.{'listing' if module == 'list' else module}").run(list(words[1:]))
+    return code
+
+
+def listed(rows: Mapping[str, str], width: int | None = None) -> str:
+    """One line per name with its description, wrapped to the terminal where there is one. `width`: of the names."""
+    width = max(map(len, rows)) if width is None else width
+    room = shutil.get_terminal_size((1000, 24)).columns
+    hanging = " " * (width + 4)
+    return "\n".join(
+        textwrap.fill(what, max(room, width + 30), initial_indent=f"  {name:{width}}  ", subsequent_indent=hanging)
+        for name, what in rows.items()
+    )

@@ -1,0 +1,33 @@
+"""Reports that commands write into the run, besides printing them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from statewise.model import Model
+
+
+def keep_report(model: Model, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes a report into the run of a loaded model: its checkpoint's step, then `content`. Returns the report."""
+    assert model.run is not None
+    assert model.checkpoint is not None
+    report = {"checkpoint": model.checkpoint.step, **content}
+    with if_writable():
+        model.run.write_report(name, report)
+    return report
+
+
+@contextlib.contextmanager
+def if_writable() -> Iterator[None]:
+    """Within, a read-only run is no error: a message says that no report was written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        print(f"no report was written: {error.filename}: {error.strerror}", file=sys.stderr)

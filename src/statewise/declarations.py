@@ -1,0 +1,95 @@
+"""The fields of a configuration as its source declares them, read without importing it: help needs no torch."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field of a dataclass."""
+
+    default: Any
+    """Its value, or the expression as text where that needs names or calls; None if there is none."""
+    text: str
+    """What the docstring below it says, on one line."""
+
+
+def declared_fields(target: str) -> dict[str, Declared]:
+    """Fields by name, those of parents first, of the dataclass that is `Config` of the class `target`
+    (`"module:Class"`), or of `target` itself if it has no `Config`. Raises `ValueError` if the source does not tell."""
+    module, _, name = target.partition(":")
+    try:
+        place, node = _find(module, name)
+        return _fields(*(_config(place, node) or (place, node)))
+    except (LookupError, OSError, ImportError, SyntaxError) as error:
+        raise ValueError(f"the fields of {target} cannot be told from its source: {error}") from None
+
+
+@cache
+def _statements(module: str) -> list[ast.stmt]:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise LookupError(f"there is no source of the module {module}")
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+
+
+def _find(module: str, name: str) -> tuple[str, ast.ClassDef]:
+    """The class that `name` is in a module, and the module that defines it."""
+    for node in _statements(module):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return module, node
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _find(node.module, alias.name)
+    raise LookupError(f"{module} defines no class {name}")
+
+
+def _parents(module: str, node: ast.ClassDef) -> list[tuple[str, ast.ClassDef]]:
+    return [_find(module, base.id) for base in node.bases if isinstance(base, ast.Name) and base.id != "object"]
+
+
+def _config(module: str, node: ast.ClassDef) -> tuple[str, ast.ClassDef] | None:
+    """What a class, or else a parent of it, has as `Config`."""
+    for statement in node.body:
+        if isinstance(statement, ast.ClassDef) and statement.name == "Config":
+            return module, statement
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        value = getattr(statement, "value", None)
+        if any(isinstance(target, ast.Name) and target.id == "Config" for target in targets):
+            if isinstance(value, ast.Name):
+                return _find(module, value.id)
+            if value is not None:
+                raise LookupError(f"Config is {ast.unparse(value)}")
+    return next((found for parent in _parents(module, node) if (found := _config(*parent))), None)
+
+
+def _fields(module: str, node: ast.ClassDef) -> dict[str, Declared]:
+    found: dict[str, Declared] = {}
+    for parent in reversed(_parents(module, node)):
+        found |= _fields(*parent)
+    for statement, following in zip(node.body, [*node.body[1:], None]):
+        if (
+            not isinstance(statement, ast.AnnAssign)
+            or not isinstance(statement.target, ast.Name)
+            or "ClassVar" in ast.unparse(statement.annotation)
+        ):
+            continue
+        text = following.value if isinstance(following, ast.Expr) else None
+        told = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
+        found[statement.target.id] = Declared(_value(statement.value), " ".join(told.split()))
+    return found
+
+
+def _value(node: ast.expr | None) -> Any:
+    if node is None:
+        return None
+    if any(isinstance(part, (ast.Name, ast.Call)) for part in ast.walk(node)):
+        return ast.unparse(node)
+    return eval(compile(ast.Expression(node), "default", "eval"))  # numbers and texts, such as 8 / 3

@@ -1,0 +1,109 @@
+"""Durable writing: a file is replaced as a whole or not at all, and is on disk when the call returns.
+
+The content goes into `.NAME.writing` beside the file, is synced, and gets its name by one rename. Whatever fails, on a
+full disk say, the temporary file is deleted and what was there before stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from statewise.system import sync_folder
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write the new content of `path` to, which it gets when the block ends without an error."""
+    scratch = path.with_name(f".{path.name}.writing")
+    try:
+        with open(scratch, "wb") as file:
+            yield file
+            sync(file)
+        os.replace(scratch, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        _name(error, path, scratch)
+        raise
+    sync_folder(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces `path` as a whole or not at all."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Writes an .npy file; see `write_atomically`."""
+    import numpy as np
+
+    with replacing(path) as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Writes an .npz file; see `write_atomically`."""
+    import numpy as np
+
+    buffer = io.BytesIO()  # zip files are written back and forth
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, buffer.getvalue())
+
+
+def append(path: Path, content: bytes, *, durably: bool = True) -> None:
+    """Adds `content` to the end of a file, or nothing of it where that fails. `durably`: it is then on disk."""
+    with open(path, "ab", buffering=0) as file:
+        before = file.seek(0, os.SEEK_END)
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[file.write(rest) :]
+            if durably:
+                os.fsync(file.fileno())
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                file.truncate(before)
+            _name(error, path, path)
+            raise
+    if durably and not before:
+        sync_folder(path.parent)
+
+
+def sync(file: BinaryIO) -> None:
+    """What was written to an open file is on disk when this returns."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def lock(path: Path, taken: str) -> Iterator[None]:
+    """Within, this process alone holds the lock file `path`. Raises `BlockingIOError` with the message `taken` if
+    another one has it."""
+    from filelock import FileLock, Timeout
+
+    held = FileLock(path, timeout=0)
+    try:
+        held.acquire()
+    except Timeout:
+        raise BlockingIOError(taken) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows keeps files that are open
+            path.unlink()  # while it is held: who waits for this file then notices that it is gone, and makes a new one
+        held.release()
+
+
+def _name(error: BaseException, path: Path, scratch: Path) -> None:
+    """An error names the file that was asked for, neither the temporary one nor none."""
+    if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(scratch)):
+        error.filename, error.filename2 = str(path), None

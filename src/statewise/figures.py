@@ -1,0 +1,85 @@
+"""Figures as data: analyses make them, reports store them, `reporting` draws them.
+
+Report files hold them as written by `dataclasses.asdict`; `of` reads that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["line", "series", "control", "raw", "background"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a plot."""
+
+    label: str
+    x: list[float]
+    y: list[float]
+    role: Role = "line"
+    """`series`: one of an ordered family, coloured by rank; `control`: a reference for the others; `raw`: data that the
+    line of the same label and group smooths or averages; `background`: grey, not in the legend."""
+    group: str = ""
+    """Group of a comparison: curves of one group share a colour, those of one label a line style."""
+    band: list[tuple[float, float]] | None = None
+    """For each point of a mean the smallest and largest value; None: not a mean of several."""
+    run: str = ""
+    """Run of a raw curve, for tooltips."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Curve:
+        """From the report of a run, which has no groups, bands and runs."""
+        return cls(content["label"], content["x"], content["y"], content["role"])
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share their axes."""
+
+    x_title: str
+    y_title: str
+    curves: list[Curve]
+    shares: bool = False
+    """Whether y lies between 0 and 1."""
+    title: str = ""
+    log_x: bool = False
+    """Whether the x axis is logarithmic."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], title: str = "") -> Panel:
+        """From a report."""
+        curves = [Curve.of(curve) for curve in content["curves"]]
+        log_x = content.get("log_x", False)
+        return cls(content["x_title"], content["y_title"], curves, content["shares"], title, log_x)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Lines of a drawing in one style."""
+
+    label: str
+    lines: list[list[list[float]]]
+    """The two ends of each line, each (x, y)."""
+    names: list[str]
+    """Name of each line, for tooltips."""
+    stands_out: bool = False
+    """Whether to highlight them."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawing of lines, such as a map, with equal scales on both axes."""
+
+    title: str
+    layers: list[Layer]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Drawing:
+        """From a report."""
+        layers = [
+            Layer(layer["label"], layer["lines"], layer["names"], layer["stands_out"]) for layer in content["layers"]
+        ]
+        return cls(content["title"], layers)

@@ -1,0 +1,114 @@
+"""JSON that was written to disk, read back only if it is what it must be.
+
+A shape says what must be there: a `Leaf`, a list of one shape, or keys with their shapes. `{"step": COUNT, "reason?":
+TEXT, ...: NUMBER}` is an object with a step and perhaps a reason, whose further values are numbers; without `...` there
+may be anything else besides. A `Maybe` may be null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import EllipsisType
+from typing import Any, TypeAlias
+
+from statewise.bounds import LARGEST
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One value."""
+
+    what: str
+    """What it must be, in words."""
+    holds: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """What `shape` says, or null."""
+
+    shape: Shape
+
+
+Keys: TypeAlias = "Mapping[str | EllipsisType, Shape]"
+Shape: TypeAlias = "Leaf | Maybe | list[Shape] | Keys"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+ANYTHING = Leaf("anything", lambda value: True)
+TEXT = Leaf("text", lambda value: isinstance(value, str))
+FLAG = Leaf("true or false", lambda value: isinstance(value, bool))
+COUNT = Leaf("a whole number from 0 on",
+             lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST)  # fmt: skip
+NUMBER = Leaf("a finite number", lambda value: _is_number(value) and abs(value) <= LARGEST**16)
+MEASURED = Leaf("a number", _is_number)
+"""What was computed, and may have come to nothing, which is NaN."""
+
+
+def one_of(*choices: str) -> Leaf:
+    """One of some words."""
+    return Leaf(f"one of {', '.join(choices)}", lambda value: isinstance(value, str) and value in choices)
+
+
+def read_json(path: Path, shape: Shape) -> Any:
+    """What a file holds. Raises `ValueError`, which names the file, unless it has the shape, and `OSError` if it cannot
+    be read."""
+    return parse_json(path.read_bytes(), shape, str(path))
+
+
+def parse_json(content: str | bytes, shape: Shape, where: str) -> Any:
+    """What JSON text holds; `where` names it in errors. Raises `ValueError` unless it has the shape."""
+    try:
+        found = loads(content)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return check(found, shape, where)
+
+
+def loads(content: str | bytes) -> Any:
+    """What JSON text holds, whatever it is. Raises `ValueError`."""
+    try:
+        if content.strip():
+            return json.loads(content)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not JSON: byte {error.start} is no UTF-8 text") from None
+    except RecursionError:
+        raise ValueError("not JSON: brackets are nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    raise ValueError("not JSON: it is empty")
+
+
+def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:
+    """The value itself. Raises `ValueError`, which begins with `where`, unless it has the shape."""
+    said = f"{where}: {place or 'the whole'} must be"
+    if isinstance(shape, Maybe):
+        return value if value is None else check(value, shape.shape, where, place)
+    if isinstance(shape, Leaf):
+        if not shape.holds(value):
+            raise ValueError(f"{said} {shape.what}, not {json.dumps(value)[:60]}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{said} a list, not {json.dumps(value)[:60]}")
+        for number, item in enumerate(value):
+            check(item, shape[0], where, f"{place}[{number}]")
+    else:
+        if not isinstance(value, dict):
+            raise ValueError(f"{said} an object with keys, not {json.dumps(value)[:60]}")
+        inside = f"{place}." if place else ""
+        named = {key.removesuffix("?") for key in shape if isinstance(key, str)}
+        for key, inner in shape.items():
+            if isinstance(key, EllipsisType):
+                for name in value.keys() - named:
+                    check(value[name], inner, where, inside + name)
+            elif key.removesuffix("?") in value:
+                check(value[key.removesuffix("?")], inner, where, inside + key.removesuffix("?"))
+            elif not key.endswith("?"):
+                raise ValueError(f"{where}: {inside}{key} is missing")
+    return value

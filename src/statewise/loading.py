@@ -1,0 +1,39 @@
+"""Models, new from a recipe or loaded from a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statewise.building import TABLES, make_objective, make_task
+from statewise.config import Recipe, parse
+from statewise.model import Model
+from statewise.run import Run
+from statewise.training import machine
+from statewise.training.checkpoint import load_weights
+
+
+def new_model(recipe: Recipe) -> Model:
+    """An untrained model. Raises `ValueError` if the task's data are not as they must be."""
+    task = make_task(recipe)
+    return Model(recipe, task, make_objective(recipe, task))
+
+
+def model_of_run(run: Run) -> Model:
+    """An untrained model of the recipe of a run. Raises `ValueError` if the run's files are damaged."""
+    recipe = parse(run.recipe(), [], TABLES, source=str(run.folder / "config.json"))
+    task = make_task(recipe, run.task_files())
+    return Model(recipe, task, make_objective(recipe, task), run)
+
+
+def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:
+    """The model of a run, at the checkpoint `best`, `last` or that of a step.
+
+    Raises `FileNotFoundError` or `ValueError` if there is no such run or its files are damaged.
+    """
+    run = Run.open(Path(folder))
+    found = run.find_checkpoint(checkpoint)
+    model = model_of_run(run)
+    load_weights(found, model.objective)
+    model.objective.to(machine.choose_device(device))
+    model.checkpoint = found
+    return model

@@ -1,0 +1,174 @@
+"""A model with its task, trained or not, and what it can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statewise import activations
+from statewise.analysis.base import Analysis, Findings
+from statewise.analysis.beliefs import Beliefs, Positions, Side, beliefs
+from statewise.building import make_decoder, make_search
+from statewise.carried_state.protocol import StateProtocol, ask
+from statewise.config import Recipe
+from statewise.data import collate
+from statewise.decoding.base import Request
+from statewise.decoding.predictor import Predictor, carrier
+from statewise.evaluation import choose_examples, evaluate
+from statewise.objectives.base import Objective
+from statewise.powers import naming_who_has
+from statewise.run import Checkpoint, Run
+from statewise.snapshots import snapshot, subject
+from statewise.tasks.base import Task
+from statewise.training.checkpoint import fingerprint
+from statewise.types import Batch, Completion, Evaluation, Examples, Hidden
+
+
+class Model:
+    """A model with its task, trained or not. `statewise.load` and `statewise.build` make one.
+
+    `objective` is the network with its loss, `run` the run directory that it was loaded from, None for a new model."""
+
+    def __init__(self, recipe: Recipe, task: Task, objective: Objective, run: Run | None = None) -> None:
+        self.recipe, self.task, self.objective, self.run = recipe, task, objective, run
+        self.checkpoint: Checkpoint | None = None
+        """The checkpoint that the weights are from, if any."""
+        self._patches = 0
+        """Number of open `patch` contexts."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return next(self.objective.parameters()).device
+
+    def fingerprint(self) -> str:
+        """Hexadecimal digest of the model's weights."""
+        return fingerprint(self.objective)
+
+    def predictor(self) -> Predictor:
+        """The model for inference: token ids in, logits and belief states out."""
+        return self.objective.eval().predictor()
+
+    @contextmanager
+    def asking(self) -> Iterator[Predictor]:
+        """The predictor, for functions that take one. Within, it computes in the precision that the model was trained
+        in, and if the model or its task lacks a power, a `ValueError` says which models or tasks have it."""
+        bf16 = self.run is not None and self.run.precision() == "bf16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16), naming_who_has():
+            yield self.predictor()
+
+    def batch(self, sequences: Sequence[str]) -> Batch:
+        """A batch of sequences as a person writes them, tokens (B, T)."""
+        rows = [self.task.encode(text) for text in sequences]
+        return collate(Examples.of(rows, [0] * len(rows)))
+
+    def states(self, batch: Batch | Sequence[str]) -> Hidden:
+        """Belief states after every position, `state` and `readout` (B, T, D)."""
+        with self.asking() as predictor:
+            return predictor.states(batch if isinstance(batch, Batch) else self.batch(batch))
+
+    def activations(self, batch: Batch | Sequence[str], names: Sequence[str]) -> dict[str, Tensor]:
+        """What the model's backbone computes on the way, by name: (B, T, ...) each, without meaning on padding.
+
+        In `names`, `*` stands for any text: `blocks.*.hook_resid_post` are all layers. docs/activations.md lists the
+        names. Raises `ValueError` for unknown ones.
+        """
+        read = batch if isinstance(batch, Batch) else self.batch(batch)
+        with self.asking() as predictor:
+            return activations.read(activations.backbone_of(predictor), read, names)
+
+    @contextmanager
+    def patch(self, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+        """Within, the model goes on with `changes[name](activation)` in place of an activation (B, t, ...), whatever it
+        is asked: states, evaluations, completions, analyses. Names and errors are those of `activations`; see
+        `statewise.activations.patched`. Patches of one place come in the order in which they were entered."""
+        with naming_who_has(), activations.patched(activations.backbone_of(self.predictor()), changes):
+            self._patches += 1
+            try:
+                yield
+            finally:
+                self._patches -= 1
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        decoder: str = "greedy",
+        limit: int | None = None,
+        goal: str | None = None,
+        **fields: Any,
+    ) -> list[Completion]:
+        """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
+
+        `goal` is what shall follow the completion, and `limit` by default what the context leaves. Raises `ValueError`
+        for prompts and goals that are empty, too long, or hold unknown symbols, and for models that cannot head for a
+        goal.
+        """
+        made = make_decoder(decoder, **fields)
+        requests = [self._request(prompt, goal, limit, row) for row, prompt in enumerate(prompts)]
+        with self.asking() as predictor:
+            return [completion for request in requests for completion in made.decode(predictor, request)]
+
+    def search(
+        self, prompt: str, decoder: str, goal: str | None = None, limit: int | None = None, **fields: Any
+    ) -> list[Completion]:
+        """All that a search finds for one prompt, with scores, best first; else as `generate`."""
+        made, request = make_search(decoder, **fields), self._request(prompt, goal, limit)
+        with self.asking() as predictor:
+            return made.search(predictor, request)
+
+    def _request(self, prompt: str, goal: str | None, limit: int | None, row: int = 0) -> Request:
+        given = self.task.encode(goal or "")
+        if goal is not None and len(given) == 0:
+            raise ValueError("the goal is empty: leave --goal away, or give what shall follow the completion")
+        tokens, wanted = self.task.with_goal(self.task.encode(prompt), given)
+        return Request([tokens], self.task.context if limit is None else limit, self.task.end, wanted, rows=[row])
+
+    def evaluate(
+        self,
+        num: int | None = None,
+        data: str | Path | None = None,
+        decoder: str = "greedy",
+        by: tuple[str, str] | None = None,
+        protocol: StateProtocol | None = None,
+        warmup: int | None = None,
+        details: bool = True,
+    ) -> Evaluation:
+        """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format, or of another
+        held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set.
+
+        `protocol`, and with `same-chunk` its `warmup` passes: how a model that carries a state is asked; see
+        `carried_state.protocol.ask`. `details`: more than metrics, see `evaluation.evaluate`."""
+        examples = choose_examples(self.task, num, None if data is None else Path(data), by)
+        with self.asking() as predictor:
+            if protocol is not None:
+                predictor = carrier(predictor).under(*ask(protocol, warmup))
+            return evaluate(self.task, predictor, make_decoder(decoder), examples, details=details)
+
+    def analyze(self, analysis: Analysis) -> Findings:
+        """What an analysis finds in this model."""
+        step, patched = self.checkpoint.step if self.checkpoint else None, self._patches > 0
+        with self.asking():
+            return analysis.analyze(subject(self.recipe, self.task, self.objective, step, self.run, patched=patched))
+
+    def embed(
+        self,
+        data: str | Path,
+        *,
+        prompts: bool = False,
+        positions: Positions = "last",
+        of: Side = "prefix",
+        layer: str | None = None,
+    ) -> Beliefs:
+        """Belief vectors of the sequences of a file in the task's format, or of `prompts`, one a line.
+
+        Which of them `positions`, `of` and `layer` say: see `statewise.analysis.beliefs.beliefs`. Raises `ValueError`
+        for lines that cannot be read, and if the model lacks such beliefs.
+        """
+        examples = self.task.read_prompts(Path(data)) if prompts else self.task.read(Path(data))
+        with self.asking():
+            return beliefs(snapshot(self.objective), examples, positions, of, layer)

@@ -1,0 +1,170 @@
+"""What a belief-slot decoder has read, chunk by chunk."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.nn.cache import Cache, KeyValueCache
+
+
+class OpenChunk(NamedTuple):
+    """A chunk that is being read, or was."""
+
+    state: Tensor
+    """(B, S, D) with which it began."""
+    keys: KeyValueCache
+    hidden: list[Tensor]
+    """Its last hidden states so far, (B, n, D) each."""
+
+    def chosen(self, rows: Tensor) -> OpenChunk:
+        """The same of some rows."""
+        keys = copy.copy(self.keys)
+        keys._buffers = list(keys._buffers)
+        keys.reorder(rows)
+        return OpenChunk(self.state.index_select(0, rows), keys, [part.index_select(0, rows) for part in self.hidden])
+
+
+class SlotCache:
+    """What a belief-slot decoder has read of rows of equal length: chunk by chunk the keys and values, the last hidden
+    states, and the state before it, so that it can go back over them. All that later chunks need of it is the last
+    state, so no more than the last two chunks are remembered, but all from where it was held."""
+
+    def __init__(self, rows: int, layers: int, chunk: int) -> None:
+        self.rows, self.layers, self.chunk, self.held = rows, layers, chunk, False
+        self.length = 0
+        self.chunks: list[OpenChunk] = []
+
+    @property
+    def room(self) -> int:
+        """Tokens that still fit into the chunk that is being read; 0 if there is none."""
+        return self.chunk - self.chunks[-1].keys.length if self.chunks else 0
+
+    @property
+    def remembered(self) -> int:
+        """Positions by which it can go back."""
+        return sum(part.keys.length for part in self.chunks)
+
+    def open(self, state: Tensor) -> None:
+        """Begins a chunk with `state` (B, S, D)."""
+        if not self.held:
+            del self.chunks[:-1]
+        self.chunks.append(OpenChunk(state, KeyValueCache(self.rows, self.layers, most=self.chunk), []))
+
+    def rewind(self, positions: int) -> None:
+        """Forgets the last `positions`, of those that are remembered."""
+        self.length -= positions
+        while positions:
+            keys, hidden = self.chunks[-1].keys, self.chunks[-1].hidden
+            back = min(positions, keys.length)
+            keys.rewind(back)
+            positions -= back
+            hidden[:] = [torch.cat(hidden, dim=1)[:, : keys.length]]
+            if not keys.length and (len(self.chunks) > 1 or not self.length):
+                self.chunks.pop()  # else what came before is forgotten, and its state is all that tells of it
+
+    def chosen(self, rows: Tensor) -> SlotCache:
+        """The same of some rows, which may repeat."""
+        other = SlotCache(len(rows), self.layers, self.chunk)
+        other.held, other.length = self.held, self.length
+        other.chunks = [part.chosen(rows) for part in self.chunks]
+        return other
+
+    def keep(self) -> dict[str, Tensor]:
+        """The chunk that is being read, or was last, and how much was read in all."""
+        state, keys, hidden = self.chunks[-1]
+        kept = {"state": state, "hidden": torch.cat(hidden, dim=1)}
+        kept |= {"length": torch.tensor(self.length), "chunk": torch.tensor(self.chunk)}
+        return kept | {f"keys.{layer}": both.clone() for layer, both in enumerate(keys.contents())}
+
+    @classmethod
+    def resume(cls, kept: Mapping[str, Tensor], layers: int, chunk: int) -> SlotCache:
+        """One that goes on from there; it cannot go back behind the chunk."""
+        cache = cls(len(kept["state"]), layers, chunk)
+        cache.open(kept["state"])
+        keys, hidden = cache.chunks[-1].keys, kept["hidden"]
+        keys.begin(hidden.shape[1])
+        for layer in range(layers):
+            keys.append(layer, kept[f"keys.{layer}"].unbind())
+        keys.advance()
+        cache.chunks[-1].hidden.append(hidden)
+        cache.length = int(kept["length"])
+        return cache
+
+
+class GroupedCache(Cache):
+    """Rows in groups that have read as many tokens, each with a cache of its own: chunks of rows that differ begin at
+    different tokens, so they cannot share a pass."""
+
+    def __init__(self, rows: int, layers: int, chunk: int) -> None:
+        super().__init__(rows)
+        self.groups = [(np.arange(rows), SlotCache(rows, layers, chunk))]
+        """Row numbers of each group, and its cache."""
+
+    @classmethod
+    def resume(cls, kept: Mapping[str, Tensor], layers: int, chunk: int) -> GroupedCache:
+        """See `SlotCache.resume`."""
+        cache = cls(len(kept["state"]), layers, chunk)
+        cache.groups = [(cache.groups[0][0], SlotCache.resume(kept, layers, chunk))]
+        cache.lengths = cache.lengths + cache.groups[0][1].length
+        return cache
+
+    def split(self, counts: np.ndarray) -> Iterator[tuple[np.ndarray, SlotCache, int]]:
+        """Groups whose rows have one count each: row numbers, cache, count. They are the groups from then on."""
+        groups = []
+        for rows, cache in self.groups:
+            for count in np.unique(counts[rows]).tolist():
+                here = np.flatnonzero(counts[rows] == count)
+                own = cache if len(here) == len(rows) else cache.chosen(_index(here, cache))
+                groups.append((rows[here], own))
+                yield rows[here], own, count
+        self.groups = groups
+
+    def hold(self) -> None:
+        """See `Cache.hold`."""
+        super().hold()
+        for _, cache in self.groups:
+            cache.held = True
+
+    def release(self) -> None:
+        """See `Cache.release`."""
+        super().release()
+        for _, cache in self.groups:
+            cache.held = False
+
+    def _check(self, counts: np.ndarray) -> None:
+        for rows, cache in self.groups:
+            most = int(counts[rows].max(initial=0))
+            if most > cache.remembered:
+                raise ValueError(f"cannot go back {most} positions: {cache.remembered} are remembered")
+
+    def _rewind(self, counts: np.ndarray) -> None:
+        for _, cache, count in self.split(counts):
+            cache.rewind(count)
+
+    def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
+        groups = []
+        for members, cache in self.groups:
+            place = np.full(len(self.lengths), -1)
+            place[members] = np.arange(len(members))
+            here = np.flatnonzero(place[chosen] >= 0)
+            if len(here):
+                groups.append((here, cache.chosen(_index(place[chosen[here]], cache))))
+        self.groups = groups
+
+    def _join(self, other: Self) -> None:
+        shift = len(self.lengths)
+        self.groups = [*self.groups, *((rows + shift, cache) for rows, cache in other.groups)]
+        if self.held is not None or other.held is not None:
+            for _, cache in self.groups:
+                cache.held = True
+
+
+def _index(rows: np.ndarray, cache: SlotCache) -> Tensor:
+    device = cache.chunks[-1].state.device if cache.chunks else None
+    return torch.from_numpy(rows).to(device)

@@ -1,0 +1,239 @@
+"""Predictors of models that are a backbone and something that reads the next token off its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from statewise.backbones.base import Backbone
+from statewise.backbones.powers import Carrying, Followed, Limitable, check_kept, last_columns, read_prompt
+from statewise.carried_state.protocol import StateProtocol
+from statewise.decoding.predictor import Carrier, Predictor, StateLimiter, Traceable, Traced
+from statewise.nn.cache import Cache
+from statewise.nn.uses import recorded_uses
+from statewise.objectives.targets import to_float32
+from statewise.types import Batch, Hidden
+
+
+@dataclass
+class CausalCursor:
+    """Where the rows of a `CausalPredictor` stand."""
+
+    cache: Cache
+    recent: Tensor
+    """(B, m, E) states of the tokens read last, in the columns in which these were read."""
+    known: np.ndarray
+    """(B,) how many of the first columns of `recent` each row has still read."""
+
+    def state(self) -> Tensor:
+        """(B, E) state after the last token read. Raises `ValueError` after going back beyond the last reading."""
+        if (self.known < 1).any():
+            raise ValueError("the state went with the tokens that were taken back: read one token again")
+        return self._last()
+
+    def remember(self, hidden: Hidden, counts: np.ndarray | None) -> None:
+        """Notes the states of what was read now, of row b `counts[b]` tokens; None: all."""
+        B, n = hidden.state.shape[:2]
+        known = np.full(B, n) if counts is None else counts
+        recent = hidden.state
+        idle = known == 0
+        if idle.any() and len(self.known):  # rows that read nothing keep the state they had
+            recent, before = recent.clone(), self._last().to(recent.dtype)
+            rows = torch.from_numpy(np.flatnonzero(idle)).to(recent.device)
+            recent[rows, 0] = before[rows]
+            known = np.where(idle, np.minimum(self.known, 1), known)
+        self.recent, self.known = recent, known
+
+    def take_back(self, positions: int | np.ndarray) -> None:
+        """Forgets the states of the last `positions`."""
+        self.known = np.maximum(0, self.known - positions)
+
+    def reorder(self, rows: Tensor) -> None:
+        """See `Predictor.reorder`."""
+        self.cache.reorder(rows)
+        self.recent = self.recent.index_select(0, rows)
+        self.known = self.known[rows.cpu().numpy()]
+
+    def join(self, other: Self) -> None:
+        """See `Predictor.join`."""
+        self.cache.join(other.cache)
+        self.recent = torch.cat([self._last(), other._last()])[:, None]
+        self.known = np.minimum(np.concatenate([self.known, other.known]), 1)
+
+    def _last(self) -> Tensor:
+        column = torch.from_numpy(np.maximum(self.known, 1) - 1).to(self.recent.device)
+        return self.recent[torch.arange(len(column), device=column.device), column]
+
+
+class CausalPredictor(Predictor):
+    """Inference of every model that is a backbone and something that reads the next token off its output."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self.vocabulary, self.context = backbone.vocabulary, backbone.context
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are; inputs are moved there."""
+        return next(self.backbone.parameters()).device
+
+    def new_cursor(self, rows: int) -> CausalCursor:
+        """One that has read nothing."""
+        return CausalCursor(self.backbone.make_cache(rows), torch.empty(0), np.zeros(0, np.int64))
+
+    @torch.no_grad()
+    def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[CausalCursor, Tensor]:
+        """See `Predictor.start`."""
+        cursor = self.new_cursor(len(prompts))
+        return cursor, self.read_prompt(cursor, prompts, counts)
+
+    @torch.no_grad()
+    def extend(self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
+        """See `Predictor.extend`."""
+        tokens, counts = tokens.to(self.device), uneven(tokens, counts)
+        hidden = self.backbone.extend(tokens, cursor.cache, counts)
+        cursor.remember(hidden, counts)
+        return to_float32(self.next_logits(hidden, tokens, cursor))
+
+    def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
+        """(B, V): logits after the last token of each of `prompts` (B, T), read by a cursor that has read nothing."""
+        prompts, counts = prompts.to(self.device), uneven(prompts, counts)
+        hidden = read_prompt(self.backbone, prompts, cursor.cache, counts)
+        cursor.remember(hidden, None)
+        last = prompts[:, -1:]
+        if counts is not None:
+            last = last_columns(Hidden(prompts[..., None], prompts[..., None]), counts).state[..., 0]
+        return to_float32(self.next_logits(hidden, last, cursor))[:, -1]
+
+    def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
+        """(B, T, V): the next token's logits from the backbone's output for `tokens` (B, T), which the cursor's
+        sequences end with, if there is one."""
+        return self.backbone.logits(hidden.readout)
+
+    def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
+        """See `Predictor.rewind`."""
+        cursor.cache.rewind(positions)
+        cursor.take_back(positions)
+
+    def hold(self, cursor: CausalCursor) -> None:
+        """See `Predictor.hold`."""
+        cursor.cache.hold()
+
+    def release(self, cursor: CausalCursor) -> None:
+        """See `Predictor.release`."""
+        cursor.cache.release()
+
+    def reorder(self, cursor: CausalCursor, rows: Tensor) -> None:
+        """See `Predictor.reorder`."""
+        cursor.reorder(rows.to(self.device))
+
+    def join(self, cursor: CausalCursor, other: CausalCursor) -> None:
+        """See `Predictor.join`."""
+        cursor.join(other)
+
+    @torch.no_grad()
+    def states(self, batch: Batch) -> Hidden:
+        """See `Predictor.states`."""
+        return self.backbone.encode(batch.to(self.device))
+
+    @torch.no_grad()
+    def logits(self, batch: Batch) -> Tensor:
+        """See `Predictor.logits`."""
+        return to_float32(self.next_logits(self.states(batch), batch.tokens.to(self.device)))
+
+
+def uneven(tokens: Tensor, counts: np.ndarray | None) -> np.ndarray | None:
+    """`counts`, or None if all rows read all of `tokens` (B, n). Raises `ValueError` if they do not fit these."""
+    if counts is None:
+        return None
+    counts = np.asarray(counts, np.int64)
+    if counts.shape != (len(tokens),) or (counts < 0).any() or (counts > tokens.shape[1]).any():
+        raise ValueError(f"counts {counts.tolist()} do not fit tokens of shape {tuple(tokens.shape)}")
+    return None if (counts == tokens.shape[1]).all() else counts
+
+
+class TraceablePredictor(CausalPredictor, Traceable):
+    """A backbone and its own vocabulary head, nothing between, every use of whose parameters can be followed."""
+
+    def __init__(self, backbone: Followed) -> None:
+        super().__init__(backbone)
+        self.followed = backbone
+
+    @property
+    def streams(self) -> tuple[Literal["input", "prediction"], ...]:
+        """See `Traceable.streams`."""
+        return self.followed.streams
+
+    def trace(self, tokens: Tensor, places: Tensor, source: int = 0) -> Traced:
+        """See `Traceable.trace`."""
+        tokens, places = tokens.to(self.device), places.to(self.device)
+        rows = torch.arange(len(tokens), device=self.device)
+        cache = None
+        if source:
+            cache = self.backbone.make_cache(1)
+            with torch.no_grad():
+                self.backbone.extend(tokens[:1, :source], cache)
+            cache.reorder(torch.zeros_like(rows))
+        with torch.enable_grad():
+            with recorded_uses(self.backbone) as uses:
+                streams, readout = self.followed.every_stream(tokens[:, source:], cache)
+            logits = to_float32(self.backbone.logits(streams[rows, readout, places - source]))
+            return Traced(F.cross_entropy(logits, tokens[rows, places + 1], reduction="none"), uses)
+
+
+class LimitablePredictor(TraceablePredictor, StateLimiter):
+    """One around a backbone whose memory can be cut short."""
+
+    def limited(self, places: int) -> CausalPredictor:
+        """See `StateLimiter.limited`."""
+        assert isinstance(self.backbone, Limitable)
+        return CausalPredictor(self.backbone.limited(places))
+
+
+class CarryingPredictor(CausalPredictor, Carrier):
+    """One around a backbone that carries a state from chunk to chunk."""
+
+    def __init__(self, backbone: Carrying) -> None:
+        super().__init__(backbone)
+        self.carrying = backbone
+        self.chunk, self.slot_count = backbone.chunk, backbone.slot_count
+
+    def under(self, protocol: StateProtocol, warmup: int) -> CarryingPredictor:
+        """See `Carrier.under`."""
+        return CarryingPredictor(self.carrying.under(protocol, warmup))
+
+    @torch.no_grad()
+    def chunk_logits(self, tokens: Tensor) -> Iterator[Tensor]:
+        """See `Carrier.chunk_logits`."""
+        tokens = tokens.to(self.device)
+        for part, hidden in zip(torch.split(tokens, self.chunk, dim=1), self.carrying.encode_chunks(tokens)):
+            yield to_float32(self.next_logits(hidden, part))
+
+    def keep(self, cursor: CausalCursor) -> dict[str, Tensor]:
+        """See `Carrier.keep`."""
+        return {**self.carrying.keep(cursor.cache), "recent": cursor.state()[:, None]}
+
+    def resume(self, kept: Mapping[str, Tensor]) -> CausalCursor:
+        """See `Carrier.resume`."""
+        moved = {name: tensor.to(self.device) for name, tensor in kept.items()}
+        recent = moved.pop("recent", torch.empty(0))
+        cache = self.carrying.resume(moved)
+        if recent.shape != (1, 1, self.backbone.state_width):
+            raise ValueError(f"a damaged state: it lacks the last state, of width {self.backbone.state_width}")
+        check_kept("recent", recent, next(self.backbone.parameters()).dtype)
+        return CausalCursor(cache, recent, np.ones(len(recent), np.int64))
+
+
+def head_predictor(backbone: Backbone) -> CausalPredictor:
+    """A predictor that reads the next token off the backbone's readout, with the powers that the backbone lends it."""
+    if isinstance(backbone, Carrying):
+        return CarryingPredictor(backbone)
+    if isinstance(backbone, Limitable) and isinstance(backbone, Followed):
+        return LimitablePredictor(backbone)
+    return TraceablePredictor(backbone) if isinstance(backbone, Followed) else CausalPredictor(backbone)

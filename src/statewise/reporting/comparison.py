@@ -1,0 +1,189 @@
+"""A comparison of runs: groups, confidence intervals and tests, as tables and as data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from statewise.reporting.members import Member
+from statewise.reporting.statistics import Claim, Summary
+from statewise.reporting.tables import fitted_tables, markdown_table, number
+from statewise.types import Headline
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in the seed."""
+
+    label: str
+    members: list[Member]
+    metrics: dict[str, Summary]
+    solved: int | None
+    """Number of runs that solved the task; None if the task defines no threshold."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All groups, in the order of their first runs on the command line."""
+
+    groups: list[Group]
+    headline: Headline
+    chance: dict[str, float]
+    differences: dict[str, list[Any]]
+    """Recipe keys in which groups differ, with each group's value."""
+    claims: list[Claim]
+    """The requested tests."""
+    margin: float | None
+    """Differences below it count as equality; None: equality is not tested."""
+    chosen: list[str]
+    """The metrics that tables show after the headline; empty: those that every group has, except per-position ones."""
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Metrics of each baseline, if they agree over all runs."""
+    relative: bool = False
+    """Whether curves of analyses are shown as differences from the first group."""
+
+    def shown_metrics(self) -> list[str]:
+        """The headline first, then what every group has, except per-position metrics and perplexity (a function of the
+        loss)."""
+        if self.chosen:
+            return [self.headline.metric, *(name for name in self.chosen if name != self.headline.metric)]
+        common = [name for name in self.groups[0].metrics if all(name in group.metrics for group in self.groups)]
+        hidden = {self.headline.metric, "perplexity"}
+        others = [name for name in common if name not in hidden and not name.startswith("position_")]
+        return [self.headline.metric, *others]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: one row per group, then one per baseline."""
+        shown = self.shown_metrics()
+        several = any(len(group.members) > 1 for group in self.groups)
+        tested = several and len(self.groups) > 1
+        header = ["group", "runs", "solved", *shown, *(["p (Welch)"] if tested else []), "steps", "minutes"]
+        rows = []
+        for group in self.groups:
+            cells = [group.label, str(len(group.members))]
+            cells.append("-" if group.solved is None else f"{group.solved}/{len(group.members)}")
+            for name in shown:
+                summary = group.metrics[name]
+                spread = f" ±{(summary.interval[1] - summary.interval[0]) / 2:.4f}" if summary.interval else ""
+                cells.append(number(summary.mean) + spread)
+            if tested:
+                cells.append(number(group.metrics[self.headline.metric].p_value))
+            for name in ("step", "seconds"):
+                mean = sum(member.end[name] for member in group.members) / len(group.members)
+                cells.append(f"{mean:,.0f}" if name == "step" else f"{mean / 60:.1f}")
+            rows.append(cells)
+        for name, metrics in self.baselines.items():
+            cells = [name, "-", "-", *(number(metrics.get(metric)) for metric in shown)]
+            rows.append(cells + ["-"] * (len(header) - len(cells)))
+        return header, rows
+
+    def seeds_table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: one row per run."""
+        shown = self.shown_metrics()
+        header = ["group", "seed", *shown, "end", "steps", "minutes", "run"]
+        rows = [
+            [group.label, str(member.seed), *(number(member.metrics.get(name)) for name in shown),
+             str(member.end["reason"]), f"{member.end['step']:,}", f"{member.end['seconds'] / 60:.1f}",
+             str(member.folder)]
+            for group in self.groups for member in group.members
+        ]  # fmt: skip
+        return header, rows
+
+    def claims_table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: one row per claim that could be tested."""
+        words = {"better": "is better than", "equal": f"equals, within {self.margin},"}
+        header = [f"claim about {self.headline.metric}", "difference of means", "p"]
+        rows = [
+            [f"{claim.group} {words[claim.kind]} {claim.other}", number(claim.difference), number(claim.p_value)]
+            for claim in self._tested()
+        ]
+        return header, rows
+
+    def _tested(self) -> list[Claim]:
+        """Claims about groups of several seeds; `notes` names the others."""
+        single = {group.label for group in self.groups if len(group.members) == 1}
+        return [claim for claim in self.claims if not {claim.group, claim.other} & single]
+
+    def notes(self) -> list[str]:
+        """Notes that explain the table."""
+        forced = "metrics are teacher-forced on held-out examples."
+        decoded = any(member.report.get("samples") for group in self.groups for member in group.members)
+        notes = [f"Answers are decoded greedily from the prompt; other {forced}" if decoded else f"All {forced}"]
+        for name, content in self.groups[0].members[0].analyses.items():
+            settings = ", ".join(f"{key} {value}" for key, value in content["settings"].items() if value is not None)
+            notes.append(f"From analyze {name} ({settings}): {', '.join(content['main']) or 'curves'}.")
+        if self.headline.solved_at is not None:
+            notes.append(f"solved: runs with {self.headline.metric} of at least {self.headline.solved_at:g}.")
+        if self.chance:
+            notes.append("Chance: " + ", ".join(f"{name} {value:.4f}" for name, value in self.chance.items()) + ".")
+        if self.baselines:
+            notes.append(f"Baselines counted from the training data: {', '.join(self.baselines)}.")
+        elif any(member.report.get("baselines") for group in self.groups for member in group.members):
+            notes.append("The runs' baselines differ, as do their data: see `statewise evaluate RUN` for each.")
+        if any(len(group.members) > 1 for group in self.groups):
+            notes.append(
+                "±: 95% confidence interval of the mean over seeds (Student's t). p (Welch): two-sided, against the "
+                "first group."
+            )
+        return notes + self._single_notes()
+
+    def _single_notes(self) -> list[str]:
+        """Names groups of a single seed, if others have several or a test was requested."""
+        single = [group.label for group in self.groups if len(group.members) == 1]
+        if not single or (len(single) == len(self.groups) and not self.claims):
+            return []
+        return [f"Only one seed, hence no interval and no test: {'; '.join(single)}."]
+
+    def claims_notes(self) -> list[str]:
+        """How the claims were tested."""
+        found = {claim.kind for claim in self._tested()}
+        notes = []
+        if "better" in found:
+            notes.append("Better: Welch's one-sided t-test; a small p supports the claim.")
+        if "equal" in found:
+            notes.append(
+                f"Equal: two one-sided Welch tests (TOST) that the means differ by less than {self.margin}; a small p "
+                "supports equality."
+            )
+        if len(self._tested()) > 1:
+            notes.append("p values are not adjusted for multiple tests.")
+        return notes
+
+    def as_text(self, width: int = 100) -> str:
+        """The tables for a terminal of `width` characters; wide ones are split."""
+        parts = [fitted_tables(*self.table(), width)]
+        if self._tested():
+            parts.append(fitted_tables(*self.claims_table(), width))
+        if any(len(group.members) > 1 for group in self.groups):
+            parts.append(fitted_tables(*self.seeds_table(), width, keys=2))
+        return "\n\n".join([*parts, "\n".join([*self.notes(), *self.claims_notes()])])
+
+    def as_markdown(self) -> str:
+        """The same as Markdown."""
+        claims = [markdown_table(*self.claims_table()), "\n".join(self.claims_notes())] if self._tested() else []
+        return "\n\n".join([
+            markdown_table(*self.table()), "\n".join(self.notes()), *claims, markdown_table(*self.seeds_table()),
+        ]) + "\n"  # fmt: skip
+
+    def as_json(self) -> str:
+        """Everything as data."""
+        content = {
+            "headline": asdict(self.headline),
+            "chance": self.chance,
+            "baselines": self.baselines,
+            "differences": self.differences,
+            "margin": self.margin,
+            "claims": [asdict(claim) for claim in self.claims],
+            "groups": [
+                {
+                    "label": group.label,
+                    "runs": [str(member.folder) for member in group.members],
+                    "solved": group.solved,
+                    "metrics": {name: asdict(summary) for name, summary in group.metrics.items()},
+                    "end": {member.seed: member.end for member in group.members},
+                }
+                for group in self.groups
+            ],
+        }
+        return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,126 @@
+"""Panels of a comparison: the mean of each group over seeds, and its single runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from statewise.figures import Curve, Drawing, Panel
+from statewise.reporting.comparison import Comparison, Group
+from statewise.reporting.members import Member
+
+
+def training_panels(comparison: Comparison) -> list[Panel]:
+    """Headline metric and losses over training steps, with chance and baselines where known; next-token accuracy if
+    baselines have one."""
+    headline = comparison.headline.metric
+    shown = [(f"{headline.replace('_', ' ')}, held out", "evaluation", headline)]
+    if headline != "loss":
+        shown.append(("loss, held out (nats per token)", "evaluation", "loss"))
+    if headline != "token_accuracy" and any("token_accuracy" in metrics for metrics in comparison.baselines.values()):
+        shown.append(("next-token accuracy, held out", "evaluation", "token_accuracy"))
+    shown.append(("next-token loss in training (nats per token)", "train", "next_token"))
+    panels = []
+    for title, kind, metric in shown:
+        curves = [
+            curve
+            for group in comparison.groups
+            for curve in _group_curves(group, "", [(member, _record(member, kind, metric)) for member in group.members])
+        ]
+        known = {"chance": comparison.chance, **comparison.baselines} if kind == "evaluation" and curves else {}
+        for name, metrics in known.items():
+            if metric in metrics:
+                ends = [float(end([end(curve.x) for curve in curves if curve.role != "control"])) for end in (min, max)]
+                curves.append(Curve(name, ends, [metrics[metric]] * 2, "control"))
+        shares = metric.endswith("accuracy") or metric == "exact_match"
+        panels.append(Panel("training step", "", curves, shares, title))
+    return panels
+
+
+def analysis_panels(comparison: Comparison) -> list[Panel]:
+    """Panels of the analyses that all runs have, if every group has a curve in them; without controls and series."""
+    panels = []
+    for name, content in comparison.groups[0].members[0].analyses.items():
+        for place, first in enumerate(content["panels"]):
+            lines = {
+                group.label: [(member, _lines(member, name, place)) for member in group.members]
+                for group in comparison.groups
+            }
+            several = any(len(of_one) > 1 for of_group in lines.values() for _, of_one in of_group)
+            curves = []
+            for group in comparison.groups:
+                named = [
+                    (member, {curve.label if several else "": curve for curve in of_one})
+                    for member, of_one in lines[group.label]
+                ]
+                for label in named[0][1]:
+                    curves += _group_curves(group, label, [(member, of_one.get(label)) for member, of_one in named])
+            if {curve.group for curve in curves} == {group.label for group in comparison.groups}:
+                panel = replace(Panel.of(first, name.replace("_", " ")), curves=curves)
+                panels.append(_relative_to(panel, comparison.groups[0].label) if comparison.relative else panel)
+    return panels
+
+
+def drawings(comparison: Comparison) -> list[Drawing]:
+    """Drawings by the analyses of each group's first run, titled with the group."""
+    found = []
+    for group in comparison.groups:
+        first = group.members[0]
+        for content in first.analyses.values():
+            for drawing in map(Drawing.of, content["drawings"]):
+                found.append(replace(drawing, title=f"{group.label}, seed {first.seed}\n{drawing.title}"))
+    return found
+
+
+def _record(member: Member, kind: str, metric: str) -> Curve | None:
+    """A metric over training steps, from the records of `kind`; None if the run lacks it."""
+    points = [
+        (record["step"], record[metric]) for record in member.records if record["kind"] == kind and metric in record
+    ]
+    return Curve("", [step for step, _ in points], [value for _, value in points]) if points else None
+
+
+def _lines(member: Member, name: str, place: int) -> list[Curve]:
+    panels = member.analyses[name]["panels"]
+    curves = Panel.of(panels[place]).curves if place < len(panels) else []
+    return [curve for curve in curves if curve.role == "line" and curve.x]
+
+
+def _group_curves(group: Group, label: str, found: Sequence[tuple[Member, Curve | None]]) -> list[Curve]:
+    """The mean curve of a group, followed by its runs if there are several; empty unless all runs have the curve.
+
+    Runs may have different x values: their curves are interpolated linearly.
+    """
+    runs = [(member, curve) for member, curve in found if curve is not None]
+    if not runs or len(runs) < len(found):
+        return []
+    first, last = max(min(curve.x) for _, curve in runs), min(max(curve.x) for _, curve in runs)
+    x = sorted({at for _, curve in runs for at in curve.x if first <= at <= last})
+    if not x:
+        return []
+    values = np.array([np.interp(x, curve.x, curve.y) for _, curve in runs])
+    if len(runs) == 1:
+        return [Curve(label, x, values[0].tolist(), group=group.label)]
+    band = list(zip(values.min(axis=0).tolist(), values.max(axis=0).tolist()))
+    singles = [
+        replace(curve, label=label, role="raw", group=group.label, run=f"seed {member.seed}") for member, curve in runs
+    ]
+    return [Curve(label, x, values.mean(axis=0).tolist(), group=group.label, band=band), *singles]
+
+
+def _relative_to(panel: Panel, group: str) -> Panel:
+    """The means minus the mean of `group` with the same label, interpolated linearly; curves whose label `group` lacks
+    are dropped."""
+    first = {curve.label: curve for curve in panel.curves if curve.group == group and curve.role == "line"}
+    curves = []
+    for curve in panel.curves:
+        if curve.role != "line" or curve.label not in first:
+            continue
+        basis = first[curve.label]
+        kept = [(x, y - float(np.interp(x, basis.x, basis.y)))
+                for x, y in zip(curve.x, curve.y) if basis.x[0] <= x <= basis.x[-1]]  # fmt: skip
+        if kept:
+            curves.append(replace(curve, x=[x for x, _ in kept], y=[y for _, y in kept], band=None))
+    return replace(panel, y_title=f"{panel.y_title}, minus the first", curves=curves, shares=False)

@@ -1,0 +1,45 @@
+"""What differs between operating systems."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def sync_folder(folder: Path) -> None:
+    """Names that were given in a folder are on disk when this returns."""
+    if os.name == "nt":  # Windows opens no folders, and keeps names by itself
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def peak_memory() -> float | None:
+    """Most memory that this process has had so far, in MiB; None where the system does not tell (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / (2**20 if sys.platform == "darwin" else 2**10)  # macOS counts bytes, others KiB
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def kill_group(process: subprocess.Popen[Any]) -> None:
+    """Kills a process that was started with `start_new_session`, and where the system knows groups all that it
+    started."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()

@@ -1,0 +1,108 @@
+"""Tables: the parts that can be chosen by name, ours and those of other packages.
+
+A name is one of ours, one that an installed package announces by an entry point, or `module:Class`. Classes are
+imported when asked for, so that listing them costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from statewise.config import unknown
+
+Part = TypeVar("Part")
+
+
+class Table(Mapping[str, type[Part]], Generic[Part]):
+    """Names to subclasses of `base` (`"module:Class"`). Iterating gives our own names, which are the rows:
+    `name: ("module:Class", "what it is, in a line")`.
+
+    Packages announce theirs in the entry point group `statewise.GROUP`.
+    """
+
+    def __init__(self, kind: str, group: str, base: str, rows: dict[str, tuple[str, str]]) -> None:
+        self.kind, self.group, self.base, self.rows = kind, f"statewise.{group}", base, rows
+
+    def __getitem__(self, name: str) -> type[Part]:
+        """Raises `ValueError` for a name that nothing has, and for a part of somebody else's that is none."""
+        target = self.target(name)
+        if name in self.rows:
+            return _import(target)
+        said = f" ({origin(self.announced()[name][0])})" if ":" not in name else ""
+        return self._of_others(target, f"{self.kind} {name}{said}")
+
+    def target(self, name: str) -> str:
+        """The class of a name, as `module:Class`. Raises `ValueError` for a name that nothing has, or several have."""
+        if name in self.rows:
+            return self.rows[name][0]
+        if ":" in name:
+            return name
+        announced = self.announced().get(name)
+        if not announced:
+            raise ValueError(unknown(self.kind, name, [*self, *self.announced()]))
+        if len(announced) > 1:
+            raise ValueError(
+                f"the {self.kind} {name} is announced by {' and by '.join(map(origin, announced))}: choose one by its "
+                f"class, {' or '.join(point.value for point in announced)}"
+            )
+        return announced[0].value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def describe(self, name: str) -> str:
+        """The line about a name: what it is, or who announces it."""
+        if name in self.rows:
+            return self.rows[name][1]
+        return " or ".join(f"{point.value}, from {origin(point)}" for point in self.announced()[name])
+
+    def announced(self) -> dict[str, list[EntryPoint]]:
+        """What installed packages announce under names that are none of ours, by name; nothing is imported."""
+        found: dict[str, list[EntryPoint]] = {}
+        for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
+            if point.name not in self.rows:
+                found.setdefault(point.name, []).append(point)
+        return found
+
+    def _of_others(self, target: str, what: str) -> type[Part]:
+        """The class `target`, if it can be one of this table."""
+        if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
+            raise ValueError(f"{what}: a class is named module:Class, not {target!r}")
+        try:
+            found = _import(target)
+        except ModuleNotFoundError as error:
+            hint = ""
+            if error.name and target.startswith(error.name):
+                hint = ": is it installed, or its folder in the environment variable PYTHONPATH?"
+            raise ValueError(f"{what}: there is no module {error.name}{hint}") from error
+        except Exception as error:  # whatever the module of somebody else raises
+            raise ValueError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+        if not (isinstance(found, type) and issubclass(found, _import(self.base))):
+            raise ValueError(f"{what} is no {self.kind}: it must be a subclass of {self.base.replace(':', '.')}")
+        if not dataclasses.is_dataclass(getattr(found, "Config", None)):
+            raise ValueError(f"{what} has no dataclass Config, which says what its fields are")
+        return found
+
+
+def origin(point: EntryPoint) -> str:
+    """The package of an entry point, with its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+
+
+def _import(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in attribute.split("."):
+        found = getattr(found, name)
+    return found

@@ -1,0 +1,40 @@
+"""Held-out sets of tasks that draw fresh examples: a share of all possible examples, chosen by a hash, which training
+skips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+ONE_IN = 16
+"""One in so many possible examples is held out."""
+
+
+def chosen(hashes: np.ndarray) -> np.ndarray:
+    """(n,) bool: which of the examples with these hashes (n,) uint64 are held out. The upper 32 bits decide."""
+    return (hashes >> np.uint64(32)) % np.uint64(ONE_IN) == 0
+
+
+def hash_rows(rows: np.ndarray) -> np.ndarray:
+    """(n,) uint64 hashes of the rows (n, m) of integers >= 0 (Fowler-Noll-Vo, then mixed); use their upper bits."""
+    value = np.full(len(rows), 0xCBF29CE484222325, np.uint64)
+    for column in rows.T.astype(np.uint64):
+        value = (value ^ column) * np.uint64(0x100000001B3)
+    value ^= value >> np.uint64(29)
+    return value * np.uint64(0xBF58476D1CE4E5B9)
+
+
+def collect(
+    draw: Callable[[int], np.ndarray], n: int, *, width: int, different: bool = False, patience: int = 100
+) -> np.ndarray:
+    """(n, width) rows from repeated calls of `draw(missing)`; if `different`, without duplicates. Fewer than n if
+    `patience` calls in a row yield nothing new."""
+    rows, fruitless = np.empty((0, width), np.int64), 0
+    while len(rows) < n and fruitless < patience:
+        before = len(rows)
+        rows = np.concatenate([rows, draw(n - before)])
+        if different:
+            rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
+        fruitless = 0 if len(rows) > before else fruitless + 1
+    return rows[:n]

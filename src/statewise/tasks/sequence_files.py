@@ -1,0 +1,343 @@
+"""Files of sequences: lines of text, JSON lines, CSV with a header, event logs.
+
+Read by the standard library only, so that every problem can be reported with its file and line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from statewise.config import unknown
+from statewise.json_files import loads
+from statewise.tasks.csv_rows import read_csv
+from statewise.tasks.lines import Problems, read_lines
+
+
+@dataclass(frozen=True)
+class SequenceFile:
+    """A file of sequences and its layout."""
+
+    path: str = ""
+    """The file: text, JSON lines, CSV or an event log, plain or .gz."""
+    format: Literal["auto", "text", "json", "csv"] = "auto"
+    """auto: by the file's name (.csv, .tsv, .jsonl); else JSON lines if the first line is JSON, CSV if `column` or
+    `group` is set, text otherwise."""
+    separator: str | None = None
+    """Separator of the symbols of a line, a string or a cell; null: white space; "": every character is a symbol."""
+    column: str | None = None
+    """Column (of CSV or JSON objects) with the symbols; null: `target` beside `prompt`, or the only column."""
+    prompt_column: str | None = None
+    """Column with the prompt, which is not scored; null: `prompt` beside `target`, or none."""
+    group: str | None = None
+    """Event logs, which have one event per row: the column that names the case. Each case is one sequence."""
+    order: str | None = None
+    """Event logs: the column that orders the events of a case, numbers or ISO 8601 times; null: file order."""
+    delimiter: str | None = None
+    """Separator of the columns of CSV; null: whichever of , ; | and tab the header has most of."""
+
+    def __post_init__(self) -> None:
+        if self.order is not None and self.group is None:
+            raise ValueError("task.order orders the events of a case: set task.group to the column that names the case")
+        if self.group is not None and self.prompt_column is not None:
+            raise ValueError("an event log has no prompts: set task.group or task.prompt_column, not both")
+        columns = (self.column, self.prompt_column, self.group, self.order)
+        if self.format == "text" and any(column is not None for column in columns):
+            raise ValueError("lines of text have no columns: set task.format to csv or json")
+        if self.delimiter is not None and (len(_unescaped(self.delimiter)) != 1 or self.delimiter in '"\r\n'):
+            raise ValueError(f"task.delimiter must be one character, not {self.delimiter!r}")
+
+    def split(self, text: str) -> list[str]:
+        """The symbols of a line. Raises `ValueError` for an empty symbol."""
+        if self.separator is None:
+            return text.split()
+        if not self.separator:
+            return list(text)
+        separator = _unescaped(self.separator)
+        symbols = [symbol.strip() for symbol in text.split(separator)] if text.strip() else []
+        while symbols and not symbols[-1]:  # exports pad short rows with empty cells
+            symbols.pop()
+        if not all(symbols):
+            raise ValueError(f"symbol {symbols.index('') + 1} is empty: there is nothing between two {separator!r}")
+        return symbols
+
+    def join(self, symbols: Iterable[str]) -> str:
+        """A line of symbols, the inverse of `split` if none of them contains the separator."""
+        return (" " if self.separator is None else _unescaped(self.separator)).join(symbols)
+
+    @property
+    def tab_ends_prompt(self) -> bool:
+        """Whether a tab in a line of text separates prompt from answer."""
+        return self.separator is None or "\t" not in _unescaped(self.separator)
+
+
+def _unescaped(separator: str) -> str:
+    return separator.replace("\\t", "\t")  # a tab is hard to type in a shell
+
+
+Line = tuple[tuple[str, ...], tuple[str, ...]]
+"""Symbols of prompt and answer."""
+
+
+class Parsed(NamedTuple):
+    """The content of a file."""
+
+    lines: list[tuple[int, Line]]
+    """(line number, symbols) of every sequence; for a case, the line of its first event."""
+    how: str
+    """A description of the layout it was read with."""
+    columns: list[str]
+    """Columns of the header or the first object; empty if there are none."""
+
+
+def parse_file(path: Path, layout: SequenceFile) -> Parsed:
+    """All sequences of a file. Raises `ValueError` as `FILE:LINE: what is wrong`."""
+    kind = _format(path, layout)
+    if kind == "csv":
+        delimiter = None if layout.delimiter is None else _unescaped(layout.delimiter)
+        columns, rows = read_csv(path, delimiter)
+        return _of_records(path, columns, rows, layout, "CSV")
+    if kind == "text":
+        return Parsed(_of_texts(path, read_lines(path), layout), "text, one sequence a line", [])
+    return _json(path, layout)
+
+
+def _format(path: Path, layout: SequenceFile) -> str:
+    if layout.format != "auto":
+        return layout.format
+    _, first = next(read_lines(path))
+    suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
+    if suffix in (".csv", ".tsv"):
+        return "csv"
+    if suffix in (".jsonl", ".ndjson") or _is_json(first):
+        return "json"
+    return "text" if layout.column is None and layout.group is None else "csv"
+
+
+def _is_json(line: str) -> bool:
+    """Whether a line begins like a JSON object, or is a JSON list or string."""
+    line = line.strip()
+    if line[0] == "{":
+        return True
+    try:
+        return line[0] in '["' and isinstance(loads(line), (list, str))
+    except ValueError:
+        return False
+
+
+# Text
+
+
+def _of_texts(path: Path, texts: Iterable[tuple[int, str]], layout: SequenceFile) -> list[tuple[int, Line]]:
+    """Sequences from lines of text. The first line decides whether all have a prompt."""
+    parsed: list[tuple[int, Line]] = []
+    problems = Problems(path)
+    prompted = None
+    for number, text in texts:
+        if prompted is None:
+            prompted = layout.tab_ends_prompt and "\t" in text
+        try:
+            parsed.append((number, _text(text, layout, prompted)))
+        except ValueError as error:
+            problems.add(number, str(error))
+    problems.raise_if_any()
+    return parsed
+
+
+def _text(text: str, layout: SequenceFile, prompted: bool) -> Line:
+    halves = text.split("\t") if layout.tab_ends_prompt else [text]
+    if len(halves) > 1 and not prompted:
+        raise ValueError("a tab, but the first line has none: either every line has a prompt or none")
+    if prompted and len(halves) != 2:
+        raise ValueError(
+            f"{len(halves) - 1} tabs: there must be one, between prompt and answer. If tabs separate symbols, set "
+            "--task.separator '\\t'; if they separate columns under a header, --task.format csv"
+        )
+    *prompt, answer = (tuple(layout.split(half)) for half in halves)
+    if prompted and not prompt[0]:
+        raise ValueError("the prompt, before the tab, is empty")
+    if not prompted and not answer:
+        raise ValueError("no symbol")
+    return (prompt[0] if prompted else ()), answer
+
+
+# JSON lines
+
+
+def _json(path: Path, layout: SequenceFile) -> Parsed:
+    kinds: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
+    found: list[tuple[int, Any]] = []
+    problems = Problems(path)
+    for number, line in read_lines(path):
+        try:
+            value = loads(line)
+        except ValueError as error:
+            problems.add(number, str(error))
+            continue
+        if type(value) not in kinds:
+            problems.add(number, "must be a JSON object, list or string")
+        elif found and type(value) is not type(found[0][1]):
+            first, kind = kinds[type(found[0][1])], kinds[type(value)]
+            problems.add(number, f"{kind}, but the first line is {first}: all must be alike")
+        else:
+            found.append((number, value))
+    problems.raise_if_any()
+    first = found[0][1]
+    how = f"JSON lines, each {kinds[type(first)]}"
+    if isinstance(first, str):
+        return Parsed(_of_texts(path, found, layout), how, [])
+    if isinstance(first, dict):
+        return _of_records(path, list(first), iter(found), layout, how)
+    parsed: list[tuple[int, Line]] = []
+    for number, value in found:
+        try:
+            parsed.append((number, ((), _nonempty(_symbols(value, "the line", layout)))))
+        except ValueError as error:
+            problems.add(number, str(error))
+    problems.raise_if_any()
+    return Parsed(parsed, how, [])
+
+
+def _symbols(value: Any, what: str, layout: SequenceFile) -> tuple[str, ...]:
+    """Symbols of a cell or a JSON value."""
+    if isinstance(value, str):
+        return tuple(layout.split(value))
+    if isinstance(value, list) and all(_is_symbol(symbol) for symbol in value):
+        return tuple(map(str, value))
+    if _is_symbol(value):
+        return (str(value),)
+    hint = ": put each sequence on a line of its own" if isinstance(value, list) and list in map(type, value) else ""
+    raise ValueError(f"{what} must be a string, or a list of strings or whole numbers{hint}")
+
+
+def _is_symbol(value: Any) -> bool:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
+
+
+def _nonempty(symbols: tuple[str, ...]) -> tuple[str, ...]:
+    if not symbols:
+        raise ValueError("no symbol")
+    return symbols
+
+
+# Records: CSV rows and JSON objects
+
+
+def _of_records(
+    path: Path, columns: list[str], records: Iterator[tuple[int, dict[str, Any]]], layout: SequenceFile, how: str
+) -> Parsed:
+    """Sequences from records: one per record, or one per case."""
+    try:
+        prompt, target = _chosen(columns, layout)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    problems = Problems(path)
+    if layout.group is not None:
+        parsed = _cases(records, target, layout, problems)
+        ordered = "" if layout.order is None else f", ordered by {layout.order!r}"
+        how += f", column {target!r}, one sequence for each {layout.group!r}{ordered}"
+    else:
+        parsed = []
+        for number, record in records:
+            try:
+                answer = _symbols(_cell(record, target), repr(target), layout)
+                given = () if prompt is None else _symbols(_cell(record, prompt), repr(prompt), layout)
+                _nonempty((*given, *answer))
+            except ValueError as error:
+                problems.add(number, str(error))
+                continue
+            parsed.append((number, (given, answer)))
+        how += f", column {target!r}" + ("" if prompt is None else f" after {prompt!r}")
+    problems.raise_if_any()
+    if not parsed:
+        raise ValueError(f"{path}: there is a header, but no row under it")
+    return Parsed(parsed, how, columns)
+
+
+def _chosen(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
+    """The column of prompts, if there is one, and that of targets."""
+    for name in (layout.column, layout.prompt_column, layout.group, layout.order):
+        if name is not None and name not in columns:
+            raise ValueError(unknown("column", name, columns))
+        if name is not None and columns.count(name) > 1:
+            raise ValueError(f"there are {columns.count(name)} columns {name!r}")
+    if layout.column is not None:
+        return layout.prompt_column, layout.column
+    if layout.group is None and "target" in columns and (layout.prompt_column or "prompt") in columns:
+        return layout.prompt_column or "prompt", "target"
+    others = [column for column in columns if column not in (layout.prompt_column, layout.group, layout.order)]
+    if len(others) == 1:
+        return layout.prompt_column, others[0]
+    raise ValueError(
+        f"which column holds the symbols? Set --task.column to one of {', '.join(columns)}. A file with one event a "
+        "row needs --task.group, too: the column that names the case; a file without a header, --task.format text "
+        "--task.separator ,"
+    )
+
+
+def _cell(record: dict[str, Any], column: str) -> Any:
+    if column not in record:
+        raise ValueError(unknown("column", column, list(record)))
+    return record[column]
+
+
+def _cases(
+    records: Iterable[tuple[int, dict[str, Any]]], column: str, layout: SequenceFile, problems: Problems
+) -> list[tuple[int, Line]]:
+    """A sequence per case, in order of first appearance; events of equal order stay in file order."""
+    assert layout.group is not None
+    cases: dict[str, list[tuple[Any, int, str]]] = {}
+    kind: tuple[str, int] | None = None
+    for number, record in records:
+        try:
+            case, symbol = (_name(_cell(record, name), name) for name in (layout.group, column))
+            at: Any = 0
+            if layout.order is not None:
+                at, found = _moment(_cell(record, layout.order), layout.order)
+                kind = kind or (found, number)
+                if found != kind[0]:
+                    raise ValueError(f"column {layout.order!r} is {found}, but {kind[0]} in line {kind[1]}")
+        except ValueError as error:
+            problems.add(number, str(error))
+            continue
+        cases.setdefault(case, []).append((at, number, symbol))
+    return [
+        (min(event[1] for event in events), ((), tuple(event[2] for event in sorted(events, key=itemgetter(0)))))
+        for events in cases.values()
+    ]
+
+
+def _name(value: Any, column: str) -> str:
+    """The name of a case or an event."""
+    if not _is_symbol(value):
+        raise ValueError(f"column {column!r} must be a string or a whole number")
+    if value == "":
+        raise ValueError(f"column {column!r} is empty")
+    return str(value)
+
+
+def _moment(value: Any, column: str) -> tuple[Any, str]:
+    """A number or a time, comparable with others of its kind, and the kind."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, str):
+        for parse in (int, float):  # integers exactly: a float cannot represent nanoseconds
+            try:
+                number = parse(value)
+            except ValueError:
+                continue
+            if isinstance(number, int) or math.isfinite(number):
+                return number, "a number"
+        try:
+            time = datetime.fromisoformat(value)
+            return time, "a time without a zone" if time.utcoffset() is None else "a time with a zone"
+        except ValueError:
+            pass
+    raise ValueError(
+        f"column {column!r} is {value!r}: the order must be a number or an ISO 8601 time such as 2024-05-31 09:30"
+    )

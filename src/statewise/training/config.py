@@ -1,0 +1,138 @@
+"""How a model is trained: the fields of a recipe's `trainer`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from statewise.bounds import bounded
+
+TWO_UNITS = {"trainer.steps": "trainer.tokens", "trainer.warmup_steps": "trainer.warmup_tokens"}
+"""Lengths that can be given in steps or in tokens; the second is used where it is set."""
+
+
+def token_count(given: int | str) -> int:
+    """A number of tokens as a person writes it: 1000, 1_000, 300k, 50M, 2B, 1.5T. Raises `ValueError` for others."""
+    found = re.fullmatch(r"(-?[\d_]*\.?\d+) *([kMBT]?)", str(given).strip())
+    if not found:
+        raise ValueError(f"expected a number of tokens such as 300k, 50M or 2B, not {given!r}")
+    count = Decimal(found[1]) * {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[found[2]]
+    if count != int(count):
+        raise ValueError(f"expected a whole number of tokens, not {given!r}")
+    return int(count)
+
+
+def kept_steps(keep: int | str | list[int | str] | None, last: int) -> tuple[Collection[int], ...]:
+    """The steps that `trainer.keep` names, each item's by itself; `last` is the last step of training.
+
+    Raises `ValueError` for an item that is no step, `every:N` or `log:N`.
+    """
+    items = [] if keep is None else keep if isinstance(keep, list) else str(keep).split(",")
+    found: list[Collection[int]] = []
+    for item in (str(item).strip() for item in items):
+        rule, _, number = item.rpartition(":")
+        count = int(number) if re.fullmatch(r"\d{1,12}", number) else -1
+        if rule == "" and count >= 0:
+            found.append({count})
+        elif rule == "every" and count >= 1:
+            found.append(range(count, last + 1, count))
+        elif rule == "log" and 2 <= count <= 1000:
+            found.append({round(last ** (place / (count - 1))) for place in range(count)})
+        else:
+            raise ValueError(
+                "expected steps such as 0,10,100, every:N (N at least 1), log:N (N from 2 to 1000), or several of "
+                f"these with commas, not {item!r}"
+            )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How a model is trained; the fields of `trainer`."""
+
+    steps: int = 1000
+    """Optimiser steps; not used where `tokens` is set."""
+    tokens: int | str | None = None
+    """Tokens to train on, such as 300k, 50M or 2B; null: `steps` says how long. Every row counts as the task's longest
+    sequence, so steps are these tokens over `batch_size` such rows, rounded up."""
+    batch_size: int = 128
+    """Sequences a step, over all processes and accumulated batches."""
+    accumulate: int = 1
+    """Parts into which a step's batch is cut, to save memory; the result is the same."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's averaging factors."""
+    weight_decay: float = 0.1
+    """AdamW's weight decay, on matrices alone: not on norms, biases and other vectors."""
+    schedule: Literal["linear", "cosine"] = "linear"
+    """After the warm-up: constant, then linear decay over the last `decay_share` of steps; or one cosine."""
+    warmup_steps: int = 100
+    """Steps of linear warm-up; not used where `warmup_tokens` is set."""
+    warmup_tokens: int | str | None = None
+    """The same in tokens, counted as in `tokens`; null: `warmup_steps` says how long."""
+    decay_share: float = 0.0
+    """Share of all steps over which `linear` decays at the end; 0 keeps the rate constant. With a warm-up this is
+    warm-up, stable, decay (WSD), whether in steps or in tokens."""
+    final_rate: float = 0.0
+    """Where the decay ends, as a share of the peak."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 leaves it alone."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """bf16: mixed precision. auto: bf16 where the processor or GPU is fast at it."""
+    device: str = "auto"
+    """cpu, cuda or mps; auto: a CUDA GPU if there is one, else the cpu."""
+    devices: int = 1
+    """Processes, one a device; losses are those of one process at the same batch size."""
+    threads: int | None = None
+    """Processor threads; null: what PyTorch chooses."""
+    compile: bool = False
+    """Whether to compile the model. Pays for long runs on a GPU."""
+    log_every: int = 50
+    """Steps between lines of training metrics."""
+    evaluate_every: int = 500
+    """Steps between evaluations; 0: only at the end."""
+    evaluate_num: int = 1000
+    """Held-out examples of an evaluation while training."""
+    report_num: int | None = None
+    """Held-out examples of the report on the best checkpoint at the end; null: all."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints. The newest two, the best and the last are kept."""
+    keep: int | str | list[int | str] | None = None
+    """Further steps whose checkpoints are written and kept: a list such as 0,10,100 (0: before training), every:N, or
+    log:N (at most N steps, evenly spaced in their logarithm from 1 to the last); several with commas: 0,log:50."""
+    stop_when_solved: bool = False
+    """Whether to stop once two evaluations in a row solve the task: one alone may be luck."""
+    tensorboard: bool = False
+    """Whether to log to TensorBoard too (extra `track`)."""
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "batch_size", "accumulate", "devices", "threads", "log_every", "checkpoint_every")
+        bounded(self, *counts, "evaluate_num", "report_num", prefix="trainer.", at_least=1)
+        bounded(self, "threads", "devices", prefix="trainer.", at_most=4096)
+        bounded(self, "batch_size", prefix="trainer.", at_most=2**20)
+        bounded(self, "warmup_steps", "evaluate_every", prefix="trainer.", at_least=0)
+        bounded(self, "clip", "weight_decay", prefix="trainer.", at_least=0)
+        bounded(self, "learning_rate", prefix="trainer.", above=0)
+        bounded(self, "decay_share", "final_rate", prefix="trainer.", at_least=0, at_most=1)
+        for name in ("tokens", "warmup_tokens"):
+            given = getattr(self, name)
+            if given is not None:
+                try:
+                    enough = token_count(given) >= (name == "tokens")
+                except ValueError as error:
+                    raise ValueError(f"trainer.{name}: {error}") from None
+                if not enough:
+                    raise ValueError(f"trainer.{name} must be at least {int(name == 'tokens')}, not {given}")
+        try:
+            kept_steps(self.keep, 1)
+        except ValueError as error:
+            raise ValueError(f"trainer.keep: {error}") from None
+        if self.batch_size % (self.accumulate * self.devices):
+            raise ValueError(
+                f"trainer.batch_size {self.batch_size} cannot be cut into {self.accumulate} parts "
+                f"for {self.devices} processes: choose a multiple of {self.accumulate * self.devices}"
+            )

@@ -1,0 +1,49 @@
+"""Whether a model's weights can be held by this machine, before they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+REFUSED = ("allocate memory", "overflow", "out of memory", "too large", "Storage size")
+"""What PyTorch says where it is asked for more than there is, or than can be counted."""
+
+
+def machine_bytes() -> int | None:
+    """Main memory of this machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+@contextlib.contextmanager
+def weights_that_fit() -> Iterator[None]:
+    """Within it modules can be made whose parameters together fit main memory; `ValueError` stops the making at the
+    first that does not. A parameter is counted when it is registered, which is before its pages are first written."""
+    limit, total = machine_bytes(), 0
+
+    def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        nonlocal total
+        total += 0 if parameter is None else parameter.numel() * parameter.element_size()
+        if limit is not None and total > limit:
+            raise ValueError(
+                f"this model needs more than {limit / 2**30:,.0f} GiB for its weights, all the memory of this machine: "
+                "set backbone.width, backbone.layers or the vocabulary lower"
+            )
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except (RuntimeError, OverflowError, TypeError) as error:
+        if not any(text in str(error) for text in REFUSED):
+            raise
+        raise ValueError(
+            "this model's weights are more than any memory: set backbone.width or the vocabulary lower"
+        ) from None
+    finally:
+        handle.remove()

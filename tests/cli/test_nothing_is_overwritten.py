@@ -1,0 +1,122 @@
+"""Verbs leave what is there alone unless told to, and answer for runs that may only be read."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from doubles import SMALL_RUN
+
+from statewise import durable
+from statewise.cli import main
+from statewise.overwriting import strangers
+from statewise.run import FILES, Run
+
+
+def called(capsys, *words):
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    flags = ["--task.held_out_graphs=40", "--trainer.steps=2", "--trainer.warmup_steps=0"]
+    assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--out", str(folder)]) == 0
+    return folder
+
+
+MINE = "years of work"
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["embed", "RUN", "graphs.txt", "--prompts", "--out", "b.npy"], ["b.npy"]),
+        (["embed", "RUN", "graphs.txt", "--prompts", "--out", "b.npy"], ["b.npy.json"]),
+        (["embed", "RUN", "graphs.txt", "--positions", "all", "--out", "b.npy"], ["b.offsets.npy"]),
+        (["generate", "RUN", "--prompt", "x", "--save-state", "state"], ["state"]),
+        (["analyze", "RUN", "effective-rank", "--out", "rank"], ["rank/effective-rank.png"]),
+        (["compare", "RUN", "--out", "report"], ["report/report.html"]),
+        (["compare", "RUN", "--out", "report"], ["report/thesis.tex"]),
+        (["lm-eval", "RUN", "--tasks", "x", "--out", "found.json"], ["found.json"]),
+        (["rides", "check", "rides.txt", "--map", "m", "--write-labels", "labels.csv"], ["labels.csv"]),
+        (["rides", "map", "rides.txt", "--map", "m", "--out", "maps"], ["maps/map-drawing.png"]),
+        (["data", "city", "--out", "city"], ["city/nodes.csv"]),
+        (["strips", "traces", "simple", "--num", "20", "--out", "t.csv"], ["t.csv"]),
+        (["strips", "export", "m.json", "--out", "d.pddl"], ["d.pddl"]),
+        (["strips", "show", "simple", "--out", "shown"], ["shown/attention.png"]),
+        (["strips", "reproduce", "table1", "--out", "results"], ["results/table1.md"]),
+        (["judge", "a", "b", "--url", "u", "--model", "m", "--out", "j.jsonl"], ["j.summary.json"]),
+        (["train", "path-star-small", "--out", "new"], ["new/thesis.tex"]),
+        (["train", "path-star-small", "--seeds", "1-2", "--out", "new"], ["new/thesis.tex"]),
+    ],
+)
+def test_what_is_there_stays_before_any_work(capsys, run, tmp_path, monkeypatch, words, names):
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(MINE)
+    code, _, err = called(capsys, *[run if word == "RUN" else word for word in words])
+    assert code == 2
+    assert "exists" in err
+    assert {str(path) for path in Path().rglob("*") if path.is_file()} == set(names)
+    assert all(Path(name).read_text() == MINE for name in names)
+
+
+def test_learning_never_deletes_what_it_did_not_write(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["strips", "traces", "simple", "--num", "60", "--max-length", "8", "--out", "t.csv"]) == 0
+    Path("mine").mkdir()
+    Path("mine/model.json").write_text(MINE)
+    Path("mine/thesis.tex").write_text(MINE)
+    words = ["strips", "learn", "t.csv", "--atoms", "3", "--restarts", "1", "--steps", "5", "--out"]
+    for more in ([], ["--overwrite"], ["--overwrite", "--lifted"]):
+        given = [word for word in words if more[-1:] != ["--lifted"] or word not in ("--atoms", "3")]
+        code, _, err = called(capsys, *given, "mine", *more)
+        assert (code, "thesis.tex, which is no part of a learned model" in err) == (2, True), err
+    assert sorted(path.name for path in Path("mine").iterdir()) == ["model.json", "thesis.tex"]
+    Path("mine/thesis.tex").unlink()
+    os.symlink("mine", "link")
+    code, _, err = called(capsys, *words, "link", "--overwrite")
+    assert (code, "is a link, which is not replaced" in err) == (2, True)
+    assert Path("mine/model.json").read_text() == MINE
+    assert called(capsys, *words, "mine", "--overwrite")[0] == 0
+
+
+def test_a_run_behind_a_link_is_not_replaced(capsys, run, tmp_path):
+    (tmp_path / "link").symlink_to(run)
+    code, _, err = called(capsys, "train", "path-star-small", "--out", tmp_path / "link", "--overwrite")
+    assert (code, "is a link, which is not replaced" in err) == (2, True)
+    assert Run.open(run).complete()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_run_that_may_only_be_read_is_answered_for(capsys, run, tmp_path, monkeypatch, number):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    opened = open
+
+    def read_only(path, mode="r", *more, **named):
+        if set(mode) & set("wa+x") and run in Path(path).parents:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, mode, *more, **named)
+
+    monkeypatch.setattr(durable, "open", read_only, raising=False)
+    rank = ["analyze", run, "effective-rank", "--sequences", "8", "--positions", "4"]
+    for words, shown in ((["evaluate", run, "--num", "5"], "path_accuracy"), (rank, "rank")):
+        code, out, err = called(capsys, *words)
+        assert code == 0
+        assert shown in out
+        assert f"no report was written: {run / 'reports'}" in err
+    assert called(capsys, *rank, "--out", tmp_path / "rank")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "rank").iterdir()) == ["effective-rank.json", "effective-rank.png"]
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == {
+        path: when for path, when in before.items() if path.is_file()
+    }
+
+
+def test_all_that_verbs_leave_in_a_run_is_known(capsys, run):
+    assert called(capsys, "evaluate", run, "--num", "5")[0] == 0
+    assert called(capsys, "analyze", run, "effective-rank", "--sequences", "8", "--positions", "4")[0] == 0
+    assert strangers(run, FILES) == []

@@ -1,0 +1,50 @@
+"""What no machine can hold is refused at once, with a sentence and before anything is written."""
+
+import time
+
+import pytest
+
+from statewise.cli import main
+
+TRAIN = ["train", "path-star-small", "--out", "{out}/run", "--trainer.device=cpu"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*TRAIN, "--backbone.width=1000000000"], "memory"),
+        ([*TRAIN, "--backbone.width=1000000000000000"], "memory"),
+        ([*TRAIN, "--backbone.width=100000000000000000000"], "backbone.width must be below"),
+        ([*TRAIN, "--backbone.layers=1000000000"], "backbone.layers must be at least 1 and at most 10,000"),
+        ([*TRAIN, "--backbone.layers=0"], "backbone.layers must be at least 1"),
+        ([*TRAIN, "--task.nodes=100000000000"], "task.nodes must be at most 1,000,000"),
+        ([*TRAIN, "--task.held_out_graphs=100000000000"], "task.held_out_graphs must be at least 1 and at most"),
+        ([*TRAIN, "--trainer.batch_size=100000000000"], "trainer.batch_size must be at most"),
+        ([*TRAIN, "--trainer.threads=100000000000"], "trainer.threads must be at most"),
+        ([*TRAIN, "--trainer.learning_rate=.inf"], "trainer.learning_rate must be"),
+        ([*TRAIN, "--trainer.weight_decay=.nan"], "trainer.weight_decay must be at least 0, not nan"),
+        ([*TRAIN, "--seed=100000000000000000000000"], "seed must not be"),
+        ([*TRAIN, "--seeds=1-100000000000"], "at most 10,000 seeds"),
+        ([*TRAIN, "--seeds=1,2", "--jobs=-1"], "--jobs must be at least 1"),
+        (["data", "city", "--rows=100000000000", "--out", "{out}/city"], "at most 1,000,000 crossings"),
+        (["data", "city", "--rows=-5", "--out", "{out}/city"], "--rows must be at least 2"),
+        (["data", "text", "{out}", "--tokenizer=bpe:100000000000", "--out", "{out}/c"], "at most 16,777,216 tokens"),
+        (["strips", "reproduce", "table1", "--sizes=-5", "--out", "{out}/r"], "--sizes must be numbers from 1"),
+        (["strips", "reproduce", "table1", "--sizes=0", "--out", "{out}/r"], "--sizes must be numbers from 1"),
+        (["strips", "traces", "blocksworld:100000000000", "--num=1", "--out", "{out}/t.csv"], "must be at most 100"),
+        (["strips", "traces", "simple", "--num=100000000000", "--out", "{out}/t.csv"], "must be at most 10,000,000"),
+        (["strips", "traces", "simple", "--num=-1", "--out", "{out}/t.csv"], "--num must be at least 1"),
+    ],
+    ids=lambda given: " ".join(given)[:60] if isinstance(given, list) else "",
+)
+def test_it_is_refused_at_once(words, message, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("some text\n")
+    before = sorted(tmp_path.rglob("*"))
+    began = time.process_time()
+    code = main([word.format(out=tmp_path) for word in words])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert message in said
+    assert len(said.strip().splitlines()) == 1
+    assert time.process_time() - began < 10
+    assert sorted(tmp_path.rglob("*")) == before

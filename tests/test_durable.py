@@ -1,0 +1,147 @@
+"""Files are replaced as a whole or not at all; a full disk leaves nothing behind."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from statewise import durable
+from statewise.durable import append, lock, replacing, write_array, write_arrays, write_atomically
+from statewise.json_files import COUNT
+from statewise.ledger import Ledger
+from statewise.tasks.corpus.shards import ShardWriter
+
+
+class Full:
+    """A file of a full disk: it takes `room` bytes."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, content):
+        fits = bytes(content)[: self.room]
+        self.room -= len(fits)
+        if not fits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.file.write(fits)
+        if len(fits) < len(content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(fits)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return self.file.__exit__(*error)
+
+
+def disk_full(monkeypatch, where):
+    """Makes one kind of operation fail as on a full disk; `write` after some bytes."""
+
+    def fails(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if where == "write":
+        monkeypatch.setattr(durable, "open", lambda *words, **more: Full(open(*words, **more), 3), raising=False)  # noqa: SIM115
+    elif where == "open":
+        monkeypatch.setattr(durable, "open", fails, raising=False)
+    else:
+        monkeypatch.setattr(os, where, fails)
+
+
+@pytest.mark.parametrize("where", ["open", "write", "fsync", "replace"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatch, where, there):
+    path = tmp_path / "facts.json"
+    if there:
+        path.write_bytes(b"old")
+    disk_full(monkeypatch, where)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_atomically(path, b"something new")
+    monkeypatch.undo()
+    assert raised.value.filename == str(path)  # and not the temporary file, nor none
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == ({"facts.json": b"old"} if there else {})
+    write_atomically(path, b"something new")
+    assert path.read_bytes() == b"something new"
+    assert os.listdir(tmp_path) == ["facts.json"]
+
+
+def test_any_error_within_leaves_what_was_there(tmp_path):
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"old")
+
+    def broken():
+        with replacing(path) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["picture.png"]
+
+
+@pytest.mark.parametrize("where", ["write", "fsync"])
+def test_a_line_is_added_as_a_whole_or_not_at_all(tmp_path, monkeypatch, where):
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, "test", {}, {"x": COUNT}) as ledger:
+        ledger.add({"x": 1})
+        before = path.read_bytes()
+        disk_full(monkeypatch, where)
+        with pytest.raises(OSError, match="No space left"):
+            ledger.add({"x": 2})
+        monkeypatch.undo()
+        assert path.read_bytes() == before
+        assert ledger.records == [{"x": 1}]
+        ledger.add({"x": 3})
+    with Ledger(path, "test", {}, {"x": COUNT}) as ledger:
+        assert ledger.records == [{"x": 1}, {"x": 3}]
+    assert os.listdir(tmp_path) == ["ledger.jsonl"]
+
+
+def test_partial_writes_are_finished(tmp_path, monkeypatch):
+    class Slow(Full):
+        def write(self, content):
+            return self.file.write(bytes(content)[:2])
+
+    monkeypatch.setattr(durable, "open", lambda *words, **more: Slow(open(*words, **more), 0), raising=False)  # noqa: SIM115
+    append(tmp_path / "a", b"whole line\n")
+    assert (tmp_path / "a").read_bytes() == b"whole line\n"
+
+
+def test_arrays_round_trip(tmp_path):
+    write_array(tmp_path / "a.npy", np.arange(5))
+    write_arrays(tmp_path / "b.npz", one=np.arange(3), two=np.ones(2))
+    assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
+    with np.load(tmp_path / "b.npz") as found:
+        assert {name: found[name].tolist() for name in found.files} == {"one": [0, 1, 2], "two": [1.0, 1.0]}
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npz"]
+
+
+def test_a_lock_is_held_by_one_process_and_leaves_no_file(tmp_path):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom statewise.durable import lock\n"
+        f"with lock(Path({str(tmp_path / 'x.lock')!r}), 'it is taken'): print('got it')"
+    )
+    with lock(tmp_path / "x.lock", "it is taken"):
+        with pytest.raises(BlockingIOError, match="it is taken"), lock(tmp_path / "x.lock", "it is taken"):
+            pass
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "BlockingIOError: it is taken" in done.stderr
+    assert os.listdir(tmp_path) == []
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "got it\n"
+
+
+def test_shards_are_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    writer = ShardWriter(tmp_path, "training", np.dtype("<u2"), 10)
+    writer.add(np.arange(5, dtype="<u2"), last=True)
+    writer.close()
+    assert len(synced) == 3 == len(os.listdir(tmp_path))

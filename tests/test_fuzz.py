@@ -1,0 +1,364 @@
+"""Damaged files and command lines, made by chance from fixed seeds: each is refused in a sentence or does no harm.
+
+A case changes one file of a small world of runs, corpora and models, asks a verb that reads it, and puts the file back.
+"""
+
+import contextlib
+import copy
+import hashlib
+import io
+import json
+import math
+import random
+import re
+import shutil
+
+import pytest
+import torch
+
+from statewise.cli import main, seeds
+from statewise.judging.protocol import NEEDED
+from statewise.ledger import Ledger
+from statewise.reporting.compare import compare
+from statewise.strips.learned import Learned, write_schemas
+from statewise.strips.model import ActionModel
+from statewise.strips.schemas import Schema
+
+SMALL = [
+    *("--backbone.width=8", "--backbone.heads=1", "--backbone.layers=1", "--trainer.steps=2", "--trainer.batch_size=2"),
+    *("--trainer.device=cpu", "--trainer.warmup_steps=0", "--trainer.precision=fp32"),
+]
+VALUES = [None, [], {}, "x", "", -1, 1.5, math.inf, math.nan, 10**30, True, [[]], {"x": 1}, 0, "[/b]", "../x"]
+CONTENTS = [b"", b"\n", b"[]", b"{}", b"null", b"NaN", b"\xff\xfe", b"{", b"[" * 100_000, b'"x"', b"0", b"\x00" * 40]
+"""Of whole files."""
+
+
+def run(*words):
+    """Exit code of a command line and what it said on both streams."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as leave:  # help
+            code = leave.code
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with one of everything that statewise reads."""
+    pytest.importorskip("tokenizers")
+    at = tmp_path_factory.mktemp("world")
+    (at / "data.txt").write_text("".join(f"a b {c} {d}\n" for c in "cdefg" for d in "hijk"))
+    (at / "text.txt").write_text(
+        "\n".join(f"The cat number {n} sat on the mat and looked at the moon." for n in range(60))
+    )
+
+    def did(*words):
+        code, _, said = run(*words)
+        assert code == 0, said
+
+    sequences = ["--task=sequences", f"--task.path={at / 'data.txt'}", *SMALL]
+    did("train", "path-star-small", *sequences, "--out", at / "run")
+    did("analyze", at / "run", "effective-rank")
+    did("train", "path-star-small", *sequences, "--backbone=belief_slots", "--backbone.chunk=2", "--backbone.slots=1",
+        "--out", at / "slots")  # fmt: skip
+    did("generate", at / "slots", "--prompt", "a b", "--save-state", at / "kept.state", "--limit", 1)
+    did("data", "text", at / "text.txt", "--tokenizer", "bpe:280", "--held-out", 0.1, "--documents", "line", "--out",
+        at / "corpus")  # fmt: skip
+    did("train", "path-star-small", "--task=text", f"--task.path={at / 'corpus'}", "--task.context=16", *SMALL, "--out",
+        at / "text")  # fmt: skip
+    questions = [{"context": "The cat", "choices": ["sat", "moon"], "answer": 0}] * 2
+    (at / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    did("data", "city", "--rows", 3, "--columns", 4, "--out", at / "city")
+    did("strips", "traces", "simple", "--num", 8, "--max-length", 5, "--out", at / "traces.csv")
+    did("strips", "learn", at / "traces.csv", "--restarts", 1, "--steps", 2, "--out", at / "learned")
+    schema = Schema(frozenset({("p", (0,))}), frozenset(), frozenset({("p", (0,))}))
+    write_schemas(at / "lifted", {"go": schema}, ActionModel.of(["p x"], {"go x": (["p x"], [], ["p x"])}), {})
+    with Ledger(at / "judged.jsonl", "judging", {"model": "m"}, NEEDED) as ledger:
+        for repeat in (1, 2):
+            ledger.add({"story": 1, "first": "a", "repeat": repeat, "verdict": "equal", "answer": "VERDICT: EQUAL"})
+    group = at / "group"
+    shutil.copytree(at / "run", group / "seed-1")
+    shutil.copy(at / "run" / "config.json", group / "recipe.yaml")
+    recipe = json.loads((group / "recipe.yaml").read_text())
+    recipe.pop("format")
+    (group / "recipe.yaml").write_text(json.dumps(recipe))  # JSON is YAML
+    (group / "seeds.json").write_text('{"seeds": [1]}')
+    return at
+
+
+def library(ask):
+    """Asks the library for what a verb would read, where the verb itself would draw pictures or start processes."""
+
+    def asked(at):
+        try:
+            return 0, ask(at), ""
+        except (ValueError, OSError) as error:
+            return 2, "", f"statewise: {error}\n"
+
+    return asked
+
+
+GENERATE = lambda name: lambda at: run("generate", at / name, "--prompt", "a b")  # noqa: E731
+COMPARED = library(lambda at: compare([at / "run"], metrics="all").as_text())
+LEARNED = library(lambda at: Learned.load(at / "learned").model)
+STEP = "checkpoints/step-00000002"
+
+
+def judged(at):
+    """What a judging goes on from."""
+    with Ledger(at / "judged.jsonl", "judging", {"model": "m"}, NEEDED) as ledger:
+        return ledger.records
+
+
+CASES = 14
+"""Of each file."""
+TARGETS = {
+    "run/config.json": GENERATE("run"),
+    "run/environment.json": GENERATE("run"),
+    "run/task/sequences.json": GENERATE("run"),
+    f"run/{STEP}/manifest.json": GENERATE("run"),
+    "run/checkpoints/best.json": GENERATE("run"),
+    "run/metrics.jsonl": COMPARED,
+    "run/reports/evaluation.json": COMPARED,
+    "run/reports/effective-rank.json": COMPARED,
+    "group/seeds.json": library(lambda at: seeds.members(at / "group")),
+    "group/recipe.yaml": lambda at: run("train", "--resume", at / "group"),
+    "text/task/corpus.json": lambda at: run("score", at / "text", at / "questions.jsonl"),
+    "text/task/tokenizer.json": lambda at: run("score", at / "text", at / "questions.jsonl"),
+    "questions.jsonl": lambda at: run("score", at / "text", at / "questions.jsonl"),
+    "corpus/index.json": lambda at: run("data", "check", at / "corpus"),
+    "corpus/tokenizer.json": lambda at: run("data", "check", at / "corpus"),
+    "learned/model.json": lambda at: run("strips", "verify", at / "learned", "--against", "simple"),
+    "learned/report.json": LEARNED,
+    "judged.jsonl": library(judged),
+    "lifted/schemas.json": lambda at: run("strips", "verify", at / "lifted", "--against", at / "lifted"),
+}
+
+
+HARMLESS = {
+    "judged.jsonl": (r"(?!title|model|first).+", "other judgements, whose number is counted later"),
+    "run/config.json": (r"trainer|seed|.*", "a recipe may be edited; what is left out has its default"),
+    "run/environment.json": (r"device_name|torch|python|steps|device|threads", "notes, or how a resumed run begins"),
+    "run/task/sequences.json": (
+        r"sha256.*|context|symbols\[\d+\]|has_prompts",
+        "the data; names of symbols",
+    ),
+    f"run/{STEP}/manifest.json": (r"^$", ""),
+    "run/checkpoints/best.json": (r"(?!step).+", "a note on why it is the best"),
+    "run/metrics.jsonl": (r".*", "numbers of records are shown as they are"),
+    "run/reports/evaluation.json": (r"(?!headline.metric|metrics$).+", "shown as it is"),
+    "run/reports/effective-rank.json": (r".*", "shown, or an analysis of another checkpoint"),
+    "group/seeds.json": (r"seeds.*", "fewer seeds"),
+    "group/recipe.yaml": (r".*", "a recipe may be edited, and complete seeds do not read it"),
+    "text/task/corpus.json": (r"(?!tokenizer).*", "read where the corpus is asked for"),
+    "questions.jsonl": (r".*", "another question"),
+    "corpus/index.json": (r"sources.*", "where the text lay"),
+    "learned/model.json": (r".*", "another model"),
+    "learned/report.json": (r"(?!best_restart).*", "notes"),
+    "lifted/schemas.json": (r".*", "other schemas"),
+}
+"""The keys of each file that may hold something else, and why."""
+
+
+def places(value, at=()):
+    """Every place within a JSON value."""
+    yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*at, key))
+
+
+def changed(content, rng):
+    """(bytes, key): a file's JSON, or one of its lines, with one place changed; or other bytes altogether."""
+    if rng.random() < 0.25:
+        if rng.random() < 0.4:
+            return content[: rng.randrange(len(content))], None
+        return rng.choice(CONTENTS), None
+    lines = content.decode().splitlines()
+    try:
+        parts = [json.loads(content)]
+    except ValueError:
+        parts = [json.loads(line) for line in lines]
+    number = rng.randrange(len(parts))
+    value = copy.deepcopy(parts[number])
+    place = rng.choice(list(places(value)))
+    put, drop = rng.choice(VALUES), rng.random() < 0.3
+    if not place:
+        value = put
+    else:
+        inner = value
+        for key in place[:-1]:
+            inner = inner[key]
+        if drop:
+            del inner[place[-1]]
+        else:
+            inner[place[-1]] = put
+    parts[number] = value
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+    return ("\n".join(map(json.dumps, parts)) + "\n").encode(), key
+
+
+WHOLE = {
+    "run/metrics.jsonl": "its end may be torn, as a kill leaves it",
+    "judged.jsonl": "the same, and an empty file is a new one",
+}
+"""The files of which more may be gone than one key, and why."""
+NAMELESS = {
+    "run/config.json": r"(task|backbone|objective)(\..*)?",  # another way to read what is asked of it
+    "run/task/sequences.json": r"context|symbols.*",  # a model of another size, or for other sequences
+    "run/checkpoints/best.json": r"step",  # a checkpoint that is not there
+    "learned/model.json": r".*",  # another model, which does not go with the reference
+}
+"""What means something else, and is refused by whoever meets it later."""
+
+
+def judge(target, content, key, outcome, path):
+    """Raises `AssertionError` unless the answer is one that a person can use."""
+    code, _, said = outcome
+    assert code in (0, 1, 2, 3)
+    if code == 2:
+        assert said.startswith("statewise: ")
+        assert len(said.strip().splitlines()) == 1, said
+        nameless = key is not None and re.fullmatch(NAMELESS.get(target, "(?!)"), key)
+        assert nameless or path.name in said or path.parent.name in said, said
+        assert not re.match(r"statewise: (Expecting|Extra data|Invalid)", said), said
+    elif key is None:
+        assert target in WHOLE, content[:200]
+    else:
+        assert re.fullmatch(HARMLESS.get(target, ("(?!)", ""))[0], key), (key, content[:200])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_damaged_files_are_refused_or_harmless(world, target):
+    path, ask = world / target, TARGETS[target]
+    whole, rng = path.read_bytes(), random.Random(target)
+    assert ask(world)[0] in (0, 1, 3), ask(world)
+    for _ in range(CASES):
+        content, key = changed(whole, rng)
+        if content == whole:
+            continue
+        path.write_bytes(content)
+        try:
+            outcome = ask(world)
+        except Exception as error:
+            raise AssertionError(f"{target}, {key}: {content[:300]!r}: {type(error).__name__}: {error}") from error
+        finally:
+            path.write_bytes(whole)
+        judge(target, content, key, outcome, path)
+
+
+BINARY = {
+    f"run/{STEP}/weights.safetensors": GENERATE("run"),
+    "kept.state": lambda at: run("generate", at / "slots", "--state", at / "kept.state", "--prompt", "a", "--limit", 1),
+    "corpus/training-00000.npy": lambda at: run("data", "check", at / "corpus"),
+    "corpus/training-00000.ends.npy": lambda at: run("data", "check", at / "corpus"),
+    "learned/theta.npz": LEARNED,
+    "city/edges.csv": lambda at: run("rides", "map", "--map", at / "city", "--draw", 2, "--out", at / "drawn"),
+    "city/nodes.csv": lambda at: run("rides", "map", "--map", at / "city", "--draw", 2, "--out", at / "drawn"),
+    "traces.csv": lambda at: run("strips", "evaluate", at / "learned", "--traces", at / "traces.csv"),
+}
+
+
+@pytest.mark.parametrize("target", BINARY)
+def test_other_files_cut_or_replaced_are_refused(world, target):
+    path, ask = world / target, BINARY[target]
+    whole, rng = path.read_bytes(), random.Random(target)
+    cuts = [
+        whole[: rng.randrange(1, len(whole) // 2)],
+        whole[: len(whole) // 3] + b"\x00\xff\x00" + whole[len(whole) // 3 :],
+    ]
+    for content in (*cuts, *rng.sample(CONTENTS, 3)):
+        path.write_bytes(content)
+        try:
+            code, _, said = ask(world)
+        except Exception as error:
+            raise AssertionError(f"{target}: {content[:100]!r}: {type(error).__name__}: {error}") from error
+        finally:
+            path.write_bytes(whole)
+        if code != 2:  # a file of lines may end early, at a line's end or within its last word
+            assert target.endswith(".csv"), (target, content[:100])
+            continue
+        assert path.name in said or path.parent.name in said, said
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        [], {}, {"optimizer": {}, "progress": {}}, {"optimizer": [], "progress": {"step": 2}}, None, b"", b"PK\x03\x04",
+        {"optimizer": {"state": {}, "param_groups": []}, "progress": {"step": 2}}, {"progress": {"step": 10**30}},
+    ],
+)  # fmt: skip
+def test_a_training_state_of_anything_else_is_refused(world, tmp_path, state):
+    """The checksum of the checkpoint fits: what stands in the file is at fault."""
+    shutil.copytree(world / "run", tmp_path / "run")
+    folder = tmp_path / "run"
+    records = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(line for line in records if '"end"' not in line))
+    (folder / "reports" / "evaluation.json").unlink()
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = state if isinstance(state, bytes) else buffer.getvalue()
+    (folder / STEP / "training.pt").write_bytes(content)
+    sums = json.loads((folder / STEP / "manifest.json").read_text())
+    sums["training.pt"] = hashlib.sha256(content).hexdigest()
+    (folder / STEP / "manifest.json").write_text(json.dumps(sums))
+    code, _, said = run("train", "--resume", folder)
+    assert code == 2
+    assert "training.pt" in said
+    assert len(said.strip().splitlines()) == 1, said
+
+
+VERBS = """
+list
+evaluate {run}
+generate {run} --prompt=a
+train path-star-small --print_config
+analyze {run} effective-rank
+embed {run} {data} --out={out}/x.npy
+data check {corpus}
+strips show simple
+strips evaluate {learned} --against=simple --walks=2
+strips traces simple --num=2 --out={out}/t.csv
+strips learn {data} --out={out}/l
+score {text} {questions}
+fill {run} --out={out}/f.jsonl
+rides check {data} --map={city}
+compare {missing} --out={out}/c
+"""
+WORDS = """
+- -- -1 0 nan inf x [/b] 1e9 = --= --x --num=-1 --num=x --batch=0 --seed=-1 --limit=0 --checkpoint=x --checkpoint=-1
+--checkpoint=99 --device=x --trainer.steps=x --task=x --task.x=1 --json=1 --data={run} --data={missing} --out= --prompt=
+--goal=a --decoder=x --decoder=beam --beams=0 --temperature=0 --positions=x --sequences=0 --trainer.learning_rate=-1
+--trainer.betas=[1] --trainer.betas=[2,3] --seed=[1] --trainer=5 --objective.horizon=0 --backbone.width=7 --trace=z
+--against=x:y --max-length=0
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_command_lines_end_in_a_sentence(world, tmp_path, seed):
+    rng = random.Random(seed)
+    names = {"run": world / "run", "data": world / "data.txt", "out": tmp_path, "corpus": world / "corpus",
+             "learned": world / "learned", "text": world / "text", "questions": world / "questions.jsonl",
+             "city": world / "city", "missing": tmp_path / "missing"}  # fmt: skip
+    for _ in range(40):
+        words = rng.choice(VERBS.strip().splitlines()).split()
+        for _ in range(rng.randint(1, 2)):
+            place, kind = rng.randrange(len(words)), rng.random()
+            if kind < 0.5:
+                words.append(rng.choice([*WORDS.split(), "", "\x00"]))
+            elif kind < 0.8:
+                words[place] = rng.choice([*WORDS.split(), "", "\x00"])
+            else:
+                del words[place]
+                words = words or ["x"]
+        words = [re.sub(r"\{(\w+)\}", lambda found: str(names[found[1]]), word) for word in words]
+        try:
+            code, _, said = run(*words)
+        except Exception as error:
+            raise AssertionError(f"{words}: {type(error).__name__}: {error}") from error
+        assert code in (0, 1, 2, 3), words
+        assert "Traceback" not in said
+        if code == 2 and words[0] in ("evaluate", "generate", "embed", "score"):
+            assert said.strip(), words

@@ -1,0 +1,101 @@
+"""Nothing is replaced unless it is asked for and ours."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statewise.overwriting import check_derived, check_file, check_files, check_folder, delete, strangers
+
+OURS = ("index.json", "parts/*.npy", "parts/*/sums.bin")
+
+
+def make(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def test_files_are_replaced_only_when_asked_and_only_files(tmp_path):
+    path = tmp_path / "out.npy"
+    check_file(path, False)
+    make(tmp_path, "out.npy")
+    with pytest.raises(FileExistsError, match="exists: choose another --write-labels, or give --overwrite"):
+        check_file(path, False, "--write-labels")
+    check_file(path, True)
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in (("link", "is a link"), ("nowhere", "is a link"), ("", "is a folder"), ("pipe", "no regular")):
+        for overwrite in (False, True):
+            with pytest.raises(FileExistsError, match=message):
+                check_file(tmp_path / name, overwrite)
+    check_files(tmp_path, ["a.png", "b.png"], False)
+    with pytest.raises(FileExistsError, match=r"out\.npy exists"):
+        check_files(tmp_path, ["a.png", "out.npy"], False)
+    with pytest.raises(FileExistsError, match="is a file: --out names a folder"):
+        check_files(path, [], True)
+
+
+def test_what_is_made_from_a_ledger_is_replaced_where_the_ledger_is(tmp_path):
+    check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
+    make(tmp_path, "table.md")
+    with pytest.raises(FileExistsError, match="is not of"):
+        check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
+    make(tmp_path, "cells.jsonl")
+    check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
+
+
+def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
+    folder = tmp_path / "corpus"
+    check_folder(folder, OURS, "corpus", False)
+    folder.mkdir()
+    check_folder(folder, OURS, "corpus", False)
+    make(folder, "index.json", "parts/a.npy", "parts/7/sums.bin", "parts/7/.sums.bin.writing")
+    with pytest.raises(FileExistsError, match="exists: choose another --out, or give --resume x or --overwrite"):
+        check_folder(folder, OURS, "corpus", False, "--resume x or ")
+    check_folder(folder, OURS, "corpus", True)
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(FileExistsError, match="is a link, which is not replaced"):
+        check_folder(tmp_path / "link", OURS, "corpus", True)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    with pytest.raises(FileExistsError, match="leads nowhere"):
+        check_folder(tmp_path / "dangling", OURS, "corpus", True)
+    for name in ("notes.txt", "parts/a.txt", "parts/7/deep/sums.bin", ".index.json"):
+        make(folder, name)
+        with pytest.raises(FileExistsError, match="which is no part of a corpus: it will not be overwritten"):
+            check_folder(folder, OURS, "corpus", True)
+        with pytest.raises(FileExistsError, match="exists: choose another --out: it holds"):
+            check_folder(folder, OURS, "corpus", False)
+        (folder / name).unlink()
+    (folder / "parts" / "b.npy").symlink_to(tmp_path / "thesis.npy")
+    with pytest.raises(FileExistsError, match=r"parts/b\.npy"):
+        check_folder(folder, OURS, "corpus", True)
+    with pytest.raises(FileExistsError, match="is a file: --out names a folder"):
+        check_folder(folder / "index.json", OURS, "corpus", True)
+
+
+NAMES = st.sampled_from(["index.json", "notes.txt", "parts/a.npy", "parts/a.txt", "parts/x/sums.bin", "parts/x/y/z",
+                         ".index.json.writing", "thesis/index.json", "parts/.a.npy.writing"])  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(NAMES))
+def test_only_what_fits_is_deleted(tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("any") / "folder"
+    folder.mkdir()
+    make(folder, *names)
+    (folder.parent / "elsewhere").mkdir()
+    make(folder.parent / "elsewhere", "index.json", "a.npy")
+    (folder / "parts").mkdir(exist_ok=True)
+    (folder / "parts" / "link").symlink_to(folder.parent / "elsewhere")
+    foreign = {name for name in names if name in ("notes.txt", "parts/a.txt", "parts/x/y/z", "thesis/index.json")}
+    assert set(strangers(folder, OURS)) == foreign | {"parts/link"}
+    delete(folder, OURS)
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() or path.is_symlink()}
+    assert {name for name in left if not name.startswith("parts/link")} == foreign
+    assert sorted(os.listdir(folder.parent / "elsewhere")) == ["a.npy", "index.json"]
+    (folder / "parts" / "link").unlink()
+    delete(folder, [*OURS, *foreign])
+    assert not folder.exists()

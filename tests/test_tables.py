@@ -1,0 +1,173 @@
+"""Parts of other packages: by `module:Class`, by entry points, and trained from the command line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import statewise
+from statewise.analysis import ANALYSES
+from statewise.backbones import BACKBONES
+from statewise.building import make_decoder, read_recipe
+from statewise.cli import main
+from statewise.decoding import DECODERS
+from statewise.loading import load_model
+from statewise.objectives import OBJECTIVES
+from statewise.objectives.next_token import NextToken
+from statewise.tasks import TASKS
+
+EXAMPLE = Path(__file__).parent / "example_package"
+TINY = [
+    "--backbone.width=16",
+    "--backbone.heads=2",
+    "--backbone.layers=1",
+    "--trainer.batch_size=8",
+    "--trainer.steps=3",
+]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the example package, installed as pip installs it."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = shutil.copytree(EXAMPLE, tmp_path_factory.mktemp("source") / "example")  # a build leaves files behind
+    options = [
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-compile",
+    ]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def called(installed, tmp_path):
+    """The command line in a process of its own that finds the example package."""
+
+    def call(*words, code=0):
+        path = os.pathsep.join([str(installed), str(Path(statewise.__file__).parent.parent)])
+        done = subprocess.run([sys.executable, "-m", "statewise", *map(str, words)], capture_output=True, text=True,
+                              cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    return call
+
+
+def announce(folder, monkeypatch, *lines, name="other", group="statewise.objectives"):
+    """Makes `folder` one that holds an installed package with these entry points."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
+    if str(folder) not in sys.path:
+        monkeypatch.syspath_prepend(str(folder))
+
+
+def test_a_package_of_its_own_is_trained_from_the_command_line(called, tmp_path):
+    listed = called("list")
+    assert "example_parts.counting:Counting, from statewise-example 0.3" in " ".join(listed.split())
+    assert "example_parts.short_embeddings:ShortEmbeddings, from statewise-example 0.3" in " ".join(listed.split())
+    (tmp_path / "mine.yaml").write_text("{task: {name: counting, numbers: 40}, backbone: gpt, objective: next_token}")
+    flags = ["--config", "mine.yaml", "--objective", "short_embeddings", "--objective.penalty", "0.5", *TINY]
+    called("train", *flags, "--out", "run")
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert "length" in records[0]
+    assert called("evaluate", "run", "--beginning-with", "even").count("run, step 3, 20 examples") == 1
+    assert "did you mean --beginning-with?" in called("evaluate", "run", "--begining-with", "even", code=2)
+    assert "unknown task 'counting'" in called_without(tmp_path, "evaluate", "run")
+
+
+def called_without(folder, *words):
+    """The error of a command line in a process that does not find the example package."""
+    source = str(Path(statewise.__file__).parent.parent)
+    done = subprocess.run([sys.executable, "-m", "statewise", *words], capture_output=True, text=True, cwd=folder,
+                          env={**os.environ, "PYTHONPATH": source})  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    return done.stderr
+
+
+def test_a_class_goes_where_a_name_does_and_is_kept_with_the_run(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from statewise.analysis.effective_rank import EffectiveRank\n"
+        "from statewise.backbones.gpt import GPT\n"
+        "from statewise.decoding.sample import Greedy\n"
+        "from statewise.objectives.next_token import NextToken\n"
+        "from statewise.tasks.path_star import PathStar\n"
+        "class Task(PathStar): pass\nclass Backbone(GPT): pass\nclass Objective(NextToken): pass\n"
+        "class Decoder(Greedy): pass\nclass Analysis(EffectiveRank): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("{task: 'mine:Task', backbone: {name: 'mine:Backbone'}, objective: next_token}")
+    flags = ["--objective=mine:Objective", "--task.held_out_graphs=20", *TINY]
+    assert main(["train", "--config", "mine.yaml", *flags, "--out", "run"]) == 0
+    parts = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [parts[kind]["name"] for kind in ("task", "backbone", "objective")] == [
+        "mine:Task", "mine:Backbone", "mine:Objective",
+    ]  # fmt: skip
+    model = load_model("run")
+    assert [type(part).__name__ for part in (model.task, model.objective)] == ["Task", "Objective"]
+    prompt = model.task.decode(model.task.held_out(1).prompt(0))
+    assert main(["generate", "run", "--prompt", prompt, "--decoder", "mine:Decoder"]) == 0
+    assert main(["analyze", "run", "mine:Analysis", "--sequences", "8"]) == 0
+    assert (tmp_path / "run" / "reports" / "mine.Analysis.json").is_file()
+    capsys.readouterr()
+    assert main(["analyze", "mine:Analysis", "--help"]) == 0
+    assert "options of mine:Analysis" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "said"),
+    [
+        (OBJECTIVES, "no.such:Thing", "objective no.such:Thing: there is no module no: is it installed"),
+        (OBJECTIVES, "statewise.objectives.next_token:None_", "has no attribute 'None_'"),
+        (OBJECTIVES, "statewise.objectives.next_token:", "a class is named module:Class"),
+        (OBJECTIVES, "../next_token:NextToken", "a class is named module:Class"),
+        (OBJECTIVES, "os:system", "it must be a subclass of statewise.objectives.base.Objective"),
+        (TASKS, "statewise.objectives.next_token:NextToken", "it must be a subclass of statewise.tasks.base.Task"),
+        (BACKBONES, "statewise.backbones.base:Backbone", "has no dataclass Config"),
+        (DECODERS, "statewise.decoding.sample:greedily", "has no attribute 'greedily'"),
+        (ANALYSES, "gradient_ratio", "unknown analysis 'gradient_ratio': did you mean gradient-ratio"),
+    ],
+)  # fmt: skip
+def test_what_is_no_part_is_said_in_a_sentence(table, name, said):
+    with pytest.raises(ValueError, match=said.replace("(", r"\(").replace("?", r"\?")):
+        table[name]
+
+
+def test_announced_parts_are_imported_only_when_they_are_asked_for(tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken_parts.py").write_text("raise RuntimeError('made for another torch')\n")
+    (tmp_path / "half_parts.py").write_text("import no_such_dependency\n")
+    announce(tmp_path, monkeypatch, "broken = broken_parts:Broken", "half = half_parts:Half",
+             "fine = statewise.objectives.next_token:NextToken", "next_token = broken_parts:Hidden")  # fmt: skip
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert "broken_parts:Broken, from other 1.0" in listed
+    assert "Hidden" not in listed
+    assert OBJECTIVES["fine"] is OBJECTIVES["next_token"] is NextToken
+    with pytest.raises(ValueError, match=r"objective broken \(other 1.0\) cannot be imported: RuntimeError: made for"):
+        OBJECTIVES["broken"]
+    with pytest.raises(ValueError, match=r"objective half \(other 1.0\): there is no module no_such_dependency$"):
+        OBJECTIVES["half"]
+    with pytest.raises(ValueError, match=r"unknown objective 'brokn': did you mean broken"):
+        read_recipe("{task: path_star, backbone: gpt, objective: brokn}")
+    assert main(["train", "path-star-small", "--objective", "broken", "--out", str(tmp_path / "run")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    announce(tmp_path, monkeypatch, "fine = example:Other", name="another")
+    with pytest.raises(ValueError, match=r"fine is announced by \w+ 1.0 and by \w+ 1.0: choose one by its class"):
+        OBJECTIVES["fine"]
+
+
+def test_a_decoder_of_others_is_made_with_its_fields():
+    decoder = make_decoder("statewise.decoding.sample:Sample", temperature="0.5")
+    assert decoder.config.temperature == 0.5
