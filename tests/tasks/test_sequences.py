@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statewise.tasks.csv_rows import read_csv
 from statewise.tasks.sequence_files import SequenceFile, parse_file
 from statewise.tasks.sequences import Sequences, SequencesConfig
 
@@ -448,3 +449,16 @@ def test_accuracy_on_ends_is_told_apart(tmp_path):
     assert task.score_positions(examples, chosen) == {"symbol_accuracy": 0.0, "end_accuracy": 1.0}
     found = task.baselines(examples)["always <end>"]
     assert found == {"token_accuracy": 1 / 3, "symbol_accuracy": 0.0, "end_accuracy": 1.0}
+
+
+def test_readers_of_csv_left_half_way_leave_the_process_limit_of_a_cell_as_it_was(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("a,b\n" + ("x" * 200_000 + ",y\n") * 3)
+    before = csv.field_size_limit()
+    first, second = (read_csv(path, ",")[1] for _ in range(2))
+    next(first)
+    next(second)
+    assert csv.field_size_limit() == before
+    del first
+    assert [len(row["a"]) for _, row in second] == [200_000, 200_000]
+    assert csv.field_size_limit() == before

@@ -39,17 +39,17 @@ def _cells(
 
 def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line for _, line in raw_lines(path)), delimiter=delimiter, strict=True)
-    before = csv.field_size_limit(2**31 - 1)  # a cell may hold a whole sequence
-    try:
-        while True:
-            number = reader.line_num + 1
-            try:
-                cells = [cell.strip() for cell in next(reader)]
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise ValueError(f"{path}:{number}: not CSV: {error}: is a quotation mark not closed?") from None
-            if any(cells):
-                yield number, cells
-    finally:
-        csv.field_size_limit(before)
+    while True:
+        number = reader.line_num + 1
+        # The limit is the process's: set for this one read, so that readers left half-way change nothing for others.
+        before = csv.field_size_limit(2**31 - 1)  # a cell may hold a whole sequence
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(f"{path}:{number}: not CSV: {error}: is a quotation mark not closed?") from None
+        finally:
+            csv.field_size_limit(before)
+        if any(cells):
+            yield number, cells
