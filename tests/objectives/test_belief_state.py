@@ -6,7 +6,7 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objecti
 from torch.nn import functional as F
 
 from statewise.backbones.base import plain_batch
-from statewise.objectives import pair_loss as pair_loss_module
+from statewise.objectives import mixture_pairs, pair_loss, pair_workers
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -72,6 +72,12 @@ def whole_head(head, x):
     if hasattr(head, "norm"):
         gate, value = head.first(x).chunk(2, dim=-1)
         return head.third(head.norm(x + head.second(F.silu(gate) * value)).view(head.outputs, -1))
+    if hasattr(head, "experts"):
+        x = x.split(head.prefix_logits.in_features)
+        logits = sum(linear(part) for linear, part in zip((head.prefix_logits, head.suffix_logits), x))
+        gates = sum(linear(part) for linear, part in zip((head.prefix_gates, head.suffix_gates), x))
+        chances = logits.view(head.outputs, head.experts, -1).softmax(-1)
+        return (gates.view(head.outputs, head.experts).softmax(-1)[..., None] * chances).sum(1).log()
     x = torch.relu(head.first(x))
     return head.third(torch.relu(head.second(x))).view(head.outputs, -1)
 
@@ -85,6 +91,10 @@ SETTINGS = [
     {"previous_weight": 0.0, "head": "gated"},
     {"backward": False},
     {"backward": False, "head": "gated"},
+    {"head": "mixture", "experts": 3},
+    {"head": "mixture", "previous_weight": 0.0},
+    {"head": "mixture", "backward": False},
+    {"head": "mixture", "experts": 2, "min_gap": 1, "pairs": "any_prefix"},
     {"min_gap": 1},
     {"min_gap": 1, "pairs": "all"},
     {"min_gap": 1, "pairs": "any_prefix", "head": "gated"},
@@ -95,7 +105,8 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("kind", "block"), [("apart", 3), ("packed", 7), ("free", 1000)])
 def test_loss_and_gradients_are_those_of_every_pair_by_itself(monkeypatch, settings, kind, block):
-    monkeypatch.setitem(pair_loss_module.BLOCK, "cpu", block)
+    monkeypatch.setitem(pair_workers.BLOCK, "cpu", block)
+    monkeypatch.setitem(mixture_pairs.LOGITS, "cpu", 40 * block)
     objective = tiny_objective("belief_state", backbone={"layers": 1}, **{"head_width": 16, **settings})
     spread_weights(objective)
     # Prompts of two tokens or more: a prompt of one cannot be told from none, and is treated as none.
@@ -126,9 +137,10 @@ def test_without_gradients_the_loss_is_the_same():
     assert not quiet.requires_grad
 
 
-def test_bf16_gives_nearly_the_same_loss_and_gradients():
+@pytest.mark.parametrize("head", ["mlp", "gated", "mixture"])
+def test_bf16_gives_nearly_the_same_loss_and_gradients(head):
     torch.set_default_dtype(torch.float32)
-    objective = tiny_objective("belief_state")
+    objective = tiny_objective("belief_state", head=head)
     batch = random_batch(prompts=False)
     parameters = list(objective.parameters())
     exact = objective(batch).value()
@@ -157,23 +169,49 @@ def test_bf16_keeps_the_gradient_of_pairs_that_are_nearly_sure():
         assert torch.dist(got, expected) < 0.03 * expected.norm()
 
 
-def test_half_the_prefixes_give_the_same_loss_on_average():
-    whole, part = (tiny_objective("belief_state", share=share) for share in (1.0, 0.4))
+@pytest.mark.parametrize("head", ["mlp", "mixture"])
+def test_some_of_the_prefixes_give_the_same_loss_on_average(head):
+    fields = {"head": head, "gap_exponent": 0.5, "max_gap": 5}
+    whole, part = (tiny_objective("belief_state", share=share, **fields) for share in (1.0, 0.4))
     for objective in (whole, part):
         spread_weights(objective)
     batch = random_batch(n=2, longest=6, prompts=False)
-    expected = whole(batch).parts
-    drawn = [part(batch).parts for _ in range(600)]
-    for name in expected:
-        values = torch.stack([found[name].mean().detach() for found in drawn])
-        error = values.std() / len(values) ** 0.5
+    expected, weight = whole(batch), next(whole.head.parameters())
+    (expected_gradient,) = torch.autograd.grad(expected.value(), weight)
+    drawn, gradient = [], torch.zeros_like(weight)
+    for _ in range(250):
+        loss = part(batch)
+        drawn.append({name: found.mean().detach() for name, found in loss.parts.items()})
+        gradient += torch.autograd.grad(loss.value(), next(part.head.parameters()))[0]
+    for name, found in expected.parts.items():
+        values = torch.stack([one[name] for one in drawn])
         assert values.std() > 0.01
-        assert abs(values.mean() - expected[name].mean()) < 4 * error
-    gradient = torch.stack([
-        torch.autograd.grad(part(batch).value(), part.head.second.weight)[0] for _ in range(600)
-    ]).mean(0)  # fmt: skip
-    expected_gradient = torch.autograd.grad(whole(batch).value(), whole.head.second.weight)[0]
+        assert abs(values.mean() - found.mean()) < 4 * values.std() / len(values) ** 0.5
     assert F.cosine_similarity(gradient.flatten(), expected_gradient.flatten(), dim=0) > 0.98
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 300.0])
+def test_experts_that_are_sharp_lose_nothing(monkeypatch, scale):
+    torch.set_default_dtype(torch.float32)
+    objective = tiny_objective("belief_state", head="mixture", experts=3)
+    with torch.no_grad():
+        for linear in (objective.head.prefix_logits, objective.head.suffix_logits):
+            linear.weight *= scale
+    batch = random_batch(prompts=False)
+    parameters = dict(objective.named_parameters())
+    found, singles = [], []
+    one_by_one = mixture_pairs.MixtureWorker._one_by_one
+    monkeypatch.setattr(mixture_pairs.MixtureWorker, "_one_by_one",
+                        lambda *given: singles.append(len(given[3])) or one_by_one(*given))  # fmt: skip
+    monkeypatch.setattr(mixture_pairs, "AT_ONCE", 100)
+    for workers in (pair_loss.WORKERS, {}):
+        monkeypatch.setattr(pair_loss, "WORKERS", workers)
+        loss = objective(batch).value()
+        found.append((loss.detach(), torch.autograd.grad(loss, parameters.values())))
+    assert bool(singles) == (scale == 300.0)
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-5, atol=0)
+    for name, got, expected in zip(parameters, found[0][1], found[1][1]):
+        assert torch.dist(got, expected) <= 1e-4 * expected.norm() + 1e-7, name
 
 
 def test_other_factors_than_promised_are_noticed():
@@ -270,7 +308,14 @@ def test_both_encoders_share_one_embedding():
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"next_weight": 0.0}, "next_weight"), ({"share": 0.0}, "share"), ({"head_width": 0}, "head_width")],
+    [
+        ({"next_weight": 0.0}, "next_weight"),
+        ({"share": 0.0}, "share"),
+        ({"head_width": 0}, "head_width"),
+        ({"experts": 0}, "experts"),
+        ({"max_gap": 1}, "max_gap"),
+        ({"gap_exponent": -1.0}, "gap_exponent"),
+    ],
 )
 def test_senseless_fields_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from statewise.backbones.base import Backbone, BackboneFactory, plain_batch
 from statewise.bounds import bounded
 from statewise.decoding.predictor import FutureReader, GoalScorer, SuffixEncoder
 from statewise.objectives.base import Objective
-from statewise.objectives.pair_loss import Pairs, pair_loss
+from statewise.objectives.pair_loss import pair_loss
+from statewise.objectives.pairs import Pairs, Sampling, closes, expected_weights, layout
 from statewise.objectives.predictors import CausalCursor, CausalPredictor
 from statewise.objectives.targets import to_float32
-from statewise.objectives.text_head import GatedHead, MLPHead, TextHead
+from statewise.objectives.text_head import GatedHead, MixtureHead, MLPHead, TextHead
 from statewise.types import Batch, Hidden, Loss, Part
 
 
@@ -45,17 +46,32 @@ class BeliefStateConfig:
     """Least j - i of a prefix x_1 .. x_i and a suffix x_j .. x_T. 1 adds the pairs with nothing between them, for
     which both outputs are to say so by a symbol of their own."""
     share: float = 1.0
-    """Share of the prefixes, drawn anew at each step, whose pairs are taken; losses keep their expected value."""
-    head: Literal["mlp", "gated"] = "mlp"
-    """The text head: a three-layer MLP (the paper), or a gated residual one (its authors' code)."""
+    """Share of the prefixes, drawn at each step, whose pairs are taken. Pairs with an empty prefix or suffix are always
+    taken; the others weigh 1 / share, so that losses keep their expected value."""
+    max_gap: int | None = None
+    """Most j - i of pairs with both sides non-empty; null: any."""
+    gap_exponent: float = 0.0
+    """Such a pair weighs (j - i - 1) to the power of minus this: above 0, short gaps count more."""
+    head: Literal["mlp", "gated", "mixture"] = "mlp"
+    """The text head: a three-layer MLP (the paper), a gated residual one (its authors' code), or a mixture of products
+    of experts, which takes a small part of the time (not the paper's)."""
     head_width: int = 512
-    """Width inside the text head."""
+    """Width inside the heads `mlp` and `gated`."""
+    experts: int = 8
+    """Experts of each output of the head `mixture`."""
 
     def __post_init__(self) -> None:
         bounded(self, "next_weight", above=0)
         bounded(self, "previous_weight", at_least=0)
         bounded(self, "share", above=0, at_most=1)
-        bounded(self, "head_width", at_least=1)
+        bounded(self, "head_width", "experts", at_least=1)
+        bounded(self, "max_gap", at_least=2)
+        bounded(self, "gap_exponent", at_least=0)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Which pairs are taken, and what they weigh."""
+        return Sampling(self.share, None if self.max_gap is None else self.max_gap - 1, self.gap_exponent)
 
 
 class BeliefState(Objective):
@@ -73,53 +89,32 @@ class BeliefState(Objective):
         self.suffix_encoder: Backbone | None = None
         if config.backward:
             self.suffix_encoder = make_backbone(extra_tokens=2, tied=True, embedding_of=self.prefix_encoder)
-        kind = MLPHead if config.head == "mlp" else GatedHead
-        self.head: TextHead = kind(
-            self.prefix_encoder.state_width,
-            config.head_width,
-            self.vocabulary + (config.min_gap == 1),
-            outputs=2 if config.previous_weight else 1,
-            reads_suffix=config.backward,
-        )
+        self.head = make_head(config, self.prefix_encoder.state_width, self.vocabulary + (config.min_gap == 1))
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `previous_token`, in nats per pair."""
-        group = batch.document_ids
-        ends_with = self.prefix_states(batch)
-        begins_with = ends_with if self.suffix_encoder is None else self.suffix_states(batch)  # a stand-in, never read
-        prefix, suffix = self.before(ends_with, group), self.behind(begins_with, group)
-        weights = {"next_token": self.config.next_weight, "previous_token": self.config.previous_weight}
+        config = self.config
+        prefix = torch.cat((self.empty_prefix()[0], self.prefix_states(batch).flatten(0, 1)))
+        suffix = prefix  # without a backward encoder a stand-in that no head reads
+        if self.suffix_encoder is not None:
+            suffix = torch.cat((self.empty_suffix()[0], self.suffix_states(batch).flatten(0, 1)))
+        found = layout(self.pairs(batch), config.sampling, self.vocabulary if config.min_gap == 1 else None)
+        weights = {"next_token": config.next_weight, "previous_token": config.previous_weight}
         parts = {name: weight for name, weight in weights.items() if weight}
-        pairs = self.pairs(batch, group)
-        columns = pairs.prefix_columns
-        drawn = max(1, round(self.config.share * len(columns)))
-        if drawn < len(columns):
-            chosen = torch.randperm(len(columns), device="cpu")[:drawn].sort().values.tolist()
-            pairs = pairs._replace(prefix_columns=[columns[place] for place in chosen])
-        scale = len(columns) / drawn
-        factors = torch.stack([scale * weight / counts[name].clamp(min=1) for name, weight in parts.items()])
-        totals = scale * pair_loss(self.head, prefix, suffix, pairs, factors.to(to_float32(prefix).dtype))
-        if self.config.min_gap == 1:
-            totals = totals + self.closed_loss(batch, group, ends_with, begins_with)
+        factors = torch.stack([weight / counts[name].clamp(min=1) for name, weight in parts.items()])
+        totals = pair_loss(
+            self.head, prefix[found.prefix_rows], suffix[found.suffix_rows], found,
+            factors.to(to_float32(prefix).dtype),
+        )  # fmt: skip
         return Loss({name: Part(totals[place], counts[name], parts[name]) for place, name in enumerate(parts)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Counted pairs of each head."""
-        pairs = self.pairs(batch, batch.document_ids)
-        group = pairs.group
-        if batch.documents is None:
-            later = pairs.group.flip(1).cumsum(1).flip(1)
-            earlier = pairs.prefixes.cumsum(1)
-            following, previous = pairs.next_targets * later, pairs.previous_targets * earlier
-        else:
-            same = (group[:, :, None] == group[:, None]) & (group > 0)[:, None]
-            same = same.triu()
-            following = (same & pairs.next_targets[:, :, None]).sum((1, 2))
-            previous = (same & pairs.prefixes[:, :, None] & pairs.previous_targets[:, None]).sum((1, 2))
-        found = {"next_token": following.sum(), "previous_token": previous.sum()}
+        """Counted pairs of each head; of weighted ones their expected total weight."""
+        pairs = self.pairs(batch)
+        found = dict(zip(("next_token", "previous_token"), expected_weights(pairs, self.config.sampling)))
         if self.config.min_gap == 1:
-            closed = torch.stack([mask.sum((0, 1)) for mask in self.closed(batch, group)]).sum(0)
-            found = {name: count + closed[place] for place, (name, count) in enumerate(found.items())}
+            for name, masks in zip(found, (pairs.next_targets, pairs.previous_targets & pairs.prefixes)):
+                found[name] = found[name] + masks.sum() + (masks & closes(pairs.group)).sum()
         return found if self.config.previous_weight else {"next_token": found["next_token"]}
 
     def predictor(self) -> BeliefPredictor:
@@ -155,57 +150,26 @@ class BeliefState(Objective):
         device = next(self.parameters()).device
         return encoder.encode(plain_batch(torch.full((1, 1), token, device=device))).state
 
-    def before(self, states: Tensor, group: Tensor) -> Tensor:
-        """(B, T, D) prefix states -> those of the prefix that ends just before each column."""
-        states = torch.cat((self.empty_prefix().expand(len(states), 1, -1).to(states.dtype), states[:, :-1]), dim=1)
-        opens = torch.ones_like(group, dtype=torch.bool)
-        opens[:, 1:] = group[:, 1:] != group[:, :-1]
-        return torch.where(opens[:, :, None], states[:, :1], states)
-
-    def behind(self, states: Tensor, group: Tensor) -> Tensor:
-        """(B, T, D) suffix states -> those of the suffix that begins just behind each column."""
-        states = torch.cat((states[:, 1:], self.empty_suffix().expand(len(states), 1, -1).to(states.dtype)), dim=1)
-        return torch.where(closes(group)[:, :, None], states[:, -1:], states)
-
-    # Which pairs count
-
-    def pairs(self, batch: Batch, group: Tensor) -> Pairs:
+    def pairs(self, batch: Batch) -> Pairs:
         """The pairs of a batch, under the convention for prompts."""
-        answer = answers(batch, group)
-        real = group > 0
+        group = batch.document_ids
+        answer, real = answers(batch, group), group > 0
         kind = self.config.pairs
-        first = 0 if batch.span[0] == 1 else batch.span[0]  # without a prompt, the first token is a target as well
-        width = batch.tokens.shape[1]
         return Pairs(
             tokens=batch.tokens,
             group=group,
             next_targets=answer,
             previous_targets=real if kind == "all" else answer,
             prefixes=answer if kind == "answer" else real,
-            prefix_columns=range(first if kind == "answer" else 0, width),
-            suffix_span=(0 if kind == "all" else first, width),
         )
 
-    def closed(self, batch: Batch, group: Tensor) -> tuple[Tensor, Tensor]:
-        """Two (B, T, 2) bool, for the pairs with nothing between them: whether the one whose suffix begins at each
-        column counts for each head, and the one whose prefix ends a document there, with the empty suffix."""
-        pairs = self.pairs(batch, group)
-        both = torch.stack((pairs.next_targets, pairs.previous_targets & pairs.prefixes), dim=-1)
-        return both, both & closes(group)[:, :, None]
 
-    def closed_loss(self, batch: Batch, group: Tensor, ends_with: Tensor, begins_with: Tensor) -> Tensor:
-        """(K,): summed cross-entropy of the pairs with nothing between them; their target is the last symbol."""
-        head, (meeting, ending) = self.head, self.closed(batch, group)
-        rows = ending.any(-1)
-        total = to_float32(ends_with).new_zeros(head.outputs)
-        for prefix, suffix, counted in (
-            (self.before(ends_with, group), begins_with, meeting),
-            (ends_with[rows], self.behind(begins_with, group)[rows], ending[rows]),
-        ):
-            logits = head.logits(head.project_prefix(prefix), head.project_suffix(suffix))
-            log_probs = to_float32(logits).log_softmax(-1)[..., self.vocabulary]
-            total = total - (log_probs * counted[..., : head.outputs]).flatten(0, -2).sum(0)
-        return total
+def make_head(config: BeliefStateConfig, width: int, vocabulary: int) -> TextHead:
+    """The text head on states of this width."""
+    both: dict[str, Any] = {"outputs": 2 if config.previous_weight else 1, "reads_suffix": config.backward}
+    if config.head == "mixture":
+        return MixtureHead(width, config.experts, vocabulary, **both)
+    return (MLPHead if config.head == "mlp" else GatedHead)(width, config.head_width, vocabulary, **both)
 
 
 class BeliefPredictor(CausalPredictor):
@@ -326,10 +290,3 @@ def answers(batch: Batch, group: Tensor) -> Tensor:
     follows = torch.zeros_like(batch.scored)
     follows[:, :-1] = batch.scored[:, 1:] & (group[:, 1:] == group[:, :-1])
     return batch.scored | (opens & follows)
-
-
-def closes(group: Tensor) -> Tensor:
-    """(B, T) bool: nothing of the same document follows."""
-    last = torch.ones_like(group, dtype=torch.bool)
-    last[:, :-1] = group[:, 1:] != group[:, :-1]
-    return last

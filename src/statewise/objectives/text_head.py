@@ -1,7 +1,7 @@
 """The text heads of the Belief State Transformer: a prefix and a suffix state to the tokens next to the gap.
 
-Both kinds begin with a linear map of [f; b]. It is a sum of a map of f and a map of b, so it is done once for
-each prefix and once for each suffix (`project`), and a pair of them costs an addition.
+All kinds begin with a linear map of [f; b]. It is a sum of a map of f and a map of b, so it is done once for
+each prefix and once for each suffix (`project_prefix`, `project_suffix`), and a pair of them costs an addition.
 """
 
 from __future__ import annotations
@@ -118,3 +118,43 @@ class GatedHead(TextHead):
     def pair_parameters(self) -> list[Tensor]:
         """See `TextHead`."""
         return [*self.second.parameters(), *self.norm.parameters(), *self.third.parameters()]
+
+
+class MixtureHead(TextHead):
+    """A mixture of R products of experts: p(v | f, b) = sum_r g_r softmax(A_r f + C_r b)_v, with gates g = softmax of
+    a linear map of [f; b]. Not the paper's. Over all pairs of T prefixes and suffixes it takes T^2 V R operations,
+    where an MLP of hidden width E takes T^2 V E: see `mixture_pairs`."""
+
+    def __init__(
+        self, width: int, experts: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True
+    ) -> None:
+        super().__init__(vocabulary, outputs, reads_suffix)
+        self.experts = experts
+        self.prefix_logits = nn.Linear(width, outputs * experts * vocabulary)
+        self.prefix_gates = nn.Linear(width, outputs * experts)
+        self.suffix_logits = nn.Linear(width, outputs * experts * vocabulary, bias=False) if reads_suffix else None
+        self.suffix_gates = nn.Linear(width, outputs * experts, bias=False) if reads_suffix else None
+
+    def project_prefix(self, prefix: Tensor) -> Tensor:
+        """See `TextHead`: the experts' logits, and behind them those of the gates."""
+        return torch.cat((self.prefix_logits(prefix), self.prefix_gates(prefix)), dim=-1)
+
+    def project_suffix(self, suffix: Tensor) -> Tensor:
+        """See `TextHead`."""
+        if self.suffix_logits is None or self.suffix_gates is None:
+            return suffix.new_zeros(*suffix.shape[:-1], self.outputs * self.experts * (self.vocabulary + 1))
+        return torch.cat((self.suffix_logits(suffix), self.suffix_gates(suffix)), dim=-1)
+
+    def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:
+        """See `TextHead`; they are log-probabilities."""
+        kept = self.outputs if outputs is None else outputs
+        both = prefix + suffix
+        split = self.outputs * self.experts * self.vocabulary
+        shape = (*both.shape[:-1], self.outputs, self.experts)
+        experts = both[..., :split].view(*shape, self.vocabulary)[..., :kept, :, :]
+        gates = both[..., split:].view(shape)[..., :kept, :]
+        return (experts.log_softmax(-1) + gates.log_softmax(-1)[..., None]).logsumexp(-2)
+
+    def pair_parameters(self) -> list[Tensor]:
+        """See `TextHead`: pairs use none, if states have been projected."""
+        return []

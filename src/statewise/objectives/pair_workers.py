@@ -1,0 +1,171 @@
+"""Losses and gradients of blocks of prefix-suffix pairs, by kind of text head."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from statewise.objectives.pairs import Block, Group
+from statewise.objectives.text_head import TextHead
+
+BLOCK = {"cpu": 4096, "cuda": 32768}
+"""Pairs that are computed at a time: on a CPU their logits should stay in its cache."""
+MOST_LOGITS = 2**27
+"""Of a block, whatever the vocabulary."""
+
+
+class Worker(ABC):
+    """Sums the losses of blocks and, if `wanted`, the gradients of their weighted sum."""
+
+    def __init__(self, head: TextHead, weights: Tensor, wanted: bool, exact: torch.dtype) -> None:
+        self.head, self.weights, self.wanted, self.exact = head, weights, wanted, exact
+        self.totals = torch.zeros(head.outputs, dtype=exact, device=weights.device)
+        self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters(head)] if wanted else []
+        self.state_gradients: list[Tensor] = []
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        """Where the gradient of one of the `parameters` is summed."""
+        found = (own for own, other in zip(self.gradients, self.parameters(self.head)) if other is parameter)
+        return next(found)
+
+    @staticmethod
+    def states(head: TextHead, prefix: Tensor, suffix: Tensor) -> tuple[Tensor, Tensor]:
+        """What pairs read of the states (U, D) and (W, D)."""
+        return head.project_prefix(prefix), head.project_suffix(suffix)
+
+    @staticmethod
+    def parameters(head: TextHead) -> list[Tensor]:
+        """The parameters that pairs use."""
+        return head.pair_parameters()
+
+    def group(self, group: Group, prefix: Tensor, suffix: Tensor) -> None:
+        """Adds the pairs of a group; `prefix` (n, r, E), `suffix` (n, S, E)."""
+        if self.wanted:
+            self.state_gradients = [torch.zeros_like(part, dtype=self.exact) for part in (prefix, suffix)]
+        for block in self.blocks(group, prefix):
+            self.work(group, block, prefix[block.documents, block.places], suffix[block.documents, block.suffixes])
+
+    def blocks(self, group: Group, prefix: Tensor) -> Iterator[Block]:
+        """The blocks of a group."""
+        size = BLOCK["cpu" if prefix.device.type == "cpu" else "cuda"]
+        return group.blocks(max(1, min(size, MOST_LOGITS // (self.head.outputs * self.head.vocabulary))))
+
+    @abstractmethod
+    def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
+        """Adds one block; `prefix` (b, r, E), `suffix` (b, S, E)."""
+
+    def targets(self, group: Group, block: Block) -> tuple[Tensor, Tensor]:
+        """(b, r, S, K, 1) int64 targets and (b, r, S, K, 1): how much they count."""
+        counted = group.weights(block, self.head.outputs)[..., None]
+        following = group.next_tokens[block.documents, block.places, None]
+        previous = group.previous_tokens[block.documents, None, block.suffixes]
+        shape = counted.shape[:3]
+        both = torch.stack((following.expand(shape), previous.expand(shape))[: self.head.outputs], dim=-1)
+        return both[..., None], counted
+
+    def add_states(self, block: Block, prefix: Tensor, suffix: Tensor) -> None:
+        """Adds gradients of the block's inputs, (b, r, E) and (b, S, E)."""
+        self.state_gradients[0][block.documents, block.places] += prefix
+        self.state_gradients[1][block.documents, block.suffixes] += suffix
+
+
+class AutogradWorker(Worker):
+    """Any head: the block's gradient is left to autograd."""
+
+    def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
+        """See `Worker`."""
+        targets, counted = self.targets(group, block)
+        with torch.set_grad_enabled(self.wanted):
+            prefix, suffix = (part.detach().requires_grad_(self.wanted) for part in (prefix, suffix))
+            logits = self.head.logits(prefix[:, :, None], suffix[:, None])
+            log_probs = logits.to(self.totals.dtype).log_softmax(-1)
+            losses = -(log_probs.gather(-1, targets) * counted).sum((0, 1, 2, 4))
+            weighted = (losses * self.weights).sum()
+        self.totals += losses.detach()
+        if self.wanted:
+            leaves = [prefix, suffix, *self.head.pair_parameters()]
+            own, other, *found = torch.autograd.grad(weighted, leaves)
+            self.add_states(block, own, other)
+            for total, gradient in zip(self.gradients, found):
+                total += gradient
+
+
+class MLPWorker(Worker):
+    """The MLP head, its gradient written out. Buffers are reused, and every step that can be is done in place."""
+
+    def __init__(self, head: TextHead, weights: Tensor, wanted: bool, exact: torch.dtype) -> None:
+        super().__init__(head, weights, wanted, exact)
+        self.cast: list[Tensor] = []
+        self.buffers: dict[str, Tensor] = {}
+
+    def buffer(self, name: str, like: Tensor, rows: int, width: int) -> Tensor:
+        """(rows, width) of scratch space."""
+        found = self.buffers.get(name)
+        if found is None or len(found) < rows:
+            self.buffers[name] = found = like.new_empty(rows, width)
+        return found[:rows]
+
+    def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
+        """See `Worker`. Names: z = relu(a + c), y = relu(W2 z + b2), logits = W3 y + b3."""
+        if not self.cast:
+            self.cast = [parameter.detach().to(prefix.dtype) for parameter in self.head.pair_parameters()]
+        second, second_bias, third, third_bias = self.cast
+        targets, counted = self.targets(group, block)
+        b, r, S = targets.shape[:3]
+        N, E, K = b * r * S, prefix.shape[-1], self.head.outputs
+        z, y = self.buffer("z", prefix, N, E), self.buffer("y", prefix, N, E)
+        torch.add(prefix[:, :, None], suffix[:, None], out=z.view(b, r, S, E)).relu_()
+        torch.addmm(second_bias, z, second.t(), out=y).relu_()
+        logits = self.buffer("logits", prefix, N, K * self.head.vocabulary)
+        torch.addmm(third_bias, y, third.t(), out=logits)
+        targets, counted = targets.reshape(N, K, 1), counted.reshape(N, K, 1)
+        probabilities = logits.view(N, K, self.head.vocabulary)
+        if logits.dtype in (torch.bfloat16, torch.float16):
+            # Probabilities keep their relative precision in bf16, log-probabilities would not. That of a target near
+            # 1 is taken from what is left for the others: 1 - p itself would be rounded away. A pair's loss is right
+            # to one part in 2^8 this way, and ends at 87 nats, where bf16 ends.
+            torch.softmax(probabilities, -1, out=probabilities)
+            likely = probabilities.gather(-1, targets).float().clamp(min=torch.finfo(torch.float32).tiny)
+            probabilities.scatter_(-1, targets, 0.0)
+            others = probabilities.sum(-1, keepdim=True, dtype=torch.float32)
+            picked = torch.where(others < 0.5, torch.log1p(-others.clamp(max=0.5)), likely.log())
+            minus = -others.to(probabilities.dtype)
+        else:
+            torch.log_softmax(probabilities, -1, out=probabilities)
+            picked = probabilities.gather(-1, targets)
+            if self.wanted:
+                probabilities.exp_()
+                minus = probabilities.gather(-1, targets) - 1
+        self.totals -= (picked * counted).sum((0, 2))
+        if not self.wanted:
+            return
+        # From here on `logits` holds its own gradient: (softmax - one-hot) of what counts, times its weight.
+        probabilities.scatter_(-1, targets, minus)
+        probabilities.mul_((counted * self.weights[:, None]).to(logits.dtype))
+        second_gradient, second_bias_gradient, third_gradient, third_bias_gradient = self.gradients
+        add_product(third_gradient, logits, y)
+        third_bias_gradient += logits.sum(0)
+        gradient = torch.mm(logits, third, out=self.buffer("y gradient", prefix, N, E))
+        through_relu(gradient, y)
+        add_product(second_gradient, gradient, z)
+        second_bias_gradient += gradient.sum(0)
+        gradient = torch.mm(gradient, second, out=self.buffer("z gradient", prefix, N, E))
+        through_relu(gradient, z)
+        shaped = gradient.view(b, r, S, E)
+        self.add_states(block, shaped.sum(2, dtype=self.exact), shaped.sum(1, dtype=self.exact))
+
+
+def through_relu(gradient: Tensor, output: Tensor) -> None:
+    """Zeroes the gradient, in place, where ReLU gave 0."""
+    torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left^T right; the sum is taken in the dtype of `total`."""
+    if total.dtype == left.dtype:
+        total.addmm_(left.t(), right)
+    else:
+        total += torch.mm(left.t(), right)
