@@ -24,8 +24,9 @@ from timing import Benchmark, parser
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.pair_loss import Pairs, pair_loss
-from statewise.objectives.text_head import MLPHead
+from statewise.objectives.pair_loss import pair_loss
+from statewise.objectives.pairs import Pairs, Sampling, layout
+from statewise.objectives.text_head import MixtureHead, MLPHead, TextHead
 from statewise.training import machine
 
 
@@ -35,20 +36,23 @@ class Size:
     width: int
     hidden: int
     vocabulary: int
+    expert_width: int
 
     @property
     def pairs(self) -> int:
         return self.tokens * (self.tokens + 1) // 2
 
 
-FULL, SMOKE = Size(256, 768, 512, 1000), Size(24, 16, 16, 20)
+FULL, SMOKE = Size(256, 768, 512, 1000, 128), Size(24, 16, 16, 20, 8)
 
 
-def blockwise(head: MLPHead, prefix: Tensor, suffix: Tensor, tokens: Tensor) -> Tensor:
+def blockwise(head: TextHead, prefix: Tensor, suffix: Tensor, tokens: Tensor) -> Tensor:
     everywhere, T = torch.ones_like(tokens, dtype=torch.bool), tokens.shape[1]
-    pairs = Pairs(tokens, everywhere.long(), everywhere, everywhere, everywhere, range(T), (0, T))
     weights = torch.full((2,), 1 / (T * (T + 1)))
-    return (pair_loss(head, prefix, suffix, pairs, weights) * weights).sum()
+    found = layout(Pairs(tokens, everywhere.long(), everywhere, everywhere, everywhere), Sampling(), None)
+    # The state in each column stands for that of the prefix before it, and of the suffix behind it.
+    states = prefix[0][found.prefix_rows], suffix[0][(found.suffix_rows - 2) % T]
+    return (pair_loss(head, *states, found, weights) * weights).sum()
 
 
 def gathered(head: MLPHead, prefix: Tensor, suffix: Tensor, tokens: Tensor) -> Tensor:
@@ -59,12 +63,14 @@ def gathered(head: MLPHead, prefix: Tensor, suffix: Tensor, tokens: Tensor) -> T
     return F.cross_entropy(head.third(hidden).view(len(targets), -1).float(), targets)
 
 
-WAYS: dict[str, Callable[..., Tensor]] = {"blockwise": blockwise, "gathered": gathered}
+WAYS: dict[str, Callable[..., Tensor]] = {"blockwise": blockwise, "gathered": gathered, "mixture": blockwise}
 
 
 def step(way: str, precision: str, size: Size) -> Callable[[], list[Tensor]]:
     torch.manual_seed(0)
-    head = MLPHead(size.width, size.hidden, size.vocabulary)
+    head: TextHead = MLPHead(size.width, size.hidden, size.vocabulary)
+    if way == "mixture":
+        head = MixtureHead(size.width, 8, size.expert_width, size.vocabulary)
     prefix, suffix = (torch.randn(1, size.tokens, size.width, requires_grad=True) for _ in range(2))
     tokens = torch.randint(0, size.vocabulary, (1, size.tokens))
     wanted = [prefix, suffix, *head.parameters()]
@@ -89,6 +95,7 @@ CASES = {
     "gathered": ("gathered", "standard"),
     "gathered, our allocator settings": ("gathered", "ours"),
     "blockwise": ("blockwise", "ours"),
+    "mixture head": ("mixture", "ours"),
 }
 
 
@@ -121,6 +128,10 @@ def main(words: Sequence[str] | None = None) -> int:
             bench.at_least("speed against gathering all pairs as a script does it, fp32", faster, 2.2)
         memory = own_process.share(rounds, "blockwise", "gathered").megabytes
         bench.at_most(f"peak memory against gathering all pairs, {precision}", memory, 0.3)
+        mixture = own_process.share(rounds, "blockwise", "mixture head").seconds
+        bench.at_least(f"speed of the mixture head against the MLP head, {precision}", mixture, 6)
+        memory = own_process.share(rounds, "mixture head", "gathered").megabytes
+        bench.at_most(f"its peak memory against gathering all pairs for the MLP head, {precision}", memory, 0.25)
     return bench.exit_code()
 
 

@@ -73,8 +73,11 @@ def whole_head(head, x):
         gate, value = head.first(x).chunk(2, dim=-1)
         return head.third(head.norm(x + head.second(F.silu(gate) * value)).view(head.outputs, -1))
     if hasattr(head, "experts"):
-        x = x.split(head.prefix_logits.in_features)
-        logits = sum(linear(part) for linear, part in zip((head.prefix_logits, head.suffix_logits), x))
+        x = x.split(head.prefix_experts.in_features)
+        logits = sum(linear(part) for linear, part in zip((head.prefix_experts, head.suffix_experts), x))
+        if head.words:
+            hidden = logits.view(head.outputs, head.experts, -1)
+            logits = torch.stack([own @ words.weight.T for own, words in zip(hidden, head.words)])
         gates = sum(linear(part) for linear, part in zip((head.prefix_gates, head.suffix_gates), x))
         chances = logits.view(head.outputs, head.experts, -1).softmax(-1)
         return (gates.view(head.outputs, head.experts).softmax(-1)[..., None] * chances).sum(1).log()
@@ -93,7 +96,8 @@ SETTINGS = [
     {"backward": False, "head": "gated"},
     {"head": "mixture", "experts": 3},
     {"head": "mixture", "previous_weight": 0.0},
-    {"head": "mixture", "backward": False},
+    {"head": "mixture", "backward": False, "expert_width": 5},
+    {"head": "mixture", "expert_width": 3, "pairs": "all"},
     {"head": "mixture", "experts": 2, "min_gap": 1, "pairs": "any_prefix"},
     {"min_gap": 1},
     {"min_gap": 1, "pairs": "all"},
@@ -195,7 +199,7 @@ def test_experts_that_are_sharp_lose_nothing(monkeypatch, scale):
     torch.set_default_dtype(torch.float32)
     objective = tiny_objective("belief_state", head="mixture", experts=3)
     with torch.no_grad():
-        for linear in (objective.head.prefix_logits, objective.head.suffix_logits):
+        for linear in (objective.head.prefix_experts, objective.head.suffix_experts):
             linear.weight *= scale
     batch = random_batch(prompts=False)
     parameters = dict(objective.named_parameters())
@@ -313,6 +317,7 @@ def test_both_encoders_share_one_embedding():
         ({"share": 0.0}, "share"),
         ({"head_width": 0}, "head_width"),
         ({"experts": 0}, "experts"),
+        ({"expert_width": 0}, "expert_width"),
         ({"max_gap": 1}, "max_gap"),
         ({"gap_exponent": -1.0}, "gap_exponent"),
     ],

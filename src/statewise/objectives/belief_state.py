@@ -59,12 +59,15 @@ class BeliefStateConfig:
     """Width inside the heads `mlp` and `gated`."""
     experts: int = 8
     """Experts of each output of the head `mixture`."""
+    expert_width: int | None = None
+    """Hidden width of its experts, which then share a vocabulary matrix; null: each maps states straight to tokens. Set
+    it below the model's width where the vocabulary is large."""
 
     def __post_init__(self) -> None:
         bounded(self, "next_weight", above=0)
         bounded(self, "previous_weight", at_least=0)
         bounded(self, "share", above=0, at_most=1)
-        bounded(self, "head_width", "experts", at_least=1)
+        bounded(self, "head_width", "experts", "expert_width", at_least=1)
         bounded(self, "max_gap", at_least=2)
         bounded(self, "gap_exponent", at_least=0)
 
@@ -168,7 +171,7 @@ def make_head(config: BeliefStateConfig, width: int, vocabulary: int) -> TextHea
     """The text head on states of this width."""
     both: dict[str, Any] = {"outputs": 2 if config.previous_weight else 1, "reads_suffix": config.backward}
     if config.head == "mixture":
-        return MixtureHead(width, config.experts, vocabulary, **both)
+        return MixtureHead(width, config.experts, config.expert_width, vocabulary, **both)
     return (MLPHead if config.head == "mlp" else GatedHead)(width, config.head_width, vocabulary, **both)
 
 

@@ -50,16 +50,41 @@ class MixtureWorker(Worker):
         most = LOGITS["cpu" if prefix.device.type == "cpu" else "cuda"]
         return group.tiles(max(2, most // (self.head.outputs * self.head.experts * self.head.vocabulary)))
 
-    @torch.no_grad()
     def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
         """See `Worker`."""
-        head = self.head
-        K, R = head.outputs, head.experts
-        b, r, S = len(prefix), prefix.shape[1], suffix.shape[1]
-        prefix, suffix = prefix.flatten(0, 1), suffix.flatten(0, 1)
-        with torch.autocast(prefix.device.type, enabled=False):
-            a, prefix_gates = (part.reshape(K * R, b, r, *part.shape[2:]) for part in self._mapped(prefix, "prefix"))
-            c, suffix_gates = (part.reshape(K * R, b, S, *part.shape[2:]) for part in self._mapped(suffix, "suffix"))
+        states = [part.detach().requires_grad_(self.wanted) for part in (prefix, suffix)]
+        with torch.set_grad_enabled(self.wanted):
+            mapped = [*self.head.of_prefix(states[0]), *self.head.of_suffix(states[1])]
+        gradients = self.block(group, block, *(self.by_expert(part.detach()) for part in mapped))
+        if gradients is None:
+            return
+        of_mapped = [(part, self.by_token(found).to(part.dtype)) for part, found in zip(mapped, gradients)]
+        outputs, given = zip(*((part, found) for part, found in of_mapped if part.requires_grad))
+        leaves = [*states, *self.parameters(self.head)]
+        own, other, *found = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
+        self.add_states(block, own, torch.zeros_like(states[1]) if other is None else other)
+        for total, gradient in zip(self.gradients, found):
+            total += gradient
+
+    def by_expert(self, part: Tensor) -> Tensor:
+        """(b, t, K, R, ...) -> (K R, b, t, ...), in the precision of sums."""
+        return part.flatten(2, 3).movedim(2, 0).to(self.exact).contiguous()
+
+    def by_token(self, part: Tensor) -> Tensor:
+        """The inverse of `by_expert`."""
+        moved = part.movedim(0, 2)
+        return moved.reshape(*moved.shape[:2], self.head.outputs, self.head.experts, *moved.shape[3:])
+
+    @torch.no_grad()
+    def block(
+        self, group: Group, block: Block, a: Tensor, prefix_gates: Tensor, c: Tensor, suffix_gates: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Adds the loss; returns the gradients of the four. `a`, `c`: logits (K R, b, r or S, V); gates: (K R, b, r or
+        S)."""
+        K, R = self.head.outputs, self.head.experts
+        b, r, S = a.shape[1], a.shape[2], c.shape[2]
+        with torch.autocast(a.device.type, enabled=False):
+            a, c = (part - part.amax(-1, keepdim=True) for part in (a, c))  # constants of a side cancel
             following = group.next_tokens[block.documents, block.places]
             previous = group.previous_tokens[block.documents, block.suffixes]
             # Where each pair's target stands among the logits of its prefix, and of its suffix.
@@ -83,7 +108,7 @@ class MixtureWorker(Worker):
             log_probs = joint.logsumexp(1)
             self.totals -= (log_probs * counted).sum((1, 2, 3))
             if not self.wanted:
-                return
+                return None
             factor = -(counted * self.weights.to(self.exact)[:, None, None, None])[:, None]
             of_gates = log_gates.exp_().mul_(-factor)
             of_target = joint.sub_(log_probs[:, None]).exp_().mul_(factor)
@@ -102,50 +127,7 @@ class MixtureWorker(Worker):
                 of_a[own].scatter_add_(-1, in_a, its if in_a.shape[-1] == S else its.sum(-1, keepdim=True))
                 of_c[own].scatter_add_(-1, in_c, turned if in_c.shape[-1] == r else turned.sum(-1, keepdim=True))
             of_gates = of_gates.flatten(0, 1)
-            self.add_states(
-                block,
-                self._back(prefix, of_a, of_gates.sum(3), "prefix").view(b, r, -1),
-                self._back(suffix, of_c, of_gates.sum(2), "suffix").view(b, S, -1),
-            )
-
-    def _maps(self, side: str) -> tuple[torch.nn.Linear, torch.nn.Linear] | None:
-        """The experts' logits and the gates of a side; None for a suffix that is not read."""
-        head = self.head
-        if side == "prefix":
-            return head.prefix_logits, head.prefix_gates
-        if head.suffix_logits is None or head.suffix_gates is None:
-            return None
-        return head.suffix_logits, head.suffix_gates
-
-    def _mapped(self, states: Tensor, side: str) -> tuple[Tensor, Tensor]:
-        """(m, D) -> logits (K R, m, V), less their largest, and gates (K R, m)."""
-        maps, count = self._maps(side), self.head.outputs * self.head.experts
-        if maps is None:
-            empty = states.new_zeros(count, len(states), self.head.vocabulary, dtype=self.exact)
-            return empty, empty[..., 0]
-        logits, gates = maps
-        weight = logits.weight.to(states.dtype).view(count, -1, states.shape[1])
-        found = torch.bmm(states.expand(count, -1, -1), weight.transpose(1, 2)).to(self.exact)
-        if logits.bias is not None:
-            found += logits.bias.to(self.exact).view(count, 1, -1)
-        gate = states.to(self.exact) @ gates.weight.to(self.exact).t()
-        if gates.bias is not None:
-            gate += gates.bias.to(self.exact)
-        return found.sub_(found.amax(-1, keepdim=True)), gate.t()
-
-    def _back(self, states: Tensor, of_logits: Tensor, of_gates: Tensor, side: str) -> Tensor:
-        """Adds the gradients of a side's maps; returns those of its states (m, D)."""
-        maps = self._maps(side)
-        if maps is None:
-            return states.new_zeros(states.shape, dtype=self.exact)
-        logits, gates = maps
-        flat = of_logits.flatten(1, 2).transpose(0, 1).to(states.dtype).flatten(1)
-        gate = of_gates.flatten(1).t()
-        for linear, found, read in ((logits, flat, states), (gates, gate, states.to(self.exact))):
-            self.gradient(linear.weight).add_(found.t() @ read)
-            if linear.bias is not None:
-                self.gradient(linear.bias).add_(of_logits.sum((1, 2)).flatten() if linear is logits else found.sum(0))
-        return (flat @ logits.weight.to(states.dtype)).to(self.exact) + gate @ gates.weight.to(self.exact)
+            return of_a, of_gates.sum(3), of_c, of_gates.sum(2)
 
     def _one_by_one(
         self, a: Tensor, c: Tensor, pairs: Tensor, of_target: Tensor | None = None, of_a: Tensor | None = None,

@@ -11,7 +11,7 @@ from torch import Tensor
 from statewise.objectives.pairs import Block, Group
 from statewise.objectives.text_head import TextHead
 
-BLOCK = {"cpu": 4096, "cuda": 32768}
+BLOCK = {"cpu": 1024, "cuda": 32768}
 """Pairs that are computed at a time: on a CPU their logits should stay in its cache."""
 MOST_LOGITS = 2**27
 """Of a block, whatever the vocabulary."""
@@ -25,11 +25,6 @@ class Worker(ABC):
         self.totals = torch.zeros(head.outputs, dtype=exact, device=weights.device)
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters(head)] if wanted else []
         self.state_gradients: list[Tensor] = []
-
-    def gradient(self, parameter: Tensor) -> Tensor:
-        """Where the gradient of one of the `parameters` is summed."""
-        found = (own for own, other in zip(self.gradients, self.parameters(self.head)) if other is parameter)
-        return next(found)
 
     @staticmethod
     def states(head: TextHead, prefix: Tensor, suffix: Tensor) -> tuple[Tensor, Tensor]:

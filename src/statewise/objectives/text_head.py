@@ -123,27 +123,44 @@ class GatedHead(TextHead):
 class MixtureHead(TextHead):
     """A mixture of R products of experts: p(v | f, b) = sum_r g_r softmax(A_r f + C_r b)_v, with gates g = softmax of
     a linear map of [f; b]. Not the paper's. Over all pairs of T prefixes and suffixes it takes T^2 V R operations,
-    where an MLP of hidden width E takes T^2 V E: see `mixture_pairs`."""
+    where an MLP of hidden width E takes T^2 V E: see `mixture_pairs`.
+
+    With a `hidden` width, A_r = W U_r and C_r = W U'_r: a mixture of softmaxes, where the experts of an output share
+    its vocabulary matrix W. Without, they are full matrices, which takes less for small vocabularies.
+    """
 
     def __init__(
-        self, width: int, experts: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True
-    ) -> None:
+        self, width: int, experts: int, hidden: int | None, vocabulary: int, *, outputs: int = 2,
+        reads_suffix: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(vocabulary, outputs, reads_suffix)
-        self.experts = experts
-        self.prefix_logits = nn.Linear(width, outputs * experts * vocabulary)
+        self.experts, self.hidden = experts, hidden
+        wide = outputs * experts * (hidden or vocabulary)
+        self.prefix_experts = nn.Linear(width, wide)
         self.prefix_gates = nn.Linear(width, outputs * experts)
-        self.suffix_logits = nn.Linear(width, outputs * experts * vocabulary, bias=False) if reads_suffix else None
+        self.suffix_experts = nn.Linear(width, wide, bias=False) if reads_suffix else None
         self.suffix_gates = nn.Linear(width, outputs * experts, bias=False) if reads_suffix else None
+        shared = [] if hidden is None else [nn.Linear(hidden, vocabulary, bias=False) for _ in range(outputs)]
+        self.words = nn.ModuleList(shared)
+
+    def of_prefix(self, prefix: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., D) -> what prefixes add to the experts' logits (..., K, R, V) and to the gates' (..., K, R)."""
+        return self._experts(self.prefix_experts(prefix)), self._gates(self.prefix_gates(prefix))
+
+    def of_suffix(self, suffix: Tensor) -> tuple[Tensor, Tensor]:
+        """As `of_prefix`."""
+        if self.suffix_experts is None or self.suffix_gates is None:
+            empty = suffix.new_zeros(*suffix.shape[:-1], self.outputs, self.experts, self.vocabulary)
+            return empty, empty[..., 0]
+        return self._experts(self.suffix_experts(suffix)), self._gates(self.suffix_gates(suffix))
 
     def project_prefix(self, prefix: Tensor) -> Tensor:
         """See `TextHead`: the experts' logits, and behind them those of the gates."""
-        return torch.cat((self.prefix_logits(prefix), self.prefix_gates(prefix)), dim=-1)
+        return torch.cat([part.flatten(prefix.dim() - 1) for part in self.of_prefix(prefix)], dim=-1)
 
     def project_suffix(self, suffix: Tensor) -> Tensor:
         """See `TextHead`."""
-        if self.suffix_logits is None or self.suffix_gates is None:
-            return suffix.new_zeros(*suffix.shape[:-1], self.outputs * self.experts * (self.vocabulary + 1))
-        return torch.cat((self.suffix_logits(suffix), self.suffix_gates(suffix)), dim=-1)
+        return torch.cat([part.flatten(suffix.dim() - 1) for part in self.of_suffix(suffix)], dim=-1)
 
     def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:
         """See `TextHead`; they are log-probabilities."""
@@ -158,3 +175,12 @@ class MixtureHead(TextHead):
     def pair_parameters(self) -> list[Tensor]:
         """See `TextHead`: pairs use none, if states have been projected."""
         return []
+
+    def _experts(self, mapped: Tensor) -> Tensor:
+        parts = mapped.view(*mapped.shape[:-1], self.outputs, self.experts, -1)
+        if not self.words:
+            return parts
+        return torch.stack([words(parts[..., place, :, :]) for place, words in enumerate(self.words)], dim=-3)
+
+    def _gates(self, mapped: Tensor) -> Tensor:
+        return mapped.view(*mapped.shape[:-1], self.outputs, self.experts)
