@@ -51,7 +51,7 @@ def blockwise(head: TextHead, prefix: Tensor, suffix: Tensor, tokens: Tensor) ->
     weights = torch.full((2,), 1 / (T * (T + 1)))
     found = layout(Pairs(tokens, everywhere.long(), everywhere, everywhere, everywhere), Sampling(), None)
     # The state in each column stands for that of the prefix before it, and of the suffix behind it.
-    states = prefix[0][found.prefix_rows], suffix[0][(found.suffix_rows - 2) % T]
+    states = prefix[0][found.prefix_rows], suffix[0][(found.suffix_rows - 2) % (T + 1)]
     return (pair_loss(head, *states, found, weights) * weights).sum()
 
 
