@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import own_process
 import torch
 from products import precisions, rates
-from timing import Benchmark, parser
+from timing import Benchmark, parser, ratio
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -99,6 +99,29 @@ CASES = {
 }
 
 
+def packed(size: Size, apart: bool) -> Callable[[], list[Tensor]]:
+    """A step on a row of four times the tokens. Documents have about as many tokens as a story, 60 to 320; `apart`:
+    pairs are formed within them, and otherwise over the whole row."""
+    torch.manual_seed(0)
+    T = 4 * size.tokens
+    lengths = torch.randint(max(2, T // 17), max(3, T // 3), (17,))
+    documents = torch.arange(len(lengths)).repeat_interleave(lengths)[None, :T] + 1
+    documents = documents if apart else torch.ones_like(documents)
+    tokens, everywhere = torch.randint(0, size.vocabulary, (1, T)), torch.ones(1, T, dtype=torch.bool)
+    head = MLPHead(size.width, size.hidden, size.vocabulary)
+    states = [torch.randn(1 + T, size.width, requires_grad=True) for _ in range(2)]
+    weights = torch.full((2,), 1 / (T * (T + 1)))
+
+    def call() -> list[Tensor]:
+        found = layout(Pairs(tokens, documents, everywhere, everywhere, everywhere), Sampling(), None)
+        with torch.autocast("cpu", torch.bfloat16, enabled=machine.choose_precision("auto", "cpu") == "bf16"):
+            chosen = (part[rows] for part, rows in zip(states, (found.prefix_rows, found.suffix_rows)))
+            loss = (pair_loss(head, *chosen, found, weights) * weights).sum()
+        return list(torch.autograd.grad(loss, [*states, *head.parameters()]))
+
+    return call
+
+
 def main(words: Sequence[str] | None = None) -> int:
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     size = SMOKE if bench.smoke else FULL
@@ -132,6 +155,10 @@ def main(words: Sequence[str] | None = None) -> int:
         bench.at_least(f"speed of the mixture head against the MLP head, {precision}", mixture, 6)
         memory = own_process.share(rounds, "mixture head", "gathered").megabytes
         bench.at_most(f"its peak memory against gathering all pairs for the MLP head, {precision}", memory, 0.25)
+    rows = bench.in_turn({"apart": packed(size, True), "whole": packed(size, False)}, rounds=2, warm_up=1)
+    bench.at_least(
+        f"packed rows of {4 * size.tokens}: speed against pairs over whole rows", ratio(rows["whole"], rows["apart"]), 4
+    )
     return bench.exit_code()
 
 

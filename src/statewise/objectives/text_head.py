@@ -143,16 +143,24 @@ class MixtureHead(TextHead):
         shared = [] if hidden is None else [nn.Linear(hidden, vocabulary, bias=False) for _ in range(outputs)]
         self.words = nn.ModuleList(shared)
 
+    # Maps are applied as functions: the pair loss differentiates them within its forward pass, where hooks on modules,
+    # such as those of torch's FLOP counter, cannot follow.
+
     def of_prefix(self, prefix: Tensor) -> tuple[Tensor, Tensor]:
         """(..., D) -> what prefixes add to the experts' logits (..., K, R, V) and to the gates' (..., K, R)."""
-        return self._experts(self.prefix_experts(prefix)), self._gates(self.prefix_gates(prefix))
+        logits, gates = self.prefix_experts, self.prefix_gates
+        return self._experts(F.linear(prefix, logits.weight, logits.bias)), self._gates(
+            F.linear(prefix, gates.weight, gates.bias)
+        )
 
     def of_suffix(self, suffix: Tensor) -> tuple[Tensor, Tensor]:
         """As `of_prefix`."""
         if self.suffix_experts is None or self.suffix_gates is None:
             empty = suffix.new_zeros(*suffix.shape[:-1], self.outputs, self.experts, self.vocabulary)
             return empty, empty[..., 0]
-        return self._experts(self.suffix_experts(suffix)), self._gates(self.suffix_gates(suffix))
+        return self._experts(F.linear(suffix, self.suffix_experts.weight)), self._gates(
+            F.linear(suffix, self.suffix_gates.weight)
+        )
 
     def project_prefix(self, prefix: Tensor) -> Tensor:
         """See `TextHead`: the experts' logits, and behind them those of the gates."""
@@ -180,7 +188,9 @@ class MixtureHead(TextHead):
         parts = mapped.view(*mapped.shape[:-1], self.outputs, self.experts, -1)
         if not self.words:
             return parts
-        return torch.stack([words(parts[..., place, :, :]) for place, words in enumerate(self.words)], dim=-3)
+        return torch.stack(
+            [F.linear(parts[..., place, :, :], words) for place, words in enumerate(self.words.parameters())], dim=-3
+        )
 
     def _gates(self, mapped: Tensor) -> Tensor:
         return mapped.view(*mapped.shape[:-1], self.outputs, self.experts)
