@@ -7,9 +7,10 @@ import torch
 from doubles import MarkovPredictor, random_examples
 
 from statewise.building import make_decoder
-from statewise.evaluation import evaluate, teacher_forced
+from statewise.evaluation import evaluate, means, teacher_forced
 from statewise.tasks.path_star import PathStar, PathStarConfig
 from statewise.tasks.sequences import Sequences, SequencesConfig
+from statewise.types import Part
 
 
 def test_teacher_forced_metrics_are_sums_over_scored_tokens():
@@ -137,3 +138,20 @@ def test_what_is_kept_of_long_sequences_is_bounded(tmp_path):
     for sample in found.continuations:
         assert [len(sample[name].split()) for name in ("prompt", "truth")] == [64, 64]
         assert len(sample["predicted"].split()) <= 64
+
+
+def test_whatever_else_is_measured_is_averaged_over_all_examples():
+    examples = random_examples(np.random.default_rng(3), n=5, prompts=False)
+
+    def measure(batch):
+        """The mean token, and those two and more places ahead; nothing lies forty ahead."""
+        ahead = [batch.tokens[:, steps:][batch.real[:, steps:]] for steps in (2, 5, 40)]
+        by_step = Part(torch.stack([some.sum() for some in ahead]), torch.tensor([len(some) for some in ahead]), 1.0)
+        return {"token": Part(batch.tokens.sum(), batch.real.sum(), 1.0), "ahead": by_step}
+
+    rows = [examples.tokens[row, :length].tolist() for row, length in enumerate(examples.lengths)]
+    for block in (1, 2, 100):
+        found = means(measure, examples, block=block)
+        assert set(found) == {"token", "step_1_ahead", "step_2_ahead"}
+        assert found["token"] == pytest.approx(np.mean(np.concatenate(rows)))
+        assert found["step_2_ahead"] == pytest.approx(np.mean(np.concatenate([row[5:] for row in rows])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor
 from statewise.scoring import per_token, per_unit, score_batch
 from statewise.tasks.base import HasBaselines, Task
-from statewise.types import Completion, Evaluation, Examples
+from statewise.types import Batch, Completion, Evaluation, Examples, Part
 
+Measure = Callable[[Batch], Mapping[str, Part]]
+"""Sums and counts over a batch, by name."""
 SAMPLES = 6
 """Examples kept for reports."""
 EXTREMES = 5
@@ -38,14 +40,16 @@ def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[st
 
 
 def evaluate(
-    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256, details: bool = True
-) -> Evaluation:
+    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256, details: bool = True,
+    measure: Measure | None = None,
+) -> Evaluation:  # fmt: skip
     """The task's scores of decoded answers, if there are prompts and the task is decoded; and teacher-forced metrics:
     `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats per unit of the task
     (`loss_per_word`, `perplexity_per_word`, `bits_per_byte`), and the task's scores by position.
 
     `block` sequences are processed at a time, fewer if their logits would be too large. `details`: also the task's
-    baselines, continuations of sequences without prompts, and the hardest and easiest sequences.
+    baselines, continuations of sequences without prompts, and the hardest and easiest sequences. `measure`: whatever
+    else is to be averaged over the examples.
     """
     metrics: dict[str, float] = {}
     samples = []
@@ -61,6 +65,8 @@ def evaluate(
     if units:
         forced |= per_unit(float(nats.sum()), units)
     metrics |= forced | task.score_positions(examples, chosen)
+    if measure is not None:
+        metrics |= means(measure, examples, block=few)
     if not details:
         return Evaluation(metrics, len(examples), samples)
     alone = task.decoded and not len(prompted) and examples.documents is None
@@ -107,6 +113,24 @@ def teacher_forced(
         right += int((found.choices == targets)[scored].sum())
         chosen[rows[:, None], np.arange(*batch.span)] = np.where(scored, found.choices, -1)
     return {**per_token(float(nats.sum()), count), "token_accuracy": right / count}, chosen, nats
+
+
+def means(measure: Measure, examples: Examples, *, block: int) -> dict[str, float]:
+    """The mean of each part over all examples; of one with several sums `step_1_NAME`, `step_2_NAME`, ..., as far as
+    the sequences reach."""
+    totals: dict[str, np.ndarray] = {}
+    terms: dict[str, np.ndarray] = {}
+    for _, some in blocks(examples, block):
+        for name, part in measure(collate(some)).items():
+            totals[name] = totals.get(name, 0.0) + part.total.double().cpu().numpy()
+            terms[name] = terms.get(name, 0) + part.terms.cpu().numpy()
+    found = {}
+    for name in totals:
+        for place in np.ndindex(totals[name].shape):
+            if terms[name][place]:
+                label = f"step_{place[0] + 1}_{name}" if place else name
+                found[label] = float(totals[name][place] / terms[name][place])
+    return found
 
 
 def extremes(

@@ -20,7 +20,7 @@ from statewise.data import collate
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor, carrier
 from statewise.evaluation import choose_examples, evaluate
-from statewise.objectives.base import Objective
+from statewise.objectives.base import Measured, Objective
 from statewise.powers import naming_who_has
 from statewise.run import Checkpoint, Run
 from statewise.snapshots import snapshot, subject
@@ -144,10 +144,11 @@ class Model:
         `protocol`, and with `same-chunk` its `warmup` passes: how a model that carries a state is asked; see
         `carried_state.protocol.ask`. `details`: more than metrics, see `evaluation.evaluate`."""
         examples = choose_examples(self.task, num, None if data is None else Path(data), by)
+        measure = self.objective.held_out_parts if isinstance(self.objective, Measured) else None
         with self.asking() as predictor:
             if protocol is not None:
-                predictor = carrier(predictor).under(*ask(protocol, warmup))
-            return evaluate(self.task, predictor, make_decoder(decoder), examples, details=details)
+                predictor, measure = carrier(predictor).under(*ask(protocol, warmup)), None
+            return evaluate(self.task, predictor, make_decoder(decoder), examples, details=details, measure=measure)
 
     def analyze(self, analysis: Analysis) -> Findings:
         """What an analysis finds in this model."""

@@ -189,6 +189,10 @@ class Headline:
         return self.solved_at is not None and not self.better(self.solved_at, value)
 
 
+DETAILS = ("position_", "step_")
+"""Prefixes of metrics that split another one up: reports keep them, short lines and comparisons leave them out."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """A model's results on a set of examples."""

@@ -43,10 +43,15 @@ def test_a_step_of_next_token_prediction_is_three_forward_passes():
     assert objective.flops(batch) == 3 * (forward + head)
 
 
-@pytest.mark.parametrize("kl_weight", [0.0, 1.0])
-def test_a_step_of_next_latent_prediction_is_what_a_counter_finds(kl_weight):
+@pytest.mark.parametrize(
+    "settings",
+    [{"kl_weight": 0.0}, {}, {"head_gradient": True}, {"kl_weight": 0.0, "ce_weight": 1.0},
+     {"kl_weight": 0.0, "ce_weight": 1.0, "head_gradient": True}],
+    ids=str,
+)  # fmt: skip
+def test_a_step_of_next_latent_prediction_is_what_a_counter_finds(settings):
     """Full rows without prompts, so that nothing is computed for padding; the counter also sees what is masked."""
-    objective = tiny_objective("next_latent", horizon=2, kl_weight=kl_weight)
+    objective = tiny_objective("next_latent", horizon=2, **settings)
     batch = random_batch(prompts=False)
     full = torch.ones_like(batch.real)
     scored = full.clone()

@@ -6,6 +6,7 @@ from doubles import pack, random_batch, spread_weights, tiny_objective
 from torch.nn import functional as F
 
 from statewise.backbones.base import plain_batch
+from statewise.objectives import head_divergence, head_loss
 from statewise.objectives.next_latent import NextLatentConfig
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -18,7 +19,8 @@ def slow_twin(objective, batch):
     head = backbone.logits
     B, T = batch.tokens.shape
     documents = batch.documents if batch.documents is not None else torch.ones_like(batch.tokens)
-    token_losses, latent, kl = [], [[] for _ in range(config.horizon)], [[] for _ in range(config.horizon)]
+    token_losses = []
+    latent, kl, ce = ([[] for _ in range(config.horizon)] for _ in range(3))
     for b in range(B):
         for t in range(T - 1):
             if batch.scored[b, t + 1]:
@@ -33,19 +35,21 @@ def slow_twin(objective, batch):
                 difference = (target - rolled).abs()
                 latent[i - 1].append(torch.where(difference < 1, 0.5 * difference**2, difference - 0.5).mean())
                 if s + 1 < T and batch.scored[b, s + 1]:
-                    frozen = {"frozen": True}
+                    frozen = {"frozen": not config.head_gradient}
                     p = head(target, **frozen).log_softmax(-1)
+                    p = p.detach() if config.stop_gradient else p
                     q = head(rolled, **frozen).log_softmax(-1)
                     kl[i - 1].append((p.exp() * (p - q)).sum())
+                    ce[i - 1].append(-q[batch.tokens[b, s + 1]])
 
     def mean(values):
         return sum(values) / len(values) if values else torch.zeros(())
 
-    return {
-        "next_token": mean(token_losses),
-        "latent": sum(mean(values) for values in latent) / config.horizon,
-        "kl": sum(mean(values) for values in kl) / config.horizon,
-    }
+    by_step = {"latent": latent, "kl": kl, "ce": ce}
+    found = {f"step_{i + 1}_{name}": mean(values[i])
+             for name, values in by_step.items() for i in range(config.horizon) if values[i]}  # fmt: skip
+    found |= {name: sum(mean(of_step) for of_step in values) / config.horizon for name, values in by_step.items()}
+    return {**found, "next_token": mean(token_losses), "state_norm": states[batch.real].norm(dim=-1).mean()}
 
 
 SETTINGS = [
@@ -55,21 +59,34 @@ SETTINGS = [
     {"horizon": 3, "stop_gradient": False},
     {"horizon": 2, "latent_weight": 2.0, "kl_weight": 0.1},
     {"horizon": 2, "dynamics_norm": "layer", "dynamics_factor": 0.75},
+    {"horizon": 2, "kl_weight": 0.0, "ce_weight": 0.7},
+    {"horizon": 3, "ce_weight": 0.7, "head_gradient": True},
+    {"horizon": 2, "latent_weight": 0.0, "head_gradient": True},
+    {"horizon": 2, "stop_gradient": False, "head_gradient": True},
 ]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("packed", [False, True], ids=["apart", "packed"])
-def test_loss_and_gradients_are_those_of_the_equations(settings, packed):
-    objective = tiny_objective("next_latent", **settings)
+@pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
+def test_loss_and_gradients_are_those_of_the_equations(monkeypatch, settings, blocks, packed, tied):
+    if blocks:  # of 6 positions
+        monkeypatch.setitem(head_loss.WHOLE_UP_TO, "cpu", 0)
+        monkeypatch.setitem(head_loss.BLOCK, "cpu", 70)
+        monkeypatch.setattr(head_divergence, "whole", None)
+        monkeypatch.setattr(head_loss, "whole", None)
+    objective = tiny_objective("next_latent", backbone={"tied": tied}, **settings)
     spread_weights(objective)
     batch = random_batch(longest=7)
     batch = pack(batch) if packed else batch
     loss, slow = objective(batch), slow_twin(objective, batch)
+    config = objective.config
+    weights = {"latent": config.latent_weight, "kl": config.kl_weight, "ce": config.ce_weight}
+    assert set(loss.parts) == {"next_token", *(name for name, weight in weights.items() if weight)}
     for name, part in loss.parts.items():
         torch.testing.assert_close(part.mean(), slow[name])
-    config = objective.config
-    total = slow["next_token"] + config.latent_weight * slow["latent"] + config.kl_weight * slow["kl"]
+    total = slow["next_token"] + sum(weight * slow[name] for name, weight in weights.items() if weight)
     parameters = dict(objective.named_parameters())
     fast_gradients = torch.autograd.grad(loss.value(), parameters.values())
     for name, got, expected in zip(parameters, fast_gradients, torch.autograd.grad(total, parameters.values())):
@@ -92,12 +109,41 @@ def test_a_factor_of_nothing_is_refused(factor):
         NextLatentConfig(dynamics_factor=factor)
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["apart", "packed"])
+def test_held_out_parts_are_told_by_step_whatever_is_trained(packed):
+    for settings in ({"horizon": 3}, {"horizon": 9, "latent_weight": 0.0}):
+        objective = tiny_objective("next_latent", **settings)
+        spread_weights(objective)
+        batch = random_batch(longest=7)
+        batch = pack(batch) if packed else batch
+        slow = slow_twin(objective, batch)
+        halves = [batch._replace(**{name: getattr(batch, name)[rows] for name in ("tokens", "scored", "real")},
+                                 documents=None if batch.documents is None else batch.documents[rows])
+                  for rows in (slice(0, 1), slice(1, None))]  # fmt: skip
+        parts = [objective.held_out_parts(half) for half in halves]
+        for name, first in parts[0].items():
+            total, terms = (sum(getattr(part[name], field) for part in parts) for field in ("total", "terms"))
+            assert not total.requires_grad
+            if name == "state_norm":
+                torch.testing.assert_close(total / terms, slow[name])
+                continue
+            assert first.total.shape == (objective.config.horizon,)
+            for step, (value, count) in enumerate(zip(total, terms), 1):
+                assert bool(count) == (f"step_{step}_{name}" in slow)
+                if count:
+                    torch.testing.assert_close(value / count, slow[f"step_{step}_{name}"])
+
+
 def test_ablations_drop_their_part():
     batch = random_batch()
     assert set(tiny_objective("next_latent", latent_weight=0.0)(batch).parts) == {"next_token", "kl"}
     assert set(tiny_objective("next_latent", kl_weight=0.0)(batch).parts) == {"next_token", "latent"}
+    replaced = tiny_objective("next_latent", kl_weight=0.0, ce_weight=1.0)
+    assert set(replaced(batch).parts) == {"next_token", "latent", "ce"}
     with pytest.raises(ValueError, match="next_token"):
         tiny_objective("next_latent", latent_weight=0.0, kl_weight=0.0)
+    with pytest.raises(ValueError, match="head_gradient needs"):
+        tiny_objective("next_latent", kl_weight=0.0, head_gradient=True)
 
 
 def gradients(objective, batch, part):
@@ -106,12 +152,15 @@ def gradients(objective, batch, part):
     return dict(zip(parameters, found))
 
 
-def test_the_divergence_leaves_the_head_alone():
-    objective = tiny_objective("next_latent", backbone={"tied": False}, horizon=2)
+@pytest.mark.parametrize("part", ["kl", "ce"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_rolled_out_states_leave_the_head_alone_unless_told_otherwise(part, trained):
+    objective = tiny_objective("next_latent", backbone={"tied": False}, horizon=2, ce_weight=1.0,
+                               head_gradient=trained)  # fmt: skip
     spread_weights(objective)
-    found = gradients(objective, random_batch(), "kl")
+    found = gradients(objective, random_batch(), part)
     head = found.pop("backbone.head.weight")
-    assert head is None or not head.any()
+    assert (head is not None and bool(head.any())) == trained
     assert found["backbone.embedding.weight"].any()
     assert found["dynamics.first.weight"].any()
 

@@ -20,6 +20,7 @@ from rich.text import Text
 from statewise.config import Recipe
 from statewise.reporting.tables import baselines_table
 from statewise.run import Record, Run
+from statewise.types import DETAILS
 
 NOT_A_METRIC = {
     *("kind", "step", "seconds", "epoch", "learning_rate"),
@@ -61,7 +62,7 @@ def record_texts(record: Record, steps: int, started: tuple[int, float] = (0, 0.
     """The texts of a line about a record; `started` is the step and second of the last resume."""
     place = f"step {record['step']:>{len(str(steps))}}/{steps}"
     if record["kind"] == "evaluation":
-        shown = {name: value for name, value in record.items() if not name.startswith("position_")}
+        shown = {name: value for name, value in record.items() if not name.startswith(DETAILS)}
         texts = metric_texts(shown)
         return [place, " ".join(["held out:", *texts[:1]]), *texts[1:]]
     if record["kind"] == "end":
@@ -177,7 +178,7 @@ class Display:
 
     def report(self, report: dict[str, Any]) -> None:
         """Prints the metrics of the best checkpoint."""
-        shown = {name: value for name, value in report["metrics"].items() if not name.startswith("position_")}
+        shown = {name: value for name, value in report["metrics"].items() if not name.startswith(DETAILS)}
         self._say(f"best checkpoint (step {report['checkpoint']}) on {report['num']:,} held-out examples:")
         self._say("", *metric_texts(shown))
         if report["baselines"]:

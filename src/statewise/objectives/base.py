@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from statewise.backbones.powers import Phased
 from statewise.decoding.predictor import Predictor
-from statewise.types import Batch, Loss
+from statewise.types import Batch, Loss, Part
 
 
 class Objective(nn.Module, ABC):
@@ -55,3 +55,11 @@ class Objective(nn.Module, ABC):
         work on padding, makes it slower but does not count.
         """
         return None
+
+
+class Measured(Objective):
+    """It measures more on held-out batches than what a predictor tells of the tokens."""
+
+    @abstractmethod
+    def held_out_parts(self, batch: Batch) -> dict[str, Part]:
+        """Sums and counts over a batch on the host, without gradients; one with several sums has one a rollout step."""

@@ -1,7 +1,7 @@
 """How far what a vocabulary head says of one vector is from what it says of another, without keeping logits.
 
 As `head_loss`, and for the same reason: next-latent prediction compares two distributions over the vocabulary at every
-step of its rollout, which would be more logits than the loss of the tokens itself needs. The head is frozen.
+step of its rollout, which would be more logits than the loss of the tokens itself needs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.head_loss import BLOCK, WHOLE_UP_TO, product_dtype
+from statewise.objectives.head_loss import BLOCK, product_dtype
 from statewise.objectives.targets import to_float32
-
-
-def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:
-    """Whether the logits of so many positions are few enough to be kept."""
-    return positions * vocabulary <= WHOLE_UP_TO["cpu" if device.type == "cpu" else "cuda"]
 
 
 def whole(ahead: Tensor, known_log_probs: Tensor, weight: Tensor, counted: Tensor) -> Tensor:
@@ -34,13 +29,13 @@ def blockwise(ahead: Tensor, known: Tensor, weight: Tensor, counted: Tensor, row
     """Scalar: summed divergence KL(p(known) || p(ahead)) in nats, p the softmax of `weight` times a vector; next-latent
     prediction, equation 4.
 
-    `ahead`, `known` (..., D), `weight` (V, D), which gets no gradient; `counted` (...) bool: other positions add
-    nothing. `rows`: positions at a time. Under autocast products are taken in its precision; the softmax and all sums
-    in float32 or better.
+    `ahead`, `known` (..., D), `weight` (V, D); `counted` (...) bool: other positions add nothing. If `known` needs no
+    gradient, p(known) is a fixed target, and `weight` gets its gradient from p(ahead) alone. `rows`: positions at a
+    time. Under autocast products are taken in its precision; the softmax and all sums in float32 or better.
     """
     rows = rows or max(1, BLOCK["cpu" if ahead.device.type == "cpu" else "cuda"] // len(weight))
     flat = ahead.reshape(-1, ahead.shape[-1]), known.reshape(-1, known.shape[-1])
-    total: Tensor = _HeadDivergence.apply(*flat, weight.detach(), counted.flatten(), rows, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    total: Tensor = _HeadDivergence.apply(*flat, weight, counted.flatten(), rows, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return total
 
 
@@ -50,10 +45,14 @@ class _HeadDivergence(torch.autograd.Function):
         ctx: Any, ahead: Tensor, known: Tensor, weight: Tensor, counted: Tensor, rows: int, learning: bool
     ) -> Tensor:
         dtype = product_dtype(ahead)
-        total = ahead.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
-        gradients = tuple(
-            torch.empty_like(side) if learning and needed else None
-            for side, needed in zip((ahead, known), ctx.needs_input_grad)
+        exact = torch.promote_types(dtype, torch.float32)
+        total = ahead.new_zeros((), dtype=exact)
+        for_ahead, for_known, for_weight = (learning and needed for needed in ctx.needs_input_grad[:3])
+        # A row of the head's gradient is a sum over all blocks: it is added up in float32 whatever the products are in.
+        gradients = (
+            torch.empty_like(ahead) if for_ahead else None,
+            torch.empty_like(known) if for_known else None,
+            torch.zeros_like(weight, dtype=exact) if for_weight else None,
         )
         with torch.autocast(ahead.device.type, enabled=False):
             matrix = weight.to(dtype)
@@ -62,7 +61,7 @@ class _HeadDivergence(torch.autograd.Function):
                 pair = ahead[block].to(dtype), known[block].to(dtype)
                 total += one_block(pair, matrix, counted[block], block, gradients)
         ctx.save_for_backward(*gradients)
-        ctx.dtypes = ahead.dtype, known.dtype
+        ctx.dtypes = ahead.dtype, known.dtype, weight.dtype
         return total
 
     @staticmethod
@@ -72,23 +71,30 @@ class _HeadDivergence(torch.autograd.Function):
             None if gradient is None else (gradient * factor).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes)
         )  # fmt: skip
-        return *scaled, None, None, None, None
+        return *scaled, None, None, None
 
 
 def one_block(
     pair: tuple[Tensor, Tensor], matrix: Tensor, counted: Tensor, block: slice, gradients: tuple[Tensor | None, ...]
 ) -> Tensor:
-    """Scalar: the divergence of the block `pair`, (n, D) each, whose parts it writes into the gradients (N, D) that are
-    wanted. Logits are dropped on return."""
+    """Scalar: the divergence of the block `pair`, (n, D) each, whose parts it writes into the gradients (N, D) of both
+    sides and adds to that of the head (V, D), where they are wanted. Logits are dropped on return."""
     exact = torch.promote_types(matrix.dtype, torch.float32)
     log_ahead, log_known = (torch.log_softmax(torch.mm(side, matrix.t()), -1, dtype=exact) for side in pair)
     known = log_known.exp()
     excess = known * (log_known - log_ahead)
     divergence = excess.sum(-1, keepdim=True)
     counts = counted[:, None]
-    of_ahead, of_known = gradients
-    if of_ahead is not None:
-        of_ahead[block] = torch.mm((log_ahead.exp_() - known).to(matrix.dtype), matrix) * counts
+    of_ahead, of_known, of_weight = gradients
+    if of_ahead is not None or of_weight is not None:
+        at_logits = log_ahead.exp_().sub_(known).to(matrix.dtype)
+        if of_ahead is not None:
+            of_ahead[block] = torch.mm(at_logits, matrix) * counts
+        if of_weight is not None:
+            of_weight += torch.mm(at_logits.t(), pair[0] * counts)
     if of_known is not None:
-        of_known[block] = torch.mm((excess - known * divergence).to(matrix.dtype), matrix) * counts
+        at_logits = excess.addcmul_(known, divergence, value=-1).to(matrix.dtype)
+        of_known[block] = torch.mm(at_logits, matrix) * counts
+        if of_weight is not None:
+            of_weight += torch.mm(at_logits.t(), pair[1] * counts)
     return (divergence * counts).sum()

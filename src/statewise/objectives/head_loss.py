@@ -23,14 +23,20 @@ BLOCK = {"cpu": 2**24, "cuda": 2**27}
 """Logits of a block. Each block reads the head's matrix and adds to its gradient, so small ones cost time."""
 
 
-def head_loss(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:
+    """Whether the logits of so many positions are few enough to be kept."""
+    return positions * vocabulary <= WHOLE_UP_TO["cpu" if device.type == "cpu" else "cuda"]
+
+
+def head_loss(readout: Tensor, weight: Tensor, targets: Tensor, at_once: bool | None = None) -> Tensor:
     """Scalar: summed cross-entropy in nats of `targets` (...) under the softmax of `weight` times the readout.
 
     `readout` (..., D), `weight` (V, D); targets that are `IGNORED` add nothing. Under autocast products are taken in
-    its precision; the softmax and all sums in float32 or better.
+    its precision; the softmax and all sums in float32 or better. `at_once`: whether all logits are taken together;
+    None: if they are few. A caller with several such losses, whose logits would be kept together, decides by all.
     """
     kind = "cpu" if readout.device.type == "cpu" else "cuda"
-    if targets.numel() * len(weight) <= WHOLE_UP_TO[kind]:
+    if fits_whole(targets.numel(), len(weight), readout.device) if at_once is None else at_once:
         return whole(readout, weight, targets)
     return blockwise(readout, weight, targets, max(1, BLOCK[kind] // len(weight)))
 

@@ -8,7 +8,7 @@ and the dynamics can draft.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,13 +22,19 @@ from statewise.bounds import bounded
 from statewise.decoding.predictor import Drafter, FutureReader
 from statewise.nn.norm import RMSNorm, make_norm
 from statewise.objectives import head_divergence
-from statewise.objectives.base import Objective
+from statewise.objectives.base import Measured
 from statewise.objectives.costs import head_flops, token_flops
-from statewise.objectives.head_divergence import fits_whole
-from statewise.objectives.head_loss import head_loss
+from statewise.objectives.head_loss import fits_whole, head_loss
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, TraceablePredictor, head_predictor
-from statewise.objectives.targets import predicts, reached_columns, to_float32, token_loss, token_targets
-from statewise.types import Batch, Loss, Part
+from statewise.objectives.targets import (
+    ahead_targets,
+    predicts,
+    reached_columns,
+    to_float32,
+    token_loss,
+    token_targets,
+)
+from statewise.types import Batch, Hidden, Loss, Part
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,12 @@ class NextLatentConfig:
     """Factor of the regression onto later states (equation 3). 0 leaves it out."""
     kl_weight: float = 1.0
     """Factor of the divergence between next-token distributions (equation 4). 0 leaves it out."""
+    ce_weight: float = 0.0
+    """Factor of the cross-entropy of the true next tokens under the rolled-out states' distributions. An ablation: it
+    is to replace the divergence. 0 leaves it out."""
+    head_gradient: bool = False
+    """Whether divergence and cross-entropy of rolled-out states train the vocabulary head too. True is an ablation;
+    the later states' distributions stay fixed targets unless stop_gradient is false."""
     stop_gradient: bool = True
     """Whether the later states are fixed targets. False, an ablation, lets gradient into them."""
     dynamics_factor: float = 0.5
@@ -52,9 +64,22 @@ class NextLatentConfig:
     def __post_init__(self) -> None:
         bounded(self, "horizon", at_least=1)
         bounded(self, "dynamics_factor", above=0)
-        bounded(self, "latent_weight", "kl_weight", at_least=0)
-        if self.latent_weight == 0 and self.kl_weight == 0:
-            raise ValueError("latent_weight and kl_weight are both 0: that is the objective next_token")
+        bounded(self, "latent_weight", "kl_weight", "ce_weight", at_least=0)
+        if not self.weights:
+            raise ValueError("latent_weight, kl_weight and ce_weight are all 0: that is the objective next_token")
+        if self.head_gradient and not self.reads_head:
+            raise ValueError("head_gradient needs kl_weight or ce_weight above 0: nothing else reads the head")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The parts of the loss that are summed over rollout steps, with their factors; none of 0."""
+        every = {"latent": self.latent_weight, "kl": self.kl_weight, "ce": self.ce_weight}
+        return {name: weight for name, weight in every.items() if weight}
+
+    @property
+    def reads_head(self) -> bool:
+        """Whether the vocabulary head reads rolled-out states in training."""
+        return self.kl_weight + self.ce_weight > 0
 
     def hidden_width(self, width: int) -> int:
         """Width H inside the dynamics network of a backbone of width D. The authors round 2D times their factor to a
@@ -121,7 +146,11 @@ def squared(x: Tensor) -> Tensor:
     return (x * x).sum(-1, keepdim=True)
 
 
-class NextLatent(Objective):
+PARTS = ("latent", "kl", "ce")
+"""What is known of each step of a rollout."""
+
+
+class NextLatent(Measured):
     """Next-token prediction with teacher-forced rollouts of the latent dynamics (equation 5)."""
 
     Config = NextLatentConfig
@@ -136,63 +165,84 @@ class NextLatent(Objective):
         )
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
-        """Parts `next_token` (nats), `latent` (smooth L1 per element) and `kl` (nats), the latter two per step."""
-        config, (first, end) = self.config, batch.span
+        """Parts `next_token` (nats), `latent` (smooth L1 per element), `kl` and `ce` (nats); all but the first per
+        step."""
+        weights = {"next_token": 1.0, **self.config.weights}
+        totals = self._totals(batch, self.backbone.encode(batch), self.config.weights)
+        return Loss({name: Part(totals[name], counts[name], weight) for name, weight in weights.items()})
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Scored tokens; per step, transitions within a document, and those whose next token is scored."""
+        return self._counts(batch, self.config.weights)
+
+    @torch.no_grad()
+    def held_out_parts(self, batch: Batch) -> dict[str, Part]:
+        """See `Measured`: `latent`, `kl` and `ce` per step, also where their weights are 0, and `state_norm`, the
+        Euclidean norm of the state, per token."""
+        batch = batch.to(self.backbone.head_weight().device)
         hidden = self.backbone.encode(batch)
+        totals, counts = self._totals(batch, hidden, PARTS), self._counts(batch, PARTS)
+        parts = {name: Part(totals[name], counts[name], 1.0) for name in PARTS}
+        norms = to_float32(hidden.state).norm(dim=-1) * batch.real
+        return {**parts, "state_norm": Part(norms.sum(), batch.real.sum(), 1.0)}
+
+    def _totals(self, batch: Batch, hidden: Hidden, parts: Collection[str]) -> dict[str, Tensor]:
+        """The sum of `next_token`, (), and those of each of `parts` by step, (K,); steps beyond the sequence's length
+        add nothing."""
+        config, (first, end) = self.config, batch.span
         readout = hidden.readout[:, first - 1 : end - 1]
         goal = hidden.state.detach() if config.stop_gradient else hidden.state
-        goal_log_probs = None
         steps = min(config.horizon, batch.tokens.shape[1] - 1)
         targets, weight = token_targets(batch), self.backbone.head_weight()
-        if config.kl_weight and fits_whole((1 + steps) * targets.numel(), len(weight), weight.device):
+        head = weight if config.head_gradient else weight.detach()
+        readings = 1 + steps * len({"kl", "ce"} & {*parts})
+        few = fits_whole(readings * targets.numel(), len(weight), weight.device)
+        if few and "kl" in parts:
             log_probs = to_float32(self.backbone.logits(readout)).log_softmax(-1)
             goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch)
             total = token_loss(log_probs, batch)
         else:
             total = head_loss(readout, weight, targets)
-        parts = {"next_token": Part(total, counts["next_token"], 1.0)}
-        latent, kl = [], []
+        sums: dict[str, list[Tensor]] = {name: [] for name in parts}
         for step, rolled in enumerate(self.dynamics.rollout(hidden.state, batch.tokens, self.backbone, steps), 1):
-            if config.latent_weight:
+            start, stop = reached_columns(batch, step)
+            ahead = self.backbone.state_for_head(rolled[:, start - step : stop - step])
+            if "latent" in parts:
                 distance = F.smooth_l1_loss(rolled, goal[:, step:], reduction="none").mean(-1)
-                latent.append((distance * follows(batch, step)).sum())
-            if config.kl_weight:
-                start, stop = reached_columns(batch, step)
-                ahead = self.backbone.state_for_head(rolled[:, start - step : stop - step])
+                sums["latent"].append((distance * follows(batch, step)).sum())
+            if "kl" in parts:
                 counted = predicts(batch, step)
-                if goal_log_probs is not None:
+                if few:
                     wanted = goal_log_probs[:, start - first + 1 :]
-                    kl.append(head_divergence.whole(ahead, wanted, weight.detach(), counted))
+                    sums["kl"].append(head_divergence.whole(ahead, wanted, head, counted))
                 else:
                     known = self.backbone.state_for_head(goal[:, start:stop])
-                    kl.append(head_divergence.blockwise(ahead, known, weight, counted))
-        if config.latent_weight:
-            parts["latent"] = Part(self._per_step(latent, goal), counts["latent"], config.latent_weight)
-        if config.kl_weight:
-            parts["kl"] = Part(self._per_step(kl, goal), counts["kl"], config.kl_weight)
-        return Loss(parts)
+                    sums["kl"].append(head_divergence.blockwise(ahead, known, head, counted))
+            if "ce" in parts:
+                sums["ce"].append(head_loss(ahead, head, ahead_targets(batch, step), at_once=few))
+        missing = goal.new_zeros(config.horizon - steps)
+        by_step = {name: torch.cat((torch.stack(found), missing)) if found else missing for name, found in sums.items()}
+        return {"next_token": total, **by_step}
 
     def _goal_log_probs(self, goal: Tensor, readout: Tensor, log_probs: Tensor, batch: Batch) -> Tensor:
-        """(B, end - first, V): the distributions that rolled-out states should give. The head is frozen here."""
-        first, end = batch.span
-        if self.config.stop_gradient and readout.data_ptr() == goal.data_ptr():
-            return log_probs.detach()  # state and readout are one tensor: nothing to compute again
+        """(B, end - first, V): the distributions that rolled-out states should give."""
+        config, (first, end) = self.config, batch.span
+        if readout.data_ptr() == goal.data_ptr():  # state and readout are one tensor: nothing to compute again
+            if config.stop_gradient:
+                return log_probs.detach()
+            if config.head_gradient:
+                return log_probs
         known = self.backbone.state_for_head(goal[:, first - 1 : end - 1])
-        return to_float32(self.backbone.logits(known, frozen=True)).log_softmax(-1)
+        frozen = config.stop_gradient or not config.head_gradient
+        return to_float32(self.backbone.logits(known, frozen=frozen)).log_softmax(-1)
 
-    def _per_step(self, sums: list[Tensor], like: Tensor) -> Tensor:
-        """(K,): a sum a step; steps beyond the sequence's length add nothing."""
-        missing = self.config.horizon - len(sums)
-        return torch.cat((torch.stack(sums) if sums else like.new_zeros(0), like.new_zeros(missing)))
-
-    def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Scored tokens; per step, transitions within a document, and those whose next token is scored."""
+    def _counts(self, batch: Batch, parts: Collection[str]) -> dict[str, Tensor]:
+        """What each sum of `_totals` is divided by."""
         steps = range(1, self.config.horizon + 1)
         counts = {"next_token": batch.scored.sum()}
-        if self.config.latent_weight:
-            counts["latent"] = torch.stack([follows(batch, step).sum() for step in steps])
-        if self.config.kl_weight:
-            counts["kl"] = torch.stack([predicts(batch, step).sum() for step in steps])
+        for name in parts:
+            counted = follows if name == "latent" else predicts
+            counts[name] = torch.stack([counted(batch, step).sum() for step in steps])
         return counts
 
     def flops(self, batch: Batch) -> float | None:
@@ -207,9 +257,9 @@ class NextLatent(Objective):
         step = sum(2 * layer.weight.numel() for layer in layers) - from_token
         rolled = sum(int(follows(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
         total = plain + 3 * (step * rolled + from_token * min(self.backbone.vocabulary, int(batch.real.sum())))
-        if self.config.kl_weight:  # the head is frozen there: its matrix gets no gradient
+        if self.config.reads_head:  # logits and the states' gradient; the matrix gets one only if it is not frozen
             compared = sum(int(predicts(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
-            total += 2 * head_flops(self.backbone) * compared
+            total += (3 if self.config.head_gradient else 2) * head_flops(self.backbone) * compared
         return total
 
     def predictor(self) -> CausalPredictor:

@@ -9,7 +9,7 @@ from typing import Any
 from statewise.reporting.members import Member
 from statewise.reporting.statistics import Claim, Summary
 from statewise.reporting.tables import fitted_tables, markdown_table, number
-from statewise.types import Headline
+from statewise.types import DETAILS, Headline
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,21 @@ class Comparison:
     margin: float | None
     """Differences below it count as equality; None: equality is not tested."""
     chosen: list[str]
-    """The metrics that tables show after the headline; empty: those that every group has, except per-position ones."""
+    """The metrics that tables show after the headline; empty: those that every group has, except by position or
+    rollout step."""
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     """Metrics of each baseline, if they agree over all runs."""
     relative: bool = False
     """Whether curves of analyses are shown as differences from the first group."""
 
     def shown_metrics(self) -> list[str]:
-        """The headline first, then what every group has, except per-position metrics and perplexity (a function of the
-        loss)."""
+        """The headline first, then what every group has, except metrics by position or rollout step, and perplexity (a
+        function of the loss)."""
         if self.chosen:
             return [self.headline.metric, *(name for name in self.chosen if name != self.headline.metric)]
         common = [name for name in self.groups[0].metrics if all(name in group.metrics for group in self.groups)]
         hidden = {self.headline.metric, "perplexity"}
-        others = [name for name in common if name not in hidden and not name.startswith("position_")]
+        others = [name for name in common if name not in hidden and not name.startswith(DETAILS)]
         return [self.headline.metric, *others]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
