@@ -1,4 +1,5 @@
-"""The two-stream transformer straight from the paper: token by token, with sets of keys."""
+"""The two-stream transformer straight from the paper: token by token, with sets of keys (and with `own`, which is not the
+paper's)."""
 
 import math
 
@@ -46,6 +47,10 @@ def from_the_paper(backbone, row, documents=None, parameters=None):
         (kind, i): of((kind, i))["embedding.weight"][row[i] if kind == "x" else backbone.vocabulary]
         for kind, i in tokens
     }
+    if config.prediction_start == "own":
+        for kind, i in tokens:
+            if kind == "p":
+                x[kind, i] = x[kind, i] + of((kind, i))["embedding.weight"][row[i]]
     if learned:
         x = {(kind, i): x[kind, i] + of((kind, i))["positions.weight"][i - starts[i]] for kind, i in tokens}
     for layer in range(config.layers):

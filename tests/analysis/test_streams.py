@@ -34,11 +34,12 @@ def task(rows=3, places=14, packed=None):
 
 
 @pytest.mark.parametrize("positions", ["rope", "learned"])
+@pytest.mark.parametrize("start", ["predict", "own"])
 @pytest.mark.parametrize("variant", ["standard", "sps", "delayed_state", "reverse_sps", "strict"])
-def test_the_ratio_is_that_of_copies_of_the_parameters(variant, positions):
+def test_the_ratio_is_that_of_copies_of_the_parameters(variant, positions, start):
     """Each stream of each place is given parameters of its own; what the later loss sends to those of one is the
     numerator."""
-    backbone, furthest = made(variant, positions=positions), 3
+    backbone, furthest = made(variant, positions=positions, prediction_start=start), 3
     held_out = task(rows=1, places=furthest + 2)  # leaves one place to look at: the first
     found = make_analysis("gradient-ratio", furthest=furthest, sources=1, sequences=1, rows=2).analyze(
         subject(head_predictor(backbone), held_out)

@@ -13,6 +13,7 @@ from statewise.nn.streams import INPUT, PREDICTION
 
 pytestmark = pytest.mark.usefixtures("float64")
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
+every_start = pytest.mark.parametrize("start", ["predict", "own"])
 every_window = pytest.mark.parametrize("window", [0, 1, 3, CONTEXT - 2])
 LATE = 3 * SLACK + 20
 """More places than any window's store holds at once."""
@@ -28,10 +29,11 @@ def tokens_of(rows=2, places=9, seed=0):
     return torch.randint(0, VOCABULARY, (rows, places), generator=torch.Generator().manual_seed(seed))
 
 
+@every_start
 @every_variant
 @every_window
-def test_states_and_readouts_are_those_of_the_paper(variant, window):
-    backbone, tokens = made(variant, window), tokens_of()
+def test_states_and_readouts_are_those_of_the_paper(variant, window, start):
+    backbone, tokens = made(variant, window, prediction_start=start), tokens_of()
     hidden = backbone.encode(plain_batch(tokens))
     for row in range(len(tokens)):
         state, readout = from_the_paper(backbone, tokens[row])
@@ -40,10 +42,11 @@ def test_states_and_readouts_are_those_of_the_paper(variant, window):
     torch.testing.assert_close(backbone.readouts(plain_batch(tokens)), hidden.readout)
 
 
+@every_start
 @every_variant
 @pytest.mark.parametrize("alone", [False, True], ids=["both", "readouts"])
-def test_gradients_are_those_of_the_paper(variant, alone):
-    backbone, tokens = made(variant), tokens_of(rows=1)
+def test_gradients_are_those_of_the_paper(variant, alone, start):
+    backbone, tokens = made(variant, prediction_start=start), tokens_of(rows=1)
     weight = torch.randn(2, 1, 9, 16)
     weight[0] *= not alone
     if alone:
@@ -60,10 +63,11 @@ def test_gradients_are_those_of_the_paper(variant, alone):
         torch.testing.assert_close(mine, other, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@every_start
 @every_variant
 @pytest.mark.parametrize("positions", ["rope", "learned"])
-def test_documents_in_a_row_are_read_as_if_apart(variant, positions):
-    backbone, tokens = made(variant, positions=positions), tokens_of(places=12)
+def test_documents_in_a_row_are_read_as_if_apart(variant, positions, start):
+    backbone, tokens = made(variant, positions=positions, prediction_start=start), tokens_of(places=12)
     documents = torch.tensor([[1] * 5 + [2] * 7, [1] * 2 + [2] + [3] * 9])
     hidden = backbone.encode(plain_batch(tokens, documents))
     for row in range(2):
@@ -77,11 +81,12 @@ def test_documents_in_a_row_are_read_as_if_apart(variant, positions):
             )
 
 
+@every_start
 @every_variant
 @pytest.mark.parametrize("window", [0, 3, 40])
-def test_reading_with_a_cache_is_reading_at_once(variant, window):
+def test_reading_with_a_cache_is_reading_at_once(variant, window, start):
     """One by one, in pieces, after going back, and long after the window's store has turned over."""
-    backbone, tokens = made(variant, window, context=LATE), tokens_of(places=LATE)
+    backbone, tokens = made(variant, window, context=LATE, prediction_start=start), tokens_of(places=LATE)
     with torch.no_grad():
         whole = backbone.encode(plain_batch(tokens))
         for first in (1, 7):
@@ -101,10 +106,11 @@ def test_reading_with_a_cache_is_reading_at_once(variant, window):
                     cache.rewind(min(5, LATE - at))
 
 
+@every_start
 @every_variant
 @every_window
-def test_a_prompt_is_read_as_its_tokens_are(variant, window):
-    backbone, tokens = made(variant, window), tokens_of(places=12)
+def test_a_prompt_is_read_as_its_tokens_are(variant, window, start):
+    backbone, tokens = made(variant, window, prediction_start=start), tokens_of(places=12)
     with torch.no_grad():
         whole = backbone.encode(plain_batch(tokens))
         for length in (1, 2, 9):
@@ -270,6 +276,21 @@ def test_counting_operations_takes_no_longer_for_more_places(variant, monkeypatc
     assert _pairs(PREDICTION, INPUT, 5, None) == 15
 
 
+def test_a_prediction_starts_from_predict_alone_unless_told_otherwise():
+    paper, own, tokens = made("sps"), made("sps", prediction_start="own"), tokens_of()
+    assert paper.config.prediction_start == "predict"
+    assert {name: p.shape for name, p in own.named_parameters()} == {n: p.shape for n, p in paper.named_parameters()}
+    own.load_state_dict(paper.state_dict())
+    of_both = [one.encode(plain_batch(tokens)) for one in (paper, own)]
+    assert not torch.allclose(of_both[0].readout, of_both[1].readout)
+    with torch.no_grad():
+        for one in (paper, own):
+            one.embedding.weight[tokens[0, 0]] = 0
+    for i, one in enumerate((paper, own)):  # a prediction that knows its token from the start, and it is nothing
+        of_both[i] = one.encode(plain_batch(tokens[:1, :1]))
+    torch.testing.assert_close(of_both[0].readout, of_both[1].readout)
+
+
 def test_standard_is_a_gpt():
     gpt = tiny_gpt(expansion=3).double()
     spread_weights(gpt)
@@ -281,8 +302,9 @@ def test_standard_is_a_gpt():
     torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout, gpt.encode(plain_batch(tokens)).readout)
 
 
-def test_streams_part_when_it_is_time():
-    backbone, tokens = made("sps", separate_from=0.4), tokens_of(rows=1)
+@every_start
+def test_streams_part_when_it_is_time(start):
+    backbone, tokens = made("sps", separate_from=0.4, prediction_start=start), tokens_of(rows=1)
     backbone.set_progress(0.39)
     assert not backbone.separated
     torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout[0], from_the_paper(backbone, tokens[0])[1])

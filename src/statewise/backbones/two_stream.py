@@ -75,6 +75,9 @@ class TwoStreamConfig(GPTConfig):
     predictions are read by nobody, not even themselves; standard: inputs alone."""
     window: int = 64
     """For how many places onwards the keys of the stream that is not kept are read; 0: at their own place alone."""
+    prediction_start: Literal["predict", "own"] = "predict"
+    """What a prediction starts from. predict: the embedding of `<predict>`, as in the paper; own: that and the embedding
+    of the input of its position, which is not the paper's model."""
     separate_from: float = 0.0
     """Share of training after which the streams part; until then the model is trained as `standard`."""
     vocabulary_multiple: int = 1
@@ -343,10 +346,14 @@ class TwoStream(Limitable, Followed, Phased, Counted, PromptReader, ReadoutOnly,
     def _placed(
         self, tokens: Tensor, streams: tuple[int, ...], place: Tensor, whole: bool
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """(B, S, T, D), what the first block reads: embedded tokens and, where there is a prediction, `<predict>`;
-        and the rotation of their places (T,) or (B, T)."""
+        """(B, S, T, D), what the first block reads: embedded tokens and, where there is a prediction, its start; and the
+        rotation of their places (T,) or (B, T)."""
         every = [tokens if stream == INPUT else torch.full_like(tokens, self.vocabulary) for stream in streams]
         x, place = self.embed(torch.stack(every, dim=1)), place.clamp(min=0)
+        if self.config.prediction_start == "own" and PREDICTION in streams:
+            # The prediction's use of its token is its own: where uses are followed, it is not taken from the input's.
+            own = self.embed(tokens[:, None].expand(-1, len(streams), -1))[:, 1:] if whole else x[:, :1]
+            x = torch.cat([x[:, :1], x[:, 1:] + own], dim=1)
         rotation = None
         if self.positions is None:
             rotation = rotary_angles(place, self.head_width)
