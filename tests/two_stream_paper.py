@@ -1,5 +1,4 @@
-"""The two-stream transformer straight from the paper: token by token, with sets of keys (and with `own`, which is not the
-paper's)."""
+"""The two-stream transformer straight from the paper: token by token, with sets of keys. What `own` adds is ours."""
 
 import math
 
@@ -7,12 +6,14 @@ import torch
 from torch.nn import functional as F
 
 
-def seen_by(variant, window, kind, i):
-    """The keys (kind, k) that the token of that kind reads at place i, as the paper says (equation 5 for sps)."""
-    inputs = {("x", k) for k in range(i + 1)}
+def seen_by(variant, window, kind, i, omega=None):
+    """The keys (kind, k) that the token of that kind reads at place i, as the paper says (equation 5 for sps); with
+    `omega` those of the persistent stream under its restriction (figure 5b)."""
+    oldest = 0 if omega is None else max(0, i - omega)
+    inputs = {("x", k) for k in range(oldest, i + 1)}
     recent_inputs = {("x", k) for k in range(max(0, i - window), i + 1)}
     last = i + 1 if kind == "p" else i
-    predictions = {("p", k) for k in range(last)}
+    predictions = {("p", k) for k in range(oldest, last)}
     recent_predictions = {("p", k) for k in range(max(0, i - window), last)}
     return {
         "standard": inputs,
@@ -35,8 +36,9 @@ def turned(x, place, width):
     return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
 
 
-def from_the_paper(backbone, row, documents=None, parameters=None):
-    """(T, D) states and readouts of one row, token by token; `parameters(token)` gives those of a token, by name."""
+def from_the_paper(backbone, row, documents=None, parameters=None, omega=None):
+    """(T, D) states and readouts of one row, token by token; `parameters(token)` gives those of a token, by name;
+    `omega`: see `seen_by`."""
     config, variant = backbone.config, backbone.config.variant if backbone.separated else "standard"
     of = parameters or (lambda token: dict(backbone.named_parameters()))
     documents = documents if documents is not None else [0] * len(row)
@@ -69,7 +71,9 @@ def from_the_paper(backbone, row, documents=None, parameters=None):
         new = {}
         for kind, i in tokens:
             keys = [
-                s for s in tokens if s in seen_by(variant, config.window, kind, i) and documents[s[1]] == documents[i]
+                s
+                for s in tokens
+                if s in seen_by(variant, config.window, kind, i, omega) and documents[s[1]] == documents[i]
             ]
             scores = torch.stack([(q[kind, i] * k[s]).sum(-1) / math.sqrt(W) for s in keys])
             seen = (scores.softmax(0)[..., None] * torch.stack([v[s] for s in keys])).sum(0)

@@ -166,10 +166,10 @@ def test_before_the_streams_part_there_is_one_stream():
     [("sps", Reach(3, 2)), ("standard", Reach(3, -1)), ("delayed_state", Reach(2, 3)), ("double_memory", Reach(3, 3))],
 )
 def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
-    """Held against the dense mask; the parameters stay the same ones."""
+    """Held against the dense mask; the parameters stay the same ones. What is kept for 3 places is 4 keys."""
     backbone = made(variant)
     tokens = torch.from_numpy(task().held_out().tokens)
-    limited = backbone.limited(4)
+    limited = backbone.limited(3)
     found = limited.encode(plain_batch(tokens)).readout
     assert not torch.allclose(found, backbone.encode(plain_batch(tokens)).readout)
     torch.testing.assert_close(found[:, :3], backbone.encode(plain_batch(tokens)).readout[:, :3])
@@ -184,6 +184,27 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
     monkeypatch.setattr(two_stream, "attend_streams", dense)
     torch.testing.assert_close(found, backbone.encode(plain_batch(tokens)).readout)
     assert stream_mask((0,), 6, wanted)[5, :6].sum() == min(6, 1 + (wanted.inputs or 0))
+
+
+@pytest.mark.parametrize("omega", [0, 1, 4])
+@pytest.mark.parametrize("variant", ["standard", "sps", "double_memory", "delayed_state", "reverse_sps", "strict"])
+def test_a_limited_model_is_that_of_the_paper(variant, omega):
+    """M_omega: the persistent keys are read as the window's are, i - k <= omega."""
+    backbone = made(variant)
+    tokens = torch.from_numpy(task(rows=1, places=9).held_out().tokens)
+    state, readout = from_the_paper(backbone, tokens[0], omega=omega)
+    limited = backbone.limited(omega).encode(plain_batch(tokens))
+    torch.testing.assert_close(limited.state[0], state)
+    torch.testing.assert_close(limited.readout[0], readout)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 4])
+def test_the_first_position_that_loses_keys_has_more_than_keep_before_it(keep):
+    backbone = made("sps")
+    found = make_analysis("restricted-state", keep=keep).analyze(subject(head_predictor(backbone), task(places=9)))
+    rise = dict(zip(found.details["position"], found.details["rise"]))
+    assert [position for position in rise if rise[position] == pytest.approx(0, abs=1e-12)] == list(range(1, keep + 2))
+    assert found.metrics["positions"] == 3 * (8 - keep - 1)
 
 
 def test_restricted_state_is_the_difference_of_the_losses():
@@ -202,7 +223,7 @@ def test_restricted_state_is_the_difference_of_the_losses():
     for place, rise, count in zip(*(found.details[key] for key in ("position", "rise", "count"))):
         assert rise == pytest.approx(np.mean(rises[place]), abs=1e-9)
         assert count == len(rises[place])
-    beyond = [rise for place, all_rises in rises.items() for rise in all_rises if place > 3]
+    beyond = [rise for place, all_rises in rises.items() for rise in all_rises if place > 4]
     assert found.metrics["rise"] == pytest.approx(np.mean(beyond), abs=1e-9)
     assert found.metrics["positions"] == len(beyond)
 
@@ -258,9 +279,10 @@ def test_few_points_are_not_smoothed():
     ("name", "fields", "message"),
     [
         ("gradient-ratio", {"furthest": 30}, "no held-out document has the 32 tokens"),
-        ("restricted-state", {"keep": 30}, "no held-out document has more than 30 tokens"),
+        ("restricted-state", {"keep": 30}, "no held-out document has the 33 tokens that --keep 30"),
         ("gradient-ratio", {"sources": 0}, "sources must be at least 1"),
-        ("restricted-state", {"keep": 0}, "keep must be at least 1"),
+        ("restricted-state", {"keep": -1}, "keep must be at least 0"),
+        ("restricted-state", {"keep": 12}, "no held-out document has the 15 tokens"),
     ],
 )
 def test_what_cannot_be_measured_is_said(name, fields, message):

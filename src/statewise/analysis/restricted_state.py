@@ -1,6 +1,6 @@
 """How much a model relies on its kept state (State-Prediction Separation, figure 5b).
 
-Measures the rise of each position's loss when attention is restricted to the kept keys of the last `keep` positions.
+Measures the rise of each position's loss when the persistent keys, too, are read for `keep` positions onwards only.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ class RestrictedStateConfig:
     """Options of `statewise analyze RUN restricted-state`."""
 
     keep: int = 64
-    """Positions whose kept keys stay visible, including the query's own."""
+    """The paper's omega, counted as its window w (equation 5): position i reads the persistent keys of position k if
+    i - k <= keep. So it reads its own and `keep` earlier ones. 0: its own alone."""
     sequences: int = 256
     """Held-out sequences."""
     positions: int = 2048
     """First positions of each document that are measured."""
 
     def __post_init__(self) -> None:
-        bounded(self, "keep", "sequences", "positions", at_least=1)
+        bounded(self, "keep", at_least=0)
+        bounded(self, "sequences", "positions", at_least=1)
 
 
 class RestrictedState(Analysis):
@@ -45,15 +47,15 @@ class RestrictedState(Analysis):
     config: RestrictedStateConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics `rise` (nats per token, over positions later than `keep`) with its standard error over sequences,
-        `loss` and `restricted_loss` there; the rise by position as a curve."""
+        """Metrics `rise` (nats per token, over positions that lose keys) with its standard error over sequences, `loss`
+        and `restricted_loss` there; the rise by position as a curve."""
         config, predictor = self.config, subject.snapshot.predictor
         if not isinstance(predictor, StateLimiter):
             raise LacksPower("restricted-state needs a model whose kept state can be limited", StateLimiter)
         limited = predictor.limited(config.keep)
         sums = np.zeros((2, config.positions))
         counts = np.zeros(config.positions, np.int64)
-        by_row = []  # (rise, positions) after `keep`
+        by_row = []  # (rise, positions) of those that lose keys
         examples = subject.task.held_out(config.sequences)
         for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):
             batch = collate(part)
@@ -64,12 +66,14 @@ class RestrictedState(Analysis):
             found = [score_batch(model, batch, 1, batch.tokens.shape[1]).nats for model in (predictor, limited)]
             for which, nats in enumerate(found):
                 np.add.at(sums[which], position[seen] - 1, nats[seen])
-            far = seen & (position > config.keep)
+            far = seen & (position - 1 > config.keep)  # one with more positions before it than it keeps
             by_row.append(np.stack([np.where(far, found[1] - found[0], 0).sum(1), far.sum(1)]))
         there = np.flatnonzero(counts)
-        beyond = there[there >= config.keep]
+        beyond = there[there > config.keep]
         if not len(beyond):
-            raise ValueError(f"no held-out document has more than {config.keep} tokens: set --keep lower")
+            raise ValueError(
+                f"no held-out document has the {config.keep + 3} tokens that --keep {config.keep} needs: set it lower"
+            )
         rise = (sums[1] - sums[0])[there] / counts[there]
         loss, restricted = sums[:, beyond].sum(1) / counts[beyond].sum()
         metrics = {
@@ -79,7 +83,7 @@ class RestrictedState(Analysis):
             "restricted_loss": restricted,
             "positions": counts[beyond].sum(),
         }
-        curves = smoothed(f"kept keys of {config.keep} positions", there.astype(float) + 1, rise)
+        curves = smoothed(f"keep {config.keep}", there.astype(float) + 1, rise)
         details = {"position": (there + 1).tolist(), "rise": rise.tolist(), "count": counts[there].tolist()}
         return Findings(
             {name: float(value) for name, value in metrics.items()},

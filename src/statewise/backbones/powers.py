@@ -103,7 +103,8 @@ class Limitable(Backbone):
 
     @abstractmethod
     def limited(self, places: int) -> Limitable:
-        """One with the same parameters, whose kept keys are read for the last `places` positions only."""
+        """One with the same parameters, whose kept keys are read for `places` positions onwards only; 0: at their own
+        alone."""
 
 
 class Carrying(Backbone):

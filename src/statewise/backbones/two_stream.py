@@ -76,8 +76,8 @@ class TwoStreamConfig(GPTConfig):
     window: int = 64
     """For how many places onwards the keys of the stream that is not kept are read; 0: at their own place alone."""
     prediction_start: Literal["predict", "own"] = "predict"
-    """What a prediction starts from. predict: the embedding of `<predict>`, as in the paper; own: that and the embedding
-    of the input of its position, which is not the paper's model."""
+    """What a prediction starts from. predict: the embedding of `<predict>`, as in the paper; own: that plus the
+    embedding of its position's input, which is not the paper's model."""
     separate_from: float = 0.0
     """Share of training after which the streams part; until then the model is trained as `standard`."""
     vocabulary_multiple: int = 1
@@ -289,9 +289,9 @@ class TwoStream(Limitable, Followed, Phased, Counted, PromptReader, ReadoutOnly,
         return x, variant.streams.index(variant.readout)
 
     def limited(self, places: int) -> TwoStream:
-        """See `Limitable.limited`: what would be read for ever is read for `places` places."""
+        """See `Limitable.limited`: what would be read for ever is read for `places` places onwards, as a window is."""
         other = copy.copy(self)
-        other.longest = places - 1
+        other.longest = places
         return other
 
     def _encode(self, batch: Batch, asking: tuple[int, ...]) -> Tensor:
@@ -346,8 +346,8 @@ class TwoStream(Limitable, Followed, Phased, Counted, PromptReader, ReadoutOnly,
     def _placed(
         self, tokens: Tensor, streams: tuple[int, ...], place: Tensor, whole: bool
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """(B, S, T, D), what the first block reads: embedded tokens and, where there is a prediction, its start; and the
-        rotation of their places (T,) or (B, T)."""
+        """(B, S, T, D), what the first block reads: embedded tokens and, where there is a prediction, its start; and
+        the rotation of their places (T,) or (B, T)."""
         every = [tokens if stream == INPUT else torch.full_like(tokens, self.vocabulary) for stream in streams]
         x, place = self.embed(torch.stack(every, dim=1)), place.clamp(min=0)
         if self.config.prediction_start == "own" and PREDICTION in streams:

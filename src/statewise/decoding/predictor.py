@@ -118,7 +118,8 @@ class StateLimiter(ABC):
 
     @abstractmethod
     def limited(self, places: int) -> Predictor:
-        """The same model, whose kept keys are read for the last `places` places only, the query's own included."""
+        """The same model, whose kept keys are read for `places` places onwards, as a window's are: at their own place
+        and at so many behind it."""
 
 
 class Carrier(ABC):
