@@ -186,8 +186,8 @@ def test_units_by_hand(tmp_path):
     told = [f"ab cd{END}", f"  x\u00a0yé z {END}", f"q{END}"]
     assert task.decode(examples.tokens[0]) == "".join(told)
     # `ab cd`: 4 bytes scored, `cd` begins in them. `  x yé z `: 1 + 1 + 2 (a no-break space) + 3 + 1 + 1 + 1, and
-    # three words. `q`: one byte, which is not scored.
-    assert task.units(examples) == {"word": 1 + 3 + 0, "byte": 4 + 10 + 0}
+    # three words, and an empty one behind them. `q`: one byte, which is not scored.
+    assert task.units(examples) == {"word": 1 + 4 + 0, "byte": 4 + 10 + 0}
     # Rows of 4 cut documents: `ab c` `d<end>  ` ` x..`: the first token of each row is not scored either.
     rows = task_of(corpus, context=4).read(path)
     assert task.decode(rows.tokens[0]) == "ab c"
@@ -229,19 +229,22 @@ def test_units_as_a_slow_count_gives_them(tmp_path_factory, texts, context):
                 for byte in spellings[examples.tokens[row, place]]
             ]
             content = bytes(byte for byte, _ in known)
-            place, before = 0, " "
+            place, before = 0, ""
             while place < len(content):
                 now = character(content, place)
                 words += known[place][1] and before.isspace() and not now.isspace()
                 place, before = place + (1 if now == "X" else len(now.encode())), now
             size += sum(scored for _, scored in known)
+            ends = len(places) > 1 and examples.tokens[row, places[-1]] == task.end
+            words += ends and before.isspace()  # the empty word at the end of a text
     assert task.units(examples) == {"word": words, "byte": size}
 
 
 def test_words_begin_at_bytes_whatever_was_cut():
     assert _word_starts("é a\u3000bé".encode()).tolist() == [0, 3, 7]
     assert _word_starts(b"\xac\xac a \xe2\x82").tolist() == [0, 3, 5]
-    assert _word_starts(b" \n").tolist() == []
+    assert _word_starts(b" \n").tolist() == [0, 2]
+    assert _word_starts("é ".encode()).tolist() == [0, 3]
 
 
 def test_losses_by_unit_are_the_same_nats(corpus, tmp_path):

@@ -11,6 +11,7 @@ from doubles import MarkovPredictor, spread_weights
 pytest.importorskip("tokenizers")
 pytest.importorskip("lm_eval")
 from lm_eval.api.instance import Instance
+from lm_eval.api.task import Task
 from lm_eval.utils import get_rolling_token_windows
 
 from statewise.backbones.gpt import GPT, GPTConfig
@@ -274,7 +275,35 @@ def test_groups_are_found_with_their_members(task, predictor, tmp_path):
 def test_words_begin_before_a_byte():
     assert units_of("“a” bö c") == {"word": 3, "byte": 13}
     assert [words_before("ö b c", size) for size in range(7)] == [0, 1, 1, 1, 2, 2, 3]
-    assert words_before(" ab c", 1) == 0
+    assert words_before(" ab c", 1) == 1  # the empty word in front
+    assert units_of("ab\n") == {"word": 2, "byte": 3}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", " a b", "a\n\nb \n", "\n", "x\u00a0y\u3000z\x1f", "zero\u200bwidth", " = A = \n"]
+)
+def test_words_are_counted_as_the_package_counts_them(text):
+    assert units_of(text) == {"word": Task.count_words(text), "byte": Task.count_bytes(text)}
+
+
+def test_a_benchmark_counts_the_words_of_its_own_document(task, predictor, tmp_path):
+    """As wikitext does: the model reads one text, and its nats are divided by the words of another."""
+    whole_texts(tmp_path, "raw")
+    (tmp_path / "counts.py").write_text(
+        "def process_results(doc, results):\n"
+        "    (nats,), size = results, len(doc['text'])\n"
+        "    return {'word_perplexity': (nats, 7 * size), 'byte_perplexity': (nats, 5 * size)}\n"
+    )
+    path = tmp_path / "raw.yaml"
+    content = json.loads(path.read_text())
+    content["metric_list"] = [{"metric": "word_perplexity"}, {"metric": "byte_perplexity"}]
+    path.write_text(json.dumps(content)[:-1] + ', "process_results": !function counts.process_results}')
+    report = harness.run(predictor, task, harness.find(["raw"], tmp_path), limit=None, batch=3)
+    found, theirs = report["whole_texts"]["raw"], report["benchmarks"]["raw"]["metrics"]
+    assert found["with_first"]["perplexity_per_word"] == pytest.approx(theirs["word_perplexity"])
+    assert found["with_first"]["loss_per_byte"] == pytest.approx(math.log(theirs["byte_perplexity"]))
+    nats = found["with_first"]["loss"] * found["tokens"]
+    assert found["with_first"]["loss_per_word"] == pytest.approx(nats / (7 * sum(len(row["text"]) for row in WHOLE)))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ end of a row continues in the next row as a document of its own.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from statewise.tasks.corpus.folder import TOKENIZER, Corpus, Split, is_corpus, s
 from statewise.tasks.corpus.survey import SplitPiece
 from statewise.tasks.kept import kept_json, kept_text
 from statewise.tasks.vocab import Vocab
+from statewise.tasks.words import word_starts
 from statewise.types import Examples, Headline
 
 TEXTS_READ = 2**20
@@ -231,8 +231,8 @@ class Text(RunningText, WholeTexts, Task):
     # Text
 
     def units(self, examples: Examples) -> dict[str, int]:
-        """`byte`: bytes of the scored tokens, 0 for end-of-text. `word`: words, separated by white space, that begin in
-        a scored token.
+        """`byte`: bytes of the scored tokens, 0 for end-of-text. `word`: words, as `tasks.words` counts them, that
+        begin in a scored token; the empty one behind white space at the end of a text begins in its end-of-text token.
 
         Nats and units cover the same tokens. The first token of each document of a row is not scored: its nats, its
         bytes and a word that begins in it do not count (later tokens of that word do). The nats of end-of-text tokens
@@ -245,25 +245,26 @@ class Text(RunningText, WholeTexts, Task):
             cuts = np.zeros(0, np.int64) if documents is None else np.flatnonzero(np.diff(documents)) + 1
             for part in np.split(examples.tokens[row, :length], cuts):
                 first, *rest = (self._spellings[token] for token in part.tolist())
+                if not rest:
+                    continue
                 text = first + b"".join(rest)
                 size += len(text) - len(first)
-                words += int((_word_starts(text) >= len(first)).sum())
+                starts = _word_starts(text)
+                whole = part[-1] == self.end  # else the word behind the last byte begins in the next row
+                words += int(((starts >= len(first)) & (whole | (starts < len(text)))).sum())
         return {"word": words, "byte": size}
-
-
-_WORD = re.compile(r"\S+")
 
 
 def _word_starts(text: bytes) -> np.ndarray:
     """(m,) int64 offsets of the bytes at which words begin. Bytes of an incomplete character belong to a word."""
     decoded = text.decode("utf-8", errors="surrogateescape")
-    starts = np.array([found.start() for found in _WORD.finditer(decoded)], np.int64)
+    starts = np.array(word_starts(decoded), np.int64)
     if len(decoded) == len(text):
         return starts
     codes = np.frombuffer(decoded.encode("utf-32-le", errors="surrogatepass"), np.uint32)
     sizes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
     sizes[(codes >= 0xDC80) & (codes <= 0xDCFF)] = 1  # each stands for one byte that is not UTF-8
-    return (np.cumsum(sizes) - sizes)[starts]
+    return np.append(0, np.cumsum(sizes))[starts]
 
 
 def _facts(corpus: Corpus) -> dict[str, Any]:

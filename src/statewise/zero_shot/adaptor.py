@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Greedy, GreedyConfig
 from statewise.tasks.base import RunningText
+from statewise.tasks.words import count_words, word_starts
 from statewise.zero_shot.likelihood import Asked, Progress, encoded, likelihoods
 
 
@@ -28,9 +28,11 @@ class Rolled:
     """Of the first token, which the model was never trained to predict."""
     tokens: int
     units: dict[str, int]
-    """Numbers of words and bytes."""
+    """Numbers of words and bytes of the text that the model reads."""
     first_units: dict[str, int]
     """Words that begin in the first token, and its bytes."""
+    document: Any
+    """The document of the benchmark that the text was made of."""
 
 
 @dataclass
@@ -111,7 +113,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
                 size = len(self._spellings[row[0]])
                 units, first_units = units_of(text), {"word": words_before(text, size), "byte": size}
                 nats, first = float(one.nats.sum()), float(one.nats[0])
-                self.rolled.append(Rolled(request.task_name, nats, first, len(row), units, first_units))
+                self.rolled.append(Rolled(request.task_name, nats, first, len(row), units, first_units, request.doc))
         return [one.log_probability for one in found]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
@@ -147,14 +149,11 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         return text
 
 
-_WORD = re.compile(r"\S+")
-
-
 def units_of(text: str) -> dict[str, int]:
-    """Numbers of whitespace-separated words and of UTF-8 bytes."""
-    return {"word": sum(1 for _ in _WORD.finditer(text)), "byte": len(text.encode())}
+    """Numbers of words, as `tasks.words` counts them, and of UTF-8 bytes."""
+    return {"word": count_words(text), "byte": len(text.encode())}
 
 
 def words_before(text: str, size: int) -> int:
     """Number of words that begin in the first `size` bytes."""
-    return sum(len(text[: found.start()].encode()) < size for found in _WORD.finditer(text[:size]))
+    return sum(len(text[:start].encode()) < size for start in word_starts(text[:size]))

@@ -120,7 +120,7 @@ def run(
             }
             for name, metrics in results.items()
         },
-        "whole_texts": whole_texts(model.rolled),
+        "whole_texts": whole_texts(model.rolled, loaded["tasks"]),
         "counts": dataclasses.asdict(model.counts),
     }
     average = paper_average(results)
@@ -159,16 +159,18 @@ def _metrics(values: Mapping[str, Any]) -> dict[str, float | None]:
     return found
 
 
-def whole_texts(rolled: Sequence[Rolled]) -> dict[str, dict[str, Any]]:
+def whole_texts(rolled: Sequence[Rolled], tasks: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """For each benchmark that scores whole texts: `loss` (nats per token) and the same nats per word and byte.
 
     `with_first` counts all tokens, as lm-evaluation-harness does; `without_first` leaves out first tokens, which our
-    models are not trained to predict. Nats and units are of the same tokens, as in `statewise evaluate`.
+    models are not trained to predict. Nats and units are of the same tokens, as in `statewise evaluate`. `tasks`: the
+    package's, by name, which say how they count.
     """
     found = {}
     for name in dict.fromkeys(one.benchmark for one in rolled):
         mine = [one for one in rolled if one.benchmark == name]
-        units = {unit: sum(one.units[unit] for one in mine) for unit in ("word", "byte")}
+        counted = [_units(tasks.get(name), one) for one in mine]
+        units = {unit: sum(of_one[unit] for of_one in counted) for unit in ("word", "byte")}
         firsts = {unit: sum(one.first_units[unit] for one in mine) for unit in units}
         tokens, nats, first = (sum(values) for values in zip(*((one.tokens, one.nats, one.first_nats) for one in mine)))
         found[name] = {
@@ -179,6 +181,18 @@ def whole_texts(rolled: Sequence[Rolled]) -> dict[str, dict[str, Any]]:
                 nats - first, tokens - len(mine), {unit: count - firsts[unit] for unit, count in units.items()}
             ),
         }
+    return found
+
+
+def _units(task: Any, one: Rolled) -> dict[str, int]:
+    """The words and bytes by which the package divides the nats of a text. Some of its benchmarks count those of the
+    document before it was prepared for the model: wikitext those of the page with spaces around punctuation."""
+    divisors = {} if task is None else task.process_results(one.document, [0.0])
+    found = dict(one.units)
+    for unit in found:
+        pair = divisors.get(f"{unit}_perplexity")
+        if isinstance(pair, tuple):  # (log-likelihood, what it is divided by)
+            found[unit] = int(pair[1])
     return found
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from statewise.tasks.bpe import END
 from statewise.tasks.corpus import documents
-from statewise.tasks.corpus.documents import SEPARATIONS, find
+from statewise.tasks.corpus.documents import SEPARATIONS, Piece, find
 from statewise.tasks.corpus.encoding import encode
 from statewise.tasks.corpus.survey import SplitPiece
 from statewise.tasks.corpus.tokenizers import learn
@@ -115,6 +116,20 @@ def test_pieces_have_the_tokens_of_the_uncut_text(tmp_path, monkeypatch):
             token for part in encode([SplitPiece(False, piece) for piece in pieces], bpe) for token in part.tokens
         ]
         assert tokens == [*uncut, bpe.end]
+
+
+@given(st.lists(st.lists(st.text(alphabet="ab \n\u3000", min_size=1, max_size=6), min_size=1), min_size=1, max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_words_of_pieces_are_those_of_the_uncut_texts(told):
+    bpe = learn(["ab a \n\u3000"], 257)
+    pieces = [
+        SplitPiece(False, Piece(text, place == 0, place == len(texts) - 1, "a.txt"))
+        for texts in told
+        for place, text in enumerate(texts)
+    ]
+    assert sum(part.words for part in encode(pieces, bpe)) == sum(
+        len(re.split(r"\s+", "".join(texts))) for texts in told
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 
 from statewise.tasks.bpe import BPE, END
 from statewise.tasks.corpus.survey import SplitPiece
+from statewise.tasks.words import count_words
 
 BATCH = 2**22
 """Characters encoded at a time: enough to keep all threads busy."""
@@ -21,7 +22,7 @@ class Encoded(NamedTuple):
     tokens: np.ndarray
     last: bool
     words: int
-    """Words, separated by white space."""
+    """Words, as `tasks.words` counts them, which the piece adds to its document."""
     size: int
     """Bytes of the text."""
 
@@ -34,6 +35,7 @@ def token_type(bpe: BPE) -> np.dtype:
 def encode(pieces: Iterable[SplitPiece], bpe: BPE) -> Iterator[Encoded]:
     """Token ids of every piece, in order. Raises `ValueError` if the tokenizer changes a text."""
     spellings, kind = bpe.spellings(), token_type(bpe)
+    before = ""  # the last character of the document's piece before
     for batch in _batches(pieces):
         for (held_out, piece), ids in zip(batch, bpe.encode_documents([sided.piece.text for sided in batch])):
             content = piece.text.encode()
@@ -45,7 +47,9 @@ def encode(pieces: Iterable[SplitPiece], bpe: BPE) -> Iterator[Encoded]:
             if bpe.end in ids:
                 raise ValueError(f"{piece.place}: this tokenizer encodes {END} inside a text as the special token")
             tokens = np.array([*ids, bpe.end] if piece.last else ids, kind)
-            yield Encoded(held_out, tokens, piece.last, len(piece.text.split()), len(content))
+            words = count_words(before + piece.text) - (count_words(before) if before else 0)
+            before = "" if piece.last else piece.text[-1:]
+            yield Encoded(held_out, tokens, piece.last, words, len(content))
 
 
 def _batches(pieces: Iterable[SplitPiece]) -> Iterator[list[SplitPiece]]:
