@@ -47,6 +47,12 @@ Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
 
 
+def evaluation_of(data: Path) -> str:
+    """The name of the report of an evaluation on a file or corpus: its own name, and a checksum of its whole path, so
+    that those of the same name in different folders have reports of their own."""
+    return f"evaluation-{data.name[:100]}-{hashlib.sha256(str(data).encode()).hexdigest()[:8]}"
+
+
 ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": COUNT, "steps?": COUNT}
 RECORD: Shape = {"kind": one_of("train", "evaluation", "end"), "step": COUNT, "reason?": TEXT, "part?": TEXT,
                  "seconds?": NUMBER, ...: MEASURED}  # fmt: skip

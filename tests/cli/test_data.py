@@ -6,7 +6,7 @@ import pytest
 from doubles import SMALL_RUN, small_stories
 
 from statewise.cli import main
-from statewise.run import Run
+from statewise.run import Run, evaluation_of
 from statewise.tasks.corpus.folder import Corpus
 
 
@@ -53,15 +53,23 @@ def test_from_text_to_a_score(text, tmp_path, capsys, monkeypatch):
 
     whole = json.loads(called(capsys, "evaluate", "run", "--data", text, "--json")[1])
     assert whole["num"] > run.report("evaluation")["num"]
-    assert run.report("evaluation-a.txt")["file"] == str(text)
+    assert run.report(evaluation_of(text))["file"] == str(text)
     assert "documents to train on" in called(capsys, "evaluate", "run")[2]
     monkeypatch.chdir(corpus.folder)
     code, out, err = called(capsys, "evaluate", tmp_path / "run", "--data", ".")
     assert code == 0
     assert "documents to train on" not in err  # which is said of the run's own data
     assert "decoding" not in out
-    assert run.report("evaluation-corpus")["file"] == str(corpus.folder)
+    assert run.report(evaluation_of(corpus.folder))["file"] == str(corpus.folder)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "a.txt").write_text("Another text.\n")
+    kept = run.report(evaluation_of(text))
+    assert called(capsys, "evaluate", "run", "--data", "more/a.txt", "--num", "1")[0] == 0
+    assert called(capsys, "evaluate", "run", "--data", "more/a.txt")[0] == 0
+    assert run.report(evaluation_of(tmp_path / "more" / "a.txt"))["num"] == 1
+    assert run.report(f"{evaluation_of(tmp_path / 'more' / 'a.txt')}-first-1")["num"] == 1
+    assert run.report(evaluation_of(text)) == kept
     assert called(capsys, "data", "text", "books", "--tokenizer", "bpe:270", "--out", "other")[0] == 0
     code, _, err = called(capsys, "evaluate", "run", "--data", "other")
     assert code == 2

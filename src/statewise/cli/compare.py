@@ -19,7 +19,9 @@ def run(words: list[str]) -> int:
         "  statewise compare runs/gpt runs/nl --out report --metrics all\n\n"
         "The second also tests, over seeds and by the task's headline metric, whether the group of runs/nl is better\n"
         "than each other group, and whether any two groups are equal within 0.01. The third adds the analyses made\n"
-        "of every run: metrics in the table, curves in analyses.png, and pictures in drawings.png.",
+        "of every run: metrics in the table, curves in analyses.png, and pictures in drawings.png; and what\n"
+        "`evaluate --data` and `lm-eval` found of every run. Where a held-out loss is the headline metric, the report\n"
+        "also shows it over tokens and hours, and the tokens that each group needs to match the first.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, or directories of several seeds")
     parser.add_argument("--out", metavar="DIR", required=True, help="report folder")
@@ -31,7 +33,7 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--metrics",
         default="evaluation",
-        help="evaluation (default); all: also of analyses made of every run; or names",
+        help="evaluation (default); all: also of analyses and other data of every run; or names",
     )
     parser.add_argument(
         "--relative", action="store_true", help="plot curves of analyses as differences from the first group"

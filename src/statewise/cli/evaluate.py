@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_targets
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.reports import keep_report
-from statewise.run import Run
+from statewise.run import Run, evaluation_of
 from statewise.tasks import TASKS
 from statewise.types import Evaluation
 
@@ -79,12 +79,12 @@ def run(words: list[str]) -> int:
     # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
     data = Path(options.data).resolve() if options.data else None
     deviations = ["comprehensive"] if options.comprehensive else []
-    deviations += [data.name] if data else [f"{option}-{value}" for option, value in by]
+    deviations += [f"{option}-{value}" for option, value in by]
     deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
     deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]
     deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
-    name = "-".join(["evaluation", *deviations])
+    name = "-".join([evaluation_of(data) if data else "evaluation", *deviations])
     for note in model.task.notes:
         if not data or note not in own_notes:  # notes on the run's own data do not concern a file
             print(note, file=sys.stderr)

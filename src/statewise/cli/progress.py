@@ -23,7 +23,7 @@ from statewise.run import Record, Run
 from statewise.types import DETAILS
 
 NOT_A_METRIC = {
-    *("kind", "step", "seconds", "epoch", "learning_rate"),
+    *("kind", "step", "tokens", "seconds", "epoch", "learning_rate"),
     *("tokens_per_second", "flops_per_second", "mfu"),
 }  # fmt: skip
 

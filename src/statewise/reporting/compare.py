@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from statewise.reporting.comparison import Comparison, Group
+from statewise.reporting.matching import Match, match
 from statewise.reporting.members import Member, alike
 from statewise.reporting.statistics import Claim, equivalence, summarise, welch
 from statewise.types import Headline
@@ -25,8 +26,8 @@ def compare(
 ) -> Comparison:
     """Compares complete runs. Raises `ValueError` for a run without an evaluation, or for different tasks.
 
-    `metrics`: `evaluation`; `all`, which adds every analysis that all runs have with the same settings; or names of
-    metrics, separated by commas.
+    `metrics`: `evaluation`; `all`, which adds every analysis, and every report of other data, that all runs have with
+    the same settings; or names of metrics, separated by commas.
 
     `better`, one of the runs: tests whether its group has a better headline metric than each other group.
     `margin`: tests every pair of groups for equality within it.
@@ -36,10 +37,12 @@ def compare(
         raise ValueError("--relative applies to the curves of analyses: set --metrics all too")
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
-    members = [Member.read(folder, with_analyses=metrics != "evaluation") for folder in folders]
+    members = [Member.read(folder, with_others=metrics != "evaluation") for folder in folders]
     chosen = [] if metrics in ("evaluation", "all") else [name.strip() for name in metrics.split(",")]
+    every = {data.source for member in members for data in member.other_data.values()}
     if metrics != "evaluation":
         members = alike(members, chosen)
+    left_out = sorted(every - {data.source for data in members[0].other_data.values()}) if metrics == "all" else []
     seen: dict[Path, Path] = {}
     for member in members:
         place = member.folder.resolve()
@@ -85,7 +88,10 @@ def compare(
             available = ", ".join(groups[0].metrics)
             raise ValueError(f"not every run has the metric {name!r}: {missing[0]} does not; there are {available}")
     claims = _claims(groups, headline, better, margin)
-    return Comparison(groups, headline, chance, differences, claims, margin, chosen, shared, relative)
+    matches = _matches(groups, headline, differences)
+    return Comparison(
+        groups, headline, chance, differences, claims, margin, chosen, shared, relative, matches, left_out
+    )
 
 
 def _agree(some: Mapping[str, Mapping[str, float]], others: Mapping[str, Mapping[str, float]]) -> bool:
@@ -132,6 +138,24 @@ def _claims(groups: list[Group], headline: Headline, better: Path | None, margin
             p = equivalence(values[one], values[other], margin)
             claims.append(Claim("equal", groups[one].label, groups[other].label, means[one] - means[other], p))
     return claims
+
+
+def _matches(groups: Sequence[Group], headline: Headline, differences: Mapping[str, Any]) -> list[Match]:
+    """What each group needs to match the first, and the first to match it, by held-out loss; none if this is not the
+    headline, was taken on different examples, or if runs do not say their tokens."""
+    if headline.metric != "loss" or any(
+        key == "trainer.evaluate_num" or key.startswith("task.") for key in differences
+    ):
+        return []
+    curves = [{member.seed: member.curve("evaluation", "loss", "tokens") for member in group.members}
+              for group in groups]  # fmt: skip
+    if not all(points[0] for runs in curves for points in runs.values()):
+        return []
+    return [
+        match(groups[one].label, curves[one], groups[other].label, curves[other])
+        for place in range(1, len(groups))
+        for one, other in ((place, 0), (0, place))
+    ]
 
 
 def _differences(firsts: list[Member]) -> dict[str, list[Any]]:

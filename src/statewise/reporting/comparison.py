@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
 from statewise.reporting.statistics import Claim, Summary
 from statewise.reporting.tables import fitted_tables, markdown_table, number
@@ -43,6 +44,10 @@ class Comparison:
     """Metrics of each baseline, if they agree over all runs."""
     relative: bool = False
     """Whether curves of analyses are shown as differences from the first group."""
+    matches: list[Match] = field(default_factory=list)
+    """The tokens that groups need to match the first, and the first to match them; empty where this is not known."""
+    left_out: list[str] = field(default_factory=list)
+    """Other data that only some of the runs were evaluated on."""
 
     def shown_metrics(self) -> list[str]:
         """The headline first, then what every group has, except metrics by position or rollout step, and perplexity (a
@@ -101,6 +106,25 @@ class Comparison:
         ]
         return header, rows
 
+    def matches_table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: one row per pair of groups."""
+        header = ["tokens to match", "its loss", "tokens", "of its tokens", "runs"]
+        rows = []
+        for one in self.matches:
+            mean = one.mean
+            rows.append([
+                f"{one.group}: {one.other}", number(one.loss), "not reached" if mean is None else f"{mean:,.0f}",
+                "-" if mean is None else f"{mean / one.other_tokens:.1%}", f"{len(one.reached)}/{len(one.tokens)}",
+            ])  # fmt: skip
+        return header, rows
+
+    def matches_notes(self) -> list[str]:
+        """How the tokens to match were found."""
+        return [
+            "`A: B`: the training tokens after which the held-out loss of A is first as low as the final one of B (mean"
+            " over its runs), interpolated linearly between evaluations; the mean over the runs of A that come to it."
+        ] * bool(self.matches)
+
     def _tested(self) -> list[Claim]:
         """Claims about groups of several seeds; `notes` names the others."""
         single = {group.label for group in self.groups if len(group.members) == 1}
@@ -114,6 +138,11 @@ class Comparison:
         for name, content in self.groups[0].members[0].analyses.items():
             settings = ", ".join(f"{key} {value}" for key, value in content["settings"].items() if value is not None)
             notes.append(f"From analyze {name} ({settings}): {', '.join(content['main']) or 'curves'}.")
+        for data in self.groups[0].members[0].other_data.values():
+            settings = ", ".join(f"{key} {value}" for key, value in data.settings.items() if value is not None)
+            notes.append(f"From {data.source} ({settings}): {', '.join(data.metrics)}.")
+        if self.left_out:
+            notes.append(f"Not shown, since only some runs were evaluated on it: {'; '.join(self.left_out)}.")
         if self.headline.solved_at is not None:
             notes.append(f"solved: runs with {self.headline.metric} of at least {self.headline.solved_at:g}.")
         if self.chance:
@@ -156,15 +185,19 @@ class Comparison:
         parts = [fitted_tables(*self.table(), width)]
         if self._tested():
             parts.append(fitted_tables(*self.claims_table(), width))
+        if self.matches:
+            parts.append(fitted_tables(*self.matches_table(), width))
         if any(len(group.members) > 1 for group in self.groups):
             parts.append(fitted_tables(*self.seeds_table(), width, keys=2))
-        return "\n\n".join([*parts, "\n".join([*self.notes(), *self.claims_notes()])])
+        return "\n\n".join([*parts, "\n".join([*self.notes(), *self.claims_notes(), *self.matches_notes()])])
 
     def as_markdown(self) -> str:
         """The same as Markdown."""
         claims = [markdown_table(*self.claims_table()), "\n".join(self.claims_notes())] if self._tested() else []
+        matches = [markdown_table(*self.matches_table()), *self.matches_notes()] if self.matches else []
         return "\n\n".join([
-            markdown_table(*self.table()), "\n".join(self.notes()), *claims, markdown_table(*self.seeds_table()),
+            markdown_table(*self.table()), "\n".join(self.notes()), *claims, *matches,
+            markdown_table(*self.seeds_table()),
         ]) + "\n"  # fmt: skip
 
     def as_json(self) -> str:
@@ -176,6 +209,7 @@ class Comparison:
             "differences": self.differences,
             "margin": self.margin,
             "claims": [asdict(claim) for claim in self.claims],
+            "tokens_to_match": [asdict(match) for match in self.matches],
             "groups": [
                 {
                     "label": group.label,

@@ -47,6 +47,12 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 {% for row in claims_rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
 {% for note in claims_notes %}<p class="note">{{ note }}</p>{% endfor %}{% endif %}
+{% if matches_rows %}<h2>Tokens to match</h2>
+<div class="scroll"><table>
+<thead><tr>{% for cell in matches_header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in matches_rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% for note in matches_notes %}<p class="note">{{ note }}</p>{% endfor %}{% endif %}
 <h2>Curves</h2>
 <p class="note">{{ curves_note }}</p>
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
@@ -124,6 +130,7 @@ def page(comparison: Comparison) -> str:
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
     claims_header, claims_rows = comparison.claims_table()
+    matches_header, matches_rows = comparison.matches_table()
     samples = _kept(comparison, "samples", 4)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]
@@ -135,6 +142,7 @@ def page(comparison: Comparison) -> str:
         curves_note=CURVES_NOTE if several else "Colours as in the results table.",
         header=header, rows=rows, notes=comparison.notes(),
         claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
+        matches_header=matches_header, matches_rows=matches_rows, matches_notes=comparison.matches_notes(),
         figures=figures(training_panels(comparison), True), analyses=figures(analysis_panels(comparison), False),
         drawings=[plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True})
                   for one in drawn_maps],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from statewise.json_files import COUNT, FLAG, MEASURED, NUMBER, TEXT, Maybe, Shape, check
+from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.run import Record, Run
 
 _NAMED: Shape = {"name": TEXT}
@@ -53,10 +54,13 @@ class Member:
     """What `evaluate` wrote."""
     analyses: dict[str, dict[str, Any]]
     """Reports of `analyze` that belong to the evaluated checkpoint, by name."""
+    other_data: dict[str, OtherData] = field(default_factory=dict)
+    """Its reports of other data, by name."""
 
     @classmethod
-    def read(cls, folder: Path, with_analyses: bool) -> Member:
-        """Reads a run. Raises `ValueError` if it was not evaluated, or training failed."""
+    def read(cls, folder: Path, with_others: bool) -> Member:
+        """Reads a run; `with_others`: also its analyses and its reports of other data. Raises `ValueError` if it was
+        not evaluated, or training failed."""
         run = Run.open(folder)
         report = run.report("evaluation")
         if report is None:
@@ -72,7 +76,7 @@ class Member:
             raise ValueError(f"the training of {folder} failed: see {folder / 'metrics.jsonl'}")
         recipe = check(run.recipe(), RECIPE, str(run.folder / "config.json"))
         analyses = {}
-        for name in run.reports() if with_analyses else ():
+        for name in run.reports() if with_others else ():
             content = run.report(name)
             if not content:
                 raise ValueError(f"{run.reports_folder / name}.json is empty: write it again")
@@ -81,15 +85,24 @@ class Member:
             _check_analysis(content, run.reports_folder / f"{name}.json")
             if content["checkpoint"] == report["checkpoint"]:
                 analyses[name] = content
-        return cls(folder, recipe, [{"reason": "not ended", **record} for record in records], report, analyses)
+        other_data = read_other_data(run, report["checkpoint"]) if with_others else {}
+        records = [{"reason": "not ended", **record} for record in records]
+        return cls(folder, recipe, records, report, analyses, other_data)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of the evaluation, then the main ones of each analysis."""
+        """Metrics of the evaluation, then the main ones of each analysis, then those of other data."""
         found = dict(self.report["metrics"])
         for content in self.analyses.values():
             found |= {name: content["metrics"][name] for name in content["main"]}
-        return found
+        return found | metrics_of(list(self.other_data.values()))
+
+    def curve(self, kind: str, metric: str, by: str = "step") -> tuple[list[float], list[float]]:
+        """A metric of the records of `kind` over another of their numbers: `step`, `tokens`, `seconds`; empty if the
+        run lacks either."""
+        points = [(record[by], record[metric]) for record in self.records
+                  if record["kind"] == kind and metric in record and by in record]  # fmt: skip
+        return [at for at, _ in points], [value for _, value in points]
 
     @property
     def seed(self) -> int:
@@ -135,22 +148,42 @@ def _check_analysis(content: dict[str, Any], path: Path) -> None:
 
 
 def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
-    """Keeps the analyses that all members have and that supply a shown metric. Raises `ValueError` if their settings
-    differ."""
+    """Keeps the analyses and reports of other data that all members have and that supply a shown metric. Raises
+    `ValueError` if their settings differ."""
     common = [
         name for name in members[0].analyses
         if all(name in member.analyses for member in members)
         and (not chosen or set(chosen) & set(members[0].analyses[name]["main"]))
     ]  # fmt: skip
     for name in common:
-        settings = members[0].analyses[name]["settings"]
-        for member in members:
-            other = member.analyses[name]["settings"]
-            differing = [f"{key} {settings.get(key)} and {other.get(key)}" for key in settings | other
-                         if settings.get(key) != other.get(key)]  # fmt: skip
-            if differing:
-                raise ValueError(
-                    f"{members[0].folder} and {member.folder} were analysed by {name} with different settings "
-                    f"({', '.join(differing)}): use the same for both"
-                )
-    return [replace(member, analyses={name: member.analyses[name] for name in common}) for member in members]
+        _check_settings(members, f"analysed by {name}", [member.analyses[name]["settings"] for member in members])
+    others = [
+        name for name in members[0].other_data
+        if all(name in member.other_data for member in members)
+        and (not chosen or any(":" in metric for metric in chosen))
+    ]  # fmt: skip
+    for name in others:
+        source = members[0].other_data[name].source
+        _check_settings(members, f"evaluated on {source}", [member.other_data[name].settings for member in members])
+    return [
+        replace(
+            member,
+            analyses={name: member.analyses[name] for name in common},
+            other_data={name: member.other_data[name] for name in others},
+        )
+        for member in members
+    ]
+
+
+def _check_settings(members: Sequence[Member], what: str, settings: Sequence[dict[str, Any]]) -> None:
+    """Raises `ValueError` unless all members have the settings of the first."""
+    first = settings[0]
+    for member, other in zip(members, settings):
+        differing = [
+            f"{key} {first.get(key)} and {other.get(key)}" for key in first | other if first.get(key) != other.get(key)
+        ]
+        if differing:
+            raise ValueError(
+                f"{members[0].folder} and {member.folder} were {what} with different settings "
+                f"({', '.join(differing)}): use the same for both"
+            )

@@ -14,7 +14,7 @@ from statewise.reporting.members import Member
 
 def training_panels(comparison: Comparison) -> list[Panel]:
     """Headline metric and losses over training steps, with chance and baselines where known; next-token accuracy if
-    baselines have one."""
+    baselines have one; a held-out loss that is the headline also over tokens and hours."""
     headline = comparison.headline.metric
     shown = [(f"{headline.replace('_', ' ')}, held out", "evaluation", headline)]
     if headline != "loss":
@@ -27,7 +27,7 @@ def training_panels(comparison: Comparison) -> list[Panel]:
         curves = [
             curve
             for group in comparison.groups
-            for curve in _group_curves(group, "", [(member, _record(member, kind, metric)) for member in group.members])
+            for curve in _group_curves(group, "", [(m, _record(m, kind, metric)) for m in group.members])
         ]
         known = {"chance": comparison.chance, **comparison.baselines} if kind == "evaluation" and curves else {}
         for name, metrics in known.items():
@@ -36,6 +36,17 @@ def training_panels(comparison: Comparison) -> list[Panel]:
                 curves.append(Curve(name, ends, [metrics[metric]] * 2, "control"))
         shares = metric.endswith("accuracy") or metric == "exact_match"
         panels.append(Panel("training step", "", curves, shares, title))
+    if headline == "loss":
+        for by, unit, x_title in (("tokens", 1.0, "training tokens"), ("seconds", 3600.0, "hours of training")):
+            curves = [
+                curve
+                for group in comparison.groups
+                for curve in _group_curves(
+                    group, "", [(m, _record(m, "evaluation", "loss", by, unit)) for m in group.members]
+                )
+            ]
+            if curves:
+                panels.append(Panel(x_title, "", curves, False, f"{shown[0][0]} (nats per token)"))
     return panels
 
 
@@ -74,12 +85,10 @@ def drawings(comparison: Comparison) -> list[Drawing]:
     return found
 
 
-def _record(member: Member, kind: str, metric: str) -> Curve | None:
-    """A metric over training steps, from the records of `kind`; None if the run lacks it."""
-    points = [
-        (record["step"], record[metric]) for record in member.records if record["kind"] == kind and metric in record
-    ]
-    return Curve("", [step for step, _ in points], [value for _, value in points]) if points else None
+def _record(member: Member, kind: str, metric: str, by: str = "step", unit: float = 1.0) -> Curve | None:
+    """A metric over `by` in `unit`, from the records of `kind`; None if the run lacks it."""
+    x, y = member.curve(kind, metric, by)
+    return Curve("", [at / unit for at in x], y) if x else None
 
 
 def _lines(member: Member, name: str, place: int) -> list[Curve]:

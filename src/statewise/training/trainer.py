@@ -60,6 +60,8 @@ class Progress:
     """What changes from step to step besides weights and optimiser; kept in every checkpoint."""
 
     step: int = 0
+    tokens: int = 0
+    """Real tokens trained on; of several processes those of the first, times their number."""
     seconds: float = 0.0
     """Time spent training, before and after resuming."""
     best: float | None = None
@@ -197,6 +199,7 @@ class Trainer:
         window, world = self.progress.window, self.fabric.world_size
         window["steps"] = window.get("steps", 0.0) + 1
         window["tokens"] = window.get("tokens", 0.0) + drawn.tokens * world
+        self.progress.tokens += drawn.tokens * world
         if drawn.flops is not None:
             window["flops"] = window.get("flops", 0.0) + drawn.flops * world
         return stop
@@ -265,7 +268,9 @@ class Trainer:
         tokens = window.pop("tokens")
         elapsed = max(window.pop("seconds"), 1e-9)
         flops = window.pop("flops", None)
-        record: Record = {"kind": "train", "step": progress.step, "loss": window["loss"] / steps}
+        record: Record = {
+            "kind": "train", "step": progress.step, "tokens": progress.tokens, "loss": window["loss"] / steps,
+        }  # fmt: skip
         record |= {name: value / steps for name, value in window.items() if name != "loss"}
         record |= {
             "learning_rate": learning_rate(progress.step - 1, self.config, self.schedule),
@@ -289,7 +294,8 @@ class Trainer:
             self.objective.eval()
             metrics = self.watch.evaluate()
             self.objective.train()
-            self._write({"kind": "evaluation", "step": self.progress.step, **metrics, "seconds": self.progress.seconds})
+            at = {"step": self.progress.step, "tokens": self.progress.tokens}
+            self._write({"kind": "evaluation", **at, **metrics, "seconds": self.progress.seconds})
             value = metrics[self.headline.metric]
             # Of equals the later one is kept: it has been trained for longer.
             improved = self.progress.best is None or not self.headline.better(self.progress.best, value)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PAPER = ("arc_easy", "hellaswag", "piqa", "sciq", "lambada")
 """The zero-shot benchmarks of the State-Prediction Separation paper; LAMBADA's variants have names with that prefix."""
+MAIN = ("acc_norm", "acc", "exact_match", "word_perplexity", "perplexity", "bits_per_byte")
+"""Metrics of which the first that a benchmark has stands for it in comparisons."""
 RESAMPLES = 1000
 """Bootstrap samples for standard errors without a closed form."""
 
@@ -116,6 +118,7 @@ def run(
                 "version": found["versions"].get(name),
                 "shots": found["n-shot"].get(name),
                 "num": found.get("n-samples", {}).get(name, {}).get("effective"),
+                "main": main_metric(name, metrics),
                 "metrics": metrics,
             }
             for name, metrics in results.items()
@@ -200,9 +203,18 @@ def _losses(nats: float, tokens: int, units: Mapping[str, int]) -> dict[str, flo
     return {"loss": nats / tokens, **per_unit(nats, units)} if tokens else {}
 
 
+def main_metric(name: str, metrics: Mapping[str, float | None]) -> str | None:
+    """The metric that stands for a benchmark: normalised accuracy where there is one, as in the paper, except for
+    LAMBADA; None: it has none."""
+    named = [metric for metric, value in metrics.items() if value is not None and "_stderr" not in metric]
+    if name.startswith("lambada"):
+        named = [metric for metric in named if metric != "acc_norm"]
+    return next((metric for metric in (*MAIN, *named) if metric in named), None)
+
+
 def paper_average(results: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any] | None:
     """The mean accuracy over the paper's five benchmarks, with the metric used for each: normalised accuracy where
-    there is one, except for LAMBADA. None unless all five are there."""
+    there is one, except for LAMBADA. None unless all five are there, with an accuracy."""
     of: dict[str, str] = {}
     for benchmark in PAPER:
         names = [
@@ -210,8 +222,7 @@ def paper_average(results: Mapping[str, Mapping[str, float | None]]) -> dict[str
         ]
         if not names:
             return None
-        normalised = benchmark != "lambada" and "acc_norm" in results[names[0]]
-        of[names[0]] = "acc_norm" if normalised else "acc"
-    values = [results[name].get(metric) for name, metric in of.items()]
+        of[names[0]] = main_metric(names[0], results[names[0]]) or "acc"
+    values = [results[name].get(metric) for name, metric in of.items() if metric in ("acc", "acc_norm")]
     known = [value for value in values if value is not None]
     return {"accuracy": sum(known) / len(known), "of": of} if len(known) == len(PAPER) else None

@@ -1,0 +1,104 @@
+"""Reports of other data than a run's held-out examples: of files and corpora that `evaluate --data` read, and of the
+benchmarks of `lm-eval`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from statewise.json_files import COUNT, MEASURED, NUMBER, TEXT, Maybe, Shape, check
+from statewise.run import Run, evaluation_of
+
+_HEADLINE: Shape = {"metric": TEXT}
+EVALUATION: Shape = {"checkpoint": COUNT, "file": TEXT, "headline": _HEADLINE, "metrics": {...: MEASURED}, "num": COUNT}
+_BENCHMARK: Shape = {"main": Maybe(TEXT), "num": Maybe(COUNT), "metrics": {...: Maybe(MEASURED)}}
+BENCHMARKS: Shape = {
+    "checkpoint": COUNT,
+    "lm_eval": TEXT,
+    "limit": Maybe(COUNT),
+    "benchmarks": {...: _BENCHMARK},
+    "average?": {"accuracy": NUMBER},
+}
+LOSSES = ("loss", "loss_per_word")
+"""What is shown of a file or corpus besides its headline metric."""
+
+
+@dataclass(frozen=True)
+class OtherData:
+    """One such report."""
+
+    kind: Literal["corpus", "benchmarks"]
+    source: str
+    """The file or corpus; or the benchmarks' names."""
+    metrics: dict[str, float]
+    settings: dict[str, Any]
+    """What must be the same of all runs that are compared."""
+
+
+def read_other_data(run: Run, checkpoint: int) -> dict[str, OtherData]:
+    """The reports of a run's checkpoint, by name; of a file only that of all its examples, asked in the usual way."""
+    found = {}
+    for name in run.reports():
+        content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
+        if content.get("checkpoint") != checkpoint:
+            continue
+        if "file" in content and name == evaluation_of(Path(content["file"])):
+            found[name] = _of_file(check(content, EVALUATION, where))
+        elif "benchmarks" in content:
+            found[name] = _of_benchmarks(check(content, BENCHMARKS, where), where)
+    return found
+
+
+def _of_file(content: dict[str, Any]) -> OtherData:
+    shown = dict.fromkeys([content["headline"]["metric"], *LOSSES])
+    metrics = {name: content["metrics"][name] for name in shown if name in content["metrics"]}
+    return OtherData("corpus", content["file"], metrics, {"examples": content["num"]})
+
+
+def _of_benchmarks(content: dict[str, Any], where: str) -> OtherData:
+    limit = "" if content["limit"] is None else f" of the first {content['limit']}"
+    metrics = {}
+    for name, benchmark in content["benchmarks"].items():
+        main = benchmark["main"]
+        if main is not None:
+            if benchmark["metrics"].get(main) is None:
+                raise ValueError(f"{where}: metrics.{main} of {name}, its main metric, is missing")
+            metrics[f"{name}:{main}{limit}"] = benchmark["metrics"][main]
+    if "average" in content:
+        metrics[f"benchmarks:accuracy{limit}"] = content["average"]["accuracy"]
+    counts = {f"documents of {name}": benchmark["num"] for name, benchmark in content["benchmarks"].items()}
+    settings = {"lm_eval": content["lm_eval"], "limit": content["limit"], **counts}
+    return OtherData("benchmarks", ", ".join(content["benchmarks"]), metrics, settings)
+
+
+def metrics_of(reports: Sequence[OtherData]) -> dict[str, float]:
+    """Their metrics as `LABEL:METRIC`, and of several corpora the means of those that all have as `corpora:METRIC`."""
+    corpora = [report for report in reports if report.kind == "corpus"]
+    found = {
+        f"{label}:{name}": value
+        for label, report in zip(labels([report.source for report in corpora]), corpora)
+        for name, value in report.metrics.items()
+    }
+    if len(corpora) > 1:
+        for name in corpora[0].metrics:
+            values = [report.metrics[name] for report in corpora if name in report.metrics]
+            if len(values) == len(corpora):
+                found[f"corpora:{name}"] = sum(values) / len(values)
+    for report in reports:
+        if report.kind == "benchmarks":
+            found |= report.metrics
+    return found
+
+
+def labels(sources: Sequence[str]) -> list[str]:
+    """Of different paths the shortest ends that tell them apart."""
+    parts = [PurePath(source).parts for source in sources]
+    found = []
+    for mine in parts:
+        depth = 1
+        while depth < len(mine) and sum(other[-depth:] == mine[-depth:] for other in parts) > 1:
+            depth += 1
+        found.append("/".join(mine[-depth:]))
+    return found
