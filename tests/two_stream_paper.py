@@ -36,9 +36,9 @@ def turned(x, place, width):
     return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
 
 
-def from_the_paper(backbone, row, documents=None, parameters=None, omega=None):
+def from_the_paper(backbone, row, documents=None, parameters=None, omega=None, attention=None):
     """(T, D) states and readouts of one row, token by token; `parameters(token)` gives those of a token, by name;
-    `omega`: see `seen_by`."""
+    `omega`: see `seen_by`. Fills `attention` with (H,) weights by (layer, query, key)."""
     config, variant = backbone.config, backbone.config.variant if backbone.separated else "standard"
     of = parameters or (lambda token: dict(backbone.named_parameters()))
     documents = documents if documents is not None else [0] * len(row)
@@ -76,6 +76,8 @@ def from_the_paper(backbone, row, documents=None, parameters=None, omega=None):
                 if s in seen_by(variant, config.window, kind, i, omega) and documents[s[1]] == documents[i]
             ]
             scores = torch.stack([(q[kind, i] * k[s]).sum(-1) / math.sqrt(W) for s in keys])
+            if attention is not None:
+                attention |= {(layer, (kind, i), s): weight for s, weight in zip(keys, scores.softmax(0))}
             seen = (scores.softmax(0)[..., None] * torch.stack([v[s] for s in keys])).sum(0)
             mine = w[kind, i]
             middle = x[kind, i] + mine["attention.out_proj.weight"] @ seen.reshape(-1)

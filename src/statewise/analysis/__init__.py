@@ -34,6 +34,10 @@ ANALYSES: Table[Analysis] = Table(
             "statewise.analysis.equations:Equations",
             "the first wrong equation of a model's solutions (task countdown)",
         ),
+        "fetch": (
+            "statewise.analysis.fetch:Fetch",
+            "when the prediction stream of two streams learns to attend to its own input",
+        ),
         "future-probe": (
             "statewise.analysis.probes:FutureProbe",
             "which later tokens a probe decodes from the belief state",

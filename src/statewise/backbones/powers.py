@@ -98,6 +98,16 @@ class Followed(Backbone):
         the cache holds. Every map is applied to every stream of every position of every row, used or not."""
 
 
+class Fetching(Backbone):
+    """Its predictions attend to the inputs of their own positions."""
+
+    @abstractmethod
+    def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B, T, L, H): the attention weight of each position's prediction on its own input, by layer and head; and
+        (B, T): how many keys the prediction reads. Without meaning on padding. Raises `ValueError` if there is no
+        prediction, as the backbone stands."""
+
+
 class Limitable(Backbone):
     """Its memory can be cut short."""
 

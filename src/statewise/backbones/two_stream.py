@@ -19,6 +19,7 @@ from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.powers import (
     Counted,
+    Fetching,
     Followed,
     Limitable,
     Phased,
@@ -36,8 +37,11 @@ from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
 from statewise.nn.stream_attention import attend_streams
 from statewise.nn.stream_cache import StreamCache
-from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, own_columns
+from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, own_columns, stream_mask
 from statewise.types import Batch, Hidden
+
+SCORES = 2**24
+"""Attention scores that are written out at a time where single weights are asked for."""
 
 
 class Variant(NamedTuple):
@@ -149,6 +153,25 @@ class StreamAttention(nn.Module):
             found = attend(query.reshape(B, H, S * T, W), *read, mask=mask).view(B, H, S, T, W)
         return self.out_proj(found.permute(0, 2, 3, 1, 4).reshape(B, S, T, H * W))
 
+    @torch.autocast("cpu", enabled=False)
+    @torch.autocast("cuda", enabled=False)
+    def own_weights(self, x: Tensor, context: StreamContext, mask: Tensor) -> Tensor:
+        """(B, S, T, D) -> (B, T, H): the weight of each prediction's attention on the input of its place; `mask`
+        (..., T, K), the keys that it reads, in the order of streams."""
+        exact = torch.promote_types(x.dtype, torch.float32)
+        query, keys = self._project(x.to(self.in_proj.weight.dtype), context, (PREDICTION,))
+        query = query[:, :, 0].to(exact)
+        every = torch.cat([key for _, (key, _) in sorted(keys.items())], dim=2).to(exact)
+        B, H, T, W = query.shape
+        size = max(1, SCORES // (B * H * every.shape[2]))
+        found = []
+        for first in range(0, T, size):
+            rows = slice(first, min(first + size, T))
+            scores = (query[:, :, rows] @ every.transpose(-1, -2)) * W**-0.5
+            weights = scores.masked_fill(~mask[..., rows, :], -torch.inf).softmax(-1)
+            found.append(weights.diagonal(offset=first, dim1=-2, dim2=-1))  # inputs come first
+        return torch.cat(found, dim=2).transpose(1, 2)
+
     def _project(
         self, x: Tensor, context: StreamContext, asking: tuple[int, ...]
     ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
@@ -198,7 +221,7 @@ class StreamBlock(nn.Module):
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-class TwoStream(Limitable, Followed, Phased, Counted, PromptReader, ReadoutOnly, Hookable):
+class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, ReadoutOnly, Hookable):
     """`state` is the stream that is kept, `readout` the one that predicts; `double_memory` keeps both, and its state is
     the input's."""
 
@@ -294,8 +317,27 @@ class TwoStream(Limitable, Followed, Phased, Counted, PromptReader, ReadoutOnly,
         other.longest = places
         return other
 
+    def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """See `Fetching.fetches`."""
+        x, context = self._entered(batch)
+        if PREDICTION not in context.streams:
+            raise ValueError("there is no prediction stream, as the model stands")
+        B, _, T, _ = x.shape
+        keys = 1 if context.reach.predictions == -1 else 2
+        numbers = None if context.documents is None else context.documents.numbers
+        mask = stream_mask((PREDICTION,), T, context.reach, numbers).to(x.device)[..., : keys * T]
+        found = []
+        for block in self.blocks:
+            found.append(block.attention.own_weights(block.attention_norm(x), context, mask))
+            x = block(x, context, context.streams)
+        return torch.stack(found, dim=2), mask.sum(-1).expand(B, 1, T)[:, 0]
+
     def _encode(self, batch: Batch, asking: tuple[int, ...]) -> Tensor:
         """(B, len(asking), T, D): all blocks and the norm; `asking`: streams wanted of the last."""
+        return self._blocks(*self._entered(batch), asking)
+
+    def _entered(self, batch: Batch) -> tuple[Tensor, StreamContext]:
+        """(B, S, T, D), what the first block reads, and what all share."""
         variant, reach = self._now()
         T = batch.tokens.shape[1]
         if self.context < T:
@@ -303,7 +345,7 @@ class TwoStream(Limitable, Followed, Phased, Counted, PromptReader, ReadoutOnly,
         documents = None if batch.documents is None else Documents(batch.documents)
         place = torch.arange(T, device=batch.tokens.device) if documents is None else documents.positions()
         x, rotation = self._placed(batch.tokens, variant.streams, place, whole=False)
-        return self._blocks(x, StreamContext(variant.streams, reach, rotation, documents, None, None, False), asking)
+        return x, StreamContext(variant.streams, reach, rotation, documents, None, None, False)
 
     def _extend(
         self,

@@ -113,6 +113,20 @@ class Traceable(ABC):
         gradients: the uses are those of the places from `source` on. The vocabulary head is no use."""
 
 
+class Fetcher(Predictor):
+    """A predictor whose predictions attend to the inputs of their own positions."""
+
+    @property
+    @abstractmethod
+    def streams(self) -> tuple[Literal["input", "prediction"], ...]:
+        """What a place is made of, as the model stands; without a prediction `fetches` raises `ValueError`."""
+
+    @abstractmethod
+    def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B, T, L, H): the attention weight of each position's prediction on its own input, by layer and head; and
+        (B, T): how many keys the prediction reads. Without meaning on padding."""
+
+
 class StateLimiter(ABC):
     """A predictor of which there is one that forgets."""
 

@@ -12,9 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.powers import Carrying, Followed, Limitable, check_kept, last_columns, read_prompt
+from statewise.backbones.powers import (
+    Carrying,
+    Fetching,
+    Followed,
+    Limitable,
+    check_kept,
+    last_columns,
+    read_prompt,
+)
 from statewise.carried_state.protocol import StateProtocol
-from statewise.decoding.predictor import Carrier, Predictor, StateLimiter, Traceable, Traced
+from statewise.decoding.predictor import Carrier, Fetcher, Predictor, StateLimiter, Traceable, Traced
 from statewise.nn.cache import Cache
 from statewise.nn.uses import recorded_uses
 from statewise.objectives.targets import to_float32
@@ -196,6 +204,16 @@ class LimitablePredictor(TraceablePredictor, StateLimiter):
         return CausalPredictor(self.backbone.limited(places))
 
 
+class TwoStreamPredictor(LimitablePredictor, Fetcher):
+    """One around a backbone whose predictions, besides, attend to their own inputs."""
+
+    @torch.no_grad()
+    def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """See `Fetcher.fetches`."""
+        assert isinstance(self.backbone, Fetching)
+        return self.backbone.fetches(batch.to(self.device))
+
+
 class CarryingPredictor(CausalPredictor, Carrier):
     """One around a backbone that carries a state from chunk to chunk."""
 
@@ -235,5 +253,5 @@ def head_predictor(backbone: Backbone) -> CausalPredictor:
     if isinstance(backbone, Carrying):
         return CarryingPredictor(backbone)
     if isinstance(backbone, Limitable) and isinstance(backbone, Followed):
-        return LimitablePredictor(backbone)
+        return TwoStreamPredictor(backbone) if isinstance(backbone, Fetching) else LimitablePredictor(backbone)
     return TraceablePredictor(backbone) if isinstance(backbone, Followed) else CausalPredictor(backbone)

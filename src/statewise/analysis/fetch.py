@@ -1,0 +1,126 @@
+"""When a model of two streams learns to fetch: attention from the prediction of each position to its own input.
+
+A prediction starts from `<predict>` and knows its own token only by attention to the input of its position (the
+State-Prediction Separation paper, equation 5). Until some head does that, the model can do little better than the
+frequencies of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.bounds import bounded
+from statewise.data import blocks, collate, rows_at_once
+from statewise.decoding.predictor import Fetcher
+from statewise.figures import Curve, Panel
+from statewise.scoring import score_batch
+from statewise.types import Examples, LacksPower
+
+ROWS = 4
+"""Sequences processed at a time, fewer if the vocabulary is large."""
+
+
+@dataclass(frozen=True)
+class FetchConfig:
+    """Options of `statewise analyze RUN fetch`."""
+
+    sequences: int = 32
+    """Held-out sequences."""
+    checkpoints: str = "all"
+    """Checkpoints besides the chosen one: all, or steps like 100,200."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "sequences", at_least=1)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What one checkpoint was found to fetch, over all positions that predict a scored token."""
+
+    weights: np.ndarray
+    """(L, H): mean attention weight of the prediction on its own input."""
+    uniform: float
+    """The same of a head that attends to all that it may read alike."""
+    loss: float
+    """Nats per token."""
+
+
+class Fetch(Analysis):
+    """Mean attention of the prediction to its own input, by checkpoint, layer and head."""
+
+    Config = FetchConfig
+    config: FetchConfig
+
+    def analyze(self, subject: Subject) -> Findings:
+        """Metrics `fetch`, the largest mean weight over all heads at the chosen checkpoint, its `fetch_layer` and
+        `fetch_head`, counted from 0, and `fetch_uniform`, that of uniform attention. The best head overall and in each
+        layer, and the loss, by training step as curves; every head in the details."""
+        examples = subject.task.held_out(self.config.sequences)
+        found: dict[int | None, Fetched] = {}
+        notes = []
+        for snapshot in self._snapshots(subject):
+            if not isinstance(snapshot.predictor, Fetcher):
+                raise LacksPower("fetch needs a model whose predictions attend to their own inputs", Fetcher)
+            if "prediction" in snapshot.predictor.streams:
+                found[snapshot.step] = fetched(snapshot.predictor, examples)
+            else:
+                notes.append(f"{snapshot.label}: left out, since it has no stream that predicts")
+        if subject.snapshot.step not in found:
+            raise ValueError("the chosen checkpoint has no stream that predicts: its streams have not parted")
+        chosen = found[subject.snapshot.step]
+        layer, head = np.unravel_index(chosen.weights.argmax(), chosen.weights.shape)
+        metrics = {
+            "fetch": float(chosen.weights.max()), "fetch_layer": int(layer), "fetch_head": int(head),
+            "fetch_uniform": chosen.uniform, "loss": chosen.loss,
+        }  # fmt: skip
+        steps = sorted(step for step in found if step is not None)
+        in_order = [found[step] for step in steps] or [chosen]
+        x = [float(step) for step in steps] or [0.0]
+        best = np.array([one.weights.max(axis=1) for one in in_order])  # [checkpoints, layers]
+        curves = [
+            Curve("best head", x, best.max(axis=1).tolist()),
+            *(Curve(f"layer {number}", x, best[:, number].tolist(), "series") for number in range(best.shape[1])),
+            Curve("uniform attention", x, [one.uniform for one in in_order], "control"),
+        ]
+        panels = [
+            Panel("training step", "attention of the prediction to its own input", curves, shares=True),
+            Panel("training step", "loss (nats per token)", [Curve("held out", x, [one.loss for one in in_order])]),
+        ]
+        details = {
+            "steps": steps,
+            "weights": [one.weights.tolist() for one in in_order],
+            "uniform": [one.uniform for one in in_order],
+            "loss": [one.loss for one in in_order],
+        }
+        return Findings(metrics, panels, details, notes, main=["fetch"])
+
+    def _snapshots(self, subject: Subject) -> Iterator[Snapshot]:
+        """The subject's snapshot, then those of the other checkpoints, each step once."""
+        yield subject.snapshot
+        if subject.snapshot.step is None:
+            return  # of no run
+        seen = {subject.snapshot.step}
+        for snapshot in subject.checkpoints(self.config.checkpoints):
+            if snapshot.step not in seen:
+                seen.add(snapshot.step)
+                yield snapshot
+
+
+def fetched(predictor: Fetcher, examples: Examples) -> Fetched:
+    """Measures one model. Raises `ValueError` if no token of `examples` is scored."""
+    weights, uniform, nats, count = 0.0, 0.0, 0.0, 0
+    for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):
+        batch = collate(part)
+        predicts = batch.scored.numpy()[:, 1:]
+        own, keys = (found[:, :-1].double().cpu().numpy() for found in predictor.fetches(batch))
+        weights = weights + own[predicts].sum(axis=0)
+        uniform += float((1 / keys[predicts]).sum())
+        nats += float(score_batch(predictor, batch, 1, batch.tokens.shape[1]).nats[predicts].sum())
+        count += int(predicts.sum())
+    if not count:
+        raise ValueError("no token of the held-out sequences is scored")
+    return Fetched(np.asarray(weights) / count, uniform / count, nats / count)
