@@ -59,7 +59,7 @@ CITY = "city-small --task.rows 5 --task.columns 5 --task.held_out_rides 10"
 RECIPES = dict.fromkeys(("compression", "distinction", "detours", "map"), CITY)
 RECIPES |= {"slot-trace": "recall-small --task.held_out_sequences 40"}
 RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}
-RECIPES |= {"restricted-state": f"{STAR} --backbone two_stream --backbone.window 2"}
+RECIPES |= dict.fromkeys(("restricted-state", "fetch"), f"{STAR} --backbone two_stream --backbone.window 2")
 
 
 @pytest.mark.parametrize("name", list(ANALYSES))

@@ -50,6 +50,7 @@ MINE = "years of work"
         (["strips", "reproduce", "table1", "--out", "results"], ["results/table1.md"]),
         (["judge", "a", "b", "--url", "u", "--model", "m", "--out", "j.jsonl"], ["j.summary.json"]),
         (["train", "path-star-small", "--out", "new"], ["new/thesis.tex"]),
+        (["convert", "sps", "x", "--config", "c.json", "--corpus", "c", "--out", "new"], ["new/thesis.tex"]),
         (["train", "path-star-small", "--seeds", "1-2", "--out", "new"], ["new/thesis.tex"]),
     ],
 )

@@ -112,15 +112,16 @@ class Fetch(Analysis):
 
 def fetched(predictor: Fetcher, examples: Examples) -> Fetched:
     """Measures one model. Raises `ValueError` if no token of `examples` is scored."""
-    weights, uniform, nats, count = 0.0, 0.0, 0.0, 0
+    weights: list[np.ndarray] = []  # sums, (L, H) each
+    uniform, nats, count = 0.0, 0.0, 0
     for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):
         batch = collate(part)
         predicts = batch.scored.numpy()[:, 1:]
         own, keys = (found[:, :-1].double().cpu().numpy() for found in predictor.fetches(batch))
-        weights = weights + own[predicts].sum(axis=0)
+        weights.append(own[predicts].sum(axis=0))
         uniform += float((1 / keys[predicts]).sum())
         nats += float(score_batch(predictor, batch, 1, batch.tokens.shape[1]).nats[predicts].sum())
         count += int(predicts.sum())
     if not count:
         raise ValueError("no token of the held-out sequences is scored")
-    return Fetched(np.asarray(weights) / count, uniform / count, nats / count)
+    return Fetched(np.sum(weights, axis=0) / count, uniform / count, nats / count)

@@ -153,24 +153,21 @@ class StreamAttention(nn.Module):
             found = attend(query.reshape(B, H, S * T, W), *read, mask=mask).view(B, H, S, T, W)
         return self.out_proj(found.permute(0, 2, 3, 1, 4).reshape(B, S, T, H * W))
 
-    @torch.autocast("cpu", enabled=False)
-    @torch.autocast("cuda", enabled=False)
     def own_weights(self, x: Tensor, context: StreamContext, mask: Tensor) -> Tensor:
         """(B, S, T, D) -> (B, T, H): the weight of each prediction's attention on the input of its place; `mask`
         (..., T, K), the keys that it reads, in the order of streams."""
-        exact = torch.promote_types(x.dtype, torch.float32)
-        query, keys = self._project(x.to(self.in_proj.weight.dtype), context, (PREDICTION,))
-        query = query[:, :, 0].to(exact)
-        every = torch.cat([key for _, (key, _) in sorted(keys.items())], dim=2).to(exact)
-        B, H, T, W = query.shape
-        size = max(1, SCORES // (B * H * every.shape[2]))
-        found = []
-        for first in range(0, T, size):
-            rows = slice(first, min(first + size, T))
-            scores = (query[:, :, rows] @ every.transpose(-1, -2)) * W**-0.5
-            weights = scores.masked_fill(~mask[..., rows, :], -torch.inf).softmax(-1)
-            found.append(weights.diagonal(offset=first, dim1=-2, dim2=-1))  # inputs come first
-        return torch.cat(found, dim=2).transpose(1, 2)
+        with torch.autocast(x.device.type, enabled=False):
+            query, keys = self._project(x.to(self.in_proj.weight.dtype), context, (PREDICTION,))
+            query, every = query[:, :, 0], torch.cat([key for _, (key, _) in sorted(keys.items())], dim=2)
+            B, H, T, W = query.shape
+            size = max(1, SCORES // (B * H * every.shape[2]))
+            found = []
+            for first in range(0, T, size):
+                rows = slice(first, min(first + size, T))
+                scores = (query[:, :, rows] @ every.transpose(-1, -2)) * W**-0.5
+                weights = scores.masked_fill(~mask[..., rows, :], -torch.inf).softmax(-1)
+                found.append(weights.diagonal(offset=first, dim1=-2, dim2=-1))  # inputs come first
+            return torch.cat(found, dim=2).transpose(1, 2)
 
     def _project(
         self, x: Tensor, context: StreamContext, asking: tuple[int, ...]

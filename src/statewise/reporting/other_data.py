@@ -44,7 +44,7 @@ def read_other_data(run: Run, checkpoint: int) -> dict[str, OtherData]:
         content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
         if content.get("checkpoint") != checkpoint:
             continue
-        if "file" in content and name == evaluation_of(Path(content["file"])):
+        if isinstance(content.get("file"), str) and name == evaluation_of(Path(content["file"])):
             found[name] = _of_file(check(content, EVALUATION, where))
         elif "benchmarks" in content:
             found[name] = _of_benchmarks(check(content, BENCHMARKS, where), where)
