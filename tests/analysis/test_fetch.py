@@ -33,10 +33,12 @@ def task(packed=None, rows=3, places=9):
 def slow(backbone, row, documents=None):
     """(T, L, H) own weights, (T,) numbers of keys, (T - 1,) nats of one row."""
     attention = {}
-    _, readout = from_the_paper(backbone, row, documents, attention=attention)
+    with torch.no_grad():
+        _, readout = from_the_paper(backbone, row, documents, attention=attention)
+        losses = F.cross_entropy(backbone.logits(readout[:-1]), row[1:], reduction="none")
     own = [[attention[layer, ("p", i), ("x", i)].tolist() for layer in range(backbone.layers)] for i in range(len(row))]
     keys = [sum(layer == 0 and query == ("p", i) for layer, query, _ in attention) for i in range(len(row))]
-    return np.array(own), np.array(keys), F.cross_entropy(backbone.logits(readout[:-1]), row[1:], reduction="none")
+    return np.array(own), np.array(keys), losses
 
 
 @pytest.mark.parametrize("scores", [2**24, 100, 1], ids=["at once", "in parts", "one by one"])
