@@ -103,7 +103,7 @@ class Fetch(Analysis):
         yield subject.snapshot
         if subject.snapshot.step is None:
             return  # of no run
-        seen = {subject.snapshot.step}
+        seen: set[int | None] = {subject.snapshot.step}
         for snapshot in subject.checkpoints(self.config.checkpoints):
             if snapshot.step not in seen:
                 seen.add(snapshot.step)

@@ -325,6 +325,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         mask = stream_mask((PREDICTION,), T, context.reach, numbers).to(x.device)[..., : keys * T]
         found = []
         for block in self.blocks:
+            assert isinstance(block, StreamBlock)
             found.append(block.attention.own_weights(block.attention_norm(x), context, mask))
             x = block(x, context, context.streams)
         return torch.stack(found, dim=2), mask.sum(-1).expand(B, 1, T)[:, 0]
