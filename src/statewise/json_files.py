@@ -77,7 +77,7 @@ def loads(content: str | bytes) -> Any:
         if content.strip():
             return json.loads(content)
     except UnicodeDecodeError as error:
-        raise ValueError(f"not JSON: byte {error.start} is no UTF-8 text") from None
+        raise ValueError(f"not JSON: byte {error.start} is not UTF-8 text") from None
     except RecursionError:
         raise ValueError("not JSON: brackets are nested too deeply") from None
     except ValueError as error:

@@ -142,7 +142,7 @@ def test_an_attempt_ends_solved_stalled_or_out_of_steps():
         attempt = Attempt(0)
         for place, accuracy in enumerate(accuracies, 1):
             assert not attempt.end
-            attempt.look(accuracy, 100 * place, Settings(**({"steps": 1000, "stay": 2, "stall": 300} | more)))
+            attempt.record(accuracy, 100 * place, Settings(**({"steps": 1000, "stay": 2, "stall": 300} | more)))
         return attempt.end
 
     assert course(0.5, 1.0, 1.0) == "solved"
@@ -215,7 +215,7 @@ def stopped(tmp_path_factory):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 2}, r"interrupted learning with other settings \(seed\)"),
+        ({"seed": 2}, r"interrupted run with other settings \(seed\)"),
         ({"restarts": 2, "noise": 0.1}, r"other settings \(restarts, noise\)"),
         ({"atoms": None}, r"other settings \(atoms\)"),
     ],
@@ -227,7 +227,7 @@ def test_a_folder_of_other_settings(stopped, change, message):
 
 @pytest.mark.parametrize("other", [GIVEN.only(range(199)), GIVEN.only([1, 0, *range(2, 200)])])
 def test_a_folder_of_other_traces(stopped, other):
-    with pytest.raises(ValueError, match=f"{stopped} holds an interrupted learning with other traces"):
+    with pytest.raises(ValueError, match=f"{stopped} holds an interrupted run with other traces"):
         learn(other, SHORT, folder=stopped)
 
 
@@ -261,7 +261,7 @@ def test_a_damaged_folder(tmp_path, uninterrupted):
         return str(caught.value)
 
     assert "not JSON" in damage("model.json", b"{")
-    assert "holds no action model of this version" in damage("model.json", b"[]")
+    assert "is not an action model of this version" in damage("model.json", b"[]")
     assert "atoms is missing" in damage("model.json", b'{"format": "statewise action model 1"}')
     assert "not JSON" in damage("report.json", b"{")
     whole = (tmp_path / "theta.npz").read_bytes()

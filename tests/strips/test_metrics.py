@@ -48,7 +48,7 @@ def test_a_trace_rejected_too_early_or_too_late_is_wrong():
     # the second is rejected at its second action already, the third not at all
     scores = trace_accuracy(model, given_traces)
     assert scores == {"accuracy": 0.5, "positives": 1.0, "negatives": pytest.approx(1 / 3)}
-    with pytest.raises(ValueError, match="no action of the model"):
+    with pytest.raises(ValueError, match="not an action of the model"):
         trace_accuracy(model, Traces(("jump",), ((0,),), (0,)))
 
 

@@ -194,7 +194,7 @@ def test_the_validator_refuses_what_cannot_be_done(tmp_path):
         assert not validated(paths, wrong)
         assert not read.solved_by(wrong)
     assert not read.solved_by(["fly b1"])
-    with pytest.raises(ValueError, match="'fly b1' is no action"):
+    with pytest.raises(ValueError, match="'fly b1' is not an action"):
         validated(paths, ["fly b1"])
 
 

@@ -173,7 +173,7 @@ def test_larger_domains_may_be_any(tmp_path, ran):
     ("experiment", "domains", "message"),
     [
         ("table2", None, "unknown experiment 'table2': choices: table1, larger, atoms, noise"),
-        ("table1", ["chess"], "'chess' is no domain; known are simple"),
+        ("table1", ["chess"], "'chess' is not a domain; choices: simple"),
         ("table1", ["blocksworld:4"], "table1 has the domains simple, blocksworld:2, .*, not blocksworld:4"),
         ("noise", ["hanoi:2"], "noise has the domains .*, not hanoi:2"),
     ],

@@ -96,7 +96,7 @@ CSV = "trace_id,action,label\n"
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (CSV + "1,a,\n2,a,\n1,b,\n", 4, "trace 1 goes on here after a gap; its rows must be together"),
+        (CSV + "1,a,\n2,a,\n1,b,\n", 4, "trace 1 continues here after other traces; its rows must be contiguous"),
         (CSV + "1,a,\n1,,\n1,b,\n", 3, "trace 1 has a gap: no action here"),
         (CSV + "1,a,\n,b,\n", 3, "trace_id is empty"),
         ("trace_id,step,action\n1,1,a\n1,3,b\n", 3, "trace 1 has a gap: step 3 follows 1"),
@@ -112,8 +112,8 @@ CSV = "trace_id,action,label\n"
         ("trace,action\n1,a\n", 1, "the columns trace_id and action are needed, not trace, action"),
         ("trace_id,label\n1,0\n", 1, "the columns trace_id and action are needed, not trace_id, label"),
         ("", 1, "the columns trace_id and action are needed, not none"),
-        (CSV + "1,a,0\n1,pickup b4,0\n", 3, "'pickup b4' is no action of the model; did you mean 'pickup b1'?"),
-        (CSV + '1,a,0\n1,"two\nlines",0\n1,zzz,0\n', 4, "'two\\nlines' is no action of the model"),
+        (CSV + "1,a,0\n1,pickup b4,0\n", 3, "'pickup b4' is not an action of the model; did you mean 'pickup b1'?"),
+        (CSV + '1,a,0\n1,"two\nlines",0\n1,zzz,0\n', 4, "'two\\nlines' is not an action of the model"),
         (CSV + '1,"' + "a" * 200_000 + ",0\n", 2, "field larger than field limit"),
     ],
 )
@@ -133,12 +133,12 @@ def test_bad_csv_is_told_with_its_line(tmp_path, text, line, message):
         ('{"actions": ["a", ""]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", null]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", ["b"]]}\n', 1, "an action must be a name, not ['b']"),
-        ('{"actions": ["a"]}\n{"actions": []}\n', 2, "an empty trace: it must hold one action or more"),
+        ('{"actions": ["a"]}\n{"actions": []}\n', 2, "empty trace: it must have at least one action"),
         ('{"actions": ["a"], "label": 2}\n', 1, "label must be 0 or 1, not 2"),
         ('{"actions": ["a"], "label": true}\n', 1, "label must be 0 or 1, not True"),
         ('{"actions": ["a"], "label": "1"}\n', 1, "label must be 0 or 1, not '1'"),
-        ('{"actions": ["a"]}\n{"actions": ["bb"]}\n', 2, "'bb' is no action of the model; did you mean 'b'?"),
-        ('{"actions": ["a"]}\n{"actions": ["jump"]}\n', 2, "'jump' is no action of the model"),
+        ('{"actions": ["a"]}\n{"actions": ["bb"]}\n', 2, "'bb' is not an action of the model; did you mean 'b'?"),
+        ('{"actions": ["a"]}\n{"actions": ["jump"]}\n', 2, "'jump' is not an action of the model"),
     ],
 )
 def test_bad_json_lines_are_told_with_their_line(tmp_path, content, line, message):
@@ -148,7 +148,7 @@ def test_bad_json_lines_are_told_with_their_line(tmp_path, content, line, messag
 
 
 def test_near_misses_are_only_offered_if_there_are_any(tmp_path):
-    with pytest.raises(ValueError, match=r"no action of the model$"):
+    with pytest.raises(ValueError, match=r"not an action of the model$"):
         read_traces(write(tmp_path, CSV + "1,jump,0\n"), ["a", "b"])
 
 

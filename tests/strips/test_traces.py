@@ -142,7 +142,7 @@ def test_the_seed_is_all_that_chance_depends_on():
 
 def test_a_domain_can_run_out_of_traces():
     with pytest.raises(ValueError, match=r"simple has not enough unique negative traces of at most 4 actions: 400 were "
-                                         r"asked for, \d+ were found"):  # fmt: skip
+                                         r"requested, \d+ were found"):  # fmt: skip
         traces(domain("simple"), 500, 4, 1)
     with pytest.raises(ValueError, match="not enough unique positive traces"):
         traces(domain("simple"), 200, 4, 1, negatives=0.0)
@@ -181,7 +181,7 @@ def test_renumbering_keeps_the_names():
     again = given.with_actions(["b", "c", "a"])
     assert [[again.actions[at] for at in row] for row in again.rows] == [["a"], ["b", "a", "b"]]
     assert again.labels == given.labels
-    with pytest.raises(ValueError, match="'a' is no action of the model"):
+    with pytest.raises(ValueError, match="'a' is not an action of the model"):
         given.with_actions(["b", "c"])
     assert given.only([1]) == Traces(given.actions, ((1, 0, 1),), (1,))
 
@@ -225,7 +225,7 @@ def test_other_noise_is_unknown():
     for share in (-0.1, 1.1):
         with pytest.raises(ValueError, match=f"must be a share from 0 to 1, not {share}"):
             with_noise(drawn("simple"), share, "labels", 1)
-    with pytest.raises(ValueError, match="there is but one action"):
+    with pytest.raises(ValueError, match="there is only one action"):
         with_noise(Traces(("a",), ((0,),), (0,)), 1.0, "actions", 1)
 
 
@@ -292,7 +292,7 @@ def test_every_family_has_an_example_that_exists(family):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("chess:3", "'chess:3' is no domain; known are simple, blocksworld:BLOCKS, ferry:PORTSxCARS, gripper:BALLS"),
+        ("chess:3", "'chess:3' is not a domain; choices: simple, blocksworld:BLOCKS, ferry:PORTSxCARS, gripper:BALLS"),
         ("", "known are simple"),
         ("blocksworld", "the domain is written blocksworld:BLOCKS, such as blocksworld:3"),
         ("blocksworld:two", "written blocksworld:BLOCKS"),
@@ -300,8 +300,8 @@ def test_every_family_has_an_example_that_exists(family):
         ("blocksworld:-1", "written blocksworld:BLOCKS"),
         ("ferry:2", "written ferry:PORTSxCARS, such as ferry:2x1"),
         ("ferry:2x1x1", "written ferry:PORTSxCARS"),
-        ("ferry:1x1", "'ferry:1x1': ports must be 2 or more, not 1"),
-        ("ferry:2x0", "cars must be 1 or more, not 0"),
+        ("ferry:1x1", "'ferry:1x1': ports must be at least 2, not 1"),
+        ("ferry:2x0", "cars must be at least 1, not 0"),
         ("simple:3", "the domain is written simple, such as simple"),
     ],
 )

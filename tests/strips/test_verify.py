@@ -269,7 +269,7 @@ def test_limits_make_it_unknown():
 def test_many_real_states_are_given_up_in_time():
     where = domain("blocksworld:8")
     verdict = verify(split(where.model, 1), where, real_states=True, seconds=0.5)
-    assert (verdict.outcome, verdict.reason) == ("unknown", "not decided within 0.5 s")
+    assert (verdict.outcome, verdict.reason) == ("unknown", "undecided within 0.5 s")
     assert verdict.seconds < 5
 
 

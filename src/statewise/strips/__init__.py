@@ -1,6 +1,6 @@
-"""STRIPS world models from action traces: a separate subpackage for AI planning, which loads without the rest.
+"""STRIPS world models from action traces: a separate subpackage for AI planning, which imports without the rest.
 
-This is its public face: nothing outside imports from the modules behind it. `statewise strips VERB` on the command line
+This is its public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
 name is imported when it is first asked for.
 """
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from statewise.strips.trace_files import write_traces as write_traces
     from statewise.strips.verification import verify as verify
 
-FACE = {
+PUBLIC = {
     "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "learned": ("PICTURES", "Learned", "read_learned_model", "read_schemas"),
     "learning": ("learn",),
@@ -74,10 +74,10 @@ FACE = {
     "trace_files": ("read_traces", "write_traces"),
     "verification": ("verify",),
 }
-"""Modules and what of each is public."""
-MODULE_OF = {name: module for module, names in FACE.items() for name in names}
+"""Modules, each with its public names."""
+MODULE_OF = {name: module for module, names in PUBLIC.items() for name in names}
 
-if not TYPE_CHECKING:  # a checker knows the names from the imports above
+if not TYPE_CHECKING:  # type checkers get the names from the imports above
 
     def __getattr__(name: str) -> Any:
         if name not in MODULE_OF:

@@ -2,7 +2,7 @@
 
 A program computes Boolean vectors, one entry for each position of a word, from earlier ones. It has two kinds of
 operations: `PositionWise`, a Boolean formula at each position, and `Attention`, where each position looks up a value at
-one other position. `program(model)` is the program that tells whether a trace is negative; `run` lets it run.
+one other position. `program(model)` is the program that decides whether a trace is negative; `run` executes it.
 
 Positions count from 0 here, from 1 in the paper.
 """
@@ -18,16 +18,16 @@ import numpy as np
 from statewise.strips.model import ActionModel, Atoms
 
 Vectors = Mapping[str, np.ndarray]
-"""Boolean vectors (n,) by name; in formulas over two positions those at i are (n, 1), those at j (1, n)."""
+"""Boolean vectors (n,) by name; in formulas over pairs of positions they are (n, 1) at i and (1, n) at j."""
 
 Formula = Callable[[Vectors], np.ndarray]
-"""Over vectors at one position: (n,) bool."""
+"""A formula over the vectors at one position: (n,) bool."""
 
 PairFormula = Callable[[Vectors, Vectors], np.ndarray]
-"""Over vectors at i and at j: bool, of a shape that spreads to (n, n). Written `lambda i, j: i["Q"] & j["K"]`."""
+"""A formula over the vectors at i and j: bool, broadcastable to (n, n). Written `lambda i, j: i["Q"] & j["K"]`."""
 
 NOWHERE = -1
-"""Attended to by a position that finds nothing to attend to and takes the default."""
+"""The attended position where there is nothing to attend to and the default applies."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PositionWise:
     formula: Formula
 
     def compute(self, earlier: Vectors) -> tuple[np.ndarray, np.ndarray | None]:
-        """The vector (n,), and None: it attends to nothing."""
+        """The vector (n,), and None since nothing is attended to."""
         return self.formula(earlier), None
 
 
@@ -55,15 +55,15 @@ class Attention:
     default: Formula
 
     def compute(self, earlier: Vectors) -> tuple[np.ndarray, np.ndarray | None]:
-        """The vector (n,), and the place (n,) that each position attends to or `NOWHERE`."""
+        """The vector (n,), and the position (n,) that each position attends to, or `NOWHERE`."""
         n = len(next(iter(earlier.values())))
         at_i = {name: vector[:, None] for name, vector in earlier.items()}
         at_j = {name: vector[None, :] for name, vector in earlier.items()}
-        open_to = np.broadcast_to(self.score(at_i, at_j), (n, n)) & MASKS[self.mask](n)
-        place = open_to.argmax(axis=1) if self.choice == "leftmost" else n - 1 - open_to[:, ::-1].argmax(axis=1)
-        found = open_to.any(axis=1)
-        values = np.broadcast_to(self.value(at_i, at_j), (n, n))[np.arange(n), place]
-        return np.where(found, values, self.default(earlier)), np.where(found, place, NOWHERE)
+        allowed = np.broadcast_to(self.score(at_i, at_j), (n, n)) & MASKS[self.mask](n)
+        position = allowed.argmax(axis=1) if self.choice == "leftmost" else n - 1 - allowed[:, ::-1].argmax(axis=1)
+        attends = allowed.any(axis=1)
+        values = np.broadcast_to(self.value(at_i, at_j), (n, n))[np.arange(n), position]
+        return np.where(attends, values, self.default(earlier)), np.where(attends, position, NOWHERE)
 
 
 MASKS: dict[str, Callable[[int], np.ndarray]] = {
@@ -77,14 +77,14 @@ Operation = PositionWise | Attention
 
 @dataclass(frozen=True)
 class Execution:
-    """What a program computed for a word."""
+    """The result of running a program on a word."""
 
     word: tuple[int, ...]
     """Numbers of the symbols."""
     vectors: dict[str, np.ndarray]
-    """(n,) bool each, in the order in which they were computed; first those of the input."""
+    """(n,) bool each, in the order of computation, the input's first."""
     attended: dict[str, np.ndarray]
-    """(n,) int64 for each attention: where each position attends to, or `NOWHERE`."""
+    """(n,) int64 for each attention: the position that each position attends to, or `NOWHERE`."""
 
     @property
     def output(self) -> bool:
@@ -101,14 +101,14 @@ class Program:
     """A B-RASP program over the words of an alphabet."""
 
     inputs: tuple[str, ...]
-    """Name of each symbol's input vector, which is 1 where the word has the symbol."""
+    """Name of each symbol's input vector: 1 where the word has that symbol."""
     operations: tuple[Operation, ...]
 
     def run(self, word: Sequence[int]) -> Execution:
-        """All vectors for a word, given as numbers of symbols. Raises `ValueError` if it is empty or has others."""
+        """All vectors for a word of symbol numbers. Raises `ValueError` if it is empty or has unknown symbols."""
         symbols = np.array(word, np.int64)
         if not len(symbols):
-            raise ValueError("a B-RASP program needs a word of one symbol or more: its answer is read at the last")
+            raise ValueError("a B-RASP program needs a word of one symbol or more: its output is read at the last one")
         if symbols.min() < 0 or symbols.max() >= len(self.inputs):
             wrong = next(int(symbol) for symbol in symbols if not 0 <= symbol < len(self.inputs))
             raise ValueError(f"symbol {wrong} is not in the alphabet of {len(self.inputs)}")
@@ -124,9 +124,9 @@ class Program:
 def program(model: ActionModel) -> Program:
     """The program whose output is 1 for negative traces and 0 for positive ones (Theorem 3).
 
-    Its vectors: for each action a `I_a`; for each atom p the query `Q_p`, key `K_p`, value `V_p` and output `Y_p` of
-    its head; `Y`, the actions that are not applicable; `Z`, the answer. Equation 7 masks nothing, so `Z` is the same at
-    every position; that `Z(n)` is the answer would hold with a mask j <= i as well.
+    Its vectors: `I_a` for each action a; the query `Q_p`, key `K_p`, value `V_p` and output `Y_p` of the head of each
+    atom p; `Y`, the inapplicable actions; `Z`, the output. Equation 7 has no mask, so `Z` is the same at every
+    position; with a mask j <= i, `Z(n)` would be the same.
     """
     inputs = tuple(f"I_{name}" for name in model.names)
     operations = [operation for place, atom in enumerate(model.atoms) for operation in _head(model, place, atom)]
@@ -134,12 +134,13 @@ def program(model: ActionModel) -> Program:
     operations.append(PositionWise("Y", lambda at: _any(at, outputs)))  # equation 6
     operations.append(
         Attention("Z", "leftmost", "all", lambda i, j: j["Y"], lambda i, j: np.array(True), lambda at: np.array(False))
-    )  # equation 7: either choice will do
+    )  # equation 7: leftmost and rightmost give the same
     return Program(inputs, tuple(operations))
 
 
 def run(model: ActionModel, trace: Sequence[int]) -> Execution:
-    """The program of `model` on a trace of action numbers. Raises `ValueError` if it is empty or has others."""
+    """Runs the program of `model` on a trace of action numbers. Raises `ValueError` if the trace is empty or has
+    unknown actions."""
     return program(model).run(trace)
 
 
@@ -160,6 +161,6 @@ def _head(model: ActionModel, place: int, atom: str) -> Iterator[Operation]:
 
 
 def _any(at: Vectors, names: Sequence[str]) -> np.ndarray:
-    """Where one of the vectors is 1; of no vectors, nowhere."""
+    """The OR of the vectors; all 0 if there are none."""
     nowhere = np.zeros_like(next(iter(at.values())))
     return np.logical_or.reduce([nowhere, *(at[name] for name in names)])

@@ -1,11 +1,12 @@
-"""Is every trace that one action model accepts accepted by another? Decided exactly, one atom at a time.
+"""Language containment: does one action model accept every trace that another accepts? Decided exactly, atom by atom.
 
 By Definition 1 of the STRIPS Transformer paper a trace is accepted iff every atom by itself accepts it: the language of
-a model is the intersection of the languages of its atoms. So L(M) lies in L(M') iff it lies in L(q) for each atom q of
-M': a sum of small searches over known-false sets of M, where a product of both models grows beyond all bounds.
+a model is the intersection of the languages of its atoms. So L(M) is a subset of L(M') iff it is a subset of L(q) for
+each atom q of M'. This takes one small search over known-false sets of M per atom; the product of both models would be
+far too large.
 
-The question is PSPACE-complete in general (it holds the existence of a plan), so every search runs within limits, and
-what they cut off is unknown.
+The problem is PSPACE-complete in general (plan existence reduces to it), so every search has limits, and the answer is
+unknown where a limit is reached.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from statewise.strips.model import Action, ActionModel, Atoms, bits
 from statewise.strips.search import MAX_STATES, SECONDS, Limits, Node, Search, shortest
 
 HERE = 0
-"""The one place of a search to which places do not matter."""
+"""The only place of a search without places."""
 
 
 class KnownFalseSearch(Search):
@@ -28,21 +29,21 @@ class KnownFalseSearch(Search):
         between = [(at, action) for at, action in enumerate(accepting.actions) if not head.touching >> at & 1]
         relevant, used = _relevant((goal for goal, _ in self.goals), [action for _, action in between])
         self.relevant = relevant
-        """The atoms that matter on a way to a goal: all else is left out of the known-false sets."""
-        # an action that adds nothing of use can be left out, since what it deletes only forbids more
+        """The atoms relevant to a goal: known-false sets omit all others."""
+        # an action that adds no relevant atom can be left out: its deletes only make more actions inapplicable
         self.actions = [
             (action.pre, action.add & ~action.delete & relevant, action.delete & relevant, at)
-            for (at, action), of_use in zip(between, used)
-            if of_use
+            for (at, action), is_used in zip(between, used)
+            if is_used
         ]
 
     def begin(self) -> Iterator[tuple[Node, int]]:
-        """What each action `a` that deletes the atom makes known to be false."""
+        """The atoms known to be false after each action `a` that deletes the head's atom."""
         for number in bits(self.head.delete):
             yield (HERE, self.accepting.actions[number].delete & self.relevant), number
 
     def excluded(self, limits: Limits) -> bool:
-        """By pairs of atoms."""
+        """Decided by pairs of atoms."""
         return pairs_exclude(
             [false for (_, false), _ in self.begin()],
             [action[:3] for action in self.actions],
@@ -51,7 +52,7 @@ class KnownFalseSearch(Search):
         )
 
     def steps(self, node: Node) -> Iterator[tuple[Node, int]]:
-        """Actions that are accepted and that make something fine again."""
+        """Accepted actions that add at least one atom known to be false."""
         false = node[1]
         for pre, add, delete, number in self.actions:
             if add & false and not pre & false:
@@ -59,7 +60,7 @@ class KnownFalseSearch(Search):
 
 
 def _relevant(goals: Iterable[Atoms], actions: Sequence[Action]) -> tuple[Atoms, list[bool]]:
-    """The atoms that matter on a way to one of the goals, and which of the actions do."""
+    """The atoms relevant to one of the goals, and whether each action is."""
     relevant = 0
     for goal in goals:
         relevant |= goal
@@ -79,9 +80,9 @@ def pairs_exclude(
 ) -> bool:
     """Whether pairs of atoms prove that no known-false set disjoint from one of the `goals` can be reached.
 
-    `starts` are known-false sets, `actions` the pre, add and delete of each. For every atom those are kept that can be
-    fine together with it, over-approximated: the h^2 bound of planning (Haslum and Geffner, 2000), here from all starts
-    at once. False proves nothing.
+    `starts` are known-false sets, `actions` the pre, add and delete of each. For every atom, keeps an over-approximated
+    set of the atoms that can be not known false together with it: the h^2 bound of planning (Haslum and Geffner, 2000),
+    from all starts at once. False proves nothing.
     """
     split = [(pre, list(bits(pre)), add, list(bits(add)), delete) for pre, add, delete in actions]
     atoms = 0
@@ -101,7 +102,7 @@ def pairs_exclude(
         grown = False
         limits.look_at_the_clock()
         for pre, required, add, added, delete in split:
-            along = fine  # what can be fine together with all that the action requires
+            along = fine  # can be not known false together with all preconditions
             for atom in required:
                 along &= together[atom]
             if pre & ~along:
@@ -121,9 +122,9 @@ def pairs_exclude(
 def contained(
     inner: ActionModel, outer: ActionModel, *, seconds: float = SECONDS, max_states: int = MAX_STATES
 ) -> bool | None:
-    """Whether every trace that `inner` accepts is accepted by `outer` (Definition 1); None: not decided in the limits.
+    """Whether `outer` accepts every trace that `inner` accepts (Definition 1); None if undecided within the limits.
 
-    Raises `ValueError` unless both have the same actions, in whatever order.
+    Raises `ValueError` unless both have the same actions, in any order.
     """
     return _none_rejects(heads(outer.with_actions(inner.names)), inner, Limits(seconds, max_states))
 
@@ -131,22 +132,21 @@ def contained(
 def implied(
     model: ActionModel, atom: int, among: Atoms, *, seconds: float = SECONDS, max_states: int = MAX_STATES
 ) -> bool | None:
-    """Whether the atoms `among`, without `atom` itself, reject every trace that `atom` rejects; None: not decided.
+    """Whether the atoms `among`, without `atom` itself, reject every trace that `atom` rejects; None if undecided.
 
-    If so, the model that has just the atoms `among` accepts the same traces with and without `atom`. To prune, ask one
-    atom after the other and take the implied ones out of `among` before the next question: of two equal atoms each is
-    implied by the other.
+    If so, the model with the atoms `among` alone accepts the same traces with and without `atom`. To prune, test one
+    atom at a time and remove it from `among` if implied before testing the next: two equal atoms imply each other.
     """
     others = model.with_atoms(list(bits(among & ~(1 << atom))))
     return _none_rejects([heads(model)[atom]], others, Limits(seconds, max_states))
 
 
 def _none_rejects(wanted: Iterable[Head], accepting: ActionModel, limits: Limits) -> bool | None:
-    """Whether no head rejects a trace that the model accepts."""
+    """Whether no head in `wanted` rejects a trace that the model accepts; None if undecided."""
     searches = [KnownFalseSearch(accepting, head) for head in uncovered(wanted, heads(accepting))]
     found, limit = shortest(
         searches, limits, lambda trace: trace[:0]
-    )  # any will do, and nothing is shorter than nothing
+    )  # any trace will do; an empty one ends the search for shorter ones
     if found is not None:
         return False
     return True if limit is None else None

@@ -1,7 +1,7 @@
 """Known planning domains of any size, grounded: `simple`, `blocksworld:3`, `ferry:2x1`, ...
 
-A domain is an action model and the full states in which its traces may begin. Ground actions are written
-`schema object object`, as planners print them, so that lifted learning can read them.
+A domain is an action model and the full states in which its traces may start. Ground actions are written
+`schema object object`, as planners print them, so that lifted learning can parse them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from statewise.strips.model import ActionModel, Atoms
 
 Effects = dict[str, tuple[list[str], list[str], list[str]]]
-"""For each action what it requires, adds and deletes."""
+"""For each action its preconditions, add effects and delete effects."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Domain:
         return self.model.reachable(self.start)
 
     def initial_states(self, count: int, states_seed: int = 0) -> list[Atoms]:
-        """`count` different real states, drawn without replacement: the paper takes four, two to train and two to test.
+        """`count` real states, drawn without replacement: the paper uses four, two for training and two for testing.
 
-        They are drawn among the first 10,000 states in breadth-first order. Raises `ValueError` if there are fewer.
+        They are drawn from the first 10,000 states in breadth-first order. Raises `ValueError` if there are too few.
         """
         known = self.model.reachable(self.start, limit=10_000)
         if len(known) < count:
@@ -50,14 +50,14 @@ class Domain:
 
 
 MOST = 100
-"""Of any size of a domain: its actions are all written out."""
+"""The largest size of a domain: all of its ground actions are listed."""
 
 
 def domain(spec: str) -> Domain:
     """The domain that `spec` names, such as `blocksworld:3`. Raises `ValueError` with the choices."""
     family, _, size = spec.partition(":")
     if family not in FAMILIES:
-        raise ValueError(f"{spec!r} is no domain; known are {', '.join(domain_usage(name) for name in FAMILIES)}")
+        raise ValueError(f"{spec!r} is not a domain; choices: {', '.join(domain_usage(name) for name in FAMILIES)}")
     known = FAMILIES[family]
     if not re.fullmatch(r"\d+(x\d+)*" if known.sizes else "", size):
         raise ValueError(f"{spec!r}: the domain is written {domain_usage(family)}, such as {known.example}")
@@ -66,7 +66,7 @@ def domain(spec: str) -> Domain:
         raise ValueError(f"{spec!r}: the domain is written {domain_usage(family)}, such as {known.example}")
     for what, value, (_, least) in zip(known.sizes, sizes, known.sizes.items()):
         if value < least:
-            raise ValueError(f"{spec!r}: {what.lower()} must be {least} or more, not {value}")
+            raise ValueError(f"{spec!r}: {what.lower()} must be at least {least}, not {value}")
         if value > MOST:
             raise ValueError(f"{spec!r}: {what.lower()} must be at most {MOST}, not {value}")
     atoms, actions, start = known.build(*sizes)
@@ -76,13 +76,13 @@ def domain(spec: str) -> Domain:
 
 
 def domain_usage(family: str) -> str:
-    """How a family's domains are written."""
+    """The syntax of a family's domains."""
     sizes = "x".join(FAMILIES[family].sizes)
     return f"{family}:{sizes}" if sizes else family
 
 
 def simple() -> tuple[list[str], Effects, list[list[str]]]:
-    """The paper's Figure 1: a and b take turns, with at least one c between them."""
+    """The paper's Figure 1: a and b alternate, with at least one c in between."""
     actions: Effects = {
         "a": (["p", "r"], ["q"], ["p", "r"]),
         "b": (["q", "r"], ["p"], ["q", "r"]),
@@ -111,7 +111,7 @@ def blocksworld(blocks: int) -> tuple[list[str], Effects, list[list[str]]]:
 
 
 def ferry(ports: int, cars: int) -> tuple[list[str], Effects, list[list[str]]]:
-    """A ferry that takes one car at a time between ports."""
+    """A ferry that carries one car at a time between ports."""
     places, loads = [f"l{number}" for number in range(ports)], [f"c{number}" for number in range(cars)]
     atoms = [f"at-ferry {x}" for x in places] + [f"at {c} {x}" for c in loads for x in places]
     atoms += [f"on {c}" for c in loads] + ["empty-ferry"]
@@ -160,9 +160,9 @@ def hanoi(discs: int) -> tuple[list[str], Effects, list[list[str]]]:
 
 
 def miconic(floors: int, passengers: int) -> tuple[list[str], Effects, list[list[str]]]:
-    """A lift that takes passengers from where they wait to where they want to go; here they may go back, too.
+    """A lift that carries passengers between floors.
 
-    Every passenger may board and leave at any floor, so that no state is a dead end for random walks.
+    Unlike in the original, passengers may enter and leave at any floor, so that random walks have no dead ends.
     """
     levels, people = [f"f{number}" for number in range(floors)], [f"p{number}" for number in range(passengers)]
     atoms = [f"lift-at {f}" for f in levels] + [f"waits {p} {f}" for p in people for f in levels]
@@ -183,7 +183,7 @@ class Family:
 
     build: Callable[..., tuple[list[str], Effects, list[list[str]]]]
     sizes: dict[str, int]
-    """What its sizes count, and the least of each."""
+    """What its sizes count, each with its minimum."""
     example: str
 
 

@@ -1,11 +1,11 @@
-"""A baseline without training: every possible atom is tried, and those that the positive traces allow are kept.
+"""A baseline without training: tries every possible atom and keeps those consistent with the positive traces.
 
-The idea is that of SIFT (Gösgens, Jansen and Geffner, 2024) where actions have no parameters. An atom is known by the
-actions that add it and those that delete it; with n actions there are 3^n candidates. Each becomes a precondition of
-every action that was never seen to happen while the atom was known to be false: the most that it can forbid without
-rejecting a positive trace. The model of all candidates is therefore the strictest of its kind. It never accepts what
-the domain rejects, if the domain's own atoms are among the candidates; with few traces it rejects too much, and what
-no walk from a real state shows it rejects for good.
+This is the idea of SIFT (Gösgens, Jansen and Geffner, 2024) for actions without parameters. An atom is defined by the
+actions that add it and those that delete it; n actions give 3^n candidates. Each becomes a precondition of every action
+that never occurs while the atom is known to be false: the strictest choice that rejects no positive trace. The model of
+all candidates is therefore the strictest of its kind. It never accepts what the domain rejects if the domain's own
+atoms are among the candidates. With few traces it rejects too much, and it always rejects what no walk from a real
+state contains.
 
 Only positive traces are read, and negative ones without their last action.
 """
@@ -18,20 +18,20 @@ from statewise.strips.model import Action, ActionModel
 from statewise.strips.random_traces import Trace, Traces
 
 MOST_ACTIONS = 12
-"""3^12 = 531,441 candidates; each further action takes three times as long."""
+"""3^12 = 531,441 candidates; each further action triples the time."""
 
 NONE, ADDS, DELETES = range(3)
-"""What an action does to a candidate: a digit of the candidate's number in base 3, action 0 in the highest place."""
+"""An action's effect on a candidate: a base-3 digit of the candidate's number; action 0 is the most significant."""
 
 
 def enumerate_features(traces: Traces, *, alternating: bool = False) -> ActionModel:
-    """The model of all candidate atoms that agree with the positive traces and say something of their own.
+    """The model of all candidate atoms that are consistent with the positive traces and not redundant.
 
     A candidate is consistent if no action deletes it while it is known to be false, as in a domain whose actions delete
-    only what they require. With `alternating` no action may add it either while it is known to be true, so that what
-    adds and what deletes it take turns in every trace: the test of SIFT. It leaves far fewer candidates that hold by
+    only their preconditions. With `alternating` no action may add it while it is known to be true either, so that its
+    add and delete effects alternate in every trace: the test of SIFT. This leaves far fewer candidates that hold by
     chance, and misses atoms that a domain adds twice, such as r of `simple`. Candidates that another one makes
-    superfluous are left out. Raises `ValueError` with more than `MOST_ACTIONS` actions.
+    redundant are left out. Raises `ValueError` with more than `MOST_ACTIONS` actions.
     """
     count = len(traces.actions)
     if count > MOST_ACTIONS:
@@ -39,10 +39,10 @@ def enumerate_features(traces: Traces, *, alternating: bool = False) -> ActionMo
             f"{count} actions make 3^{count} = {3**count:,} candidate atoms; "
             f"at most {MOST_ACTIONS} actions can be enumerated"
         )
-    required, bad = _tried(_positive(traces), count, alternating)
+    required, bad = _tested(_positive(traces), count, alternating)
     good = ~bad & (required != 0)
     shape = (3,) * count
-    kept = good & ~_superfluous(good.reshape(shape), required.reshape(shape)).ravel()
+    kept = good & ~_redundant(good.reshape(shape), required.reshape(shape)).ravel()
     chosen = np.flatnonzero(kept)
     actions = []
     for number, name in enumerate(traces.actions):
@@ -53,14 +53,14 @@ def enumerate_features(traces: Traces, *, alternating: bool = False) -> ActionMo
 
 
 def _positive(traces: Traces) -> list[Trace]:
-    """What is known to be positive, without what is the beginning of something longer."""
+    """The positive traces and prefixes, except those that are prefixes of others."""
     rows = sorted({row[: len(row) - label] for row, label in zip(traces.rows, traces.labels)})
     return [row for row, after in zip(rows, [*rows[1:], ()]) if after[: len(row)] != row]
 
 
-def _tried(rows: list[Trace], count: int, alternating: bool) -> tuple[np.ndarray, np.ndarray]:
-    """For each candidate [3^n] the actions that were never seen while it was known false, as bits, and whether it is
-    inconsistent. All candidates go through the traces at once, as bits of long integers."""
+def _tested(rows: list[Trace], count: int, alternating: bool) -> tuple[np.ndarray, np.ndarray]:
+    """For each candidate [3^n] the actions that never occur while it is known false, as bits, and whether it is
+    inconsistent. Runs all candidates through the traces at once, as bits of long integers."""
     numbers = np.arange(3**count)
     adds = [_as_int(_digit(numbers, action, count) == ADDS) for action in range(count)]
     deletes = [_as_int(_digit(numbers, action, count) == DELETES) for action in range(count)]
@@ -83,12 +83,12 @@ def _tried(rows: list[Trace], count: int, alternating: bool) -> tuple[np.ndarray
     return required, _as_bools(wrong, len(numbers)) | nothing_deleted
 
 
-def _superfluous(good: np.ndarray, required: np.ndarray) -> np.ndarray:
-    """Which candidates [3, ..., 3] another good one makes superfluous, being false more often and required by as many.
+def _redundant(good: np.ndarray, required: np.ndarray) -> np.ndarray:
+    """Which candidates [3, ..., 3] are redundant: another good one is false more often and required by as many actions.
 
-    An atom that is added by fewer actions, or deleted by more, is false whenever this one is, hence never required by
-    more actions; where it is required by the same, so is every candidate between the two, and looking one step away is
-    enough.
+    An atom that fewer actions add, or more delete, is false whenever this one is, hence required by no more actions.
+    Where the same actions require it, they also require every candidate between the two, so checking the candidates
+    one step away is enough.
     """
     out = np.zeros_like(good)
     for axis in range(good.ndim):

@@ -1,8 +1,8 @@
-"""From a lifted planning problem, as unified-planning reads it, to sets of ground atoms.
+"""Grounds a lifted planning problem read by unified-planning.
 
-Quantifiers, conditional effects and disjunctions are compiled away by unified-planning; negative conditions here, by
-atoms `not-...` that mirror the ones they deny. Then what can never matter is dropped: actions that an h^2 fixpoint
-rules out, atoms that are always true, and atoms that never are.
+unified-planning compiles away quantifiers, conditional effects and disjunctions; negative conditions are compiled away
+here, with complementary atoms `not-...`. Then actions that the h^2 fixpoint rules out, and atoms that are always or
+never true, are dropped.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from statewise.strips.model import Action, ActionModel, Atoms
 from statewise.strips.reachability import possible_actions, reachable_pairs
 
 RAN = "statewise-ran"
-"""An effect that every action is given while it is compiled: unified-planning drops actions without effects."""
+"""An effect added to every action during compilation: unified-planning drops actions without effects."""
 
 Literal = tuple[str, bool]
-"""A ground atom, and whether it is asserted or denied."""
+"""A ground atom, and whether it is positive or negated."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Ground:
 
 @dataclass
 class _Variant:
-    """A ground action, or one of several that stand for it."""
+    """A ground action, or one of several that it was compiled into."""
 
     name: str
     pre: set[Literal]
@@ -41,11 +41,11 @@ class _Variant:
 
 
 def ground(problem: Any, environment: Any) -> Ground:
-    """Grounds a `unified_planning` problem whose features were checked.
+    """Grounds a `unified_planning` problem whose features have been checked.
 
-    Where an action has several ways to be applied (a disjunction, a condition of an effect), each becomes an action of
-    its own, `schema#1 object`, `schema#2 object`, and so on. An atom that an action both adds and deletes is added, as
-    PDDL has it. Raises `ValueError` if the goal is no conjunction of literals.
+    An action with a disjunction or a conditional effect is compiled into several: `schema#1 object`,
+    `schema#2 object`, and so on. An atom that an action both adds and deletes is added, as in PDDL. Raises `ValueError`
+    if the goal is not a conjunction of literals.
     """
     order = list(_atom_names(problem))
     initial = {_spelled(atom) for atom, value in problem.initial_values.items() if value.is_true()}
@@ -54,7 +54,7 @@ def ground(problem: Any, environment: Any) -> Ground:
     affected = {atom for each in variants for atom in each.effects}
     static = {atom: atom in initial for atom in order if atom not in affected}
     kept = []
-    for each in variants:  # unified-planning decided conditions on whole static predicates; here single atoms follow
+    for each in variants:  # unified-planning simplified static predicates; this simplifies single static atoms
         if all(static.get(atom, value) == value for atom, value in each.pre):
             each.pre = {literal for literal in each.pre if literal[0] not in static}
             kept.append(each)
@@ -77,13 +77,13 @@ def ground(problem: Any, environment: Any) -> Ground:
     model = ActionModel(tuple(names), tuple(as_action(each) for each in kept))
     start = as_bits((atom, atom in initial) for atom in order)
     whole = pruned(Ground(model, start, as_bits(goal)))
-    return Ground(_told_apart(whole.model), whole.initial, whole.goal)
+    return Ground(_numbered_variants(whole.model), whole.initial, whole.goal)
 
 
 def pruned(whole: Ground) -> Ground:
-    """Without the actions that can never be applied, and without the atoms that are always or never true.
+    """Drops actions that can never be applied, and atoms that are always or never true.
 
-    A goal atom that can never be true stays: the problem is then unsolvable, and says so.
+    Keeps a goal atom that can never be true, so that the problem stays unsolvable.
     """
     model = whole.model
     beside = reachable_pairs(model, whole.initial)
@@ -99,7 +99,7 @@ def pruned(whole: Ground) -> Ground:
         never = not beside[at]
         if not always and (not never or whole.goal & bit):
             kept.append(at)
-    # initial state and goal move along as the two effects of one more action
+    # renumber the initial state and the goal, too, as the two effects of an extra action
     carried = Action("", 0, whole.initial, whole.goal)
     moved = ActionModel(model.atoms, (*actions, carried)).with_atoms(kept)
     *rest, last = moved.actions
@@ -107,7 +107,7 @@ def pruned(whole: Ground) -> Ground:
 
 
 def _variants(problem: Any, environment: Any) -> Iterator[_Variant]:
-    """Ground actions with literals as preconditions, numbered through: `schema object#0`, `schema object#1`, ..."""
+    """Ground actions with literals as preconditions, numbered: `schema object#0`, `schema object#1`, ..."""
     from unified_planning.engines import CompilationKind
     from unified_planning.model import Fluent
     from unified_planning.plans import ActionInstance
@@ -136,7 +136,7 @@ def _variants(problem: Any, environment: Any) -> Iterator[_Variant]:
             if instance is None:
                 break
         if instance is None:
-            continue  # not of the domain: an action by which unified-planning reaches a goal with a disjunction
+            continue  # an artificial action that unified-planning adds for a goal with a disjunction
         effects: dict[str, bool] = {}
         for effect in action.effects:
             atom, value = _spelled(effect.fluent), effect.value.is_true()
@@ -146,27 +146,27 @@ def _variants(problem: Any, environment: Any) -> Iterator[_Variant]:
         yield _Variant(f"{name}#{number}", set(_literals(action.preconditions)), effects)
 
 
-def _told_apart(model: ActionModel) -> ActionModel:
-    """Without the variants that others of the same effects cover, and with numbers only where several are left."""
-    together: dict[str, list[Action]] = {}
+def _numbered_variants(model: ActionModel) -> ActionModel:
+    """Drops variants with the effects and more preconditions than another; numbers the rest if there are several."""
+    by_name: dict[str, list[Action]] = {}
     for action in model.actions:
-        together.setdefault(action.name.rpartition("#")[0], []).append(action)
-    told: list[Action] = []
-    for name, group in together.items():
-        ways = sorted({(each.pre, each.add, each.delete) for each in group})
+        by_name.setdefault(action.name.rpartition("#")[0], []).append(action)
+    numbered: list[Action] = []
+    for name, group in by_name.items():
+        variants = sorted({(each.pre, each.add, each.delete) for each in group})
         needed = [
-            way
-            for way in ways
-            if not any(other != way and other[1:] == way[1:] and not other[0] & ~way[0] for other in ways)
+            one
+            for one in variants
+            if not any(other != one and other[1:] == one[1:] and not other[0] & ~one[0] for other in variants)
         ]
         schema, _, objects = name.partition(" ")
-        for number, way in enumerate(needed, 1):
-            told.append(Action(f"{schema}#{number} {objects}".strip() if needed[1:] else name, *way))
-    return ActionModel(model.atoms, tuple(told))
+        for number, variant in enumerate(needed, 1):
+            numbered.append(Action(f"{schema}#{number} {objects}".strip() if needed[1:] else name, *variant))
+    return ActionModel(model.atoms, tuple(numbered))
 
 
 def _atom_names(problem: Any) -> Iterator[str]:
-    """Every ground atom of the problem, in the order of its declarations."""
+    """Every ground atom of the problem, in declaration order."""
     for fluent in problem.fluents:
         if fluent.type.is_bool_type():
             for objects in product(*(list(problem.objects(each.type)) for each in fluent.signature)):
@@ -174,7 +174,7 @@ def _atom_names(problem: Any) -> Iterator[str]:
 
 
 def _literals(conditions: Iterable[Any]) -> Iterator[Literal]:
-    """The literals of a conjunction. Raises `ValueError` at anything else."""
+    """The literals of a conjunction. Raises `ValueError` for anything else."""
     todo = list(conditions)
     while todo:
         each = todo.pop()
@@ -187,7 +187,7 @@ def _literals(conditions: Iterable[Any]) -> Iterator[Literal]:
         elif each.is_not() and each.arg(0).is_fluent_exp():
             yield _spelled(each.arg(0)), False
         else:
-            raise ValueError(f"the condition {each} is no conjunction of atoms and their negations")
+            raise ValueError(f"the condition {each} is not a conjunction of atoms and negated atoms")
 
 
 def _spelled(expression: Any) -> str:

@@ -1,8 +1,8 @@
-"""Heads, the binary columns of theta: one atom with the actions that require, add and delete it; and what they do on
-traces, many heads at once.
+"""Heads as arrays, and their verdicts on traces. A head is a binary column of theta: one atom with the actions that
+require, add and delete it.
 
-The traces that a model accepts are those that all of its heads accept. So each head can be judged alone: it is *sound*
-if it rejects no valid action, and it *catches* the negatives whose last action it rejects.
+A model accepts a trace iff all of its heads do, so each head can be judged alone: it is *sound* if it rejects no valid
+action, and it *catches* the negative traces whose last action it rejects.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Heads:
     pre: np.ndarray
     """[H, A] bool: the action requires the atom."""
     add: np.ndarray
-    """[H, A] bool: it makes it true."""
+    """[H, A] bool: the action adds the atom."""
     delete: np.ndarray
-    """[H, A] bool: it makes it false."""
+    """[H, A] bool: the action deletes the atom."""
 
     def __len__(self) -> int:
         return len(self.pre)
@@ -63,18 +63,19 @@ class Heads:
         return ActionModel(tuple(names or (f"p{number}" for number in range(len(self)))), tuple(made))
 
     def only(self, places: np.ndarray | Sequence[int]) -> Heads:
-        """Some of them."""
+        """The heads at `places`."""
         return Heads(self.pre[places], self.add[places], self.delete[places])
 
     def unique(self) -> np.ndarray:
-        """Places of the first of each kind that can reject anything at all: requires and deletes are not empty."""
+        """Places of the distinct heads that can reject an action: some action requires and some action deletes the
+        atom."""
         flat = np.concatenate(self._parts(), axis=1)
         _, first = np.unique(np.packbits(flat, axis=1), axis=0, return_index=True)
-        able: np.ndarray = np.logical_and(self.pre.any(1), self.delete.any(1))
-        return np.sort(first[able[first]])
+        can_reject: np.ndarray = np.logical_and(self.pre.any(1), self.delete.any(1))
+        return np.sort(first[can_reject[first]])
 
     def size(self) -> np.ndarray:
-        """[H] how many actions each head requires, adds and deletes, in all."""
+        """[H] the number of preconditions, adds and deletes of each head."""
         return np.sum([part.sum(1) for part in self._parts()], axis=0)
 
     def _parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -82,32 +83,32 @@ class Heads:
 
 
 class Verdicts(NamedTuple):
-    """What heads say about traces."""
+    """The verdicts of heads on traces."""
 
     alarms: np.ndarray
     """[H, N] bool: the head rejects an action that is valid."""
     catches: np.ndarray
-    """[H, N] bool: it rejects the invalid last action of a negative."""
+    """[H, N] bool: the head rejects the invalid last action of a negative trace."""
     at_risk: np.ndarray
-    """[H] before how many of the valid actions the head's atom was known to be false."""
+    """[H] the number of valid actions before which the head's atom is known to be false."""
 
 
 class Judge:
-    """Traces made ready to judge heads by."""
+    """Traces prepared for judging heads."""
 
     def __init__(self, traces: Traces) -> None:
         self.traces = traces
         numbers, lengths, labels = traces.padded()
         self.labels = labels
         self.valid = int(lengths.sum() - labels.sum())
-        """Valid actions in all."""
-        self._order = np.argsort(-lengths, kind="stable")  # longest first: those still going on are a prefix
+        """The number of valid actions."""
+        self._order = np.argsort(-lengths, kind="stable")  # longest first, so that unfinished traces are a prefix
         self._numbers, self._lengths = numbers[self._order], lengths[self._order]
         self._bad_end = labels[self._order] == 1
         self._going = [int((lengths > at).sum()) for at in range(numbers.shape[1])]
 
     def verdicts(self, heads: Heads) -> Verdicts:
-        """Each head's verdicts, in the traces' order. What an action does counts whether or not it was rejected."""
+        """Each head's verdicts, in the order of the traces. Rejected actions have their effects, too."""
         count, width = len(self._order), len(heads)
         pre, changed = heads.pre.T.copy(), (heads.add | heads.delete).T.copy()  # [A, H]
         delete = heads.delete.T.copy()
@@ -129,5 +130,5 @@ class Judge:
         return Verdicts(alarms[back].T, catches[back].T, at_risk)
 
     def right(self, alarms: np.ndarray, catches: np.ndarray) -> np.ndarray:
-        """[..., N] whether a model judges every prefix of each trace right, from its heads' verdicts [..., L, N]."""
+        """[..., N] whether a model judges all prefixes correctly, from its heads' verdicts [..., L, N]."""
         return ~alarms.any(-2) & (catches.any(-2) == (self.labels == 1))

@@ -1,4 +1,4 @@
-"""An action model seen by its atoms: which actions require, add and delete each of them, as theta has it."""
+"""An action model by atoms: which actions require, add and delete each of them, as in theta."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Head:
 
     @property
     def idle(self) -> bool:
-        """Whether it can reject nothing, because nothing deletes it or nothing requires it."""
+        """Whether the head can reject nothing, because no action deletes or no action requires its atom."""
         return not (self.pre and self.delete)
 
     def covers(self, other: Head) -> bool:
-        """Whether it rejects, as its columns show, whatever `other` rejects. Sufficient, not necessary."""
+        """Whether its columns imply that it rejects all that `other` rejects. Sufficient, not necessary."""
         return not (other.pre & ~self.pre or other.delete & ~self.delete or self.add & ~other.add)
 
 
@@ -46,7 +46,7 @@ def heads(model: ActionModel) -> list[Head]:
 
 
 def uncovered(wanted: Iterable[Head], given: Sequence[Head]) -> list[Head]:
-    """Those of `wanted` that are neither idle nor covered by one of `given`: about them only a search can tell."""
+    """The heads of `wanted` that are neither idle nor covered by one of `given`: these need a search."""
     same = {(head.pre, head.add, head.delete) for head in given}
     return [
         head

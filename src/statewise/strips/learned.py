@@ -1,10 +1,10 @@
-"""What learning leaves behind, and the folder that it is kept in.
+"""Learned action models, and the folder that holds one.
 
 model.json       the action model
-theta.npz        theta of every restart [R, L, A, 3] at the end
-report.json      how it was learned: settings, what each restart reached, the pool
-checkpoint.npz   while learning goes on: everything that it needs to be resumed
-schemas.json     of a model that was learned lifted, in place of theta.npz: its schemas; model.json has it grounded
+theta.npz        final theta of every restart [R, L, A, 3]
+report.json      how it was learned: settings, the result of each restart, the pool
+checkpoint.npz   during learning: everything needed to resume
+schemas.json     after lifted learning, instead of theta.npz: the schemas; model.json holds the ground model
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from statewise.strips.model import ActionModel
 from statewise.strips.schemas import Schema
 
 REPORT: Shape = {"best_restart": COUNT}
-"""What pictures read of report.json."""
+"""What the plots read from report.json."""
 _ATTEMPT: Shape = {
     **dict.fromkeys(("number", "best_step", "streak", "steps"), COUNT), "accuracy": NUMBER, "best": NUMBER,
     "end": TEXT,
@@ -33,18 +33,18 @@ CHECKPOINT: Shape = {
     "settings": {},
     "progress": {"results": [_ATTEMPT], "log": [ANYTHING], "seconds": NUMBER},
 }
-"""What says how far an interrupted learning came."""
+"""The state of an interrupted learning run."""
 _LITERALS: Shape = [[ANYTHING]]
 SCHEMAS: Shape = {...: dict.fromkeys(("pre", "add", "delete"), _LITERALS)}
 PICTURES = ("models.png", "attention.png", "theta.png")
-"""What `statewise strips show` draws of it."""
+"""The images that `statewise strips show` writes."""
 FILES = ("model.json", "theta.npz", "report.json", "checkpoint.npz", "schemas.json", *PICTURES)
-"""All that the folder holds, as patterns of `statewise.overwriting`."""
+"""All files of the folder, as patterns of `statewise.overwriting`."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A learned action model and how it came about."""
+    """A learned action model and how it was learned."""
 
     model: ActionModel
     theta: np.ndarray
@@ -53,7 +53,7 @@ class Learned:
     """Plain data: settings, restarts, pool, seconds."""
 
     def save(self, folder: Path) -> None:
-        """Writes the folder; the checkpoint goes."""
+        """Writes the folder and deletes the checkpoint."""
         folder.mkdir(parents=True, exist_ok=True)
         write_arrays(folder / "theta.npz", theta=self.theta)
         write_atomically(folder / "report.json", (json.dumps(self.report, indent=2) + "\n").encode())
@@ -62,13 +62,13 @@ class Learned:
 
     @classmethod
     def load(cls, folder: Path) -> Learned:
-        """Reads the folder. Raises `FileNotFoundError` if learning has not come to its end there, `ValueError` if it is
+        """Reads the folder. Raises `FileNotFoundError` if learning has not finished there, `ValueError` if it is
         damaged."""
         model = read_learned_model(folder)
         report = read_json(folder / "report.json", REPORT)
         path = folder / "theta.npz"
         theta = read_arrays(path, "theta")["theta"]
-        # Not a number lies between nothing.
+        # NaN fails both comparisons.
         if theta.ndim != 4 or theta.shape[2:] != (len(model.names), 3) or not ((theta >= 0) & (theta <= 1)).all():
             raise ValueError(f"{path}: theta must be (restarts, atoms, {len(model.names)}, 3) numbers from 0 to 1")
         if report["best_restart"] >= len(theta):
@@ -77,25 +77,26 @@ class Learned:
 
 
 def read_learned_model(folder: Path) -> ActionModel:
-    """The action model of a folder, learned lifted or not. Raises `FileNotFoundError` if learning has not come to its
-    end there, `ValueError` if it is damaged."""
+    """The action model of a folder, lifted or not. Raises `FileNotFoundError` if learning has not finished there,
+    `ValueError` if it is damaged."""
     path = folder / "model.json"
     if not path.is_file():
         unfinished = (folder / "checkpoint.npz").exists()
         raise FileNotFoundError(
             f"{folder} holds no learned model"
-            + (": learning was interrupted; the same command goes on" if unfinished else "")
+            + (": learning was interrupted; the same command resumes it" if unfinished else "")
         )
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is damaged: byte {error.start} is no UTF-8 text") from None
+        raise ValueError(f"{path} is damaged: byte {error.start} is not UTF-8 text") from None
     return ActionModel.from_json(text, str(path))
 
 
 def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
-    """Makes way for a model in `folder`; with `overwrite` what was learned there goes. Raises `FileExistsError` for
-    anything else, and without it for anything but, where learning `resumes`, an interrupted learning."""
+    """Prepares `folder` for a model; with `overwrite` deletes the one there. Raises `FileExistsError` if the folder
+    holds anything else, or if it holds a model and `overwrite` is not given. An interrupted run stays if learning
+    `resumes`."""
     interrupted = (folder / "checkpoint.npz").is_file() and not (folder / "model.json").exists()
     if overwrite or not (resumes and interrupted):
         overwriting.check_folder(folder, FILES, "learned model", overwrite)
@@ -103,7 +104,7 @@ def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
 
 
 def write_schemas(folder: Path, schemas: Mapping[str, Schema], model: ActionModel, report: Mapping[str, Any]) -> None:
-    """Writes the folder of a lifted model."""
+    """Writes a folder for a lifted model."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         name: {which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
@@ -116,34 +117,34 @@ def write_schemas(folder: Path, schemas: Mapping[str, Schema], model: ActionMode
 
 
 def read_schemas(folder: Path) -> dict[str, Schema] | None:
-    """The schemas of a folder that was learned lifted, or None. Raises `ValueError` if they are damaged."""
+    """The schemas of a folder, or None if the model was not learned lifted. Raises `ValueError` if they are damaged."""
     path = folder / "schemas.json"
     if not path.is_file():
         return None
-    found = read_json(path, SCHEMAS)
-    if not found:
+    content = read_json(path, SCHEMAS)
+    if not content:
         raise ValueError(f"{path}: holds no schema")
-    for literal in (literal for of in found.values() for literals in of.values() for literal in literals):
+    for literal in (literal for schema in content.values() for literals in schema.values() for literal in literals):
         check(literal[:1], [TEXT], f"{path}: a literal begins with its predicate")
-        check(literal[1:], [COUNT], f"{path}: a literal goes on with numbers of arguments")
+        check(literal[1:], [COUNT], f"{path}: the predicate of a literal is followed by argument numbers")
         if not literal:
             raise ValueError(f"{path}: a literal is empty: it must begin with its predicate")
     return {
-        name: Schema(*(frozenset((literal[0], tuple(literal[1:])) for literal in of[which])
+        name: Schema(*(frozenset((literal[0], tuple(literal[1:])) for literal in schema[which])
                        for which in ("pre", "add", "delete")))
-        for name, of in found.items()
+        for name, schema in content.items()
     }  # fmt: skip
 
 
 def write_checkpoint(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-    """Keeps what an interrupted learning goes on from; `facts` is plain data."""
+    """Writes what an interrupted run resumes from; `facts` is plain data."""
     folder.mkdir(parents=True, exist_ok=True)
     text = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
     write_arrays(folder / "checkpoint.npz", **arrays, facts=text)
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """What `write_checkpoint` kept, or None."""
+    """Reads what `write_checkpoint` wrote, or None."""
     path = folder / "checkpoint.npz"
     if not path.exists():
         return None
@@ -152,14 +153,14 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
 
 
 def read_arrays(path: Path, needed: str) -> dict[str, np.ndarray]:
-    """Arrays of an .npz file, `needed` among them. Raises `ValueError` if it is damaged."""
+    """The arrays of an .npz file. Raises `ValueError` if it is damaged or lacks the array `needed`."""
     import zipfile
     import zlib
 
     try:
-        with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
-    # Of a damaged archive NumPy and zipfile raise almost anything; what is wrong with it does not matter.
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    # NumPy and zipfile raise almost anything for a damaged archive.
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, OSError) as error:
         raise ValueError(f"{path}: damaged: {error}") from None
     if needed not in arrays:

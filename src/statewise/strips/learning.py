@@ -1,4 +1,4 @@
-"""Learning an action model from traces: restarts of the STRIPS Transformer together, then one model of all."""
+"""Learns an action model from traces: trains restarts of the STRIPS Transformer together, then pools their heads."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ FORMAT = 1
 
 @dataclass
 class _Work:
-    """Learning under way."""
+    """A learning run in progress."""
 
     settings: Settings
     judge: Judge
     results: list[Attempt]
     theta: np.ndarray
-    """[R, L, A, 3] of all restarts, those at their end as they ended."""
+    """[R, L, A, 3] of all restarts; of finished ones the final theta."""
     seconds: float = 0.0
     log: list[dict[str, Any]] = field(default_factory=list)
 
 
 def auto_atoms(actions: int) -> int:
-    """Heads of a restart when the number of atoms is not known: known planning domains have fewer atoms than twice
-    their actions, and spare heads help a restart to solve its traces. Pooling and pruning find how many are needed."""
+    """The number of heads per restart when the number of atoms is unknown: known planning domains have fewer atoms than
+    twice their actions, and spare heads help a restart to solve its traces. Pooling and pruning remove the rest."""
     return max(6, 2 * actions)
 
 
 Progress = Callable[[int, int, np.ndarray, int], None]
-"""Called at each look with the step, the steps at most, the accuracy of each restart [R] and how many are active."""
+"""Called at each check with the step, the maximum number of steps, the accuracy of each restart [R] and the number of
+active restarts."""
 
 
 def learn(
@@ -52,17 +53,17 @@ def learn(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Learned:
-    """Learns an action model that judges the traces right (section *Training the STRIPS Transformer* of the paper).
+    """Learns an action model that classifies the traces (section *Training the STRIPS Transformer* of the paper).
 
-    Beyond the paper: restarts train together and end by themselves, and their sound heads are pooled (`pooling.py`).
-    With `folder` the work is kept there, a checkpoint at each look; the same call goes on from it, exactly, or with
-    `overwrite` begins anew. Raises `ValueError` if there are no negatives to learn from, and for a folder of other
-    work, and `FileExistsError` for one that holds anything else.
+    Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling.py`). With
+    `folder`, a checkpoint is written there at each check; the same call resumes from it, exactly, or with `overwrite`
+    starts over. Raises `ValueError` without negative traces, and if the folder holds a run with other settings or
+    traces; `FileExistsError` if it holds anything else.
     """
     if not sum(traces.labels):
         raise ValueError(
             "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
-            "traces of label 1 that end in an action that cannot be done there"
+            "traces with label 1 whose last action is not applicable"
         )
     import torch
 
@@ -75,15 +76,15 @@ def learn(
     facts = {"format": FORMAT, "settings": asdict(settings), "traces": _digest(traces)}
     if folder is not None:
         claim(folder, overwrite, resumes=True)
-        _take_up(work, group, folder, facts)
+        _resume(work, group, folder, facts)
     began = time.monotonic() - work.seconds
     while len(group.numbers) and group.steps < settings.steps:
         group.step()
         if group.steps % settings.check_every == 0 or group.steps == settings.steps:
-            _look(work, group)
+            _check(work, group)
             work.seconds = time.monotonic() - began
             if folder is not None:
-                _put_down(work, group, folder, facts)
+                _save_checkpoint(work, group, folder, facts)
             if progress is not None:
                 accuracy = np.array([each.accuracy for each in work.results])
                 progress(group.steps, settings.steps, accuracy, len(group.numbers))
@@ -93,18 +94,18 @@ def learn(
     return learned
 
 
-def _look(work: _Work, group: Any) -> None:
-    """Judges the binary models of the active restarts, and ends those that are done."""
+def _check(work: _Work, group: Any) -> None:
+    """Judges the binary models of the active restarts, and stops those that are done."""
     settings, judge = work.settings, work.judge
     theta = group.binary()
     count, width = theta.shape[:2]
-    heads = Heads.of_theta(theta)
-    found = judge.verdicts(heads)
-    accuracy = judge.right(found.alarms.reshape(count, width, -1), found.catches.reshape(count, width, -1)).mean(1)
+    verdicts = judge.verdicts(Heads.of_theta(theta))
+    alarms, catches = (each.reshape(count, width, -1) for each in (verdicts.alarms, verdicts.catches))
+    accuracy = judge.right(alarms, catches).mean(1)
     active = np.ones(count, dtype=bool)
     for place, number in enumerate(group.numbers):
         result = work.results[number]
-        result.look(float(accuracy[place]), group.steps, settings)
+        result.record(float(accuracy[place]), group.steps, settings)
         active[place] = not result.end
         work.theta[number] = theta[place]
     work.log.append({"step": group.steps, "accuracy": [round(each.accuracy, 4) for each in work.results]})
@@ -127,7 +128,7 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     chosen = chosen.only(chosen.unique())
     chosen = chosen.only(undominated(chosen))
     pruned = chosen.only(prune(Candidates.alone(chosen), traces.actions))
-    found = judge.verdicts(pruned)
+    verdicts = judge.verdicts(pruned)
     report = {
         "settings": asdict(settings),
         "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
@@ -140,7 +141,7 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
         "pooled": bool(use),
         "heads_before_pruning": len(chosen),
         "atoms": len(pruned),
-        "training_accuracy": float(judge.right(found.alarms, found.catches).mean()),
+        "training_accuracy": float(judge.right(verdicts.alarms, verdicts.catches).mean()),
         "threads": threads,
         "seconds": round(work.seconds, 2),
         "seconds_of_pooling": round(time.monotonic() - began, 2),
@@ -162,24 +163,24 @@ def _digest(traces: Traces) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _put_down(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
+def _save_checkpoint(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
     arrays = {f"group.{name}": value for name, value in group.state().items()}
     arrays["theta"] = work.theta
     progress = {"results": [asdict(each) for each in work.results], "log": work.log, "seconds": work.seconds}
     write_checkpoint(folder, arrays, {**facts, "progress": progress})
 
 
-def _take_up(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
-    """Goes on from the folder's checkpoint, if it has one."""
-    found = read_checkpoint(folder)
-    if found is None:
+def _resume(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """Resumes from the folder's checkpoint, if it has one."""
+    checkpoint = read_checkpoint(folder)
+    if checkpoint is None:
         return
-    arrays, kept = found
+    arrays, kept = checkpoint
     before = {key: kept.get(key) for key in facts}
     if before != json.loads(json.dumps(facts)):
         changed = [key for key in facts["settings"] if kept["settings"].get(key) != facts["settings"][key]]
         what = f"other settings ({', '.join(changed)})" if changed else "other traces"
-        raise ValueError(f"{folder} holds an interrupted learning with {what}: choose another --out, or --overwrite")
+        raise ValueError(f"{folder} holds an interrupted run with {what}: choose another --out, or give --overwrite")
     progress, state = kept["progress"], {name.removeprefix("group."): value for name, value in arrays.items()}
     try:
         theta = arrays["theta"]
@@ -188,5 +189,5 @@ def _take_up(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> No
         group.restore(state)
         work.results = [Attempt(**each) for each in progress["results"]]
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: learn anew with --overwrite") from None
+        raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: start over with --overwrite") from None
     work.log, work.seconds, work.theta = progress["log"], progress["seconds"], theta

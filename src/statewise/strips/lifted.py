@@ -1,11 +1,11 @@
-"""Lifted learning: weights that the ground actions of a schema share, learned on small instances, good for all sizes.
+"""Lifted learning: ground actions of a schema share weights, so schemas learned on small instances hold for any size.
 
-A predicate of arity k has a ground head for each k different objects. A head reads for the action `schema x1 .. xn` the
-weights of (predicate, schema, positions), where the objects at those positions are the head's own; an action that does
-not mention them all does not concern it. So a predicate has as many weights as there are ways to place its arguments
-among those of each schema, whatever the number of objects, and what is learned can be grounded over any others.
+A predicate of arity k has a ground head for each k different objects. For the action `schema x1 .. xn` a head reads the
+weights of (predicate, schema, positions), where the objects at those positions are the head's own; it ignores actions
+that do not mention all of its objects. So a predicate has as many weights as there are ways to place its arguments
+among those of each schema, for any number of objects, and the learned schemas can be grounded over other objects.
 
-Objects have sorts, which the traces show: objects that stand at the same argument of the same schema are of one sort.
+Objects have sorts, inferred from the traces: objects at the same argument of the same schema have the same sort.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from statewise.strips.schemas import Literal, Schema, arguments, ground, schema_
 from statewise.strips.settings import Attempt, Settings
 
 COPIES = {0: 2, 1: 4, 2: 2}
-"""Predicates of each signature, by arity: more than known domains need. What is not needed is not chosen."""
+"""Predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Predicate:
     sorts: tuple[int, ...]
     """Sort of each argument."""
     uses: tuple[tuple[str, tuple[int, ...]], ...]
-    """Its weights: a schema, and the position in it of each argument."""
+    """One per weight: a schema, and the position of each argument in it."""
 
 
 @dataclass(frozen=True)
 class LiftedModel:
-    """Action schemas that were learned, and how."""
+    """Learned action schemas, and how they were learned."""
 
     schemas: dict[str, Schema]
     report: dict[str, Any]
@@ -82,9 +82,9 @@ def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[s
 
 
 class Space:
-    """The predicates in training, and where their ground heads over the traces' objects read.
+    """The predicates in training, and which weights their ground heads over the traces' objects read.
 
-    `places` [L, A] numbers the weights, all predicates' in a row; the last number stands for none.
+    `places` [L, A] are indices into the concatenated weights of all predicates; the last index means none.
     """
 
     def __init__(self, actions: Sequence[str], copies: dict[int, int]) -> None:
@@ -99,7 +99,7 @@ class Space:
         for arity, count in sorted(copies.items()):
             for signature in product(kinds, repeat=arity):
                 if arity == 2 and signature[0] > signature[1]:
-                    continue  # the same predicate with its arguments the other way round
+                    continue  # the same predicate with its arguments swapped
                 mine = tuple(
                     (schema, at)
                     for schema, sorts in sorted(schemas.items())
@@ -109,7 +109,7 @@ class Space:
                 if mine and _tuples(signature, objects):
                     self.predicates += [Predicate(signature, mine)] * count
         self.first = np.cumsum([0, *(len(predicate.uses) for predicate in self.predicates)])
-        """Number of the first weight of each predicate, and of all."""
+        """Index of the first weight of each predicate, then the number of weights."""
         rows, owner = [], []
         for number, predicate in enumerate(self.predicates):
             for tuple_of in _tuples(predicate.sorts, objects):
@@ -127,7 +127,7 @@ class Space:
         return int(self.first[-1])
 
     def candidates(self, weights: Sequence[tuple[int, np.ndarray]]) -> Candidates:
-        """Predicates, each given as its number and its weights [uses, 3] bool, with their ground heads."""
+        """Predicates, each given as its number and binary weights [uses, 3], with their ground heads."""
         theta, group, size = [], [], []
         for place, (number, on) in enumerate(weights):
             mine = np.flatnonzero(self.owner == number)
@@ -154,10 +154,10 @@ def learn_lifted(
 ) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
-    Restarts train together as in `learning.learn`; predicates that are sound over all their ground heads are pooled.
-    `settings.atoms` is not used: the number of predicates is found. With `folder` the result is written there,
-    with `overwrite` in place of what was learned there before. Raises `ValueError` if there are no negatives, or if a
-    schema occurs with different numbers of arguments, and `FileExistsError` for a folder that holds anything else.
+    Restarts train together as in `learning.learn`; predicates whose ground heads are all sound are pooled.
+    `settings.atoms` is not used: the number of predicates is learned. With `folder`, the result is written there;
+    `overwrite` replaces an earlier one. Raises `ValueError` if there are no negative traces, or if a schema occurs with
+    different numbers of arguments; `FileExistsError` if the folder holds anything else.
     """
     if not sum(traces.labels):
         raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
@@ -176,10 +176,10 @@ def learn_lifted(
         group.step()
         if group.steps % settings.check_every and group.steps < settings.steps:
             continue
-        found = judge.verdicts(Heads.of_theta(group.binary()))
-        right = judge.right(*(each.reshape(-1, heads, len(traces)) for each in (found.alarms, found.catches)))
+        verdicts = judge.verdicts(Heads.of_theta(group.binary()))
+        right = judge.right(*(each.reshape(-1, heads, len(traces)) for each in (verdicts.alarms, verdicts.catches)))
         for each, number in enumerate(group.numbers):
-            results[number].look(float(right[each].mean()), group.steps, settings)
+            results[number].record(float(right[each].mean()), group.steps, settings)
         _collect(space, group.weights.detach().numpy() >= 0.5, judge, settings, library)
         if progress is not None:
             progress(group.steps, settings.steps, np.array([one.accuracy for one in results]), len(group.numbers))
@@ -207,7 +207,7 @@ def learn_lifted(
 
 
 def _tuples(sorts: tuple[int, ...], objects: dict[str, int]) -> list[tuple[str, ...]]:
-    """Different objects of the sorts; for two of one sort each order is a tuple of its own."""
+    """All tuples of different objects of the sorts; order matters."""
     by_sort = [[name for name, sort in objects.items() if sort == wanted] for wanted in sorts]
     return [chosen for chosen in product(*by_sort) if len(set(chosen)) == len(chosen)]
 
@@ -219,7 +219,7 @@ def _collect(
     settings: Settings,
     library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]],
 ) -> None:
-    """Puts the sound predicates of the binary weights [R, K, 3] into the library, each kind once."""
+    """Adds the sound predicates of the binary weights [R, K, 3] to the library, without duplicates."""
     new: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
     for weights in on:
         for number, predicate in enumerate(space.predicates):

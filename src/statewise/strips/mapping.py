@@ -1,4 +1,4 @@
-"""Which learned atom is which atom of a reference model: learned atoms have no names of their own."""
+"""Matches learned atoms, which have no names of their own, to the atoms of a reference model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statewise.strips.model import ActionModel
 
 KINDS = ("pre", "add", "delete")
 CLEAR = 0.7
-"""Overlap from which on a learned atom gets the reference atom's name: below it the name would say what is not so."""
+"""The least overlap at which a learned atom gets the reference atom's name: below it the name would mislead."""
 
 
 @dataclass(frozen=True)
@@ -23,24 +23,24 @@ class Match:
     reference: tuple[str, ...]
     """Names of all reference atoms."""
     pairs: tuple[tuple[int, int], ...]
-    """Numbers of matched atoms, (learned, reference), in the order of the learned ones."""
+    """Numbers of matched atoms, (learned, reference), sorted by learned atom."""
     scores: tuple[float, ...]
-    """The overlap of each pair, above 0, at most 1."""
+    """The overlap of each pair, in (0, 1]."""
 
     @property
     def unmatched_learned(self) -> tuple[int, ...]:
-        """Numbers of the learned atoms that resemble no reference atom that was left for them."""
+        """Numbers of the learned atoms without a reference atom."""
         matched = {mine for mine, _ in self.pairs}
         return tuple(at for at in range(len(self.learned)) if at not in matched)
 
     @property
     def unmatched_reference(self) -> tuple[int, ...]:
-        """Numbers of the reference atoms that no learned atom was matched to."""
+        """Numbers of the reference atoms without a learned atom."""
         matched = {theirs for _, theirs in self.pairs}
         return tuple(at for at in range(len(self.reference)) if at not in matched)
 
     def as_names(self, overlap: float = 0.0) -> dict[str, str]:
-        """The reference atom's name for each learned atom's name that was matched with at least so much overlap."""
+        """Maps learned names to reference names, for pairs with at least this overlap."""
         return {
             self.learned[mine]: self.reference[theirs]
             for (mine, theirs), score in zip(self.pairs, self.scores)
@@ -48,7 +48,7 @@ class Match:
         }
 
     def as_text(self) -> str:
-        """A line for each atom: pairs with their overlap, then what is unmatched on either side."""
+        """A line for each atom: pairs with their overlap, then the unmatched atoms of both models."""
 
         def lines() -> Iterator[str]:
             for (mine, theirs), score in zip(self.pairs, self.scores):
@@ -62,7 +62,7 @@ class Match:
 
 
 def as_table(model: ActionModel) -> np.ndarray:
-    """The model as booleans: [|F|, |A|, 3], the last axis being pre, add, delete."""
+    """The model as booleans [|F|, |A|, 3]; the last axis is pre, add, delete."""
     table = np.zeros((len(model.atoms), len(model.actions), len(KINDS)), bool)
     for number, action in enumerate(model.actions):
         for kind, atoms in enumerate((action.pre, action.add, action.delete)):
@@ -74,9 +74,9 @@ def as_table(model: ActionModel) -> np.ndarray:
 def match_atoms(learned: ActionModel, reference: ActionModel) -> Match:
     """The matching with the largest sum of overlaps (the Hungarian method).
 
-    An atom is the set of places, action x (pre, add, delete), where it occurs; the overlap of two atoms is the F1 score
-    of these sets, 2 |both| / (|one| + |other|). Atoms without any overlap stay unmatched. Actions are matched by name:
-    raises `ValueError` unless both models have the same.
+    An atom is the set of entries, action x (pre, add, delete), where it occurs; the overlap of two atoms is the F1
+    score of these sets, 2 |both| / (|one| + |other|). Atoms without any overlap stay unmatched. Actions are matched by
+    name: raises `ValueError` unless both models have the same actions.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -93,15 +93,15 @@ def match_atoms(learned: ActionModel, reference: ActionModel) -> Match:
 
 
 def renamed(learned: ActionModel, match: Match) -> ActionModel:
-    """The learned model with the names of the reference atoms that are clearly the same (an overlap of `CLEAR`).
+    """Renames learned atoms to the reference atoms that they match with an overlap of at least `CLEAR`.
 
-    Any other atom keeps its name, or is called `p0`, `p1`, ... where a matched one has that name now. `match` must
-    be one of this model's atoms; raises `ValueError` otherwise.
+    Any other atom keeps its name, or is called `p0`, `p1`, ... where a matched one now has that name. Raises
+    `ValueError` unless `match` was computed for this model.
     """
     if match.learned != learned.atoms:
-        raise ValueError("the matching is of another model: its learned atoms are not those of this one")
+        raise ValueError("the matching belongs to another model: its learned atoms differ from this model's")
     names = match.as_names(CLEAR)
-    taken = {*match.reference, *learned.atoms}  # nor a name that meant another atom before
+    taken = {*match.reference, *learned.atoms}  # nor a name that another atom had before
     used = set(names.values())
     chosen = []
     for name in learned.atoms:

@@ -1,11 +1,11 @@
-"""What the atoms of a learned model mean in the states of a true one.
+"""What the atoms of a learned model mean in the states of the true model.
 
-Learned atoms need not be the true ones: two models can judge all traces alike with atoms that stand for other sets of
-states. So a planning problem is not carried over atom by atom. For every real state it is found out which learned atoms
-are false there after some history (one that ends in the state and left them known to be false), and which are true
-after some way from the initial state, in which those atoms are false that any history makes false. A goal is then said
-by all learned atoms that are false in no state where it holds, provided that no other state can have them all; over the
-states of a finite domain this is exact, or it is found impossible.
+Learned atoms need not be the true ones: two models can accept the same traces with atoms that denote different sets of
+states. So a planning problem is not translated atom by atom. For every real state this finds the learned atoms that are
+false there after some history (one that ends in the state and leaves them known to be false), and those that are true
+after some path from the initial state, where every atom that any history makes false starts false. A goal then
+translates to all learned atoms that are false in no goal state, provided that they are never all true in another state.
+Over a finite domain this translation is exact, or shown not to exist.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from statewise.strips.domains import Domain
 from statewise.strips.model import ActionModel, Atoms, bits
 
 LIMIT = 20_000
-"""Real states at most: meanings are found by going through all of them."""
+"""Maximum number of real states: all of them are enumerated."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """Learned atoms in the real states that can be reached from an initial one, which comes first."""
+    """Learned atoms in the real states reachable from an initial one, which comes first."""
 
     states: Sequence[Atoms]
     false_in: Sequence[Atoms]
     """For each state the learned atoms that are false in it after some history."""
     true_in: Sequence[Atoms]
-    """For each state the learned atoms that are true in it after some way from the initial state."""
+    """For each state the learned atoms that are true in it after some path from the initial state."""
     initial: Atoms
     """The learned atoms that are true at the start."""
 
     def of(self, goal: Atoms) -> Atoms | None:
-        """Learned atoms that together are true only where all true atoms of `goal` hold.
+        """Learned atoms that are all true only in states where all true atoms of `goal` hold.
 
-        If they cannot say the goal as such, they say one of the states where it holds, of those that can be said the
-        nearest to the initial one. If that cannot be proven of any, all that is sure to be true in the nearest: a plan
-        that reaches it must be checked. None if the goal cannot be reached.
+        If no set of learned atoms expresses the goal, returns one that expresses a single goal state, the nearest to
+        the initial state for which there is one. If there is none either, returns all learned atoms that are certainly
+        true in the nearest goal state: a plan that reaches these must be checked. None if the goal cannot be reached.
         """
-        there = [place for place, state in enumerate(self.states) if not goal & ~state]
+        goal_states = [place for place, state in enumerate(self.states) if not goal & ~state]
         elsewhere = {true for state, true in zip(self.states, self.true_in) if goal & ~state}
-        if not there:
+        if not goal_states:
             return None
         every = self.initial
         for true in self.true_in:
             every |= true
         ever_false = 0
-        for place in there:
+        for place in goal_states:
             ever_false |= self.false_in[place]
-        for false in (ever_false, *(self.false_in[place] for place in there)):
-            said = every & ~false
-            if all(said & ~true for true in elsewhere):
-                return _fewest(said, elsewhere)
-        return every & ~self.false_in[there[0]]
+        for false in (ever_false, *(self.false_in[place] for place in goal_states)):
+            atoms = every & ~false
+            if all(atoms & ~true for true in elsewhere):
+                return _minimal(atoms, elsewhere)
+        return every & ~self.false_in[goal_states[0]]
 
 
 def meaning(learned: ActionModel, domain: Domain, initial: Atoms) -> Meaning | None:
-    """What learned atoms mean in a domain over the same actions, for a plan that begins in the real state `initial`.
+    """The meaning of learned atoms in a domain over the same actions, for plans from the real state `initial`.
 
-    None if more than `LIMIT` states can be reached. Raises `ValueError` if the actions differ.
+    None if more than `LIMIT` states are reachable. Raises `ValueError` if the actions differ.
     """
     true = domain.model.with_actions(learned.names)
     states = true.reachable([initial], limit=LIMIT + 1)
@@ -70,7 +70,7 @@ def meaning(learned: ActionModel, domain: Domain, initial: Atoms) -> Meaning | N
     false_in, true_in = [0] * len(states), [0] * len(states)
 
     def spread(known: list[Atoms], waiting: list[int], *, of_false: bool) -> None:
-        """Until nothing more can be known of any state."""
+        """Propagates to a fixpoint."""
         seen = set(waiting)
         while waiting:
             at = waiting.pop()
@@ -92,10 +92,10 @@ def meaning(learned: ActionModel, domain: Domain, initial: Atoms) -> Meaning | N
     return Meaning(states, false_in, true_in, start)
 
 
-def _fewest(said: Atoms, elsewhere: Set[Atoms]) -> Atoms:
-    """Leaves out atoms that say nothing more: without them, too, no state elsewhere has them all."""
-    for each in bits(said):
-        rest = said & ~(1 << each)
+def _minimal(atoms: Atoms, elsewhere: Set[Atoms]) -> Atoms:
+    """Drops atoms that are not needed: the rest are not all true in any state elsewhere either."""
+    for each in bits(atoms):
+        rest = atoms & ~(1 << each)
         if all(rest & ~true for true in elsewhere):
-            said = rest
-    return said
+            atoms = rest
+    return atoms

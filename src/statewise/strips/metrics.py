@@ -17,14 +17,13 @@ WORD = 64
 
 
 def syntactic(learned: ActionModel, reference: ActionModel) -> dict[str, float]:
-    """Precision and recall of what a learned model writes down: `pre_precision`, `pre_recall`, `add_...`, `delete_...`.
+    """Syntactic precision and recall of a learned model: `pre_precision`, `pre_recall`, `add_...`, `delete_...`.
 
-    Atoms are matched first (`mapping.match_atoms`); a learned atom without a partner counts as wrong wherever it
-    occurs, a reference atom without one as missed. As is usual for learned action models (macq, AMLGym), each figure
-    is taken for every action and averaged over the actions. Nothing claimed is no false claim: a precision over an
-    empty learned set is 1, and a recall over an empty reference set is 1. `precision` and `recall` are the means over
-    the three kinds. Different models may be exactly equivalent, so that a model can be right and score below 1.
-    Raises `ValueError` unless both have the same actions, and at least one.
+    Atoms are matched first (`mapping.match_atoms`); an unmatched learned atom counts as wrong wherever it occurs, an
+    unmatched reference atom as missed. As is usual for learned action models (macq, AMLGym), each score is computed per
+    action and averaged over the actions. Precision over an empty learned set and recall over an empty reference set are
+    1. `precision` and `recall` are the means over the three kinds. Models with different atoms may be equivalent, so a
+    correct model can score below 1. Raises `ValueError` unless both have the same actions, and at least one.
     """
     learned = learned.with_actions(reference.names)
     if not reference.actions:
@@ -44,15 +43,14 @@ def syntactic(learned: ActionModel, reference: ActionModel) -> dict[str, float]:
 
 
 def applicability(learned: ActionModel, domain: Domain, *, num: int, length: int, seed: int) -> dict[str, float]:
-    """How well the learned model tells what can be done, along `num` random walks of `length` actions in the domain.
+    """How well the learned model predicts applicable actions, on `num` random walks of `length` actions in the domain.
 
-    After each action of a walk, the actions that the learned model accepts then (Definition 1: those that require
-    nothing known false) are held against two truths: `definition_precision` and `definition_recall` against the
-    actions that Definition 1 accepts in the true model, `state_precision` and `state_recall` against those whose
-    preconditions hold in the real state. The second precision is below 1 even for a perfect model, since no initial
-    state is known. Counts are summed over all walks and divided once. `states` is how many states that were. Walks
-    begin in states drawn from the first 10,000 that can be reached, and end early in a dead end. Raises `ValueError`
-    unless both have the same actions.
+    After each action of a walk, the actions that the learned model accepts (Definition 1: no precondition is known
+    false) are compared with two references: `definition_precision` and `definition_recall` with the actions that
+    Definition 1 accepts in the true model, `state_precision` and `state_recall` with those applicable in the real
+    state. `state_precision` is below 1 even for a perfect model, since no initial state is known. Scores are ratios of
+    counts over all walks; `states` is the number of states compared. Walks start in states drawn from the first 10,000
+    reachable ones, and stop early at a dead end. Raises `ValueError` unless both have the same actions.
     """
     if num < 1 or length < 1:
         raise ValueError(f"num and length must be at least 1, not {num} and {length}")
@@ -88,11 +86,11 @@ def applicability(learned: ActionModel, domain: Domain, *, num: int, length: int
 
 
 def trace_accuracy(model: ActionModel, traces: Traces) -> dict[str, float]:
-    """The share of traces of which every prefix is judged right (the STRIPS Transformer paper's accuracy).
+    """The share of traces whose every prefix is classified correctly (the STRIPS Transformer paper's accuracy).
 
-    A trace with label 1 is right if the model rejects exactly its last action and nothing before; one with label 0 if
-    it rejects nothing. `accuracy` is over all traces, `positives` over those with label 0, `negatives` over those
-    with label 1; a share of no traces is 1. Raises `ValueError` for an action that the model lacks.
+    A trace with label 1 is correct if the model rejects its last action and none before; one with label 0 if the model
+    rejects nothing. `accuracy` is over all traces, `positives` over those with label 0, `negatives` over those with
+    label 1; the share of no traces is 1. Raises `ValueError` for an action that the model lacks.
     """
     same = traces if traces.actions == model.names else traces.with_actions(model.names)
     numbers, lengths, labels = same.padded()
@@ -106,12 +104,12 @@ def trace_accuracy(model: ActionModel, traces: Traces) -> dict[str, float]:
 
 
 def first_rejected(model: ActionModel, numbers: np.ndarray) -> np.ndarray:
-    """For many traces at once, the position of the first action that Definition 1 rejects, -1 where there is none: [N].
+    """`ActionModel.first_rejected` for many traces at once: [N], -1 where no action is rejected.
 
-    `numbers` [N, T] are numbers of actions, -1 behind the end of a trace. Same as `ActionModel.first_rejected`.
+    `numbers` [N, T] are action numbers, padded with -1.
     """
     words = max(1, -(-len(model.atoms) // WORD))
-    # one row more: an action that does nothing, which -1 points to
+    # one extra row: an action without effects, which -1 indexes
     pre, add, delete = (
         np.array([*(_words(atoms, words) for atoms in kind), [0] * words], np.uint64)  # [A + 1, W]
         for kind in zip(*((action.pre, action.add, action.delete) for action in model.actions))
@@ -129,13 +127,13 @@ def first_rejected(model: ActionModel, numbers: np.ndarray) -> np.ndarray:
 def problem_solving(
     learned: ActionModel, problems: Sequence[Problem], *, planner: str = "auto", timeout: float = 60.0
 ) -> dict[str, float]:
-    """What the learned model is worth for planning: shares of `problems`, each given `timeout` seconds.
+    """Planning with the learned model: how many of `problems` are solved, with `timeout` seconds each.
 
     `solving_ratio`: a plan was found with the learned model and reaches the goal in the true problem.
-    `false_plan_ratio`: a plan was found and does not. `no_plan_ratio`: the planner showed that the learned model has
-    none, or no learned atom stands for a goal atom. `timeout_ratio`: the time was over. `problems`: how many there
-    were. Goals and initial states are put into learned atoms by matching (`planning.plan`). Raises `ValueError` for no
-    problems, for other actions than the model's, and without a planner.
+    `false_plan_ratio`: a plan was found and does not. `no_plan_ratio`: the planner proved that the learned model has
+    none, or a goal atom matches no learned atom. `timeout_ratio`: the planner ran out of time. `problems`: their
+    number. Goals and initial states are translated to learned atoms (`planning.plan`). Raises `ValueError` without
+    problems, for actions that the model lacks, and without a planner.
     """
     from statewise.strips.planner import PlannerTimeout
     from statewise.strips.planning import UnmatchedGoal, plan

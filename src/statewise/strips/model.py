@@ -1,11 +1,12 @@
-"""Action models: which actions there are, and which atoms each of them requires, adds and deletes.
+"""Action models: the preconditions, add effects and delete effects of each action.
 
-What a trace means (Definition 1 of the STRIPS Transformer paper): no initial state is known, so an atom that nothing
-has touched yet counts as fine. A trace is positive unless some action requires an atom whose last effect before it was
-a delete. As a machine: the state is the set of atoms *known to be false*, empty at the start; an action is rejected if
-one of its preconditions is in it; otherwise what it adds leaves the set and what it deletes enters.
+Semantics of traces (Definition 1 of the STRIPS Transformer paper): the initial state is unknown, so an atom that no
+action has affected yet may be true. A trace is positive unless some action requires an atom whose last effect before it
+was a delete. As an automaton: the state is the set of atoms *known to be false*, empty at the start; an action is
+rejected if one of its preconditions is in the set; otherwise its add effects leave the set and its delete effects
+enter.
 
-Sets of atoms are integers here, bit l for atom l, so that a step is three operations.
+Sets of atoms are integers, bit l for atom l, so that a step takes three operations.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ class ActionModel:
         for kind, names in (("atom", self.atoms), ("action", self.names)):
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
-                raise ValueError(f"the {kind} {twice!r} is there twice")
+                raise ValueError(f"the {kind} {twice!r} occurs twice")
 
     @classmethod
     def of(cls, atoms: Sequence[str], actions: Mapping[str, tuple[Iterable[str], Iterable[str], Iterable[str]]]) -> (
         ActionModel
     ):  # fmt: skip
-        """From names: for each action what it requires, adds and deletes. Raises `ValueError` at an unknown atom."""
+        """From names: for each action its preconditions, adds and deletes. Raises `ValueError` for an unknown atom."""
         bit = {name: 1 << place for place, name in enumerate(atoms)}
 
         def as_bits(action: str, names: Iterable[str]) -> Atoms:
             total = 0
             for name in names:
                 if name not in bit:
-                    raise ValueError(f"action {action!r}: {name!r} is no atom of the model")
+                    raise ValueError(f"action {action!r}: {name!r} is not an atom of the model")
                 total |= bit[name]
             return total
 
@@ -81,13 +82,13 @@ class ActionModel:
         return {name: place for place, name in enumerate(self.names)}
 
     def spelled(self, atoms: Atoms) -> list[str]:
-        """Names of a set of atoms."""
+        """The names of a set of atoms."""
         return [self.atoms[place] for place in bits(atoms)]
 
     def first_rejected(self, trace: Iterable[int], known_false: Atoms = 0) -> int | None:
-        """Position of the first action that is rejected (Definition 1), or None: the trace is positive.
+        """Position of the first rejected action (Definition 1), or None if the trace is positive.
 
-        `trace` holds numbers of actions, `known_false` what a history before it left behind.
+        `trace` holds action numbers, `known_false` the atoms known to be false before it.
         """
         for position, number in enumerate(trace):
             action = self.actions[number]
@@ -104,11 +105,11 @@ class ActionModel:
         return known_false
 
     def possible(self, known_false: Atoms) -> list[int]:
-        """Numbers of the actions that may come next."""
+        """Numbers of the actions that are accepted next."""
         return [place for place, action in enumerate(self.actions) if not action.pre & known_false]
 
     def applicable(self, state: Atoms) -> list[int]:
-        """Numbers of the actions whose preconditions all hold in a full state, given as the set of true atoms."""
+        """Numbers of the actions applicable in a full state, given as the set of true atoms."""
         return [place for place, action in enumerate(self.actions) if not action.pre & ~state]
 
     def result(self, state: Atoms, number: int) -> Atoms:
@@ -117,21 +118,21 @@ class ActionModel:
         return (state | action.add) & ~action.delete
 
     def reachable(self, start: Iterable[Atoms], limit: int | None = None) -> list[Atoms]:
-        """Every full state that can be reached, those of `start` first. Stops at `limit` states."""
-        found = list(dict.fromkeys(start))
-        seen = set(found)
-        for state in found:  # grows while it is gone through
+        """All reachable full states, those of `start` first. Stops at `limit` states."""
+        states = list(dict.fromkeys(start))
+        seen = set(states)
+        for state in states:  # grows during the loop
             for number in self.applicable(state):
-                if limit is not None and len(found) >= limit:
-                    return found
+                if limit is not None and len(states) >= limit:
+                    return states
                 after = self.result(state, number)
                 if after not in seen:
                     seen.add(after)
-                    found.append(after)
-        return found
+                    states.append(after)
+        return states
 
     def with_atoms(self, kept: Sequence[int], names: Sequence[str] | None = None) -> ActionModel:
-        """The model with the atoms `kept` alone, in that order, under new names if they are given."""
+        """The model with only the atoms `kept`, in that order, renamed if `names` is given."""
         moved = tuple(
             Action(action.name, *(_move(atoms, kept) for atoms in (action.pre, action.add, action.delete)))
             for action in self.actions
@@ -139,7 +140,7 @@ class ActionModel:
         return ActionModel(tuple(names) if names else tuple(self.atoms[place] for place in kept), moved)
 
     def with_actions(self, names: Sequence[str]) -> ActionModel:
-        """The model with its actions in the order `names`. Raises `ValueError` unless they are its actions."""
+        """The model with its actions in the order of `names`. Raises `ValueError` unless they are its actions."""
         if set(names) != set(self.names):
             missing, more = sorted(set(names) - set(self.names)), sorted(set(self.names) - set(names))
             parts = [f"{who} has no {', '.join(map(repr, which[:3]))}{' ...' if which[3:] else ''}"
@@ -171,7 +172,7 @@ class ActionModel:
         """Reads what `as_json` gives; `where` is the file's name, for errors. Raises `ValueError`."""
         found = parse_json(text, ANYTHING, where)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise ValueError(f"{where} holds no action model of this version ({FORMAT!r} is missing)")
+            raise ValueError(f"{where} is not an action model of this version ({FORMAT!r} is missing)")
         check(found, SHAPE, where)
         actions = {name: (each["pre"], each["add"], each["delete"]) for name, each in found["actions"].items()}
         try:
@@ -181,7 +182,7 @@ class ActionModel:
 
 
 def bits(atoms: Atoms) -> Iterator[int]:
-    """The numbers of a set's atoms."""
+    """The numbers of the atoms in a set."""
     while atoms:
         lowest = atoms & -atoms
         yield lowest.bit_length() - 1

@@ -1,4 +1,4 @@
-"""PDDL files: reads a domain with a problem and grounds it; writes an action model. Needs the extra `planning`.
+"""PDDL files: reads and grounds a domain with a problem; writes an action model. Needs the extra `planning`.
 
 problem = read_problem(Path("domain.pddl"), Path("problem.pddl"))
 write_pddl(problem.domain.model, Path("ground.pddl"), "ground", problem=problem)
@@ -28,18 +28,18 @@ SECTIONS = {
     ":method": "hierarchical tasks",
     ":htn": "hierarchical tasks",
 }
-"""Sections that STRIPS has nothing for, some of which unified-planning cannot even read."""
+"""Sections without an equivalent in STRIPS; unified-planning cannot parse some of them."""
 
 HANDLED = {
     *("ACTION_BASED", "FLAT_TYPING", "HIERARCHICAL_TYPING", "EQUALITIES", "NEGATIVE_CONDITIONS"),
     *("DISJUNCTIVE_CONDITIONS", "EXISTENTIAL_CONDITIONS", "UNIVERSAL_CONDITIONS", "CONDITIONAL_EFFECTS"),
     *("FORALL_EFFECTS", "UNDEFINED_INITIAL_SYMBOLIC"),
-    # costs: a plan's price, which says nothing about what can be done
+    # costs do not affect which actions are applicable
     *("ACTIONS_COST", "PLAN_LENGTH", "STATIC_FLUENTS_IN_ACTIONS_COST", "INT_NUMBERS_IN_ACTIONS_COST"),
     *("REAL_NUMBERS_IN_ACTIONS_COST", "INT_FLUENTS", "REAL_FLUENTS", "NUMERIC_FLUENTS", "UNDEFINED_INITIAL_NUMERIC"),
     *("CONTINUOUS_NUMBERS", "DISCRETE_NUMBERS"),
 }
-"""Features, as unified-planning calls them, that can be grounded to STRIPS or that change nothing."""
+"""unified-planning's names of features that can be grounded to STRIPS or ignored."""
 
 FEATURES = {
     "SIMPLE_NUMERIC_PLANNING": "numeric conditions or effects",
@@ -57,23 +57,23 @@ FEATURES = {
     "STATE_INVARIANTS": "trajectory constraints",
     "HIERARCHICAL": "hierarchical tasks",
 }
-"""How features are named that cannot."""
+"""What messages call features that cannot be grounded to STRIPS."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A planning task: where to start and what to reach."""
+    """A planning task: an initial state and a goal."""
 
     domain: Domain
     initial: Atoms
-    """The atoms true at the start."""
+    """The atoms that are initially true."""
     goal: Atoms
     """The atoms that must be true at the end."""
     files: tuple[Path, Path] | None = None
-    """The domain and problem it was read from."""
+    """The domain and problem files that it was read from."""
 
     def solved_by(self, plan: Sequence[str]) -> bool:
-        """Whether each action of the plan can be done where it stands, and the goal holds at its end."""
+        """Whether each action of the plan is applicable in turn and the goal holds at the end."""
         model, state = self.domain.model, self.initial
         for name in plan:
             number = model.number.get(name)
@@ -85,14 +85,14 @@ class Problem:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without unified-planning's warnings about a predicate and an action of one name."""
+    """Suppresses unified-planning's warnings about a predicate and an action with the same name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def read_domain(domain_path: Path, problem_path: Path) -> Domain:
-    """The domain of `read_problem`: ground, with the problem's initial state as its start. Raises what that raises."""
+    """The domain of `read_problem`: ground, starting in the problem's initial state. Raises as `read_problem`."""
     return read_problem(domain_path, problem_path).domain
 
 
@@ -102,10 +102,9 @@ def read_problem(domain_path: Path, problem_path: Path) -> Problem:
 
     Actions are written `schema object object` and atoms `predicate object`, in lower case, as in `domains`.
     Quantifiers, conditional effects, disjunctions and negative conditions are compiled away (see `grounding.ground`
-    for the names); action costs are ignored; static atoms, and actions and atoms that cannot be reached from the
-    initial state by the h^2 bound, are left out. Raises `ValueError` with file, and line where it is known, for
-    malformed PDDL, for features that cannot be grounded to STRIPS (named), and without the extra; `OSError` for a
-    missing file.
+    for the names); action costs are ignored; static atoms, and actions and atoms unreachable from the initial state
+    by the h^2 bound, are dropped. Raises `ValueError`, with the file and if known the line, for malformed PDDL, for
+    features that cannot be grounded to STRIPS, and without the extra; `OSError` for a missing file.
     """
     from statewise.strips.grounding import ground
 
@@ -115,21 +114,21 @@ def read_problem(domain_path: Path, problem_path: Path) -> Problem:
         name = FEATURES.get(feature, feature.lower().replace("_", " "))
         raise ValueError(f"{domain_path}, {problem_path}: {name} cannot be grounded to STRIPS")
     if any(not goal_part.type.is_bool_type() for goal_part in parsed.goals):
-        raise ValueError(f"{problem_path}: the goal is no condition")
+        raise ValueError(f"{problem_path}: the goal is not a condition")
     parsed.clear_quality_metrics()
     try:
-        found = ground(parsed, environment)
+        grounded = ground(parsed, environment)
     except ValueError as error:
         raise ValueError(f"{domain_path}, {problem_path}: {error}") from None
-    domain = Domain(str(problem_path), found.model, (found.initial,))
-    return Problem(domain, found.initial, found.goal, (domain_path, problem_path))
+    domain = Domain(str(problem_path), grounded.model, (grounded.initial,))
+    return Problem(domain, grounded.initial, grounded.goal, (domain_path, problem_path))
 
 
 @_quietly()
 def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool:
-    """Whether unified-planning's validator accepts a plan for a PDDL problem: a check that owes our grounding nothing.
+    """Whether unified-planning's validator accepts a plan for a PDDL problem: independent of our grounding.
 
-    Actions are written as `read_problem` names them. Raises as that does, and for an action that the domain lacks.
+    Actions are named as by `read_problem`. Raises as `read_problem`, and for an action that the domain lacks.
     """
     domain_path, problem_path = files
     parsed, environment = _parsed(domain_path, _text(domain_path), problem_path, _text(problem_path))
@@ -142,7 +141,7 @@ def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool:
             action = parsed.action(schema.partition("#")[0])
             arguments = [environment.expression_manager.ObjectExp(parsed.object(each)) for each in objects]
         except Exception as error:  # unified-planning's own exception classes
-            raise ValueError(f"{name!r} is no action of {domain_path}: {error}") from None
+            raise ValueError(f"{name!r} is not an action of {domain_path}: {error}") from None
         steps.append(ActionInstance(action, tuple(arguments)))
     parsed.clear_quality_metrics()
     with environment.factory.PlanValidator(problem_kind=parsed.kind) as validator:
@@ -158,15 +157,15 @@ def write_pddl(
     problem: Problem | None = None,
     problem_path: Path | None = None,
 ) -> None:
-    """Writes a ground PDDL domain: every atom a predicate without arguments, every action one without parameters.
+    """Writes a ground PDDL domain: atoms become predicates without arguments, actions have no parameters.
 
-    Names are made safe for PDDL (`on b1 b2` becomes `on-b1-b2`) and unique; a comment lists what was changed. With
-    `problem`, whose atoms must be those of the model, its initial state and goal are written to `problem_path` (by
-    default beside the domain, `NAME-problem.pddl`). Raises `ValueError` for other atoms, and without the extra.
+    Names are made valid in PDDL (`on b1 b2` becomes `on-b1-b2`) and unique; a comment lists the changes. With
+    `problem`, which must have the model's atoms, its initial state and goal are written to `problem_path` (default:
+    beside the domain, `NAME-problem.pddl`). Raises `ValueError` for other atoms, and without the extra.
     """
     if problem is not None and problem.domain.model.atoms != model.atoms:
         raise ValueError("the problem's atoms are not those of the model")
-    quiet_environment()  # says which extra is missing before anything is imported from it
+    quiet_environment()  # raises if the extra is missing, before the imports below fail
     taken: set[str] = set()
     atoms, actions = (_safe(names, taken) for names in (model.atoms, model.names))
     initial, goal = (problem.initial, problem.goal) if problem is not None else (0, 0)
@@ -187,7 +186,7 @@ def write_pddl(
 def as_planning_problem(
     model: ActionModel, initial: Atoms, goal: Atoms, name: str, atoms: Sequence[str], actions: Sequence[str]
 ) -> Any:
-    """A `unified_planning` problem of a model, with other names for its atoms and actions. Needs the extra."""
+    """A model as a `unified_planning` problem, with new names for its atoms and actions. Needs the extra."""
     environment = quiet_environment()
     from unified_planning.model import Fluent, InstantaneousAction
     from unified_planning.model import Problem as PlanningProblem
@@ -212,8 +211,8 @@ def as_planning_problem(
 
 
 def quiet_environment() -> Any:
-    """The global environment of unified-planning, made quiet; its compilers know no other. Raises `ValueError` without
-    the extra."""
+    """unified-planning's global environment, the only one its compilers use, without its printed credits. Raises
+    `ValueError` without the extra."""
     try:
         from unified_planning.environment import get_environment
     except ImportError:
@@ -225,7 +224,7 @@ def quiet_environment() -> Any:
 
 
 def _parsed(domain_path: Path, domain_text: str, problem_path: Path, problem_text: str) -> tuple[Any, Any]:
-    """What unified-planning reads, and its environment."""
+    """The parsed problem and its environment."""
     environment = quiet_environment()
     from unified_planning.io import PDDLReader
 
@@ -235,7 +234,7 @@ def _parsed(domain_path: Path, domain_text: str, problem_path: Path, problem_tex
                 if section in SECTIONS:
                     raise ValueError(f"{path}:{line}: {SECTIONS[section]} ({section}) cannot be grounded to STRIPS")
     reader = PDDLReader(environment)
-    # the domain alone first: unified-planning does not say which of the two files an error is in
+    # parse the domain alone first: unified-planning does not say which file an error is in
     with _errors_of(domain_path):
         PDDLReader(environment).parse_problem_string(domain_text)
     with _errors_of(problem_path):
@@ -244,16 +243,16 @@ def _parsed(domain_path: Path, domain_text: str, problem_path: Path, problem_tex
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """Names the file, and the line if it is told, in whatever unified-planning's reader raises."""
+    """Adds the file, and the line if known, to any error that unified-planning's reader raises."""
     try:
         yield
     except RecursionError:
         raise ValueError(f"{path}: nested too deeply to be read") from None
-    except Exception as error:  # syntax errors, its own classes, assertions and failed look-ups alike
-        said = " ".join(str(error).split()) or type(error).__name__
-        line = re.search(r"\bline:?\s*(\d+)", said)
+    except Exception as error:  # it raises syntax errors, its own classes, assertions and look-up errors
+        reason = " ".join(str(error).split()) or type(error).__name__
+        line = re.search(r"\bline:?\s*(\d+)", reason)
         where = f"{path}:{line[1]}" if line else str(path)
-        raise ValueError(f"{where}: cannot be read as PDDL: {said}") from None
+        raise ValueError(f"{where}: cannot be read as PDDL: {reason}") from None
 
 
 def _text(path: Path) -> str:
@@ -264,8 +263,8 @@ def _text(path: Path) -> str:
 
 
 def _complete(domain: str) -> str:
-    """The text of a domain with the empty preconditions and effects that unified-planning leaves out: not every planner
-    can read an action without them."""
+    """A domain's text with the empty preconditions and effects that unified-planning omits: some planners cannot parse
+    actions without them."""
     begin, *actions = domain.rstrip().removesuffix(")").rstrip().split("\n (:action ")
     whole = []
     for action in actions:
@@ -278,7 +277,7 @@ def _complete(domain: str) -> str:
 
 
 def _safe(names: Sequence[str], taken: set[str]) -> list[str]:
-    """Names that PDDL allows, all different, and different from those `taken`, which grows."""
+    """Unique names that are valid in PDDL and not in `taken`, to which they are added."""
     from unified_planning.io.pddl_writer import PDDL3_KEYWORDS, PDDL_PLUS_KEYWORDS
 
     reserved = PDDL3_KEYWORDS | PDDL_PLUS_KEYWORDS | {"object", "total-cost"}

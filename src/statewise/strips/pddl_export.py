@@ -10,10 +10,10 @@ from statewise.strips.pddl import write_pddl
 
 
 def export(learned: ActionModel, path: Path, *, reference: ActionModel | None = None) -> ActionModel:
-    """Writes a ground PDDL domain and returns the model with the names that were used.
+    """Writes a ground PDDL domain and returns the model with the names used there.
 
-    Atoms are called `p0`, `p1`, ...; with `reference`, a model of the same actions, by the names of the atoms they are
-    matched to (`mapping.match_atoms`). Raises `ValueError` for other actions, and without the extra.
+    Atoms are called `p0`, `p1`, ...; with `reference`, a model with the same actions, matched atoms get the reference's
+    names (`mapping.match_atoms`). Raises `ValueError` for other actions, and without the extra.
     """
     numbered = ActionModel(tuple(f"p{place}" for place in range(len(learned.atoms))), learned.actions)
     named = renamed(numbered, match_atoms(numbered, reference)) if reference is not None else numbered

@@ -1,4 +1,4 @@
-"""Pictures of action models: theta as it was learned, the learned model with the true one, attention on a trace."""
+"""Plots of action models: the learned theta, the learned and the true model, attention on a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DPI = 130
 PANELS = {"required": "query", "affected": "key", "deleted": "value"}
-"""What the last axis of theta says of an atom and an action, and the vector of its head that it becomes."""
+"""The meaning of each entry of theta's last axis, and the corresponding vector of the head."""
 
 SAME, EXCESS, MISSING, ABSENT = "#3b6fb6", "#d1432f", "#f0b429", "#ececec"
 GRID = "#d5d9df"
@@ -27,7 +27,7 @@ GRID = "#d5d9df"
 
 @plain_text
 def save_theta(theta: np.ndarray, path: Path, atoms: Sequence[str], actions: Sequence[str]) -> None:
-    """The parameters as a PNG: three heat maps, atoms down and actions across (equations 8 to 13).
+    """Plots the parameters as a PNG: three heat maps, atoms by actions (equations 8 to 13).
 
     `theta` is [L, A, 3] in [0, 1], in the order query, key, value; `atoms` and `actions` are its L and A names. Raises
     `ValueError` if they do not fit.
@@ -35,7 +35,7 @@ def save_theta(theta: np.ndarray, path: Path, atoms: Sequence[str], actions: Seq
     theta = np.asarray(theta, float)
     if theta.shape != (len(atoms), len(actions), 3) or not theta.size:
         raise ValueError(
-            f"theta must have the shape (atoms, actions, 3) = ({len(atoms)}, {len(actions)}, 3) and hold something, "
+            f"theta must have the shape (atoms, actions, 3) = ({len(atoms)}, {len(actions)}, 3) and not be empty, "
             f"not {theta.shape}"
         )
     if not ((theta >= 0) & (theta <= 1)).all():
@@ -54,10 +54,10 @@ def save_theta(theta: np.ndarray, path: Path, atoms: Sequence[str], actions: Seq
 
 @plain_text
 def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> None:
-    """A learned action model above the true one as a PNG: what each action requires, adds and deletes.
+    """Plots a learned action model above the true one as a PNG: what each action requires, adds and deletes.
 
-    Atoms are matched by their order, whatever their names; where one model has more, the other has empty rows. Actions
-    are matched by name. Raises `ValueError` if their actions differ, or there are no atoms or actions.
+    Atoms are matched by position, not by name; the model with fewer atoms gets empty rows. Actions are matched by name.
+    Raises `ValueError` if the actions differ, or if there are no atoms or actions.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
@@ -65,7 +65,7 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
     learned = learned.with_actions(reference.names)
     rows = max(len(learned.atoms), len(reference.atoms))
     if not rows or not reference.actions:
-        raise ValueError("models without atoms or without actions make no picture")
+        raise ValueError("models without atoms or without actions cannot be plotted")
     kinds = {"requires": "pre", "adds": "add", "deletes": "delete"}
     has = {
         (model, kind): np.array([[getattr(action, kind) >> place & 1 for action in model.actions]
@@ -102,11 +102,11 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
 
 @plain_text
 def save_attention(model: ActionModel, trace: Sequence[int], path: Path) -> None:
-    """Attention on a trace of action numbers as a PNG (Figure 3 of the paper).
+    """Plots attention on a trace of action numbers as a PNG (Figure 3 of the paper).
 
-    Of each head that attends to anything the scores, queries down and keys across; what is masked is blank, where a
-    query attends is grey, and y stands at the right, red where it says that an action is not applicable. Raises
-    `ValueError` if the trace is empty or has actions that the model has not.
+    For each head that attends anywhere, a matrix of scores, queries by keys: masked entries are blank and attended ones
+    grey; y is at the right, red where an action is not applicable. Raises `ValueError` if the trace is empty or has
+    actions that the model lacks.
     """
     done = run(model, trace)
     n = len(done.word)
@@ -145,7 +145,7 @@ def save_attention(model: ActionModel, trace: Sequence[int], path: Path) -> None
 
 
 def _canvas(width: float, height: float, gap: float = 0.04) -> Figure:
-    """A figure of so many inches, with a gap between its panels."""
+    """A figure of this size in inches, with a gap between its panels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -157,18 +157,18 @@ def _canvas(width: float, height: float, gap: float = 0.04) -> Figure:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Cut to what is drawn, since the sizes of names are guessed."""
+    """Crops to what is drawn, since text sizes are estimates."""
     with replacing(path) as file:
         figure.savefig(file, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12)
 
 
 def _cell_size(shape: Sequence[int]) -> float:
-    """Inches of a cell of a matrix with so many rows and columns."""
+    """Size in inches of a cell of a matrix with this shape."""
     return float(np.clip(5 / max(shape[:2]), 0.13, 0.3))
 
 
 def _panels(lines: int, down: Sequence[str], across: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
-    """Lines of three panels whose matrices have the names `down` and `across`."""
+    """Rows of three panels for matrices with row names `down` and column names `across`."""
     cell = _cell_size((len(down), len(across)))
     letter = _font(cell) * 0.6 / 72
     width = 3 * (max(len(across) * cell, 1.2) + 0.3) + max(map(len, down)) * letter + 1.0
@@ -186,7 +186,7 @@ def _cells(axes: Axes, values: np.ndarray, **colours: Any) -> Any:
 
 
 def _crosses(axes: Axes, shown: np.ndarray, cell: float) -> None:
-    """Differences are told by a sign too, not by colour alone."""
+    """Marks differences with a symbol as well as a colour."""
     for kind, sign in ((2, "x"), (3, "o")):
         rows, columns = np.nonzero(shown == kind)
         axes.plot(columns + 0.5, rows + 0.5, sign, color="black", markerfacecolor="none", markersize=cell * 72 * 0.4)

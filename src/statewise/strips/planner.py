@@ -1,6 +1,6 @@
-"""Runs a real planner on a propositional problem, in a process of its own that is killed when its time is over.
+"""Runs a planner on a propositional problem, in a subprocess that is killed at the time limit.
 
-Planners are reached through unified-planning; which are installed is looked up, not assumed.
+Planners are called through unified-planning, if they are installed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from statewise.strips.model import ActionModel, Atoms
 from statewise.system import kill_group
 
 PLANNERS = {"fast-downward": "up_fast_downward", "pyperplan": "up_pyperplan"}
-"""Name in unified-planning, and the module that brings it; the first that is installed is the default."""
+"""Name in unified-planning, and the module that provides it; the first installed one is the default."""
 
 
 class PlannerTimeout(ValueError):
-    """The planner found neither a plan nor that there is none in the time it was given."""
+    """The planner found neither a plan nor a proof that there is none within the time limit."""
 
 
 def installed() -> list[str]:
-    """Names of the planners that can be used here, the default first."""
+    """Names of the installed planners, the default first."""
     return [name for name, module in PLANNERS.items() if importlib.util.find_spec(module)]
 
 
 def chosen(planner: str) -> str:
-    """The planner that `planner`, a name or `auto`, stands for. Raises `ValueError` with the choices."""
+    """The name of the planner for `planner`, a name or `auto`. Raises `ValueError` with the choices."""
     if importlib.util.find_spec("unified_planning") is None:
         raise ValueError("planning needs unified-planning: pip install 'statewise[planning]'")
     choices = installed()
@@ -40,15 +40,15 @@ def chosen(planner: str) -> str:
     if planner == "auto":
         return choices[0]
     if planner not in choices:
-        raise ValueError(f"{planner!r} is no planner that is installed here; there are {', '.join(['auto', *choices])}")
+        raise ValueError(f"no planner {planner!r} is installed; choices: {', '.join(['auto', *choices])}")
     return planner
 
 
 def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, timeout: float) -> list[int] | None:
-    """Numbers of the actions that lead from `initial` to `goal`, both sets of true atoms; None: there is no plan.
+    """Numbers of the actions that lead from `initial` to `goal`, both sets of true atoms; None if there is no plan.
 
-    `timeout` is in seconds, the start of the planner included. Raises `PlannerTimeout`, and `ValueError` when the
-    planner fails or gives up without having shown that there is no plan.
+    `timeout` is in seconds, including the planner's start. Raises `PlannerTimeout`, and `ValueError` if the planner
+    fails, or gives up without a proof that there is no plan.
     """
     if not timeout > 0:
         raise ValueError(f"the time limit must be above 0 seconds, not {timeout}")
@@ -59,7 +59,7 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
         "initial": initial,
         "goal": goal,
         "atoms": len(model.atoms),
-        # what adds nothing helps no plan, and not every planner can read an action without effects
+        # actions without add effects are never needed, and some planners cannot parse actions without effects
         "actions": {
             number: [action.pre, action.add, action.delete]
             for number, action in enumerate(model.actions)
@@ -67,7 +67,7 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
         },
     }
     with (
-        tempfile.TemporaryDirectory() as scratch,  # what a killed planner leaves lying goes with it
+        tempfile.TemporaryDirectory() as scratch,  # also removes files left by a killed planner
         subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
@@ -75,7 +75,7 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": scratch},
-            start_new_session=True,  # a planner may start programs of its own: they are killed with it
+            start_new_session=True,  # so that the planner's own subprocesses are killed with it
         ) as child,
     ):
         try:
@@ -97,7 +97,7 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
 
 
 def _solve(told: dict[str, Any]) -> dict[str, Any]:
-    """What the child answers: a status, and the plan if there is one."""
+    """Runs in the child process: returns a status, and the plan if there is one."""
     from unified_planning.engines import PlanGenerationResultStatus as Status
 
     from statewise.strips.model import Action
@@ -112,15 +112,15 @@ def _solve(told: dict[str, Any]) -> dict[str, Any]:
         result = planner.solve(problem)
     if result.plan is not None:
         return {"status": "solved", "plan": [int(step.action.name[1:]) for step in result.plan.actions]}
-    # searches without a limit that end without a plan: Fast Downward's default says "incompletely" of these as well
+    # an exhaustive search found no plan: Fast Downward's default calls these "incompletely" unsolvable, too
     over = result.status in (Status.UNSOLVABLE_PROVEN, Status.UNSOLVABLE_INCOMPLETELY)
     return {"status": "unsolvable" if over else result.status.name.lower().replace("_", " "), "plan": None}
 
 
 def main() -> None:
-    """The child process: reads a problem from its input, and writes the answer where its output was.
+    """The child process: reads a problem from standard input and writes the answer to standard output.
 
-    Planners print; what they print goes to the error stream, so that the output holds the answer alone.
+    What planners print is redirected to standard error, so that the output holds only the answer.
     """
     answer_to = os.dup(1)
     os.dup2(2, 1)

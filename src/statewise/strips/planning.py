@@ -1,4 +1,4 @@
-"""Plans with a learned action model: a real planner finds the plan, and it is checked by other means."""
+"""Plans with a learned action model: a planner finds the plan, and independent code checks it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from statewise.strips.planner import chosen, find_plan
 
 
 class UnmatchedGoal(ValueError):
-    """The goal holds an atom that no learned atom stands for."""
+    """The goal has an atom that matches no learned atom."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What planning came to."""
+    """The result of planning."""
 
     actions: tuple[str, ...] | None
-    """Names of the actions, in order; None: there is no plan in the learned model."""
+    """Names of the actions, in order; None if there is no plan in the learned model."""
     valid_in_model: bool | None
-    """Whether every action is accepted by the learned model and the goal holds then; None without a plan."""
+    """Whether the learned model accepts every action and the goal holds at the end; None without a plan."""
     valid_in_problem: bool | None
     """The same in the true problem; None without a problem or a plan."""
     mapping: Mapping[str, str]
-    """How the problem was put into learned atoms; empty without one. Of meanings: the goal, and the learned atoms that
-    say it together. Of names: for each learned atom the problem's."""
+    """How the problem was translated to learned atoms; empty without one. With meanings: the goal, and the learned
+    atoms that express it. With names: the problem's atom for each learned atom."""
     seconds: float
-    """What the planner took, its start included."""
+    """Time of the planner, including its start."""
     planner: str
 
 
@@ -47,18 +47,18 @@ def plan(
 ) -> Plan:
     """Finds actions that reach a goal in a learned model.
 
-    Either `goal` names learned atoms that must be true at the end, and `after` the actions done so far: what is known
-    false after them is false at the start, every other atom true (Definition 1 of the STRIPS Transformer paper). Or
-    `problem` is a true planning problem over the same actions: its initial state and goal are put into learned atoms
-    by `mapping`, which gives the problem's atom for learned atoms. `meanings` looks at what the learned atoms mean in
-    the true states (`meaning.meaning`), `names` matches atoms one to one by what actions do with them
-    (`mapping.match_atoms`; a learned atom without a partner starts true), and `auto` takes meanings where they can be
-    had: where the domain has few enough states, and learned atoms say the goal. All look at the true model.
+    Either `goal` names learned atoms that must be true at the end, and `after` the actions executed so far: atoms known
+    false after them are initially false, all others true (Definition 1 of the STRIPS Transformer paper). Or `problem`
+    is a true planning problem over the same actions, whose initial state and goal are translated to learned atoms by
+    `mapping`, the problem's atom for each learned atom. `meanings` uses the meaning of the learned atoms in the true
+    states (`meaning.meaning`); `names` matches atoms one to one by the actions that use them (`mapping.match_atoms`; an
+    unmatched learned atom is initially true); `auto` uses meanings where possible: if the domain has few enough states
+    and learned atoms express the goal. All three use the true model.
 
-    Every plan is checked by simulating it in the learned model; with a problem in the true model too, and by
-    unified-planning's validator if it was read from PDDL. No plan is a result. Raises `ValueError` for unknown names
-    and an unknown or missing planner; and two kinds of it: `UnmatchedGoal` for a goal atom that no learned atom
-    stands for, `PlannerTimeout` when `timeout` seconds are over.
+    Every plan is checked by simulating it in the learned model; with a problem, also in the true model, and by
+    unified-planning's validator if the problem was read from PDDL. No plan is a result, not an error. Raises
+    `ValueError` for unknown names and an unknown or missing planner, and its subclasses `UnmatchedGoal` for a goal atom
+    that matches no learned atom and `PlannerTimeout` after `timeout` seconds.
     """
     if (goal is None) == (problem is None):
         raise ValueError("planning needs either a goal in learned atoms or a problem")
@@ -66,10 +66,10 @@ def plan(
     names: dict[str, str] = {}
     if problem is not None:
         if after is not None:
-            raise ValueError("a problem says how it begins: `after` belongs to a goal in learned atoms")
+            raise ValueError("a problem has its own initial state: `after` goes with a goal in learned atoms")
         put = _by_meaning(learned, problem) if mapping in ("auto", "meanings") else None
         if put is None and mapping == "meanings":
-            raise UnmatchedGoal("no learned atoms say the goal, or the domain has too many states to find out")
+            raise UnmatchedGoal("no learned atoms express the goal, or the domain has too many states to decide")
         if put is None:
             names = _names(learned, problem, mapping)
             put = names, *_translated(learned, problem, names)
@@ -92,7 +92,7 @@ def plan(
 
 
 def _by_meaning(learned: ActionModel, problem: Problem) -> tuple[dict[str, str], Atoms, Atoms] | None:
-    """How the goal is said, initial state and goal in learned atoms; None if they do not say it."""
+    """The goal's translation, then initial state and goal in learned atoms; None if they cannot express the goal."""
     found = meaning(learned, problem.domain, problem.initial)
     wanted = found.of(problem.goal) if found is not None else None
     if found is None or wanted is None:
@@ -102,19 +102,19 @@ def _by_meaning(learned: ActionModel, problem: Problem) -> tuple[dict[str, str],
 
 
 def _names(learned: ActionModel, problem: Problem, mapping: Mapping[str, str] | str) -> dict[str, str]:
-    """The problem's atom for each learned atom that has one."""
+    """The problem's atom for each matched learned atom."""
     true = problem.domain.model
     if isinstance(mapping, str):
         if mapping not in ("auto", "names"):
             raise ValueError(
-                "the mapping is auto, meanings, names, or gives the problem's atom for learned atoms, not "
+                "the mapping must be auto, meanings, names, or the problem's atom for each learned atom, not "
                 + repr(mapping)
             )
         return match_atoms(learned, true).as_names()
     _named(learned, mapping)
     _named(true, mapping.values())
     if len(set(mapping.values())) < len(mapping):
-        raise ValueError("the mapping gives one atom of the problem to two learned atoms")
+        raise ValueError("the mapping assigns one atom of the problem to two learned atoms")
     return dict(mapping)
 
 
@@ -125,9 +125,7 @@ def _translated(learned: ActionModel, problem: Problem, names: Mapping[str, str]
     stands_for = {at: place[names[name]] for at, name in enumerate(learned.atoms) if name in names}
     missing = [true.atoms[at] for at in bits(problem.goal) if at not in stands_for.values()]
     if missing:
-        raise UnmatchedGoal(
-            f"no learned atom stands for the goal atom {missing[0]!r}: the goal cannot be put to the model"
-        )
+        raise UnmatchedGoal(f"no learned atom matches the goal atom {missing[0]!r}: the goal cannot be translated")
     start = _all_atoms(learned)
     goal = 0
     for mine, theirs in stands_for.items():
@@ -139,7 +137,7 @@ def _translated(learned: ActionModel, problem: Problem, names: Mapping[str, str]
 
 
 def _reaches(model: ActionModel, state: Atoms, found: Sequence[int], goal: Atoms) -> bool:
-    """Whether the actions can be done one after the other and the goal holds then."""
+    """Whether the actions are applicable in turn and the goal holds at the end."""
     for number in found:
         if model.actions[number].pre & ~state:
             return False
@@ -156,7 +154,7 @@ def _named(model: ActionModel, names: Iterable[str]) -> Atoms:
     total = 0
     for name in names:
         if name not in place:
-            raise ValueError(f"{name!r} is no atom of the model{_some(model.atoms)}")
+            raise ValueError(f"{name!r} is not an atom of the model{_some(model.atoms)}")
         total |= place[name]
     return total
 
@@ -164,7 +162,7 @@ def _named(model: ActionModel, names: Iterable[str]) -> Atoms:
 def _numbers(model: ActionModel, names: Sequence[str]) -> list[int]:
     for name in names:
         if name not in model.number:
-            raise ValueError(f"{name!r} is no action of the model{_some(model.names)}")
+            raise ValueError(f"{name!r} is not an action of the model{_some(model.names)}")
     return [model.number[name] for name in names]
 
 

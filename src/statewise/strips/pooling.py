@@ -1,12 +1,12 @@
-"""One action model from the heads of many restarts.
+"""Pools the heads of many restarts into one action model.
 
-A model accepts what all of its heads accept, so heads of different restarts may stand side by side. Which of them
-belong together? Those that are sound, and that the traces speak for: a head that would reject a share f of all the
-actions that could be chosen, and rejects none of V valid ones, did so by chance with probability (1 - f)^V. Where the
-evidence, -V log(1 - f), is several times what it costs to write the head down (the logarithm of how many heads of its
-size there are), its atom is real; where it is not, the head fits the traces because so many heads were tried. Restarts
-agree on real atoms and disagree on what they leave out, so taking all that the traces speak for gives far more of the
-hidden model than the smallest set that explains the negatives (measured: docs/results/strips.md).
+A model accepts a trace iff all of its heads do, so heads of different restarts can be combined. The pool takes heads
+that are sound and that the traces support: a head that would reject a share f of all actions, and rejects none of V
+valid ones, does so by chance with probability (1 - f)^V. If this evidence, -V log(1 - f), is several times the head's
+description length (the logarithm of the number of heads of its size), its atom is real; otherwise the head may fit the
+traces only because so many heads were tried. Restarts agree on real atoms but miss different ones, so all supported
+heads together recover far more of the hidden model than the smallest set that explains the negatives (measured:
+docs/results/strips.md).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ EVIDENCE = 4.0
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a pool chooses among: heads, or groups of heads that stand or fall together (a lifted predicate's)."""
+    """What a pool chooses from: heads, or groups of heads that are chosen together (those of a lifted predicate)."""
 
     heads: Heads
     group: np.ndarray
-    """[H] the candidate that each head is of, from 0, without gaps and rising."""
+    """[H] the candidate of each head: from 0, sorted, without gaps."""
     size: np.ndarray
-    """[G] how many weights of each candidate are on."""
+    """[G] the number of nonzero weights of each candidate."""
     places: np.ndarray
-    """[G] how many weights it has."""
+    """[G] the number of weights of each candidate."""
 
     @classmethod
     def alone(cls, heads: Heads) -> Candidates:
-        """Every head a candidate by itself."""
+        """Each head is its own candidate."""
         return cls(heads, np.arange(len(heads)), heads.size(), np.full(len(heads), 3 * heads.pre.shape[1]))
 
     def __len__(self) -> int:
         return len(self.size)
 
     def only(self, kept: np.ndarray) -> Candidates:
-        """Some of them, by rising number."""
+        """The candidates `kept`, in ascending order."""
         new = np.full(len(self), -1)
         new[kept] = np.arange(len(kept))
         mine = new[self.group] >= 0
@@ -59,8 +59,8 @@ class Candidates:
         return self._any(found.alarms), self._any(found.catches)
 
     def rejects(self, judge: Judge) -> np.ndarray:
-        """[G] the share of all actions, over the valid prefixes, that each candidate would reject; for a group the sum
-        over its heads, which rarely reject the same."""
+        """[G] the share of all actions, over the valid prefixes, that each candidate would reject; for a group, the sum
+        over its heads, which rarely overlap."""
         at_risk = judge.verdicts(self.heads).at_risk / max(1, judge.valid)
         return np.bincount(self.group, at_risk * self.heads.pre.mean(1), minlength=len(self))
 
@@ -72,27 +72,27 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Pool:
-    """Candidates that were chosen together."""
+    """The chosen candidates."""
 
     chosen: np.ndarray
     """Their places among the candidates."""
     heads: Heads
     """Their heads."""
     sound: int
-    """So many candidates reject no valid action (beyond the noise allowed) and catch a negative."""
+    """Number of candidates that reject no valid action (beyond the noise allowed) and catch a negative."""
     supported: int
-    """So many of those the traces speak for."""
+    """Number of sound candidates that the traces support."""
     caught: float
-    """Share of the negatives that the chosen ones catch."""
+    """Share of the negatives that the chosen candidates catch."""
     accuracy: float
-    """Share of the traces that they judge right, every prefix."""
+    """Share of the traces whose every prefix they classify correctly."""
 
 
 def sound(candidates: Candidates, judge: Judge, noise: float = 0.0) -> np.ndarray:
     """Places of the candidates that reject no valid action and catch a negative.
 
-    With a share `noise` of damaged traces a real head is blamed for some of them: alarms on up to that share, twofold,
-    of the traces at which the head speaks, or on one.
+    With a share `noise` of noisy traces a real head raises alarms on some of them: allowed are alarms on up to twice
+    that share of the traces where the head raises one or catches, or on one trace.
     """
     by_trace = candidates.verdicts(judge)
     alarms, catches = (each.sum(1) for each in by_trace)
@@ -101,7 +101,7 @@ def sound(candidates: Candidates, judge: Judge, noise: float = 0.0) -> np.ndarra
 
 
 def evidence(candidates: Candidates, judge: Judge) -> np.ndarray:
-    """[G] how strongly the valid actions speak for each sound candidate, in units of its description length."""
+    """[G] the evidence of the valid actions for each sound candidate, in units of its description length."""
     from scipy.special import gammaln
 
     size, places = candidates.size, candidates.places
@@ -111,8 +111,8 @@ def evidence(candidates: Candidates, judge: Judge) -> np.ndarray:
 
 
 def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold: float = EVIDENCE) -> Pool:
-    """Chooses among candidates: all sound ones that the traces speak for, and the smallest set of other sound ones that
-    catches the negatives still left (a set cover; those with more evidence are preferred)."""
+    """Chooses all sound candidates that the traces support, and the smallest set of other sound ones that catches the
+    remaining negatives (a set cover; ties go to those with more evidence)."""
     places = sound(candidates, judge, noise)
     able = candidates.only(places)
     worth = evidence(able, judge)
@@ -131,14 +131,14 @@ def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold:
 
 
 def undominated(heads: Heads) -> np.ndarray:
-    """Places of the heads that no other makes redundant in the plainest way.
+    """Places of the heads that no other head dominates.
 
-    If one head requires and deletes all that another does, and adds nothing that the other does not, it rejects
-    whatever the other rejects: after the other's delete nothing can have made its own atom true again. The language of
-    the whole is kept.
+    If one head requires and deletes all that another does, and adds nothing that the other does not, it rejects all
+    that the other rejects: after the other's delete no action can have made its own atom true again. Dropping dominated
+    heads keeps the language.
     """
     alive = np.ones(len(heads), dtype=bool)
-    for place in np.argsort(heads.size(), kind="stable"):  # of two equal ones the earlier goes
+    for place in np.argsort(heads.size(), kind="stable"):  # of two equal ones drops the first
         covers = (
             ~(heads.pre[place] & ~heads.pre).any(1)
             & ~(heads.delete[place] & ~heads.delete).any(1)
@@ -152,8 +152,8 @@ def undominated(heads: Heads) -> np.ndarray:
 
 
 def prune(candidates: Candidates, actions: Sequence[str], seconds: float = 30.0) -> np.ndarray:
-    """Places of candidates that are left when those that the rest implies are taken out (exact containment): the
-    language is kept. The largest are tried first; what cannot be decided within the time stays."""
+    """Places of the candidates that remain after dropping those that the rest implies (exact containment), which keeps
+    the language. Tests the largest first, and keeps what is undecided within the time limit."""
     from statewise.strips.containment import implied
 
     model = candidates.heads.model(actions)
@@ -173,7 +173,7 @@ def prune(candidates: Candidates, actions: Sequence[str], seconds: float = 30.0)
 
 
 def _smallest_cover(catches: np.ndarray, worth: np.ndarray) -> np.ndarray:
-    """Places of the fewest rows [H, N] that reach every column; among equals, those of more worth."""
+    """Places of the fewest rows [H, N] that cover every column; ties go to those of more worth."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     cost = 1 - 1e-3 * worth / max(1e-9, float(worth.max()))
@@ -182,7 +182,7 @@ def _smallest_cover(catches: np.ndarray, worth: np.ndarray) -> np.ndarray:
                  bounds=Bounds(0, 1), options={"time_limit": 20.0})  # fmt: skip
     if found.x is not None:
         return np.flatnonzero(found.x > 0.5)
-    left, places = np.ones(catches.shape[1], dtype=bool), []  # no cover was found in time: the greedy one
+    left, places = np.ones(catches.shape[1], dtype=bool), []  # no minimal cover in time: take a greedy one
     while left.any():
         places.append(int(np.argmax(catches[:, left].sum(1) + 1e-6 * worth)))
         left &= ~catches[places[-1]]

@@ -1,4 +1,4 @@
-"""Action traces: what they are, and how they are drawn from a domain as in the STRIPS Transformer paper."""
+"""Action traces, and how they are drawn from a domain as in the STRIPS Transformer paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Trace = tuple[int, ...]
 """Numbers of actions."""
 
 PATIENCE = 20_000
-"""After so many draws in a row that gave no new trace there are none left to find, or next to none."""
+"""After this many draws in a row without a new trace, few or none are left."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,16 @@ class Traces:
 
     @property
     def positives(self) -> int:
-        """How many have label 0."""
+        """The number of traces with label 0."""
         return self.labels.count(0)
 
     @property
     def longest(self) -> int:
-        """Actions of the longest trace."""
+        """The length of the longest trace."""
         return max(map(len, self.rows), default=0)
 
     def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Action numbers [N, T], -1 behind the end; lengths [N]; labels [N]."""
+        """Action numbers [N, T], padded with -1; lengths [N]; labels [N]."""
         lengths = np.array([len(row) for row in self.rows], dtype=np.int64)
         numbers = np.full((len(self.rows), self.longest), -1, dtype=np.int64)
         for place, row in enumerate(self.rows):
@@ -47,7 +47,7 @@ class Traces:
         return numbers, lengths, np.array(self.labels, dtype=np.int64)
 
     def only(self, places: Iterable[int]) -> Traces:
-        """Some of them."""
+        """The traces at `places`."""
         kept = list(places)
         return Traces(self.actions, tuple(self.rows[at] for at in kept), tuple(self.labels[at] for at in kept))
 
@@ -57,7 +57,7 @@ class Traces:
         used = {at for row in self.rows for at in row}
         unknown = sorted(self.actions[at] for at in used if self.actions[at] not in number)
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no action of the model ({len(unknown)} such actions)")
+            raise ValueError(f"{unknown[0]!r} is not an action of the model ({len(unknown)} such actions)")
         move = [number.get(name, -1) for name in self.actions]
         return Traces(tuple(actions), tuple(tuple(move[at] for at in row) for row in self.rows), self.labels)
 
@@ -74,11 +74,11 @@ def traces(
 ) -> Traces:
     """Unique random traces (section *Data generation* of the paper).
 
-    Random walks from the domain's initial states: four, of which the split `train` has two, `test` the other two and
-    `all` all. Lengths are uniform from 1 to `max_length`, of negatives from 2. A share `negatives` ends in one action
-    that Definition 1 rejects, drawn from all that it rejects there; what merely cannot be done in the state that the
-    walk happens to be in is no negative. `without` are traces that must not occur. Raises `ValueError` if the domain
-    has not enough of them.
+    Random walks from four initial states of the domain: the split `train` uses two, `test` the other two, and `all` all
+    four. Lengths are uniform from 1 to `max_length`, for negatives from 2. A share `negatives` ends in one action that
+    Definition 1 rejects, drawn from all that it rejects there; an action that is merely inapplicable in the walk's
+    current state does not make a negative. Traces in `without` are excluded. Raises `ValueError` if the domain does not
+    have enough.
     """
     if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
         raise ValueError(
@@ -106,7 +106,7 @@ def traces(
                     kind = "negative" if label else "positive"
                     raise ValueError(
                         f"{domain.name} has not enough unique {kind} traces of at most {max_length} actions: "
-                        f"{count} were asked for, {found} were found. Ask for fewer, or for longer ones."
+                        f"{count} were requested, {found} were found. Request fewer, or longer ones."
                     )
                 continue
             idle, found = 0, found + 1
@@ -118,21 +118,21 @@ def traces(
 
 
 MOST = 10_000_000
-"""Traces that are drawn at once, and actions of one."""
+"""The largest number of traces per call, and of actions per trace."""
 
 
 SPLITS = {"train": slice(0, 2), "test": slice(2, 4), "all": slice(0, 4)}
 
 
 class _Walker:
-    """Random walks; what can be done in a state is looked up once."""
+    """Random walks; caches the applicable actions of each state."""
 
     def __init__(self, model: ActionModel, rng: np.random.Generator) -> None:
         self.model, self.rng = model, rng
         self.applicable: dict[Atoms, list[int]] = {}
 
     def walk(self, state: Atoms, length: int, label: int) -> Trace | None:
-        """`length` actions; None if there is a dead end or nothing that Definition 1 rejects."""
+        """`length` actions; None at a dead end, or if Definition 1 rejects no action."""
         model, known_false, trace = self.model, 0, []
         for _ in range(length - label):
             possible = self.applicable.get(state)
@@ -154,15 +154,15 @@ class _Walker:
 
 
 def with_noise(clean: Traces, share: float, kind: str, seed: int) -> Traces:
-    """Damages a share of the traces, chosen without replacement: `labels` flips the label of each, `actions` replaces
-    one of its actions by another. Raises `ValueError` for another kind, for what is no share, and if there is no other
+    """Adds noise to a share of the traces, drawn without replacement: kind `labels` flips the label, `actions` replaces
+    one action by another. Raises `ValueError` for another kind, for a share outside [0, 1], and if there is only one
     action."""
     if kind not in ("labels", "actions"):
-        raise ValueError(f"noise is of labels or actions, not {kind!r}")
+        raise ValueError(f"the kind of noise must be labels or actions, not {kind!r}")
     if not 0 <= share <= 1:
         raise ValueError(f"the noise must be a share from 0 to 1, not {share}")
     if kind == "actions" and len(clean.actions) < 2:
-        raise ValueError("there is but one action: none can be replaced by another")
+        raise ValueError("there is only one action: it cannot be replaced by another")
     rng = np.random.default_rng(seed)
     rows, labels = list(clean.rows), list(clean.labels)
     for place in rng.choice(len(rows), round(share * len(rows)), replace=False):

@@ -1,8 +1,8 @@
 """Which atoms can be true together, and which actions can ever be applied: the h^2 fixpoint on bit masks.
 
-A pair of atoms is kept until it is shown that no action sequence makes both true, looking at pairs alone (Haslum and
-Geffner, *Admissible heuristics for optimal planning*, 2000; its unit-cost fixpoint with every finite value taken for
-"possible"). What it rules out is impossible; what it keeps may be.
+Over-approximates the pairs of atoms that some action sequence makes true together (Haslum and Geffner, *Admissible
+heuristics for optimal planning*, 2000; its unit-cost fixpoint, with every finite value counted as possible). What it
+rules out is impossible; what it keeps may be impossible, too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from statewise.strips.model import ActionModel, Atoms, bits
 def reachable_pairs(model: ActionModel, *start_true: Atoms) -> list[Atoms]:
     """For each atom p the atoms that may be true together with it, as bits; 0 if p itself can never be true.
 
-    Bit p of entry p says whether p can be true. `start_true` are the states to start from, each as the set of the atoms
-    that are true, or may be true together, in it. The answer is symmetric, and sound: a pair that it leaves out is true
-    in no state that can be reached. (|F| entries of |F| bits.)
+    Bit p of entry p is 1 if p can be true. `start_true` are the initial states, each the set of atoms that are true, or
+    may be true together, in it. The result, |F| entries of |F| bits, is symmetric and sound: a pair that it lacks is
+    true in no reachable state.
     """
     beside = [0] * len(model.atoms)
     for state in start_true:
@@ -41,9 +41,9 @@ def reachable_pairs(model: ActionModel, *start_true: Atoms) -> list[Atoms]:
 
 
 def compatible(beside: list[Atoms], atoms: Atoms) -> Atoms | None:
-    """The atoms that may be true together with each of `atoms`, these included; None if they cannot all be true.
+    """The atoms that may be true together with each of `atoms`, including these; None if they cannot all be true.
 
-    `beside` is what `reachable_pairs` gives.
+    `beside` is the result of `reachable_pairs`.
     """
     holds = sum(1 << place for place, others in enumerate(beside) if others)
     for atom in bits(atoms):

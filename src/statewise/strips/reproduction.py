@@ -1,7 +1,7 @@
-"""The paper's Table 1, and what lies beyond it: larger domains, an unknown number of atoms, noise, lifted learning.
+"""Reproduces the paper's Table 1 and extends it: larger domains, unknown number of atoms, noise, lifted learning.
 
-Every experiment is a list of cells. A cell draws traces, learns, and measures; its record goes to a ledger as soon as
-it is there, so that an interrupted reproduction goes on where it was.
+Every experiment is a list of cells. A cell draws traces, learns and evaluates; its record is written to a ledger at
+once, so that an interrupted reproduction resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SIZES = (50, 100, 200, 500, 1000, 2000)
 MAX_LENGTH = {"simple": 10, "blocksworld:2": 20, "ferry:2x1": 20, "blocksworld:3": 30, "ferry:2x2": 30}
 """The paper's five domains, with the longest training traces of each."""
 TEST, TEST_LENGTH = 10_000, 50
-"""Test traces, half of them negative, and their greatest length."""
+"""The number of test traces, half of them negative, and their maximum length."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training set and what is learned from it."""
+    """One training set and one learning run."""
 
     domain: str
     size: int
@@ -37,8 +37,8 @@ class Cell:
     """Seed of the training set, and of the restarts."""
     max_length: int
     atoms: str = "true"
-    """`true`: as many heads as the domain has atoms; `auto`: the number is not told; `lifted`: weights are shared over
-    the ground actions of a schema."""
+    """`true`: as many heads as the domain has atoms; `auto`: the number is not given; `lifted`: the ground actions of a
+    schema share weights."""
     noise: float = 0.0
     noise_of: str = "labels"
     restarts: int = 10
@@ -64,7 +64,7 @@ def larger(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cel
 
 
 def unknown_atoms(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cell]:
-    """The table's domains without telling the number of atoms."""
+    """The table's domains, without giving the number of atoms."""
     return [replace(cell, atoms="auto") for cell in table1(domains, sizes, draws)]
 
 
@@ -81,18 +81,18 @@ def lifted(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cel
 
 
 LARGER = {"blocksworld:3": ("blocksworld:4", "blocksworld:5"), "ferry:3x2": ("ferry:3x3", "ferry:4x4")}
-"""Where schemas that were learned on a domain are verified, besides it."""
+"""The larger instances on which schemas learned on a domain are verified, too."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Cells by domains, sizes and draws, with those that are taken when none are named."""
+    """A function from domains, sizes and draws to cells, with the default domains and sizes."""
 
     cells: Callable[[Sequence[str], Sequence[int], int], list[Cell]]
     domains: tuple[str, ...]
     sizes: tuple[int, ...]
     allowed: tuple[str, ...]
-    """Domains that it can be asked for; empty: any."""
+    """Domains that may be chosen; empty: any."""
 
 
 PAPERS = tuple(MAX_LENGTH)
@@ -137,8 +137,8 @@ def reproduce(
 ) -> list[Record]:
     """Runs an experiment's cells that `out`/EXPERIMENT.jsonl does not hold yet; returns the records of all of them.
 
-    `jobs` cells at a time, each in a process of its own with one thread. Raises `ValueError` for an unknown experiment
-    or a domain that it does not have.
+    Runs `jobs` cells at a time, each in its own process with one thread. Raises `ValueError` for an unknown experiment
+    or a domain that it does not allow.
     """
     if experiment not in EXPERIMENTS:
         raise ValueError(f"unknown experiment {experiment!r}: choices: {', '.join(EXPERIMENTS)}")
@@ -162,7 +162,7 @@ def reproduce(
 
 
 def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
-    """Records as they come."""
+    """Yields records as they are finished."""
     if jobs <= 1:
         for cell in cells:
             yield run_cell(cell)
@@ -182,7 +182,7 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
 
 
 def run_cell(cell: Cell) -> Record:
-    """Draws, learns and measures one cell."""
+    """Draws traces, learns and evaluates."""
     import torch
 
     from statewise.strips.head_arrays import Heads, Judge
@@ -204,8 +204,8 @@ def run_cell(cell: Cell) -> Record:
     judge = Judge(test)
 
     def tested(heads: Heads) -> float:
-        found = judge.verdicts(heads)
-        return float(judge.right(found.alarms, found.catches).mean())
+        verdicts = judge.verdicts(heads)
+        return float(judge.right(verdicts.alarms, verdicts.catches).mean())
 
     def equivalent(model: ActionModel) -> dict[str, str]:
         return _equivalence(model, world)

@@ -21,13 +21,13 @@ PUBLISHED = {
     "ferry:2x2": {50: (0.873, 0.893), 100: (0.943, 0.929), 200: (0.983, 0.968), 500: (0.993, 0.996),
                   1000: (0.998, 0.998), 2000: (1.0, 1.0)},
 }  # fmt: skip
-"""Test accuracy in Table 1 of the paper: mean of ten seeds, and of the seed that was best in training."""
+"""Test accuracy in Table 1 of the paper: mean of ten seeds, and the seed with the best training accuracy."""
 
 SHORT = {"equivalent": "yes", "different": "no", "unknown": "?"}
 
 
 def reproduction_text(experiment: str, records: Sequence[Record]) -> str:
-    """A Markdown table, a row for each kind of cell; several draws of the training set are averaged."""
+    """A Markdown table with a row for each kind of cell, averaged over draws of the training set."""
     if experiment == "lifted":
         return _lifted_table(records)
     header = ["domain", "traces", "restarts: train", "restarts: test", "best by training", "paper: test",
@@ -60,7 +60,7 @@ def reproduction_text(experiment: str, records: Sequence[Record]) -> str:
 
 
 def _lifted_table(records: Sequence[Record]) -> str:
-    """Schemas: where they were learned, and on which instances they are exact (on what traces can show)."""
+    """Lifted learning: where the schemas were learned, and on which instances they are exact (on drawn traces)."""
     header = [
         "learned on",
         "traces",
@@ -108,7 +108,7 @@ def save_reproduction(records: Sequence[Record], path: Path) -> None:
 
 
 def _groups(records: Sequence[Record]) -> dict[tuple[str, int, str], list[Record]]:
-    """Records by domain, size and what else is special, draws together."""
+    """Records by domain, size and variant; draws are grouped."""
     groups: dict[tuple[str, int, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: (record["domain"], record["size"], record["noise"],
                                                       record["noise_of"], record["draw"])):  # fmt: skip

@@ -1,8 +1,8 @@
-"""Training of the STRIPS Transformer, many restarts as one program.
+"""Trains the STRIPS Transformer, many restarts as one batch.
 
-A restart is its initial theta and its order of the traces, both functions of (seed, its number) alone: it comes out the
-same whatever others train beside it and when they stop, but for rounding (sums over tensors of another shape may go in
-another order), and exactly the same whether or not training was interrupted.
+A restart's initial theta and its order of the traces are functions of (seed, its number) alone. So its result does not
+depend on the other restarts, except for rounding (sums over tensors of other shapes may be taken in another order), and
+is exactly the same whether or not training was interrupted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from statewise.strips.transformer import focal_loss, inconsistency
 
 
 class Restarts:
-    """Restarts in training. `weights` [R, L, A, 3] hold those still active, `numbers` [R] says which they are.
+    """Restarts in training. `weights` [R, L, A, 3] are those of the active restarts, `numbers` [R] their numbers.
 
-    With `places` [L, A] the weights [R, K, 3] are shared: head l reads for action a those at places[l, a], and K stands
-    for "does not concern it".
+    With `places` [L, A] the weights [R, K, 3] are shared: head l uses those at places[l, a] for action a; index K means
+    that the head ignores the action.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Restarts:
         self._optimizer = torch.optim.RAdam([self.weights], lr=self.learning_rate)
 
     def step(self) -> Tensor:
-        """One step of RAdam on a batch a restart; afterwards theta is put back into [0, 1]. Returns the losses [R]."""
+        """One RAdam step on one batch per restart, then clamps theta to [0, 1]. Returns the losses [R]."""
         chosen = self._batch()
         lengths, labels = self.lengths[chosen], self.labels[chosen]
         longest = int(lengths.max())
@@ -75,12 +75,12 @@ class Restarts:
         return losses.detach()
 
     def binary(self) -> np.ndarray:
-        """theta [R, L, A, 3] as NumPy."""
+        """theta [R, L, A, 3] as a NumPy array."""
         found: np.ndarray = self.theta().detach().numpy().copy()
         return found
 
     def keep(self, places: np.ndarray) -> None:
-        """Goes on with some of the active restarts; the others come to their end as they are."""
+        """Keeps the active restarts at `places`; the others stop."""
         state = self._optimizer.state_dict()["state"]
         chosen = torch.from_numpy(np.asarray(places))
         self.numbers = self.numbers[places]
@@ -92,14 +92,14 @@ class Restarts:
         self._load(moments)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything that training depends on, as arrays."""
+        """The state of training as arrays."""
         found = {"numbers": self.numbers, "steps": np.array(self.steps), "weights": self.weights.detach().numpy()}
         for index, of in self._optimizer.state_dict()["state"].items():
             found |= {f"moment.{index}.{name}": value.numpy() for name, value in of.items()}
         return {name: value.copy() for name, value in found.items()}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what `state` gave. Raises `KeyError` or `ValueError` for anything else."""
+        """Restores what `state` returned. Raises `KeyError` or `ValueError` for anything else."""
         numbers, weights = state["numbers"], state["weights"]
         if not set(numbers.tolist()) <= set(range(self.count)) or len(set(numbers.tolist())) < len(numbers):
             raise ValueError(f"numbers must be some of the {self.count} restarts")
@@ -124,7 +124,7 @@ class Restarts:
         self._optimizer.load_state_dict({"state": dict(moments), "param_groups": whole["param_groups"]})
 
     def _batch(self) -> Tensor:
-        """Numbers of the traces [R, B]: each restart goes through all of them in an order of its own an epoch."""
+        """Trace numbers [R, B]: in each epoch, each restart visits all traces in its own order."""
         count = len(self.lengths)
         wanted = np.arange(self.steps * self.batch, (self.steps + 1) * self.batch)
         epochs, places = wanted // count, wanted % count

@@ -1,4 +1,4 @@
-"""Lifted action models: schemas whose literals name positions of the action's arguments, and their grounding."""
+"""Lifted action models: schemas whose literals refer to the action's arguments by position, and their grounding."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statewise.strips.model import ActionModel
 
 Literal = tuple[str, tuple[int, ...]]
-"""A predicate and, for each of its places, which argument of the action stands there (from 0)."""
+"""A predicate, and the action's argument (from 0) at each of its places."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What every ground action of one schema requires, adds and deletes."""
+    """The preconditions, adds and deletes of an action schema."""
 
     pre: frozenset[Literal]
     add: frozenset[Literal]
@@ -21,7 +21,7 @@ class Schema:
 
 
 def schema_lines(schemas: Mapping[str, Schema]) -> list[str]:
-    """Schemas as text, `x1 x2 ...` standing for their arguments."""
+    """Schemas as text, with arguments `x1 x2 ...`."""
     lines = []
     for name, schema in schemas.items():
         lines.append(name)
@@ -33,7 +33,7 @@ def schema_lines(schemas: Mapping[str, Schema]) -> list[str]:
 
 
 def arguments(action: str) -> tuple[str, tuple[str, ...]]:
-    """Schema and objects of a ground action that is written `schema object object`."""
+    """Schema and objects of a ground action written `schema object object`."""
     schema, *objects = action.split()
     return schema, tuple(objects)
 
@@ -41,9 +41,9 @@ def arguments(action: str) -> tuple[str, tuple[str, ...]]:
 def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel:
     """The action model over the ground `actions`, each named `schema object object`.
 
-    Atoms are those that occur, in the order in which they do. An action whose schema is not in `schemas` requires and
-    changes nothing: who has learned nothing about it has no ground to reject it. Raises `ValueError` if a schema reads
-    an argument that an action does not have.
+    Atoms are in order of first occurrence. An action whose schema is not in `schemas` requires and changes nothing:
+    nothing was learned about it, so it is never rejected. Raises `ValueError` if a schema uses an argument that an
+    action does not have.
     """
     nothing = Schema(frozenset(), frozenset(), frozenset())
     atoms: dict[str, None] = {}
@@ -58,7 +58,7 @@ def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel
                     " ".join((predicate, *(objects[at] for at in places))) for predicate, places in sorted(literals)
                 ]
             except IndexError:
-                raise ValueError(f"{action!r} has {len(objects)} arguments, fewer than its schema reads") from None
+                raise ValueError(f"{action!r} has {len(objects)} arguments, fewer than its schema uses") from None
             atoms.update(dict.fromkeys(named))
             sets.append(named)
         effects[action] = (sets[0], sets[1], sets[2])

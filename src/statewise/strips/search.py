@@ -1,10 +1,10 @@
 """Breadth-first search for a shortest trace that one action model accepts and a head of another rejects.
 
-Such a trace is `a w c`, where the action `a` deletes the head's atom, `c` requires it and nothing in the word `w` adds
-or deletes it: what comes before the last delete can be cut off, since a window of an accepted trace is accepted.
+Such a trace is `a w c`, where the action `a` deletes the head's atom, `c` requires it and no action of the word `w`
+adds or deletes it: actions before the last delete can be dropped, since any substring of an accepted trace is accepted.
 
-A search goes over nodes (place, known false). Of two nodes at the same place the one with fewer atoms known to be false
-accepts more, now and after any further actions; so a node is dropped if one with a subset was reached before it.
+Nodes are pairs (place, known false). Of two nodes at the same place, the one with fewer atoms known to be false accepts
+more, now and after any further actions; so a node is dropped if one with a subset was reached before it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from statewise.strips.heads import Head
 from statewise.strips.model import ActionModel, Atoms, bits
 
 SECONDS, MAX_STATES = 60.0, 1_000_000
-"""Limits unless told otherwise. A million states take up to half a gigabyte."""
+"""Default limits. A million states take up to half a gigabyte."""
 
 Node = tuple[int, Atoms]
-"""Where one is, for searches to which that matters, and the atoms known to be false that are of interest."""
+"""The place, for searches that use it, and the relevant atoms that are known to be false."""
 
 Reached = dict[Node, tuple[Node | None, int]]
-"""Nodes, each with the node before it and the action between the two."""
+"""Nodes, each with its predecessor and the action between them."""
 
 
 class LimitReached(Exception):
-    """The search was not finished in time or in space. Says which."""
+    """A search reached its limit of time or states; the message says which."""
 
 
 class Limits:
-    """How long a question may be searched for, all its searches together; counts the states that they search."""
+    """Limits on time and states, shared by all searches of a query; counts the states."""
 
     def __init__(self, seconds: float = SECONDS, max_states: int = MAX_STATES) -> None:
         self.seconds, self.max_states, self.states = seconds, max_states, 0
@@ -42,25 +42,25 @@ class Limits:
 
     @property
     def elapsed(self) -> float:
-        """Seconds so far."""
+        """Seconds since the start."""
         return time.perf_counter() - self.started
 
     def count(self) -> None:
-        """One more state is searched. Raises `LimitReached`; looks at the clock once in 64 states."""
+        """Counts one more state. Raises `LimitReached`; checks the time every 64 states."""
         self.states += 1
         if self.states > self.max_states:
-            raise LimitReached(f"not decided within {self.max_states:,} states")
+            raise LimitReached(f"undecided within {self.max_states:,} states")
         if not self.states & 63:
             self.look_at_the_clock()
 
     def look_at_the_clock(self) -> None:
-        """Raises `LimitReached` if the time is over."""
+        """Raises `LimitReached` if the time is up."""
         if self.elapsed > self.seconds:
-            raise LimitReached(f"not decided within {self.seconds:g} s")
+            raise LimitReached(f"undecided within {self.seconds:g} s")
 
 
 class Antichain:
-    """Sets of atoms, filed by their lowest atom, so that a set is only compared with those that may be its subsets."""
+    """Sets of atoms, indexed by their lowest atom, so that a set is only compared with possible subsets."""
 
     def __init__(self) -> None:
         self.filed: dict[int, list[Atoms]] = {}
@@ -77,7 +77,7 @@ class Antichain:
         return False
 
     def add(self, atoms: Atoms) -> None:
-        """One more set."""
+        """Adds a set."""
         if atoms:
             self.filed.setdefault((atoms & -atoms).bit_length() - 1, []).append(atoms)
         else:
@@ -90,13 +90,13 @@ class Search(ABC):
     def __init__(self, accepting: ActionModel, head: Head) -> None:
         self.accepting, self.head = accepting, head
         self.length = 2
-        """Of the traces that the next call of `advance` looks at."""
+        """The length of the traces that the next call of `advance` searches."""
         self.searched = 0
-        """States so far: what the search has cost."""
+        """The number of states searched so far."""
         self.over = False
-        """Whether there is nothing left to look at."""
+        """Whether the search is exhausted."""
         self.goals = least((accepting.actions[number].pre, number) for number in bits(head.pre))
-        """What must not be known to be false for an action `c` to be accepted, and the action."""
+        """The atoms that must not be known false for an action `c` to be accepted, and the action."""
         self._least: dict[int, Antichain] = {}
         self._parents: Reached = {}
         self._frontier: list[Node] = []
@@ -107,19 +107,19 @@ class Search(ABC):
 
     @abstractmethod
     def excluded(self, limits: Limits) -> bool:
-        """Whether it can be seen without search that there is no such trace. Asked once, after length 2."""
+        """Whether a cheap test proves that there is no such trace. Called once, after length 2."""
 
     @abstractmethod
     def steps(self, node: Node) -> Iterator[tuple[Node, int]]:
         """The nodes that an action of the word `w` leads to, and the action."""
 
     def rejected_next(self, node: Node) -> int | None:
-        """An action `c` that the head rejects and the model accepts at a node that follows on `a w`."""
+        """An action `c` that the head rejects and the model accepts at the node reached by `a w`, or None."""
         false = node[1]
         return next((number for goal, number in self.goals if not goal & false), None)
 
     def advance(self, limits: Limits) -> list[int] | None:
-        """Looks at the traces of the next length. A trace, or None. Raises `LimitReached`."""
+        """Searches the traces of the next length; returns one, or None. Raises `LimitReached`."""
         limits.look_at_the_clock()
         reached: Reached = {}
         if self.length == 2:
@@ -141,7 +141,7 @@ class Search(ABC):
         return None
 
     def _new(self, reached: Reached, limits: Limits) -> Iterator[Node]:
-        """The nodes that are kept: no node at the same place with a subset was reached so far."""
+        """The nodes to keep: those without a subset at the same place so far."""
         for node in sorted(reached, key=lambda node: node[1].bit_count()):  # subsets come first
             place, false = node
             smallest = self._least.setdefault(place, Antichain())
@@ -153,7 +153,7 @@ class Search(ABC):
                 yield node
 
     def _trail(self, node: Node) -> list[int]:
-        """The actions that led to a node."""
+        """The actions that lead to a node."""
         trail = []
         before: Node | None = node
         while before is not None:
@@ -163,7 +163,7 @@ class Search(ABC):
 
 
 def least(sets: Iterable[tuple[Atoms, int]]) -> list[tuple[Atoms, int]]:
-    """Sets, each with a number, without those of which a subset is among them."""
+    """The minimal sets, each with its number: those without a subset among the others."""
     kept: list[tuple[Atoms, int]] = []
     for one, number in sorted(sets, key=lambda pair: pair[0].bit_count()):
         if all(other & ~one for other, _ in kept):
@@ -179,9 +179,9 @@ def shortest(
 ) -> tuple[Found | None, str | None]:
     """The shortest trace that one of the searches finds, and why it may not be: the limit that was reached, or None.
 
-    `seen` is handed every trace that is found and gives what is kept of it, which may be shorter. Always the search
-    goes on that has cost least so far, so that a hard one does not keep the easy ones waiting; none looks at traces
-    that are as long as the best one or longer.
+    `seen` maps each trace found to the result to keep, which may be shorter. The search with the fewest states so far
+    advances next, so that a hard one does not delay the easy ones; none searches traces that are as long as the best
+    one or longer.
     """
     order = count()
     waiting = [(0, next(order), search) for search in searches]

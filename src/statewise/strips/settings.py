@@ -1,4 +1,4 @@
-"""How to learn, and when a restart has come to its end."""
+"""Settings of learning, and when a restart stops."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from statewise.bounds import bounded
 
 @dataclass(frozen=True)
 class Settings:
-    """How to learn. Optimiser, batch and learning rate are the paper's."""
+    """Settings of learning. Optimiser, batch size and learning rate are the paper's."""
 
     atoms: int | None = None
-    """Heads a restart; None: the number is to be found. Then there are twice as many as actions."""
+    """Heads per restart; None if the number of atoms is unknown: then twice the number of actions."""
     restarts: int = 10
-    """Restarts, which train together."""
+    """Number of restarts, which train together."""
     steps: int = 20_000
-    """Steps at most. A restart ends sooner when it judges all training traces right and stays so."""
+    """Maximum number of steps. A restart stops earlier once it keeps classifying all training traces correctly."""
     batch: int = 8
-    """Traces a step and restart."""
+    """Traces per step and restart."""
     learning_rate: float = 0.02
-    """Of RAdam."""
+    """Learning rate of RAdam."""
     check_every: int = 250
-    """Steps between two looks at the binary models."""
+    """Steps between two checks of the binary models."""
     stay: int = 3
-    """A restart ends when it was right at so many looks in a row."""
+    """A restart stops when all traces were correct at this many checks in a row."""
     stall: int = 5_000
-    """A restart ends when its accuracy has not risen for so many steps."""
+    """A restart stops when its accuracy has not risen for this many steps."""
     noise: float = 0.0
-    """Share of the traces that may be damaged: heads are not dropped for disagreeing with up to that many."""
+    """Share of the traces that may be noisy: heads that disagree with up to that many are kept."""
     pool: bool | None = None
-    """Whether to take sound heads of all restarts together; None: if they judge no fewer of the training traces right
-    than the best restart alone."""
+    """Whether to pool the sound heads of all restarts; None: if the pool classifies at least as many training traces
+    correctly as the best restart alone."""
     seed: int = 1
     """Seed of the initial weights and of the order of traces."""
 
@@ -46,20 +46,20 @@ class Settings:
 
 @dataclass
 class Attempt:
-    """What became of a restart so far."""
+    """The state of a restart."""
 
     number: int
     accuracy: float = 0.0
-    """Share of the training traces of which its binary model judges every prefix right."""
+    """Share of the training traces whose every prefix its binary model classifies correctly."""
     best: float = -1.0
     best_step: int = 0
     streak: int = 0
     end: str = ""
-    """`solved`, `stalled` or `steps`; empty while it goes on."""
+    """`solved`, `stalled` or `steps`; empty while it is active."""
     steps: int = 0
 
-    def look(self, accuracy: float, step: int, settings: Settings) -> None:
-        """Takes note of what the restart has reached at `step`, and says whether it ends."""
+    def record(self, accuracy: float, step: int, settings: Settings) -> None:
+        """Records the accuracy at `step`, and sets `end` if the restart should stop."""
         self.accuracy, self.steps = accuracy, step
         self.streak = self.streak + 1 if accuracy == 1 else 0
         if accuracy > self.best:

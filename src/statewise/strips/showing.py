@@ -1,6 +1,6 @@
-"""An action model as text, and what its B-RASP program does on a trace (Figures 1 and 3 of the paper).
+"""Shows an action model as text, and its B-RASP program on a trace (Figures 1 and 3 of the paper).
 
-The pictures, `save_...`, are of `pictures.py`.
+`pictures.py` draws the same as images.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from statewise.strips.random_traces import Trace
 __all__ = ["model_table", "parse_trace", "save_attention", "save_models", "save_theta", "show"]
 
 WIDTH = 34
-"""Characters of a list of atoms in the table of actions; longer ones go on below."""
+"""Width in characters of a list of atoms in the table of actions; longer ones are wrapped."""
 SHORT = 3
-"""Names of actions up to so many characters stand above their columns; longer ones are listed by their positions."""
+"""Action names of up to this many characters head their columns; for longer ones the position is shown."""
 PAGE = 100
-"""Characters of a line of running text."""
+"""Width of text in characters."""
 INVALID = "!"
-"""Stands before actions that are not applicable."""
+"""Marks actions that are not applicable."""
 
 
 def show(model: ActionModel, trace: Sequence[int] | None = None) -> str:
-    """The action model as a table; with a trace of action numbers Figure 1's vectors and Figure 3's attention.
+    """The action model as a table; with a trace of action numbers, also Figure 1's vectors and Figure 3's attention.
 
-    In tables of a trace, rows and heads that are zero throughout it are left out and named below. Positions count from
-    1 as in the paper. Raises `ValueError` if the trace is empty or has actions that the model has not.
+    Rows and heads that are zero on the whole trace are omitted from its tables and listed below them. Positions count
+    from 1 as in the paper. Raises `ValueError` if the trace is empty or has actions that the model lacks.
     """
     return model_table(model) if trace is None else "\n\n".join(_trace_parts(model, trace))
 
 
 def parse_trace(model: ActionModel, text: str) -> Trace:
-    """Action numbers of names with white space or commas between them, such as `a c c b` or `pickup b1, stack b1 b2`.
+    """Parses action names separated by white space or commas, such as `a c c b` or `pickup b1, stack b1 b2`.
 
-    The longest name that fits is taken. Raises `ValueError` where no action begins.
+    Takes the longest matching name. Raises `ValueError` where no action matches.
     """
     names = sorted(model.names, key=len, reverse=True)
     found, left = [], text.lstrip(" \t\n,")
@@ -88,7 +88,7 @@ def _trace_parts(model: ActionModel, trace: Sequence[int]) -> Iterator[str]:
 
 
 def _steps(model: ActionModel, done: Execution) -> Iterator[str]:
-    """The actions, a line each, with what is missing for those that are not applicable and which action deleted it."""
+    """The actions, a line each; inapplicable ones with the missing atoms and the actions that deleted them."""
     wide = len(str(len(done.word)))
     for position, number in enumerate(done.word):
         reasons = [
@@ -141,7 +141,7 @@ def _attention_table(model: ActionModel, done: Execution, atom: str) -> str:
 
 
 def _aligned(*blocks: list[list[str]]) -> str:
-    """Rows in blocks with rules between them; the first column to the left, the others to the right."""
+    """Blocks of rows separated by rules; the first column left-aligned, the others right-aligned."""
     widths = [max(len(row[place]) for block in blocks for row in block) for place in range(len(blocks[0][0]))]
 
     def line(row: list[str]) -> str:
@@ -157,7 +157,7 @@ def _listing(title: str, names: Sequence[str]) -> str:
 
 
 def _wrapped(before: str, names: Sequence[str], width: int) -> list[str]:
-    """Lines of names with commas between them, broken between names alone."""
+    """Wraps comma-separated names, with line breaks between names only."""
     blank = "\N{NO-BREAK SPACE}"
     text = before + ", ".join(name.replace(" ", blank) for name in names)
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -1,7 +1,7 @@
-"""Trace files: CSV with the columns `trace_id,action` and perhaps `label` and `step`, or JSON lines.
+"""Trace files: CSV with columns `trace_id,action` and optionally `label` and `step`, or JSON lines.
 
-`label` is 0 where an action is valid and 1 where it is not, which only the last of a trace may be; it may stand on
-every row, or once for a trace, on its first or last row. Without labels all actions are valid. JSON lines hold
+`label` is 0 for a valid action and 1 for an invalid one, which must be the last of its trace. It may be given on every
+row, or once per trace, on its first or last row. Without labels all actions are valid. JSON lines hold
 `{"actions": [...], "label": 0}`.
 """
 
@@ -22,7 +22,7 @@ from statewise.strips.random_traces import Trace, Traces
 
 @dataclass
 class _Read:
-    """A trace as it stands in the file."""
+    """A trace as written in the file."""
 
     line: int
     actions: list[str] = field(default_factory=list)
@@ -31,10 +31,10 @@ class _Read:
 
 
 def read_traces(path: Path, actions: Sequence[str] | None = None) -> Traces:
-    """Reads a file; `.jsonl` and `.json` hold JSON lines, anything else CSV.
+    """Reads a file: JSON lines if it ends in `.jsonl` or `.json`, otherwise CSV.
 
-    `actions` are the actions of a model: any other is an error then. Without them the actions are those of the file, in
-    the order of their names. Raises `ValueError` with file and line.
+    With `actions`, those of a model, any other action is an error. Without, the actions are those of the file, sorted
+    by name. Raises `ValueError` with file and line.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -48,16 +48,16 @@ def read_traces(path: Path, actions: Sequence[str] | None = None) -> Traces:
     rows: list[Trace] = []
     for each in found:
         if not each.actions:
-            raise ValueError(f"{path}:{each.line}: an empty trace: it must hold one action or more")
+            raise ValueError(f"{path}:{each.line}: empty trace: it must have at least one action")
         for name, line in zip(each.actions, each.lines):
             if name not in number:
-                raise ValueError(f"{path}:{line}: {name!r} is no action of the model{_near(name, known)}")
+                raise ValueError(f"{path}:{line}: {name!r} is not an action of the model{_near(name, known)}")
         rows.append(tuple(number[name] for name in each.actions))
     return Traces(tuple(known), tuple(rows), tuple(_label(each, path) for each in found))
 
 
 def write_traces(written: Traces, path: Path) -> None:
-    """Writes a file that `read_traces` reads, JSON lines if its name ends so, otherwise CSV with a label a row."""
+    """Writes a file that `read_traces` reads: JSON lines or, by its name, CSV with a label on every row."""
     out = io.StringIO()
     if path.suffix in (".jsonl", ".json"):
         for row, label in zip(written.rows, written.labels):
@@ -95,7 +95,9 @@ def _from_csv(text: str, path: Path) -> Iterator[_Read]:
             raise ValueError(f"{path}:{line}: trace_id is empty")
         if current is None or trace != name:
             if trace in begun:
-                raise ValueError(f"{path}:{line}: trace {trace} goes on here after a gap; its rows must be together")
+                raise ValueError(
+                    f"{path}:{line}: trace {trace} continues here after other traces; its rows must be contiguous"
+                )
             if current is not None:
                 yield current
             current, name = _Read(line), trace
@@ -124,7 +126,7 @@ def _rows(table: Any, path: Path) -> Iterator[list[str]]:
 
 
 def _from_json(text: str, path: Path) -> Iterator[_Read]:
-    for line, content in enumerate(text.split("\n"), 1):  # not splitlines: JSON may hold other line ends as they are
+    for line, content in enumerate(text.split("\n"), 1):  # not splitlines: JSON may contain other line separators
         if not content.strip():
             continue
         try:

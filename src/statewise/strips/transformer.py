@@ -1,14 +1,14 @@
-"""The STRIPS Transformer (equations 8-19 of its paper), many restarts as one program.
+"""The STRIPS Transformer (equations 8-19 of its paper), many restarts as one batch.
 
-Shapes: `R` restarts, `L` heads (atoms), `A` actions, `B` traces a restart, `T` positions. `theta` [R, L, A, 3] in [0,
-1]: query (the action requires the atom), key (affects it), value (deletes it). Scores are q_i k_j, so that
-stick-breaking attention (equation 15) over the positions before i is a recursion over j: each position pulls the
-output of all later ones towards its value by its score,
+Shapes: `R` restarts, `L` heads (atoms), `A` actions, `B` traces per restart, `T` positions. `theta` [R, L, A, 3] in
+[0, 1]: query (the action requires the atom), key (affects it), value (deletes it). Scores are q_i k_j, so
+stick-breaking attention (equation 15) over the positions before i is a recursion over j that moves the output of every
+later position towards the value at j,
 
     y_i <- y_i + q_i k_j (v_j - y_i)        for j = 1 .. i - 1,
 
-which needs no logarithm and no matrix of T x T, and is as exact at length 200 as at 2. Its gradient is the same walk
-backwards, written out below; `tests/strips/test_transformer.py` holds it against the equations in float64.
+without logarithms and without a T x T matrix, and as exact at length 200 as at 2. The backward pass is the same
+recursion in reverse; `tests/strips/test_transformer.py` compares it with the equations in float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 EDGE = 1e-6
-"""Probabilities are kept this far from 0 and 1 before a logarithm."""
+"""Probabilities are kept this far from 0 and 1 before taking logarithms."""
 
 
 class _Attend(torch.autograd.Function):
@@ -28,7 +28,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         output = torch.zeros_like(query)
-        before: list[Tensor] = []  # the outputs after position j that j is about to pull at
+        before: list[Tensor] = []  # the outputs behind position j, before its update
         for at in range(len(query) - 1):
             later = output[at + 1 :]
             before.append(later.clone())
@@ -44,23 +44,23 @@ class _Attend(torch.autograd.Function):
         for at in reversed(range(len(query) - 1)):
             later = output[at + 1 :]
             score = query[at + 1 :] * key[at]
-            pulled = score * later
-            torch.sum(pulled, dim=0, out=to_value[at])
+            weighted = score * later
+            torch.sum(weighted, dim=0, out=to_value[at])
             to_score = torch.sub(value[at], before[at]).mul_(later)
             to_query[at + 1 :].addcmul_(to_score, key[at])
             torch.sum(to_score.mul_(query[at + 1 :]), dim=0, out=to_key[at])
-            later.sub_(pulled)
+            later.sub_(weighted)
         return to_query, to_key, to_value
 
 
 def head_outputs(theta: Tensor, actions: Tensor) -> Tensor:
     """How far each head finds each action inconsistent (equations 11-16).
 
-    `theta` [R, L, A, 3]; `actions` [T, R, B], numbers of actions, -1 behind the end of a trace. Returns [T, R, B, L].
+    `theta` [R, L, A, 3]; `actions` [T, R, B], action numbers padded with -1. Returns [T, R, B, L].
     """
     restarts, _, count, _ = theta.shape
     rows = torch.where(actions < 0, count, actions) + (count + 1) * torch.arange(restarts)[:, None]
-    padded = torch.nn.functional.pad(theta, (0, 0, 0, 1))  # an action that does nothing, for what lies behind the end
+    padded = torch.nn.functional.pad(theta, (0, 0, 0, 1))  # an action without effects, for padding
     tables = padded.permute(3, 0, 2, 1).reshape(3, restarts * (count + 1), -1)
     query, key, value = (torch.nn.functional.embedding(rows, table) for table in tables)
     return _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ def rejection(y: Tensor) -> Tensor:
 def focal_loss(y: Tensor, lengths: Tensor, labels: Tensor, alpha: float = 0.9, gamma: float = 3.0) -> Tensor:
     """The loss of each restart [R] (equations 20-22): y [T, R, B], lengths and labels [R, B].
 
-    The last action of a trace of label 1 is to be rejected, every other to be accepted.
+    The last action of a trace with label 1 should be rejected, all other actions accepted.
     """
     at = torch.arange(len(y))[:, None, None]
     y = EDGE + (1 - 2 * EDGE) * y

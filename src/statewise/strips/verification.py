@@ -1,12 +1,12 @@
-"""Are two action models equivalent? Decided exactly, with a shortest counterexample where they are not.
+"""Are two action models equivalent? Decided exactly, with a shortest counterexample if they are not.
 
 The STRIPS Transformer paper tests a learned model on random traces, since whether it equals the hidden one "cannot be
-determined in general". It can, for action models: see `containment`. There are three notions, each of use:
+determined in general". For action models it can: see `containment`. There are three notions of equivalence:
 
-- *Definition 1*: the two accept the same traces, out of all traces.
-- *real states*: the two agree on the traces whose actions, all but the last, can be done from some real state of the
-  reference domain. Models that differ under Definition 1 may be equivalent here.
-- *drawn traces*: the two agree on those of these that `traces` can draw, which is all that a learner can find out.
+- *Definition 1*: both accept the same traces, out of all traces.
+- *real states*: both agree on the traces whose actions, except the last, are applicable in turn from some real state of
+  the reference domain. Models that differ under Definition 1 may be equivalent here.
+- *drawn traces*: both agree on those of these traces that `traces` can draw, which is all that can be learned.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ Notion = Literal["definition 1", "real states", "drawn traces"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verification found."""
+    """The result of a verification."""
 
     outcome: Outcome
     notion: Notion
     seconds: float
     states: int
-    """How many states the searches went through."""
+    """The number of states searched."""
     counterexample: tuple[str, ...] | None = None
-    """Names of actions: a trace of which exactly one model rejects the last action; both accept those before."""
+    """Names of actions: a trace whose last action exactly one model rejects; both accept all before it."""
     accepted_by: Literal["learned", "reference"] | None = None
-    """The model that accepts all of the counterexample."""
+    """The model that accepts the whole counterexample."""
     head: str | None = None
-    """The atom at fault, of the model that rejects: the learned model's where it rejects what the reference accepts,
-    the reference's, which the learned model lacks, where it accepts what the reference rejects."""
+    """The atom of the rejecting model that is at fault: one of the learned model if that is too strict; one of the
+    reference, missing from the learned model, if that is too lenient."""
     start: tuple[str, ...] | None = None
-    """With real states: the atoms that are true in a state from which all actions but the last can be done; the last,
+    """With real states: the atoms true in a state from which all actions but the last are applicable in turn; the last,
     too, if only drawn traces count and the reference accepts it."""
     shortest: bool = False
-    """Whether the counterexample is known to be a shortest one. Not if a limit ended the search for shorter ones."""
+    """Whether the counterexample is known to be a shortest one: False if the search for shorter ones hit a limit."""
     reason: str | None = None
     """Which limit was reached, if one was."""
 
@@ -78,19 +78,19 @@ def verify(
 ) -> Verdict:
     """Compares two models over the same actions, matched by name; atoms may differ in number, names and order.
 
-    Without `real_states` by Definition 1 of the STRIPS Transformer paper. With it on the traces whose actions, all but
-    the last, can be done from a real state of the domain `reference`; the last one is any, judged by Definition 1.
-    `drawn_only` (which implies `real_states`) leaves out last actions that Definition 1 accepts but that cannot be
-    done: what remains is what `traces` can draw, and all that a learner can find out from its traces.
+    By default under Definition 1 of the STRIPS Transformer paper. With `real_states`, on the traces whose actions,
+    except the last, are applicable in turn from a real state of the domain `reference`; the last action is arbitrary
+    and judged by Definition 1. `drawn_only` (which implies `real_states`) leaves out last actions that Definition 1
+    accepts but that are inapplicable: what remains is what `traces` can draw, and all that can be learned from traces.
 
-    `unknown` is the answer, never a guess, if neither a difference nor a proof was found within `seconds` and
-    `max_states`, which are for all searches together. Raises `ValueError` if the models have different actions, or if
-    real states are asked for and the reference is no domain.
+    The outcome is `unknown` if neither a difference nor a proof was found within `seconds` and `max_states`, which all
+    searches share. Raises `ValueError` if the models have different actions, or if `real_states` is set and the
+    reference is not a domain.
     """
     limits = Limits(seconds, max_states)
     notion: Notion = "drawn traces" if drawn_only else "real states" if real_states else "definition 1"
     if notion != "definition 1" and not isinstance(reference, Domain):
-        raise ValueError("real states are those of a domain: the reference must be one, not just an action model")
+        raise ValueError("real states need a domain: the reference must be one, not just an action model")
     true = (reference.model if isinstance(reference, Domain) else reference).with_actions(learned.names)
     too_strict = uncovered(heads(learned), heads(true))
     lacking = uncovered(heads(true), heads(learned))
@@ -120,7 +120,7 @@ def verify(
     if real is not None:
         all_is_done = drawn_only and difference.accepted_by == "reference"
         state = real.start_of(difference.trace if all_is_done else difference.trace[:-1])
-        assert state is not None, "what comes before the last action can be done, and if all is to be done all can be"
+        assert state is not None, "the prefix is applicable, and the whole trace if the reference accepts it"
         start = tuple(true.spelled(state))
     return Verdict(
         "different",
@@ -137,7 +137,7 @@ def verify(
 
 
 def difference_on(learned: ActionModel, reference: ActionModel, trace: list[int]) -> Difference:
-    """Runs both models on a trace that was found, up to the first rejection: exactly one of them must reject there."""
+    """Runs both models on a trace up to the first rejection: exactly one of them must reject there."""
     ends = [(model, model.first_rejected(trace)) for model in (learned, reference)]
     places = [end for _, end in ends if end is not None]
     assert places, "one of the models rejects the trace"

@@ -27,7 +27,7 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
     try:
         text = place.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a model: byte {error.start} is no UTF-8 text") from None
+        raise ValueError(f"{path}: not a model: byte {error.start} is not UTF-8 text") from None
     return ActionModel.from_json(text, path)
 
 
