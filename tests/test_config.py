@@ -119,7 +119,7 @@ def test_keywords_name_parts_and_fields():
         ({"backbone": {"widht": 64}}, r"did you mean --backbone.width"),
         ({"backbone.widht": 64}, r"did you mean --backbone.width"),
         ({"steps": 1.5}, r"trainer.steps: expected int, not"),
-        ({"steps": object()}, r"is no plain value"),
+        ({"steps": object()}, r"is not plain data"),
         ({"steps": 20, "trainer": {"tokens": "1M"}}, r"give --trainer.steps or --trainer.tokens, not both"),
         ({"objective": "next_latnt"}, r"did you mean next_latent"),
     ],

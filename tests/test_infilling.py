@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):
     assert called(capsys, "fill", runs["bst"], "--num", 2, "--out", out)[0] == 0
     for words in (["bst", "--decoder", "sample"], ["fim"]):  # another decoder, another model: not to be mixed
         code, _, err = called(capsys, "fill", runs[words[0]], *words[1:], "--num", 3, "--out", out)
-        assert (code, "begun with something else" in err) == (2, True)
+        assert (code, "started with other settings" in err) == (2, True)
     for bad in ("{}", json.dumps({**vars(Filled("a", "b", "c", "d")), "goal": ""}),
                 json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": 3})):  # fmt: skip
         out.write_text(bad + "\n")

@@ -41,7 +41,7 @@ def test_files_are_replaced_only_when_asked_and_only_files(tmp_path):
 def test_what_is_made_from_a_ledger_is_replaced_where_the_ledger_is(tmp_path):
     check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
     make(tmp_path, "table.md")
-    with pytest.raises(FileExistsError, match="is not of"):
+    with pytest.raises(FileExistsError, match="but its ledger"):
         check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
     make(tmp_path, "cells.jsonl")
     check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
@@ -60,11 +60,11 @@ def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
     with pytest.raises(FileExistsError, match="is a link, which is not replaced"):
         check_folder(tmp_path / "link", OURS, "corpus", True)
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
-    with pytest.raises(FileExistsError, match="leads nowhere"):
+    with pytest.raises(FileExistsError, match="is a broken link"):
         check_folder(tmp_path / "dangling", OURS, "corpus", True)
     for name in ("notes.txt", "parts/a.txt", "parts/7/deep/sums.bin", ".index.json"):
         make(folder, name)
-        with pytest.raises(FileExistsError, match="which is no part of a corpus: it will not be overwritten"):
+        with pytest.raises(FileExistsError, match="which is not part of a corpus: it will not be overwritten"):
             check_folder(folder, OURS, "corpus", True)
         with pytest.raises(FileExistsError, match="exists: choose another --out: it holds"):
             check_folder(folder, OURS, "corpus", False)

@@ -131,7 +131,7 @@ def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_offered(run, file
         middle = len(content) // 2
         flipped = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
         path.write_bytes(content[: len(content) // 2] if harm == "truncated" else flipped)
-    with pytest.raises(DamagedCheckpoint, match=r"step-00000006.*newest good one is step 5: add --checkpoint 5"):
+    with pytest.raises(DamagedCheckpoint, match=r"step-00000006.*newest intact one is step 5: add --checkpoint 5"):
         run.find_checkpoint()
     assert run.find_checkpoint("5").step == 5
 

@@ -133,8 +133,8 @@ def test_a_class_goes_where_a_name_does_and_is_kept_with_the_run(tmp_path, monke
         (OBJECTIVES, "statewise.objectives.next_token:None_", "has no attribute 'None_'"),
         (OBJECTIVES, "statewise.objectives.next_token:", "a class is named module:Class"),
         (OBJECTIVES, "../next_token:NextToken", "a class is named module:Class"),
-        (OBJECTIVES, "os:system", "it must be a subclass of statewise.objectives.base.Objective"),
-        (TASKS, "statewise.objectives.next_token:NextToken", "it must be a subclass of statewise.tasks.base.Task"),
+        (OBJECTIVES, "os:system", "it must subclass statewise.objectives.base.Objective"),
+        (TASKS, "statewise.objectives.next_token:NextToken", "it must subclass statewise.tasks.base.Task"),
         (BACKBONES, "statewise.backbones.base:Backbone", "has no dataclass Config"),
         (DECODERS, "statewise.decoding.sample:greedily", "has no attribute 'greedily'"),
         (ANALYSES, "gradient_ratio", "unknown analysis 'gradient_ratio': did you mean gradient-ratio"),
@@ -164,7 +164,7 @@ def test_announced_parts_are_imported_only_when_they_are_asked_for(tmp_path, mon
     assert main(["train", "path-star-small", "--objective", "broken", "--out", str(tmp_path / "run")]) == 2
     assert "Traceback" not in capsys.readouterr().err
     announce(tmp_path, monkeypatch, "fine = example:Other", name="another")
-    with pytest.raises(ValueError, match=r"fine is announced by \w+ 1.0 and by \w+ 1.0: choose one by its class"):
+    with pytest.raises(ValueError, match=r"fine is registered by \w+ 1.0 and by \w+ 1.0: choose one by its class"):
         OBJECTIVES["fine"]
 
 

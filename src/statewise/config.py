@@ -1,8 +1,8 @@
-"""Recipes: what a run is made of, as frozen dataclasses, and the one place where they are parsed.
+"""Recipes, the complete configuration of a run, as frozen dataclasses, and their only parser.
 
 A recipe names a task, a backbone and an objective and sets their fields; fields come from a YAML file and
-from dotted flags. Names are read first, since they decide which fields exist. An unknown name or key is
-answered with the choices and the near misses.
+from dotted flags. Names are read first, since they determine which fields exist. Errors about an unknown name or
+key list the choices and close matches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a run."""
+    """Everything that determines a run."""
 
     task: Component
     backbone: Component
@@ -45,7 +45,7 @@ class Recipe:
     seed: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; `parse` takes it back."""
+        """Plain data, which `parse` reads back."""
         parts: dict[str, Any] = {
             kind: {"name": getattr(self, kind).name, **dataclasses.asdict(getattr(self, kind).config)} for kind in KINDS
         }
@@ -55,7 +55,7 @@ class Recipe:
 
 
 def unknown(kind: str, name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
-    """What to say of a name that does not exist."""
+    """The message for an unknown name."""
     near = difflib.get_close_matches(name, list(choices), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return f"unknown {kind} {name!r}: {hint}choices: {', '.join(choices)}"
@@ -64,10 +64,10 @@ def unknown(kind: str, name: str, choices: Sequence[str] | Mapping[str, Any]) ->
 def parse(
     base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Mapping[str, type]], source: str = "recipe"
 ) -> Recipe:
-    """The recipe of `base` (as read from YAML) with `flags` (`--trainer.steps=100`, `--objective=NAME`) over it.
+    """The recipe of `base` (as read from YAML), overridden by `flags` (`--trainer.steps=100`, `--objective=NAME`).
 
-    `tables` maps each of `KINDS` to its table; `source` says in errors where `base` came from. Raises
-    `ValueError` for unknown names and keys and for values that do not fit.
+    `tables` maps each of `KINDS` to its table; `source` names the origin of `base` in errors. Raises `ValueError` for
+    unknown names and keys and for invalid values.
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
@@ -96,7 +96,7 @@ def parse(
         by_flag = any(flag.partition("=")[0].rpartition(".")[2].removeprefix("--") in message for flag in flags)
         raise ValueError(message if by_flag else f"{source}: {message}") from None
     if not 0 <= built["seed"] < LARGEST:
-        raise ValueError(f"seed must not be negative, nor {LARGEST:,} or more, not {built['seed']}")
+        raise ValueError(f"seed must be at least 0 and less than {LARGEST:,}, not {built['seed']}")
     return Recipe(
         **{
             kind: Component(chosen[kind], built[kind] if len(dataclasses.fields(configs[kind])) else configs[kind]())
@@ -112,8 +112,8 @@ def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str
 
     A key is a part (`objective="next_latent"`, or with fields `objective={"name": "next_latent", "horizon": 2}`), a
     field of the trainer (`steps=20`), the seed, or any field with a dot (`**{"backbone.width": 64}`). Raises
-    `ValueError` for other keys, with the near misses among all these and `besides`, and for values that no recipe can
-    hold.
+    `ValueError` for other keys, with close matches among all these and `besides`, and for values that are not plain
+    data.
     """
     short = [field.name for field in dataclasses.fields(TrainerConfig)]
     flat: dict[str, Any] = {}
@@ -133,7 +133,7 @@ def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str
 
 
 def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
-    """The keys of YAML `text`. Raises `ValueError` with the line if it is not YAML, or holds no keys."""
+    """The mapping in YAML `text`. Raises `ValueError` with the line if it is not YAML, or not a mapping."""
     import yaml
 
     try:
@@ -172,9 +172,9 @@ def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
 def field_help(
     base: Mapping[str, Any], flags: Sequence[str], target: Callable[[str, str], str], source: str = "recipe"
 ) -> str:
-    """A line or two a field, with the recipe's value and what the field's class says of it. `target` gives the class
+    """A line or two per field: the recipe's value and the field's documentation. `target` gives the class
     (`"module:Class"`) of a kind and name; it is not imported. Raises `ValueError` as `parse` does for unknown names and
-    keys; values are not looked at."""
+    keys; values are not checked."""
     chosen = _chosen(base, flags, source)
     groups = {kind: declared_fields(target(kind, chosen[kind])) for kind in KINDS}
     groups["trainer"] = declared_fields("statewise.training.config:TrainerConfig")
@@ -185,12 +185,12 @@ def field_help(
     for group, fields in groups.items():
         lines.append(f"\n{group}" + (f": {chosen[group]}" if group in chosen else ""))
         lines += lines_of(fields, f"{group}.", values)
-    seed = f"  --seed {values.get('seed', 1)}\n        Decides initial weights and the order of data."
+    seed = f"  --seed {values.get('seed', 1)}\n        Seed of the initial weights and of the order of data."
     return "\n".join([*lines, "", seed])
 
 
 def lines_of(fields: Mapping[str, Declared], prefix: str = "", values: Mapping[str, Any] | None = None) -> list[str]:
-    """For each field its flag with value or default, and its documentation, wrapped to the terminal."""
+    """For each field its flag with its value or default, and its documentation, wrapped to the terminal's width."""
     room, indent = shutil.get_terminal_size((1000, 24)).columns, " " * 8
     return [
         f"  --{prefix}{name} {_as_flag((values or {}).get(prefix + name, field.default))}\n"
@@ -216,8 +216,8 @@ def _chosen(base: Mapping[str, Any], flags: Sequence[str], source: str) -> dict[
 def _given(
     base: Mapping[str, Any], flags: Sequence[str], chosen: Mapping[str, str], known: Sequence[str], source: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The fields that `base` gives, and the flags but those that choose a part. Raises `ValueError` for what is not
-    among the `known` keys."""
+    """The fields set by `base`, and the flags except those that choose a part. Raises `ValueError` for keys that are
+    not `known`."""
     flags = [flag for flag in flags if flag.partition("=")[0] not in {f"--{kind}" for kind in KINDS}]
     fields = _in_one_unit(_flat(base, chosen, source), flags)
     for key in fields:
@@ -235,7 +235,7 @@ def _given(
 
 
 def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> dict[str, Any]:
-    """Dotted keys of `base` without the names; the fields of a part that a flag replaced go with its name."""
+    """Dotted keys of `base` without the names; the fields of a part that a flag replaces are dropped."""
     flat: dict[str, Any] = {}
     for group, value in base.items():
         if group not in (*KINDS, "trainer"):
@@ -249,13 +249,13 @@ def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> di
 
 
 def _in_one_unit(fields: dict[str, Any], flags: Sequence[str]) -> dict[str, Any]:
-    """`fields` without those tokens in whose place a flag gives steps. Raises `ValueError` for flags that give both."""
+    """`fields` without lengths in tokens that a flag replaces by steps. Raises `ValueError` if flags give both."""
     given = {flag.partition("=")[0].removeprefix("--"): flag.partition("=")[2] for flag in flags}
     for steps, tokens in TWO_UNITS.items():
         if steps in given and tokens not in given:
             fields = {key: value for key, value in fields.items() if key != tokens}
         elif steps in given and given[tokens] not in ("null", "None", ""):
-            raise ValueError(f"give --{steps} or --{tokens}, not both: they say the same length in two units")
+            raise ValueError(f"give --{steps} or --{tokens}, not both: they are the same length in two units")
     return fields
 
 
@@ -268,11 +268,11 @@ def _as_flag(value: Any) -> str:
     try:
         return yaml.safe_dump(value, default_flow_style=True, width=2**30).removesuffix("...\n").strip()
     except yaml.YAMLError:
-        raise ValueError(f"{value!r} is no plain value that a recipe can hold") from None
+        raise ValueError(f"{value!r} is not plain data, so a recipe cannot hold it") from None
 
 
 def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
-    """As `unknown`, with the choices of the key's own group if it names one."""
+    """As `unknown`, with the choices of the key's group if it has one."""
     group = key.partition(".")[0] + "."
     mates = [name for name in known if name.startswith(group)] or [*KINDS, "trainer", "seed"]
     dashes = "--" if flag else ""
@@ -280,7 +280,7 @@ def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
 
 
 def _plain(message: str) -> str:
-    """A parser's message in the user's words: `task.length: expected int, not 'x'`."""
+    """Simplifies a parser's message: `task.length: expected int, not 'x'`."""
     message = " ".join(message.split())
     found = re.match(r'Parser key "(.+?)": Expected an? (.+?)\. Got value: (.*)', message)
     if not found:

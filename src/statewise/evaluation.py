@@ -20,20 +20,20 @@ from statewise.types import Batch, Completion, Evaluation, Examples, Part
 Measure = Callable[[Batch], Mapping[str, Part]]
 """Sums and counts over a batch, by name."""
 SAMPLES = 6
-"""Examples kept for reports."""
+"""Examples stored in reports."""
 EXTREMES = 5
-"""Hardest sequences kept for reports, and easiest ones."""
+"""Hardest and easiest sequences stored in reports, of each."""
 SHOWN = 64
-"""Tokens kept of each of these and of a continuation."""
+"""Maximum tokens stored of each of these and of each continuation."""
 
 
 def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[str, str] | None) -> Examples:
-    """The first `num` (null: all) held-out examples, or those of the file `data`, or of another held-out set of the
-    task, `by` an option and its value. Raises `ValueError` if there is no such set."""
+    """The first `num` (None: all) held-out examples, or those of the file `data`, or of another held-out set of the
+    task, given by an option and its value (`by`). Raises `ValueError` if there is no such set."""
     if num is not None and num < 1:
         raise ValueError(f"num must be at least 1, not {num}")
     if data is not None and by is not None:
-        raise ValueError(f"--data and --{by[0]} each say what to evaluate on: give one of them")
+        raise ValueError(f"--data and --{by[0]} both choose what to evaluate on: give only one")
     if data is not None:
         return task.read(data)[:num]
     return task.held_out(num) if by is None else task.held_out_by(*by, num)
@@ -43,7 +43,7 @@ def evaluate(
     task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256, details: bool = True,
     measure: Measure | None = None,
 ) -> Evaluation:  # fmt: skip
-    """The task's scores of decoded answers, if there are prompts and the task is decoded; and teacher-forced metrics:
+    """The task's scores of decoded answers, if the task decodes and has prompts, and teacher-forced metrics:
     `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats per unit of the task
     (`loss_per_word`, `perplexity_per_word`, `bits_per_byte`), and the task's scores by position.
 
@@ -85,8 +85,8 @@ def report(
     data: Path | None = None,
     protocols: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """What a run keeps of an evaluation beside the checkpoint's step, for `compare`. `data`: the file or corpus
-    that was evaluated, if not held-out examples; `protocols`: metrics by protocol, of a model that carries a state."""
+    """An evaluation and its checkpoint's step as a run stores them, for `compare`. `data`: the evaluated file or
+    corpus, if not held-out examples; `protocols`: metrics by protocol, for models with a carried state."""
     return {
         "headline": dataclasses.asdict(task.headline),
         "chance": dict(task.chance),
@@ -99,8 +99,8 @@ def report(
 def teacher_forced(
     predictor: Predictor, examples: Examples, *, block: int
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
-    """Teacher-forced metrics; (n, T) int64: the most likely token where one is scored, -1 elsewhere; and (n,): the nats
-    of each sequence."""
+    """Teacher-forced metrics; the most likely token at each scored position, (n, T) int64, -1 elsewhere; and the nats
+    of each sequence, (n,)."""
     chosen = np.full(examples.tokens.shape, -1, np.int64)
     nats = np.zeros(len(examples))
     count, right = 0, 0
@@ -136,11 +136,11 @@ def means(measure: Measure, examples: Examples, *, block: int) -> dict[str, floa
 def extremes(
     task: Task, examples: Examples, nats: np.ndarray, counts: np.ndarray
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The hardest and the easiest distinct sequences, at most half of all each, by `nats` (n,) / `counts` (n,) of
-    scored tokens; none if rows hold several documents."""
+    """The hardest and the easiest distinct sequences, at most half of all in each, by `nats` (n,) per scored token,
+    `counts` (n,); none if rows hold several documents."""
     if examples.documents is not None:
         return [], []
-    rows, copies = _different(examples)
+    rows, copies = _distinct(examples)
     means = nats[rows] / np.maximum(counts[rows], 1)
     order = np.argsort(-means, kind="stable")
     order = order[counts[rows][order] > 0]
@@ -155,8 +155,8 @@ def extremes(
     return [shown(index) for index in order[:few]], [shown(index) for index in order[::-1][:few]]
 
 
-def _different(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """The first row of each distinct sequence, in order, and how often it occurs."""
+def _distinct(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each distinct sequence, in order, and its number of occurrences."""
     by_sequence: dict[bytes, list[int]] = {}
     for row in range(len(examples)):
         key = examples.prompt(row).tobytes() + b"|" + examples.answer(row).tobytes()
@@ -167,9 +167,9 @@ def _different(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
 def continuations(
     task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int
 ) -> list[dict[str, Any]]:
-    """Continuations of the first distinct sequences, cut in the middle or earlier, beside the true ones; see
+    """Sampled and true continuations of the first distinct sequences, cut in the middle or earlier; see
     `Evaluation.continuations`."""
-    rows, _ = _different(examples)
+    rows, _ = _distinct(examples)
     rows = rows[examples.lengths[rows] > 1][:SAMPLES]
     if not len(rows):
         return []

@@ -1,4 +1,4 @@
-"""Training as a whole: a run is made or taken up again, several processes are started, and the end is reported."""
+"""Creates or resumes a run, launches the processes, trains, and writes the final report."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from statewise.training.trainer import Outcome, Trainer, Watch
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """What the outside wants to hear of while a run trains; called on the first process alone."""
+    """Callbacks during training, called on the first process only."""
 
     begin: Callable[[Run, Recipe, int], None] = lambda run, recipe, step: None
-    """Once, before the first step, with the step training starts from."""
+    """Once, before the first step, with the step from which training starts."""
     note: Callable[[str], None] = lambda note: None
-    """After that, for everything that a person should know of the schedule and the data."""
+    """Then, for each note on the schedule and the data."""
     baselines: Callable[[Mapping[str, Mapping[str, float]]], None] = lambda baselines: None
-    """Once, after the notes, with the metrics of each baseline of a task that has some."""
+    """Once, after the notes, with the metrics of each baseline, if the task has baselines."""
     record: Callable[[Record], None] = lambda record: None
     step: Callable[[int], None] = lambda step: None
     report: Callable[[dict[str, Any]], None] = lambda report: None
@@ -42,7 +42,7 @@ class Listener:
 
 
 def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
-    """Trains a new run in `folder`. Raises `FileExistsError` if something is there already."""
+    """Trains a new run in `folder`. Raises `FileExistsError` if it exists already."""
     Run.refuse(Path(folder), overwrite)
     environment = machine.describe(recipe.trainer)
     fabric = _launch(recipe, environment)
@@ -52,7 +52,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
     with contextlib.ExitStack() as stack:
 
         def create() -> None:
-            # The steps are kept for those who follow the run without its data.
+            # The number of steps is stored for commands that follow the run without its data.
             kept = {**environment, "steps": schedule.steps}
             run = Run.create(Path(folder), recipe.as_dict(), model.task.files(), kept, overwrite=overwrite)
             stack.enter_context(run.lock())
@@ -63,14 +63,14 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
 
 
 def check(recipe: Recipe, listener: Listener | None = None) -> None:
-    """Says what the data of a recipe are. Raises `ValueError` or `OSError` if something is wrong with them."""
+    """Describes a recipe's data. Raises `ValueError` or `OSError` if something is wrong with them."""
     model = new_model(recipe)
     _tried(model, 0, 1)
     _introduce(model, listener or Listener())
 
 
 def _introduce(model: Model, listener: Listener) -> None:
-    """Says what a person should know of the data before a model is trained on them."""
+    """Passes notes on the data, and the baselines, to the listener before training."""
     task = model.task
     for note in (*task.summary(), *task.notes):
         listener.note(note)
@@ -79,8 +79,8 @@ def _introduce(model: Model, listener: Listener) -> None:
 
 
 def _tried(model: Model, rank: int, world: int) -> Stream:
-    """Training batches. One row is read of what is held out and one batch of the rest: whatever is wrong with the data
-    should show before a directory is made, or a run dropped for a new one."""
+    """Training batches. Reads one held-out row and one batch, so that bad data fails before the run directory is
+    created or overwritten."""
     if model.recipe.trainer.tensorboard:
         _summary_writer()
     model.task.held_out(1)
@@ -95,7 +95,7 @@ def _stream(model: Model, rank: int, world: int) -> Stream:
 
 
 def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
-    """Goes on with a run from a checkpoint, exactly. None if the run is complete already."""
+    """Resumes a run exactly from a checkpoint. None if the run is already complete."""
     run = Run.open(Path(folder))
     if run.complete():
         return None
@@ -106,7 +106,7 @@ def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener |
 
         def choose() -> int | None:
             stack.enter_context(run.lock())
-            # A run that was killed before its first checkpoint begins again from its seed.
+            # A run that was killed before its first checkpoint starts again from its seed.
             return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
 
         step = _on_first(fabric, choose)
@@ -119,7 +119,7 @@ Result = TypeVar("Result")
 
 
 def _on_first(fabric: Any, work: Callable[[], Result]) -> Result:
-    """What `work` returns on the first process, on all of them; what it raises is raised on all."""
+    """Runs `work` on the first process; returns its result, or raises its exception, on all."""
     result: Result | None = None
     error: Exception | None = None
     if fabric.global_rank == 0:
@@ -137,7 +137,7 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
     from lightning_fabric import Fabric
 
     machine.keep_freed_memory()
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # its notes on precision are in our environment
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # environment.json states the precision
     devices, device = recipe.trainer.devices, machine.choose_device(environment["device"])
     if device not in ("cpu", "cuda", "mps"):
         raise ValueError(f"training runs on the devices cpu, cuda and mps, not on {device}")
@@ -148,7 +148,7 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
         precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
     )
     fabric.launch()
-    if devices > 1:  # a group that is still there when the interpreter goes has threads, which may abort the process
+    if devices > 1:  # threads of a process group that is alive at interpreter exit may abort the process
         atexit.register(_disband)
     torch.set_num_threads(environment["threads"])
     return fabric
@@ -163,7 +163,7 @@ def _train(
     model: Model, fabric: Any, stream: Stream, schedule: Schedule, found: Checkpoint | None,
     listener: Listener,
 ) -> Outcome:  # fmt: skip
-    """Trains from `found`, or from the start, and reports. The first process holds the run's lock."""
+    """Trains from `found`, or from the start, and writes the report. The first process holds the run's lock."""
     recipe, run, task = model.recipe, model.run, model.task
     assert run is not None
     config = recipe.trainer
@@ -208,11 +208,11 @@ def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callabl
     """Sends every record to TensorBoard as well."""
     writer = _summary_writer()(str(run.folder / "tensorboard"))
 
-    def both(found: Record) -> None:
-        for name, value in found.items():
+    def both(written: Record) -> None:
+        for name, value in written.items():
             if isinstance(value, (int, float)) and name != "step":
-                writer.add_scalar(f"{found['kind']}/{name}", value, found["step"])
-        record(found)
+                writer.add_scalar(f"{written['kind']}/{name}", value, written["step"])
+        record(written)
 
     try:
         yield both

@@ -1,6 +1,6 @@
-"""A file of JSON lines that costly work is written to: a line that says what it is about, then a line a result.
+"""A log of expensive results as JSON lines: a header that describes the work, then one line per result.
 
-Each result is on disk before the next is begun. The same work takes the file up where it was left.
+Each result is on disk before work on the next one starts. Running the same work again resumes the file.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Record = dict[str, Any]
 
 
 class Ledger:
-    """Use as a context manager; holds the file for one writer."""
+    """Use as a context manager; locks the file for one writer."""
 
     def __init__(self, path: Path, title: str, facts: Mapping[str, Any], shape: Shape) -> None:
-        """`title` says what the file holds, such as "judging", and `facts` of what: both must be those that the file
-        was begun with, if there is one. Every record has the `shape`."""
+        """`title` names the work, such as "judging", and `facts` its settings: both must equal those of an existing
+        file. Every record has the `shape`."""
         self.path, self.title, self.facts, self.shape = path, title, dict(facts), shape
         self.records: list[Record] = []
 
     def __enter__(self) -> Ledger:
-        """Opens the file, new or to go on with it. Raises `ValueError` if it is of something else, or is damaged, and
+        """Creates the file or resumes it. Raises `ValueError` if it belongs to other work or is damaged, and
         `BlockingIOError` if another process writes to it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(f".{self.path.name}.lock")
         with contextlib.ExitStack() as stack:
             stack.enter_context(lock(beside, f"{self.path} is in use by another {self.title}"))
-            self._take_up()
+            self._resume()
             self._held = stack.pop_all()
         return self
 
@@ -43,14 +43,14 @@ class Ledger:
         self._held.close()
 
     def add(self, record: Record) -> None:
-        """Writes a result down, durably."""
+        """Writes a result durably."""
         self._write(record)
         self.records.append(record)
 
     def _write(self, row: Mapping[str, Any]) -> None:
         append(self.path, json.dumps(row).encode() + b"\n")
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         content = self.path.read_bytes() if self.path.exists() else b""
         whole = content[: content.rfind(b"\n") + 1]
         rows: list[dict[str, Any]] = []
@@ -58,9 +58,9 @@ class Ledger:
             if not rows:
                 rows.append(parse_json(line, ANYTHING, f"{self.path}:{number}"))
             else:
-                rows.append(parse_json(line, self.shape, f"{self.path}:{number}: no line of a {self.title}"))
+                rows.append(parse_json(line, self.shape, f"{self.path}:{number}: not a {self.title} record"))
         if content and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}"):
-            raise ValueError(f"{self.path} exists and holds no {self.title}: choose another --out")
+            raise ValueError(f"{self.path} exists and is not a {self.title} file: choose another --out")
         if not rows:
             self._write({"title": f"statewise {self.title}", **self.facts})
             return
@@ -68,7 +68,7 @@ class Ledger:
         changed = [f"{key} was {before.get(key)}, is {value}" for key, value in self.facts.items()
                    if before.get(key) != value]  # fmt: skip
         if changed:
-            raise ValueError(f"{self.path} was begun with something else: {'; '.join(changed)}: choose another --out")
+            raise ValueError(f"{self.path} was started with other settings: {'; '.join(changed)}: choose another --out")
         if content != whole:
-            os.truncate(self.path, len(whole))  # a last line without an end was torn by a kill in the middle of writing
+            os.truncate(self.path, len(whole))  # a last line without its end is incomplete after a kill during writing
         self.records = rows[1:]

@@ -1,16 +1,16 @@
-"""The run directory: one per training run, and the only owner of its file names and formats.
+"""The run directory, one per training run. No other module knows its file names and formats.
 
     config.json         the resolved recipe
-    environment.json    what decided the numbers besides it: device, precision, threads, versions; steps in all
-    .creating           while the run is made: whoever finds it without config.json may begin anew
-    task/               files that the task needs to be built again without its data
-    metrics.jsonl       every number that was printed while training, a record a line
+    environment.json    what else determines the numbers: device, precision, threads, versions; the number of steps
+    .creating           present while the run is created: without config.json, creation may be restarted
+    task/               files that the task needs to be rebuilt without its data
+    metrics.jsonl       every number printed during training, one record per line
     checkpoints/        step-00000500/ with weights.safetensors, training.pt, manifest.json; best.json
-    reports/            what later commands found out about the run
-    cache/              arrays that later commands would compute again; may be deleted at any time
+    reports/            results of later commands
+    cache/              arrays that later commands would otherwise recompute; may be deleted at any time
 
-Files are written durably, and config.json last when a run is made, so that a kill at any moment leaves the last
-complete one. Checkpoints carry checksums.
+Files are written durably, and config.json last, so that after a kill at any moment every file is either the previous or
+the new complete version. Checkpoints have checksums.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from statewise.json_files import ANYTHING, COUNT, MEASURED, NUMBER, TEXT, Shape,
 from statewise.system import sync_folder
 
 FORMAT = 1
-"""Version of this layout, kept in config.json."""
+"""Version of this layout, stored in config.json."""
 CONFIG, CREATING, LOCK = "config.json", ".creating", ".lock"
 CHECKPOINT = ("weights.safetensors", "training.pt", "manifest.json")
 FILES = (
@@ -41,7 +41,7 @@ FILES = (
     *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.npy", "tensorboard/events.out.tfevents.*"),
     *(CONFIG, CREATING, LOCK),
 )
-"""All that a run directory holds, as patterns of `statewise.overwriting`."""
+"""All files of a run directory, as patterns of `statewise.overwriting`."""
 
 Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
@@ -60,7 +60,7 @@ SUMS: Shape = {"weights.safetensors": TEXT, "training.pt": TEXT, ...: TEXT}
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint that is incomplete or was changed."""
+    """A checkpoint is incomplete or was modified."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Checkpoint:
 
     @property
     def training(self) -> Path:
-        """Optimiser and trainer state, readable with `weights_only=True`."""
+        """Optimiser and trainer state, loadable with `weights_only=True`."""
         return self.folder / "training.pt"
 
     def verify(self) -> None:
@@ -94,7 +94,7 @@ class Checkpoint:
 
 
 class Run:
-    """A run directory. `create` makes one, `open` takes an existing one."""
+    """A run directory. `create` makes a new one, `open` opens an existing one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,10 +112,9 @@ class Run:
         *,
         overwrite: bool,
     ) -> Run:
-        """A new directory. Raises `FileExistsError` as `refuse` does, `BlockingIOError` if another process has it.
+        """Creates a directory. Raises `FileExistsError` as `refuse` does, `BlockingIOError` if another process uses it.
 
-        A run that is replaced is dropped once the new one is on disk. What a kill left of a run that was being made is
-        begun anew.
+        An overwritten run is deleted once the new one is on disk. If an earlier creation was killed, it is restarted.
         """
         cls.refuse(folder, overwrite)
         run, aside = cls(folder), folder.absolute().with_name(f".replaced-{folder.absolute().name}")
@@ -147,13 +146,13 @@ class Run:
 
     @classmethod
     def refuse(cls, folder: Path, overwrite: bool) -> None:
-        """Raises `FileExistsError` unless a run may be made at `folder`: there is nothing, or what a kill left of a run
-        that was being made, or with `overwrite` a directory that holds nothing but a run."""
+        """Raises `FileExistsError` unless a run may be created at `folder`: it does not exist, holds only a run whose
+        creation was interrupted, or, with `overwrite`, holds only a run."""
         if not cls(folder)._begun():
             overwriting.check_folder(folder, FILES, "run", overwrite, f"--resume {folder} or ")
 
     def _begun(self) -> bool:
-        """Whether the directory is there, and no more of a run than a kill leaves while it is made; also if empty."""
+        """Whether the directory exists and is empty or holds only a run whose creation was interrupted."""
         if self.exists() or not self.folder.is_dir():
             return not self.folder.exists() and not self.folder.is_symlink()
         names = {path.name for path in self.folder.iterdir()}
@@ -161,7 +160,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing directory. Raises `FileNotFoundError` if there is no run at `folder`."""
+        """Opens an existing directory. Raises `FileNotFoundError` if there is no run at `folder`."""
         run = cls(folder)
         if (folder / CREATING).exists() and not run.exists():
             raise FileNotFoundError(
@@ -184,44 +183,44 @@ class Run:
         return recipe
 
     def task_files(self) -> dict[str, bytes]:
-        """What the task left here."""
+        """The task's files by name."""
         return {path.name: path.read_bytes() for path in sorted((self.folder / "task").glob("*"))}
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the run for one writer. Raises `BlockingIOError` if another process has it."""
+        """Locks the run for one writer. Raises `BlockingIOError` if another process uses it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock(self.folder / LOCK, f"{self.folder} is in use by another process"):
             yield
 
     def complete(self) -> bool:
-        """Whether training came to its end and its report was written."""
+        """Whether training finished and its report was written."""
         end = self.end()
         return end is not None and end["reason"] in ("steps", "solved") and self.report("evaluation") is not None
 
     # Environment
 
     def environment(self) -> dict[str, Any]:
-        """What decided the numbers besides the recipe. Raises `FileNotFoundError` if that is gone, `ValueError` if it
-        cannot be read."""
+        """What determined the numbers besides the recipe. Raises `FileNotFoundError` if the file is missing,
+        `ValueError` if it cannot be read."""
         path = self.folder / "environment.json"
         if not path.exists():
             raise FileNotFoundError(
-                f"{path} is missing: put it back, or write the machine that trained the run into it as JSON, such as "
+                f"{path} is missing: restore it, or describe the machine that trained the run in it as JSON, such as "
                 '{"device": "cpu", "precision": "fp32", "threads": 2}'
             )
         found: dict[str, Any] = read_json(path, ENVIRONMENT)
         return found
 
     def precision(self) -> str:
-        """`bf16` or `fp32`: what its model was trained in, and is asked in. Raises as `environment`."""
+        """`bf16` or `fp32`: the precision of training and inference. Raises as `environment`."""
         name: str = self.environment()["precision"]
         return name
 
     # Metrics
 
     def log(self, record: Record) -> None:
-        """Adds a line to metrics.jsonl."""
+        """Appends a line to metrics.jsonl."""
         append(self.folder / "metrics.jsonl", (json.dumps(record) + "\n").encode(), durably=False)
 
     def metrics(self) -> list[Record]:
@@ -230,11 +229,11 @@ class Run:
         if not path.exists():
             return []
         lines = path.read_bytes().split(b"\n")
-        lines.pop()  # empty, or torn by a kill in the middle of writing
+        lines.pop()  # empty, or incomplete after a kill during writing
         return [parse_json(line, RECORD, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
     def forget_after(self, step: int) -> None:
-        """Drops what came after the checkpoint at `step`, and every `end` record: training goes on there."""
+        """Deletes everything after the checkpoint of `step`, and every `end` record, so that training can resume."""
         for checkpoint in self.checkpoints():
             if checkpoint.step > step:
                 _discard(checkpoint.folder)
@@ -246,14 +245,14 @@ class Run:
         write_atomically(self.folder / "metrics.jsonl", content.encode())
 
     def end(self) -> Record | None:
-        """The record that closed training, if it is complete."""
+        """The final record of training, if it is complete."""
         ends = [record for record in self.metrics() if record["kind"] == "end"]
         return ends[-1] if ends else None
 
     # Checkpoints
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Checkpoints on disk, oldest first; not verified."""
+        """Checkpoints on disk, oldest first, not verified."""
         found = []
         for folder in sorted(self.checkpoints_folder.glob("step-*")):
             number = folder.name.removeprefix("step-")
@@ -267,11 +266,11 @@ class Run:
         return int(read_json(path, {"step": COUNT})["step"]) if path.exists() else None
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
-        """Names the checkpoint of `step` the best."""
+        """Marks the checkpoint of `step` as the best."""
         write_atomically(self.checkpoints_folder / "best.json", _as_json({"step": step, metric: value}))
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> Checkpoint:
-        """Writes all files, synced, and makes the whole visible by one rename."""
+        """Writes and syncs all files, then makes the checkpoint visible by one rename."""
         final = self.checkpoints_folder / f"step-{step:08d}"
         scratch = self.checkpoints_folder / f".writing-{step:08d}"
         overwriting.delete(scratch, CHECKPOINT)
@@ -291,17 +290,17 @@ class Run:
         return Checkpoint(step, final)
 
     def drop_checkpoints(self, *, newest: int, keeps: Callable[[int], bool]) -> None:
-        """Deletes all checkpoints but the `newest` ones, the best, and those whose steps `keeps` is true of."""
+        """Deletes all checkpoints except the `newest` ones, the best, and those whose steps satisfy `keeps`."""
         best = self.best_step()
         for checkpoint in self.checkpoints()[:-newest]:
             if checkpoint.step != best and not keeps(checkpoint.step):
                 _discard(checkpoint.folder)
 
     def find_checkpoint(self, which: str = "last") -> Checkpoint:
-        """The verified checkpoint named `last`, `best` or by its step.
+        """The verified checkpoint `last`, `best` or of a step.
 
-        Raises `FileNotFoundError` if there is none, and `DamagedCheckpoint`, which names the newest good
-        one, if it is damaged.
+        Raises `FileNotFoundError` if there is none, and `DamagedCheckpoint`, naming the newest intact one, if it is
+        damaged.
         """
         every = self.checkpoints()
         if not every:
@@ -330,47 +329,46 @@ class Run:
                     checkpoint.verify()
                 except DamagedCheckpoint:
                     continue
-                return f"the newest good one is step {checkpoint.step}: add --checkpoint {checkpoint.step}"
-        return "no other is good"
+                return f"the newest intact one is step {checkpoint.step}: add --checkpoint {checkpoint.step}"
+        return "no other is intact"
 
     # Reports
 
     def write_report(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Keeps `content` as reports/NAME.json."""
+        """Writes `content` to reports/NAME.json."""
         self.reports_folder.mkdir(exist_ok=True)
         path = self.reports_folder / f"{name}.json"
         write_atomically(path, _as_json(content))
         return path
 
     def report(self, name: str) -> dict[str, Any] | None:
-        """reports/NAME.json, or None if there is none. Raises `ValueError` if it holds no object."""
+        """reports/NAME.json, or None if there is none. Raises `ValueError` if it is not a JSON object."""
         path = self.reports_folder / f"{name}.json"
         found: dict[str, Any] | None = read_json(path, {}) if path.exists() else None
         return found
 
     def reports(self) -> list[str]:
-        """Names of all reports, in order."""
+        """Names of all reports, sorted."""
         return sorted(path.stem for path in self.reports_folder.glob("*.json"))
 
     # Cache
 
     def remember(self, key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array kept under `key`, any text; where there is none that can be read, what `make` gives, which is
-        kept from then on."""
+        """The cached array of `key`, any text; if there is none that can be read, caches and returns `make()`."""
         path = self.cache_folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
         try:
             found: np.ndarray = np.load(path, allow_pickle=False)
             return found
         except (FileNotFoundError, ValueError, EOFError):
             made = make()
-        with contextlib.suppress(OSError):  # a run that may only be read keeps nothing, which costs time and no more
+        with contextlib.suppress(OSError):  # a read-only run caches nothing
             self.cache_folder.mkdir(exist_ok=True)
             write_array(path, made)
         return made
 
 
 def _discard(folder: Path) -> None:
-    """Deletes a folder that a kill must not leave half there: it loses its name first."""
+    """Deletes a folder atomically: renames it first, so that a kill cannot leave it half deleted."""
     nameless = folder.with_name(f".dropped-{folder.name}")
     overwriting.delete(nameless, CHECKPOINT)
     os.rename(folder, nameless)

@@ -1,7 +1,7 @@
-"""Tables: the parts that can be chosen by name, ours and those of other packages.
+"""Registries of the parts that can be chosen by name, ours and those of other packages.
 
-A name is one of ours, one that an installed package announces by an entry point, or `module:Class`. Classes are
-imported when asked for, so that listing them costs nothing.
+A name is one of ours, one that an installed package registers as an entry point, or `module:Class`. Classes are
+imported on first use, so that listing them costs nothing.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ Part = TypeVar("Part")
 
 
 class Table(Mapping[str, type[Part]], Generic[Part]):
-    """Names to subclasses of `base` (`"module:Class"`). Iterating gives our own names, which are the rows:
-    `name: ("module:Class", "what it is, in a line")`.
+    """Maps names to subclasses of `base` (`"module:Class"`). Iterating yields our own names, those of the rows
+    `name: ("module:Class", "description in one line")`.
 
-    Packages announce theirs in the entry point group `statewise.GROUP`.
+    Other packages register theirs in the entry point group `statewise.GROUP`.
     """
 
     def __init__(self, kind: str, group: str, base: str, rows: dict[str, tuple[str, str]]) -> None:
         self.kind, self.group, self.base, self.rows = kind, f"statewise.{group}", base, rows
 
     def __getitem__(self, name: str) -> type[Part]:
-        """Raises `ValueError` for a name that nothing has, and for a part of somebody else's that is none."""
+        """Raises `ValueError` for an unknown name, and for an external class that is not a valid part."""
         target = self.target(name)
         if name in self.rows:
             return _import(target)
-        said = f" ({origin(self.announced()[name][0])})" if ":" not in name else ""
-        return self._of_others(target, f"{self.kind} {name}{said}")
+        package = f" ({origin(self.announced()[name][0])})" if ":" not in name else ""
+        return self._external(target, f"{self.kind} {name}{package}")
 
     def target(self, name: str) -> str:
-        """The class of a name, as `module:Class`. Raises `ValueError` for a name that nothing has, or several have."""
+        """The class of a name, as `module:Class`. Raises `ValueError` for a name that is unknown or ambiguous."""
         if name in self.rows:
             return self.rows[name][0]
         if ":" in name:
@@ -47,7 +47,7 @@ class Table(Mapping[str, type[Part]], Generic[Part]):
             raise ValueError(unknown(self.kind, name, [*self, *self.announced()]))
         if len(announced) > 1:
             raise ValueError(
-                f"the {self.kind} {name} is announced by {' and by '.join(map(origin, announced))}: choose one by its "
+                f"the {self.kind} {name} is registered by {' and by '.join(map(origin, announced))}: choose one by its "
                 f"class, {' or '.join(point.value for point in announced)}"
             )
         return announced[0].value
@@ -62,21 +62,21 @@ class Table(Mapping[str, type[Part]], Generic[Part]):
         return len(self.rows)
 
     def describe(self, name: str) -> str:
-        """The line about a name: what it is, or who announces it."""
+        """One line about a name: its description, or the class and package that registered it."""
         if name in self.rows:
             return self.rows[name][1]
         return " or ".join(f"{point.value}, from {origin(point)}" for point in self.announced()[name])
 
     def announced(self) -> dict[str, list[EntryPoint]]:
-        """What installed packages announce under names that are none of ours, by name; nothing is imported."""
+        """Entry points of installed packages by name, without our own names; nothing is imported."""
         found: dict[str, list[EntryPoint]] = {}
         for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
             if point.name not in self.rows:
                 found.setdefault(point.name, []).append(point)
         return found
 
-    def _of_others(self, target: str, what: str) -> type[Part]:
-        """The class `target`, if it can be one of this table."""
+    def _external(self, target: str, what: str) -> type[Part]:
+        """Imports the class `target`. Raises `ValueError` if it is not a valid part for this table."""
         if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
             raise ValueError(f"{what}: a class is named module:Class, not {target!r}")
         try:
@@ -86,12 +86,12 @@ class Table(Mapping[str, type[Part]], Generic[Part]):
             if error.name and target.startswith(error.name):
                 hint = ": is it installed, or its folder in the environment variable PYTHONPATH?"
             raise ValueError(f"{what}: there is no module {error.name}{hint}") from error
-        except Exception as error:  # whatever the module of somebody else raises
+        except Exception as error:  # an external module may raise anything
             raise ValueError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
         if not (isinstance(found, type) and issubclass(found, _import(self.base))):
-            raise ValueError(f"{what} is no {self.kind}: it must be a subclass of {self.base.replace(':', '.')}")
+            raise ValueError(f"{what} is not a valid {self.kind}: it must subclass {self.base.replace(':', '.')}")
         if not dataclasses.is_dataclass(getattr(found, "Config", None)):
-            raise ValueError(f"{what} has no dataclass Config, which says what its fields are")
+            raise ValueError(f"{what} has no dataclass Config, which defines its fields")
         return found
 
 

@@ -111,7 +111,7 @@ def test_a_run_without_its_environment_is_refused(capsys, runs, tmp_path):
     (folder / "reports" / "evaluation.json").unlink()  # as if training had not come to its end
     path = folder / "environment.json"
     for harm, said in [
-        (path.unlink, f"{path} is missing: put it back"),
+        (path.unlink, f"{path} is missing: restore it"),
         (lambda: path.write_text("{}"), f"{path}: device is missing"),
     ]:
         harm()

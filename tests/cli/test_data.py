@@ -127,7 +127,7 @@ def test_what_cannot_be_trained_on_costs_no_run_and_leaves_none(text, tmp_path, 
         (["text", "books", "--tokenizer", "bpe:270", "--out", "books"], "books exists: choose another --out"),
         (
             ["text", "books", "--tokenizer", "bpe:270", "--out", "books", "--overwrite"],
-            "a.txt, which is no part of a corpus",
+            "a.txt, which is not part of a corpus",
         ),
         (["text", "books", "--tokenizer", "bpe:270", "--out", "c", "--document", "line"], "did you mean --documents"),
         (["check", "books"], "books: not a corpus: it has no index.json"),

@@ -76,7 +76,7 @@ def test_learning_never_deletes_what_it_did_not_write(capsys, tmp_path, monkeypa
     for more in ([], ["--overwrite"], ["--overwrite", "--lifted"]):
         given = [word for word in words if more[-1:] != ["--lifted"] or word not in ("--atoms", "3")]
         code, _, err = called(capsys, *given, "mine", *more)
-        assert (code, "thesis.tex, which is no part of a learned model" in err) == (2, True), err
+        assert (code, "thesis.tex, which is not part of a learned model" in err) == (2, True), err
     assert sorted(path.name for path in Path("mine").iterdir()) == ["model.json", "thesis.tex"]
     Path("mine/thesis.tex").unlink()
     os.symlink("mine", "link")

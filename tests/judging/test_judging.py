@@ -303,8 +303,8 @@ def test_a_torn_line_is_judged_again_and_a_changed_file_is_refused(capsys, tmp_p
         assert code == 2
         assert "files was" in err
         assert out.read_text() == content
-        for text, message in (("hello\n", ":1: not JSON"), ("{}\n", "holds no judging"), ("torn", "holds no judging"),
-                              (content.splitlines()[0] + "\n[1]\n", ":2: no line of a judging")):  # fmt: skip
+        for text, message in (("hello\n", ":1: not JSON"), ("{}\n", "not a judging file"), ("torn", "not a judging file"),
+                              (content.splitlines()[0] + "\n[1]\n", ":2: not a judging record")):  # fmt: skip
             out.write_text(text)
             code, _, err = judged(capsys, files, url, out)
             assert code == 2

@@ -160,7 +160,7 @@ def test_each_experiment_has_a_ledger_of_its_own(tmp_path, ran):
         reproduce(name, tmp_path, domains=["simple"], sizes=[50])
     assert ran == ["simple 50 draw 1", "simple 50 draw 1 atoms=auto"]
     (tmp_path / "noise.jsonl").write_bytes((tmp_path / "table1.jsonl").read_bytes())
-    with pytest.raises(ValueError, match="begun with something else: experiment was table1, is noise"):
+    with pytest.raises(ValueError, match="started with other settings: experiment was table1, is noise"):
         reproduce("noise", tmp_path, domains=["simple"], sizes=[50])
 
 

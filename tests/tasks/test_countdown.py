@@ -432,7 +432,7 @@ def test_evaluate_asks_for_held_out_targets(capsys, run):
 def test_sets_that_cannot_be_evaluated_are_refused(capsys, run, tmp_path):
     for words, message in [
         (["--targets", "seen"], "no held-out set --targets seen: the others are --targets held-out"),
-        (["--targets", "held-out", "--data", "x"], "--data and --targets each say what to evaluate on"),
+        (["--targets", "held-out", "--data", "x"], "--data and --targets both choose what to evaluate on"),
         (["--targets", "held-out", "--fills", "x"], "omit --data, --num and other sets"),
         (["--target", "held-out"], "did you mean --targets"),
         (["--targets"], "expected one argument"),

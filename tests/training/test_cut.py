@@ -128,5 +128,5 @@ def test_runs_of_seeds_that_never_began_are_begun_with_overwrite(tmp_path, capsy
     assert json.loads((folder / "seeds.json").read_text()) == {"seeds": [1]}
     (folder / "seed-1" / "notes.txt").write_text("years of work")
     assert main([*words, "--overwrite"]) == 2
-    assert "seed-1/notes.txt, which is no part of a group of runs" in capsys.readouterr().err
+    assert "seed-1/notes.txt, which is not part of a group of runs" in capsys.readouterr().err
     assert Run(folder / "seed-1").complete()

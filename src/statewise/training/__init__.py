@@ -1,1 +1,1 @@
-"""Training: the loop, the optimiser, checkpoints, and what the machine is good at."""
+"""Training: the loop, the optimiser, checkpoints, and the machine's capabilities."""

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: weights as safetensors, and everything else that exact continuation needs."""
+"""The content of a checkpoint: weights as safetensors, and all other state that exact resuming needs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def save(run: Run, step: int, module: nn.Module, training: dict[str, Any]) -> Ch
 
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
-    """Fills `module`. Raises `DamagedCheckpoint` if the file is no safetensors file or does not fit."""
+    """Loads weights into `module`. Raises `DamagedCheckpoint` if the file is not safetensors or does not match."""
     try:
         module.load_state_dict(load_file(checkpoint.weights))
     except (SafetensorError, OSError) as error:
-        raise DamagedCheckpoint(f"{checkpoint.weights} is no readable safetensors file: {error}") from None
+        raise DamagedCheckpoint(f"{checkpoint.weights} is not a readable safetensors file: {error}") from None
     except RuntimeError as error:
         what = " ".join(str(error).split())[:400]  # PyTorch names every parameter, a line each
         raise DamagedCheckpoint(f"{checkpoint.weights} does not fit the run's recipe: {what}") from None
 
 
 def fingerprint(module: nn.Module) -> str:
-    """Hexadecimal digest of all weights and their names."""
+    """Hexadecimal digest of all weights with their names."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -45,13 +45,13 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The training state. Raises `DamagedCheckpoint` for a file that holds anything but plain data."""
+    """The training state. Raises `DamagedCheckpoint` for a file that cannot be read or holds more than plain data."""
     try:
         state: dict[str, Any] = torch.load(checkpoint.training, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise DamagedCheckpoint(f"{checkpoint.training} holds more than plain data: it was not loaded") from None
-    except Exception as error:  # of a damaged archive PyTorch raises almost anything
+    except Exception as error:  # PyTorch raises almost anything for a damaged archive
         raise DamagedCheckpoint(f"{checkpoint.training} cannot be read: {error}") from None
     if not isinstance(state, dict) or not isinstance(state.get("optimizer"), dict) or "progress" not in state:
-        raise DamagedCheckpoint(f"{checkpoint.training} holds no state of a training")
+        raise DamagedCheckpoint(f"{checkpoint.training} holds no training state")
     return state

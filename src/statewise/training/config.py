@@ -11,11 +11,11 @@ from typing import Literal
 from statewise.bounds import bounded
 
 TWO_UNITS = {"trainer.steps": "trainer.tokens", "trainer.warmup_steps": "trainer.warmup_tokens"}
-"""Lengths that can be given in steps or in tokens; the second is used where it is set."""
+"""Lengths that can be given in steps or in tokens; tokens take precedence."""
 
 
 def token_count(given: int | str) -> int:
-    """A number of tokens as a person writes it: 1000, 1_000, 300k, 50M, 2B, 1.5T. Raises `ValueError` for others."""
+    """Parses a number of tokens: 1000, 1_000, 300k, 50M, 2B, 1.5T. Raises `ValueError` for anything else."""
     found = re.fullmatch(r"(-?[\d_]*\.?\d+) *([kMBT]?)", str(given).strip())
     if not found:
         raise ValueError(f"expected a number of tokens such as 300k, 50M or 2B, not {given!r}")
@@ -26,9 +26,9 @@ def token_count(given: int | str) -> int:
 
 
 def kept_steps(keep: int | str | list[int | str] | None, last: int) -> tuple[Collection[int], ...]:
-    """The steps that `trainer.keep` names, each item's by itself; `last` is the last step of training.
+    """The steps that each item of `trainer.keep` names; `last` is the last step of training.
 
-    Raises `ValueError` for an item that is no step, `every:N` or `log:N`.
+    Raises `ValueError` for an item that is not a step, `every:N` or `log:N`.
     """
     items = [] if keep is None else keep if isinstance(keep, list) else str(keep).split(",")
     found: list[Collection[int]] = []
@@ -44,7 +44,7 @@ def kept_steps(keep: int | str | list[int | str] | None, last: int) -> tuple[Col
         else:
             raise ValueError(
                 "expected steps such as 0,10,100, every:N (N at least 1), log:N (N from 2 to 1000), or several of "
-                f"these with commas, not {item!r}"
+                f"these separated by commas, not {item!r}"
             )
     return tuple(found)
 
@@ -54,41 +54,41 @@ class TrainerConfig:
     """How a model is trained; the fields of `trainer`."""
 
     steps: int = 1000
-    """Optimiser steps; not used where `tokens` is set."""
+    """Optimiser steps; ignored if `tokens` is set."""
     tokens: int | str | None = None
-    """Tokens to train on, such as 300k, 50M or 2B; null: `steps` says how long. Every row counts as the task's longest
-    sequence, so steps are these tokens over `batch_size` such rows, rounded up."""
+    """Tokens to train on, such as 300k, 50M or 2B; null: use `steps`. Every row counts as the task's longest sequence,
+    so the number of steps is these tokens divided by those of `batch_size` such rows, rounded up."""
     batch_size: int = 128
-    """Sequences a step, over all processes and accumulated batches."""
+    """Sequences per step, over all processes and accumulated batches."""
     accumulate: int = 1
-    """Parts into which a step's batch is cut, to save memory; the result is the same."""
+    """Micro-batches into which a step's batch is split, to save memory; the result is the same."""
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's averaging factors."""
+    """AdamW's beta1 and beta2."""
     weight_decay: float = 0.1
-    """AdamW's weight decay, on matrices alone: not on norms, biases and other vectors."""
+    """AdamW's weight decay, on matrices only: not on norms, biases and other vectors."""
     schedule: Literal["linear", "cosine"] = "linear"
     """After the warm-up: constant, then linear decay over the last `decay_share` of steps; or one cosine."""
     warmup_steps: int = 100
-    """Steps of linear warm-up; not used where `warmup_tokens` is set."""
+    """Steps of linear warm-up; ignored if `warmup_tokens` is set."""
     warmup_tokens: int | str | None = None
-    """The same in tokens, counted as in `tokens`; null: `warmup_steps` says how long."""
+    """Linear warm-up in tokens, counted as in `tokens`; null: use `warmup_steps`."""
     decay_share: float = 0.0
-    """Share of all steps over which `linear` decays at the end; 0 keeps the rate constant. With a warm-up this is
-    warm-up, stable, decay (WSD), whether in steps or in tokens."""
+    """Share of all steps, at the end, over which `linear` decays; 0 keeps the rate constant. With a warm-up this is
+    warm-up, stable, decay (WSD)."""
     final_rate: float = 0.0
-    """Where the decay ends, as a share of the peak."""
+    """Final learning rate, as a share of the peak."""
     clip: float = 1.0
-    """Largest norm of the gradient; 0 leaves it alone."""
+    """Maximum gradient norm for clipping; 0: no clipping."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16: mixed precision. auto: bf16 where the processor or GPU is fast at it."""
+    """bf16: mixed precision. auto: bf16 where the CPU or GPU has fast bf16 matrix products."""
     device: str = "auto"
-    """cpu, cuda or mps; auto: a CUDA GPU if there is one, else the cpu."""
+    """cpu, cuda or mps; auto: a CUDA GPU if there is one, otherwise the CPU."""
     devices: int = 1
-    """Processes, one a device; losses are those of one process at the same batch size."""
+    """Processes, one per device; losses equal those of one process with the same batch size."""
     threads: int | None = None
-    """Processor threads; null: what PyTorch chooses."""
+    """CPU threads; null: PyTorch's default."""
     compile: bool = False
     """Whether to compile the model. Pays for long runs on a GPU."""
     log_every: int = 50
@@ -96,18 +96,18 @@ class TrainerConfig:
     evaluate_every: int = 500
     """Steps between evaluations; 0: only at the end."""
     evaluate_num: int = 1000
-    """Held-out examples of an evaluation while training."""
+    """Held-out examples per evaluation during training."""
     report_num: int | None = None
-    """Held-out examples of the report on the best checkpoint at the end; null: all."""
+    """Held-out examples of the final report on the best checkpoint; null: all."""
     checkpoint_every: int = 500
     """Steps between checkpoints. The newest two, the best and the last are kept."""
     keep: int | str | list[int | str] | None = None
     """Further steps whose checkpoints are written and kept: a list such as 0,10,100 (0: before training), every:N, or
-    log:N (at most N steps, evenly spaced in their logarithm from 1 to the last); several with commas: 0,log:50."""
+    log:N (at most N steps, log-spaced from 1 to the last); combine with commas: 0,log:50."""
     stop_when_solved: bool = False
-    """Whether to stop once two evaluations in a row solve the task: one alone may be luck."""
+    """Whether to stop once two evaluations in a row solve the task; a single one may be chance."""
     tensorboard: bool = False
-    """Whether to log to TensorBoard too (extra `track`)."""
+    """Whether to log to TensorBoard as well (extra `track`)."""
 
     def __post_init__(self) -> None:
         counts = ("steps", "batch_size", "accumulate", "devices", "threads", "log_every", "checkpoint_every")
@@ -133,6 +133,6 @@ class TrainerConfig:
             raise ValueError(f"trainer.keep: {error}") from None
         if self.batch_size % (self.accumulate * self.devices):
             raise ValueError(
-                f"trainer.batch_size {self.batch_size} cannot be cut into {self.accumulate} parts "
+                f"trainer.batch_size {self.batch_size} cannot be split into {self.accumulate} parts "
                 f"for {self.devices} processes: choose a multiple of {self.accumulate * self.devices}"
             )

@@ -1,4 +1,4 @@
-"""What this machine is good at: device, precision, threads, and memory that stays at hand."""
+"""Chooses device, precision and threads for this machine, and configures its memory allocator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from statewise.training.config import TrainerConfig
 
 
 def choose_device(wanted: str) -> str:
-    """`cpu`, `cuda`, or another accelerator that PyTorch reports, such as `mps`; `auto` is `cuda` where there is such a
-    GPU and `cpu` elsewhere. Raises `ValueError` for one that is not here."""
+    """`cpu`, `cuda`, or another accelerator that PyTorch reports, such as `mps`; `auto` is `cuda` if there is such a
+    GPU, otherwise `cpu`. Raises `ValueError` if the device is not available."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -27,7 +27,7 @@ def choose_device(wanted: str) -> str:
 
 
 def choose_precision(wanted: str, device: str) -> str:
-    """`fp32` or `bf16`. On processors with bf16 products these run 4 to 8 times as fast as fp32 ones."""
+    """`fp32` or `bf16`. On CPUs with bf16 instructions, matrix products run 4 to 8 times as fast as in fp32."""
     if wanted != "auto":
         return wanted
     if device == "cuda":
@@ -39,14 +39,14 @@ def choose_precision(wanted: str, device: str) -> str:
 
 
 def choose_threads(config: TrainerConfig) -> int:
-    """Threads of one process: as configured, or the processor's share of one of `devices` processes."""
+    """Threads per process: as configured, or the cores divided among `devices` processes."""
     if config.threads is not None:
         return config.threads
     return max(1, torch.get_num_threads() // config.devices)
 
 
 def describe(config: TrainerConfig) -> dict[str, Any]:
-    """What decides a run's numbers besides its recipe."""
+    """Everything besides the recipe that determines a run's numbers."""
     device = choose_device(config.device)
     return {
         "device": device,
@@ -73,12 +73,12 @@ PEAKS = {
     r"RTX 4090$": 165e12,
     r"RTX 3090$": 71e12,
 }
-"""FLOP/s of dense bf16 products with sums in fp32, by the makers' data sheets; the first name that fits is taken."""
+"""FLOP/s of dense bf16 products with fp32 accumulation, from the vendors' data sheets; the first matching name wins."""
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s that a GPU is capable of by its data sheet; None where that is not known: on processors, for parts of a
-    GPU, and in fp32, whose rate depends on settings."""
+    """A GPU's peak FLOP/s from its data sheet; None if unknown: for CPUs, for partitions of a GPU, and in fp32, whose
+    rate depends on settings."""
     if precision != "bf16" or "MIG" in device_name:
         return None
     return next((peak for name, peak in PEAKS.items() if re.search(rf"\b(?:{name})(?!\w)", device_name)), None)
@@ -97,10 +97,10 @@ def processor_name() -> str:
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library keep what was freed, where it is glibc.
+    """Makes glibc, where it is the C library, keep freed memory.
 
-    By default it hands large blocks back to the system and gets them again, zeroed page by page, at every
-    step: about a tenth of a small model's step.
+    By default it returns large blocks to the system and gets them back, zeroed page by page, at every step: about a
+    tenth of a small model's step.
     """
     if platform.libc_ver()[0] != "glibc":
         return

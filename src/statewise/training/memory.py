@@ -1,4 +1,4 @@
-"""Whether a model's weights can be held by this machine, before they are."""
+"""Checks that a model's weights fit this machine's memory before they are allocated."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 REFUSED = ("allocate memory", "overflow", "out of memory", "too large", "Storage size")
-"""What PyTorch says where it is asked for more than there is, or than can be counted."""
+"""Parts of PyTorch's messages for sizes beyond memory or beyond 64 bits."""
 
 
 def machine_bytes() -> int | None:
-    """Main memory of this machine; None where the system does not say."""
+    """This machine's main memory; None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -23,8 +23,8 @@ def machine_bytes() -> int | None:
 
 @contextlib.contextmanager
 def weights_that_fit() -> Iterator[None]:
-    """Within it modules can be made whose parameters together fit main memory; `ValueError` stops the making at the
-    first that does not. A parameter is counted when it is registered, which is before its pages are first written."""
+    """Within this context, raises `ValueError` at the first parameter with which the modules constructed so far no
+    longer fit main memory. A parameter is counted when it is registered, before its pages are first written."""
     limit, total = machine_bytes(), 0
 
     def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
@@ -42,8 +42,6 @@ def weights_that_fit() -> Iterator[None]:
     except (RuntimeError, OverflowError, TypeError) as error:
         if not any(text in str(error) for text in REFUSED):
             raise
-        raise ValueError(
-            "this model's weights are more than any memory: set backbone.width or the vocabulary lower"
-        ) from None
+        raise ValueError("this model's weights exceed any memory: set backbone.width or the vocabulary lower") from None
     finally:
         handle.remove()

@@ -1,4 +1,4 @@
-"""The optimiser's parameter groups and the learning rate's course."""
+"""The optimiser's parameter groups and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statewise.training.schedule import Schedule
 
 
 def make_optimizer(module: nn.Module, config: TrainerConfig) -> torch.optim.AdamW:
-    """AdamW whose decay touches matrices alone: norms, biases and other vectors keep their scale."""
+    """AdamW with weight decay on matrices only, not on norms, biases and other vectors."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
         {"params": [parameter for parameter in trained if parameter.dim() > 1], "weight_decay": config.weight_decay},
@@ -24,7 +24,7 @@ def make_optimizer(module: nn.Module, config: TrainerConfig) -> torch.optim.Adam
 
 
 def learning_rate(step: int, config: TrainerConfig, schedule: Schedule) -> float:
-    """The rate of step `step`, counted from 0."""
+    """The learning rate of step `step`, counted from 0."""
     peak, final = config.learning_rate, config.learning_rate * config.final_rate
     if step < schedule.warmup_steps:
         return peak * (step + 1) / schedule.warmup_steps

@@ -1,4 +1,4 @@
-"""How long training is, in steps, whether the recipe counts steps or tokens."""
+"""The length of training in steps, whether the recipe gives steps or tokens."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from statewise.training.config import TrainerConfig, kept_steps, token_count
 
 @dataclass(frozen=True)
 class Schedule:
-    """The lengths that a recipe's `trainer` comes to for the task at hand."""
+    """The lengths of a recipe's `trainer` in steps, for a given task."""
 
     steps: int
-    """Optimiser steps in all."""
+    """Total number of optimiser steps."""
     warmup_steps: int
-    """Of these, the first ones, in which the learning rate rises."""
+    """Initial steps of linear warm-up."""
     kept: tuple[Collection[int], ...] = ()
-    """Steps whose checkpoints are kept for good."""
+    """Steps whose checkpoints are never deleted."""
 
     def keeps(self, step: int) -> bool:
-        """Whether the checkpoint of `step` is kept for good."""
+        """Whether the checkpoint of `step` is never deleted."""
         return any(step in steps for steps in self.kept)
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of it."""
+        """Warnings for the user."""
         found = []
         if self.warmup_steps >= self.steps:
             found.append(
@@ -33,7 +33,7 @@ class Schedule:
                 f"learning rate only rises, to {self.steps / self.warmup_steps:.0%} of trainer.learning_rate. "
                 "Set --trainer.warmup_steps (or warmup_tokens) lower, or train for longer"
             )
-        firsts = (next(iter(steps), 0) for steps in self.kept)  # rules end with training; a step of its own may not
+        firsts = (next(iter(steps), 0) for steps in self.kept)  # only single steps can be after the last
         late = sorted({step for step in firsts if step > self.steps})
         if late:
             found.append(
@@ -44,7 +44,7 @@ class Schedule:
 
     @classmethod
     def of(cls, config: TrainerConfig, row_length: int) -> Schedule:
-        """The steps of `config`, or the fewest whose rows, each counted as `row_length` tokens, hold its tokens."""
+        """The steps of `config`, or the fewest whose rows, counted as `row_length` tokens each, hold its tokens."""
 
         def steps(tokens: int | str | None, otherwise: int) -> int:
             return otherwise if tokens is None else -(-token_count(tokens) // (config.batch_size * row_length))

@@ -1,4 +1,4 @@
-"""The only training loop. It is handed a loss and a stream of batches and never asks what they are."""
+"""The only training loop. It is independent of the objective, the backbone and the task."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
-"""Signals that end training with a checkpoint."""
+"""Signals that stop training after a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What the trainer calls while it works; all of them on the first process alone."""
+    """The trainer's callbacks, called on the first process only."""
 
     evaluate: Callable[[], dict[str, float]]
     """Metrics of the current model on held-out data."""
     record: Callable[[Record], None] = lambda record: None
-    """Called with every record that was written to the run."""
+    """Called with every record written to the run."""
     step: Callable[[int], None] = lambda step: None
     """Called after every step."""
 
@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass
 class Progress:
-    """What changes from step to step besides weights and optimiser; kept in every checkpoint."""
+    """The training state besides weights and optimiser; saved in every checkpoint."""
 
     step: int = 0
     tokens: int = 0
@@ -67,19 +67,19 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     solved_in_a_row: int = 0
-    """Evaluations, up to the last one, that solved the task."""
+    """Consecutive evaluations, up to the last one, that solved the task."""
     window: dict[str, float] = field(default_factory=dict)
     """Sums over the steps since the last line of training metrics."""
 
 
 class Drawn(NamedTuple):
-    """What a step needs from the host; made in the background while the step before runs."""
+    """What a step needs from the host; prepared in the background during the previous step."""
 
     parts: list[Batch]
-    """This process's share of the batch, in the parts that are accumulated."""
+    """This process's share of the batch, in micro-batches."""
     tokens: int
     flops: float | None
-    """What training on them needs; None: not known."""
+    """FLOPs of training on them; None if unknown."""
 
 
 class Trainer:
@@ -89,13 +89,13 @@ class Trainer:
         self, objective: Objective, stream: Stream, run: Run, config: TrainerConfig, schedule: Schedule, seed: int,
         headline: Headline, fabric: Fabric, watch: Watch, peak: float | None = None,
     ) -> None:  # fmt: skip
-        """`peak`: FLOP/s that one device is capable of, if that is known."""
+        """`peak`: peak FLOP/s of one device, if known."""
         self.objective, self.stream, self.run, self.config = objective, stream, run, config
         self.schedule, self.seed, self.headline = schedule, seed, headline
         self.fabric, self.watch, self.peak = fabric, watch, peak
         self.progress = Progress()
-        # Before the optimiser: the move to a device may replace parameters, and the optimiser's state is loaded to
-        # where its parameters lie. What is compiled or distributed is made here alone; self.objective stays plain.
+        # Before the optimiser: moving to a device may replace parameters, and the optimiser's state is loaded onto its
+        # parameters' device. Compiling and distributing happen only here; self.objective stays the plain module.
         self.wrapped: Any = fabric.setup_module(objective, _reapply_compile=False)
         self.optimizer: Any = fabric.setup_optimizers(make_optimizer(objective, config))
         if config.compile:
@@ -105,7 +105,7 @@ class Trainer:
         self.first = fabric.global_rank == 0
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Takes up where `checkpoint` left off; what came after it is dropped from the run."""
+        """Resumes from `checkpoint`; deletes everything later from the run."""
         checkpoints.load_weights(checkpoint, self.objective)
         state = checkpoints.load_training(checkpoint)
         try:
@@ -118,11 +118,11 @@ class Trainer:
         if self.first:
             self.run.forget_after(checkpoint.step)
         if self.progress.best_step not in [found.step for found in self.run.checkpoints()]:
-            self.progress.best = None  # its checkpoint made way for a better one, which has now been dropped
-        self._mark_best()  # a kill may have come between a checkpoint and its mark
+            self.progress.best = None  # its checkpoint was deleted for a better one, which is now deleted, too
+        self._mark_best()  # the process may have been killed between writing a checkpoint and marking it
 
     def train(self) -> Outcome:
-        """Runs to the end. Raises `NotFinite`, naming step and part, before anything bad is saved."""
+        """Trains to the end. Raises `NotFinite`, naming step and part, before anything not finite is saved."""
         config, progress = self.config, self.progress
         self.objective.train()
         started = time.monotonic() - progress.seconds
@@ -147,7 +147,7 @@ class Trainer:
                     progress.seconds = time.monotonic() - started
                 due = progress.step % config.checkpoint_every == 0 or self.schedule.keeps(progress.step)
                 if stop is not None or due:
-                    self._flush()  # nothing is saved before it is known to be finite
+                    self._flush()  # check that losses are finite before saving
                     self._save()
                 if stop is not None:
                     return Outcome(self.run.folder, progress.step, "signal", stop)
@@ -167,7 +167,7 @@ class Trainer:
     def _step(self, drawn: Drawn) -> int | None:
         """One optimiser step. Returns the signal to stop for, once every process knows of it."""
         config, step = self.config, self.progress.step
-        # Every step's randomness follows from its number, so resuming needs no generator state.
+        # Each step's randomness is a function of its number, so resuming needs no generator state.
         torch.manual_seed(_step_seed(self.seed, step, self.fabric.global_rank))
         self.objective.set_progress(step / self.schedule.steps)
         micro = [self._to_device(batch) for batch in drawn.parts]
@@ -191,7 +191,7 @@ class Trainer:
         sums["gradient_norm"] = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        names = list(sums)  # parts first: of several bad numbers the cause is named, not its consequences
+        names = list(sums)  # parts first: of several bad numbers report the cause, not its consequences
         self.recent.append((step + 1, names, torch.stack([sums[name].float() for name in names])))
         if self.fabric.device.type == "cpu":
             self._flush()
@@ -212,7 +212,7 @@ class Trainer:
         )
 
     def _global_counts(self, micro: list[Batch]) -> tuple[dict[str, torch.Tensor], int | None]:
-        """The parts' counts over the whole step, and the signal that any process got."""
+        """The parts' counts over the whole step, and the signal that any process received."""
         counts: dict[str, torch.Tensor] = {}
         for batch in micro:
             for name, count in self.objective.counts(batch).items():
@@ -229,7 +229,7 @@ class Trainer:
         return counts, received[0] if received else None
 
     def _flush(self) -> None:
-        """Brings the recent steps' losses to the host, checks them, and adds them to the window."""
+        """Copies the recent steps' losses to the host, checks them, and adds them to the window."""
         for step, names, values in self.recent:
             numbers = dict(zip(names, self._across(values).tolist()))
             for name, value in numbers.items():
@@ -297,7 +297,7 @@ class Trainer:
             at = {"step": self.progress.step, "tokens": self.progress.tokens}
             self._write({"kind": "evaluation", **at, **metrics, "seconds": self.progress.seconds})
             value = metrics[self.headline.metric]
-            # Of equals the later one is kept: it has been trained for longer.
+            # Ties go to the later checkpoint, which was trained for longer.
             improved = self.progress.best is None or not self.headline.better(self.progress.best, value)
         metrics, improved = self.fabric.broadcast((metrics, improved))
         value = metrics[self.headline.metric]
@@ -312,7 +312,7 @@ class Trainer:
             self.run.mark_best(self.progress.best_step, self.headline.metric, self.progress.best)
 
     def _save(self) -> None:
-        """Writes a checkpoint, unless this step's is on disk already."""
+        """Writes a checkpoint unless this step already has one."""
         if self.first and self.progress.step not in [found.step for found in self.run.checkpoints()]:
             training = {"optimizer": self.optimizer.state_dict(), "progress": vars(self.progress)}
             checkpoints.save(self.run, self.progress.step, self.objective, training)
@@ -332,7 +332,7 @@ class Trainer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Within, SIGINT and SIGTERM ask the loop to stop after the step; a second one interrupts at once."""
+        """Within this context, SIGINT and SIGTERM stop the loop after the current step; a second one interrupts it."""
 
         def handle(number: int, frame: object) -> None:
             if self.signal is not None:
@@ -342,7 +342,7 @@ class Trainer:
 
         try:
             before = {number: signal.signal(number, handle) for number in HANDLED}
-        except ValueError:  # not in the main thread: signals are then the caller's business
+        except ValueError:  # not in the main thread: handling signals is left to the caller
             yield
             return
         try:

@@ -198,7 +198,7 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path):
     assert after.fingerprint != before.fingerprint
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(FileExistsError, match=r"thesis\.txt, which is no part of a corpus: it will not be overwritten"):
+    with pytest.raises(FileExistsError, match=r"thesis\.txt, which is not part of a corpus: it will not be"):
         make(tmp_path, out="mine", overwrite=True)
     (tmp_path / "empty").mkdir()
     make(tmp_path, out="empty")
