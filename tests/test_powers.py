@@ -33,7 +33,7 @@ def test_models_and_tasks_are_found_by_what_they_are():
 def test_a_model_without_a_power_is_told_which_have_it(tmp_path):
     model = new_model(read_recipe("{task: path_star, backbone: gpt, objective: next_token}", TINY))
     prompt = model.task.decode(model.task.held_out(1).prompt(0))
-    with pytest.raises(ValueError, match="head for it and score it: such are models of the objective belief_state"):
+    with pytest.raises(ValueError, match="condition on it and score it: such are models of the objective belief_state"):
         model.generate([prompt], goal="1")
     with pytest.raises(ValueError, match=r"carries one from chunk to chunk: such are models of .* on belief_slots"):
         model.evaluate(4, protocol="fresh")

@@ -124,7 +124,7 @@ class Model:
     def _request(self, prompt: str, goal: str | None, limit: int | None, row: int = 0) -> Request:
         given = self.task.encode(goal or "")
         if goal is not None and len(given) == 0:
-            raise ValueError("the goal is empty: leave --goal away, or give what shall follow the completion")
+            raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
         tokens, wanted = self.task.with_goal(self.task.encode(prompt), given)
         return Request([tokens], self.task.context if limit is None else limit, self.task.end, wanted, rows=[row])
 

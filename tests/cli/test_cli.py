@@ -199,7 +199,7 @@ def test_goals_that_cannot_be_headed_for_are_named(capsys, belief, runs):
             "such are models of",
         ),
         (runs / "next_token-1", ("--prompt", GRAPH, *search), "such are models of"),
-        (belief, ("--prompt", "a", "--goal", "", *search), "leave --goal away"),
+        (belief, ("--prompt", "a", "--goal", "", *search), "omit --goal"),
         (belief, ("--prompt", "a", "--goal", "z", *search), "unknown symbol 'z'"),
         (belief, ("--prompt", "a", "--goal", "a b c d e", *search), "leaves no room in the context of 6"),
         (belief, ("--prompt", "a", *search, "--score", "goal"), "score goal needs a goal"),

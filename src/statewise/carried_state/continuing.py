@@ -1,4 +1,4 @@
-"""Generation that continues from a kept state, and keeps one to continue from."""
+"""Generation that continues from a kept state, and keeps its final state."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def continue_generation(
     overwrite: bool = False,
     warmup: int = 0,
 ) -> Completion:
-    """A completion by a model that carries a state: from where the file `state` stands, or from the beginning, of as
-    many tokens as are wanted; where it ends is kept in the file `save_state`, to continue from.
+    """A completion by a model with a carried state, of any length: continues from the file `state`, or starts a new
+    sequence. Keeps the final state in the file `save_state`.
 
-    `prompt` comes behind what the state has read, and may be empty where there is one. `warmup`: passes over each chunk
-    of a prompt at the beginning before it is read. `fingerprint` is that of the model's weights: a state means nothing
-    to others. Raises `FileExistsError` if there is something at `save_state`, unless `overwrite` says to replace a
-    file; `ValueError` for a model without a state, a file that does not fit it, or a sequence that has ended.
+    `prompt` follows what the state has read, and may be empty if there is a state. `warmup`: passes over each chunk of
+    the prompt of a new sequence before it is read. `fingerprint` is that of the model's weights: a state is meaningless
+    to other weights. Raises `FileExistsError` if `save_state` exists, unless it is a file and `overwrite` is set;
+    `ValueError` for a model without a carried state, a file that does not match it, or a sequence that has ended.
     """
     if warmup < 0:
         raise ValueError(f"warmup must not be negative, not {warmup}")
     if warmup and state is not None:
-        raise ValueError("a warm-up passes over a prompt at the beginning; behind a kept state there is none")
+        raise ValueError("a warm-up passes over the prompt of a new sequence: it cannot follow a kept state")
     if save_state is not None:
         kept_state.check(Path(save_state), overwrite)
     asked = carrier(predictor).under("carried", warmup)
@@ -56,7 +56,7 @@ def continue_generation(
         except ValueError as error:
             raise ValueError(f"{state}: {error}") from None
         if task.end is not None and int(kept["pending"][-1]) == task.end:
-            raise ValueError(f"{state}: the sequence that it keeps has ended, and nothing continues from there")
+            raise ValueError(f"{state}: its sequence has ended and cannot be continued")
         tokens = np.concatenate([kept["pending"].numpy(), tokens])
     (completion,) = decoder.decode(continued, Request([tokens], limit, task.end))
     if save_state is not None:
@@ -65,14 +65,14 @@ def continue_generation(
 
 
 class Continued(Predictor):
-    """A predictor whose one sequence begins where a kept one stood, and which can say where it stands in the end.
+    """A predictor for a single sequence that starts from a kept state, and whose final state can be kept.
 
-    Only for decoders that read one sequence straight on: those that search would leave other branches behind.
+    Only for decoders that read one sequence in order, not for searches, which read several branches.
     """
 
     def __init__(self, predictor: Predictor, kept: Mapping[str, Tensor] | None) -> None:
-        """`kept`: what `state` gave; None: from the beginning. Raises `ValueError` for a predictor without a state, and
-        for a kept one that does not fit it."""
+        """`kept`: the result of `state`; None: a new sequence. Raises `ValueError` for a predictor without a carried
+        state, and for a kept state that does not match it."""
         self.predictor, self.carrier, self.kept = predictor, carrier(predictor), kept
         self.vocabulary, self.context = predictor.vocabulary, sys.maxsize
         self._cursor: Any = None
@@ -80,13 +80,13 @@ class Continued(Predictor):
         if kept is not None:
             pending = kept.get("pending", torch.empty(0))
             if pending.dtype != torch.int64 or pending.dim() != 1 or not len(pending):
-                raise ValueError("not a kept state, or a damaged one: it lacks the tokens that are still to be read")
+                raise ValueError("not a kept state, or a damaged one: it lacks the tokens that were not read yet")
             if pending.min() < 0 or pending.max() >= self.vocabulary:
                 raise ValueError(f"a damaged state: it holds tokens beyond the vocabulary of {self.vocabulary}")
             self._resumed(kept)
 
     def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[Any, Tensor]:
-        """See `Predictor.start`; of one row, which begins with what was pending."""
+        """See `Predictor.start`; takes one row, which starts with the pending tokens."""
         assert len(prompts) == 1
         assert counts is None or counts[0] == prompts.shape[1]
         self._read = prompts.shape[1]
@@ -108,12 +108,12 @@ class Continued(Predictor):
         self.predictor.rewind(cursor, positions)
 
     def join(self, cursor: Any, other: Any) -> None:
-        """Raises `ValueError`, as `reorder`."""
+        """Raises `ValueError`, as `reorder` does."""
         self.reorder(cursor, torch.zeros(0, dtype=torch.int64))
 
     def reorder(self, cursor: Any, rows: Tensor) -> None:
-        """Raises `ValueError`: there is one sequence."""
-        raise ValueError("a kept state goes with decoders that read straight on: greedy and sample")
+        """Raises `ValueError`: there is only one sequence."""
+        raise ValueError("a kept state needs a decoder that does not search: greedy or sample")
 
     def states(self, batch: Batch) -> Hidden:
         """See `Predictor.states`."""
@@ -127,7 +127,7 @@ class Continued(Predictor):
         return self.carrier.resume({name: tensor for name, tensor in kept.items() if name != "pending"})
 
     def state(self, prompt_length: int, completion: Completion) -> dict[str, Tensor]:
-        """Where the sequence stands behind a completion. What of it was not read any more is `pending` (m,), m >= 1:
-        who goes on reads it before anything else."""
+        """The state after a completion. Tokens of the completion that were not read are `pending` (m,), m >= 1: they
+        must be read first when continuing."""
         pending = torch.from_numpy(completion.tokens[self._read - prompt_length :])
         return {**self.carrier.keep(self._cursor), "pending": pending}

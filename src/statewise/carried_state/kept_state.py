@@ -1,4 +1,4 @@
-"""Where a generation stood, as a file: tensors, and by which model."""
+"""Files of kept states: tensors, and the fingerprint of the model's weights."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ KIND = "statewise-state-1"
 
 
 def check(path: Path, overwrite: bool) -> None:
-    """Raises `FileExistsError` if there is something at `path`, unless it is a file and `overwrite` says to replace it,
-    and `ValueError` if there is no folder for it: better before what it shall keep is generated."""
+    """Raises `FileExistsError` if `path` exists, unless it is a file and `overwrite` is set, and `ValueError` if its
+    folder does not exist. Call it before generating."""
     check_file(path, overwrite, "--save-state")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
 
 
 def write(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:
-    """Keeps what `Continued.state` gave, of the model whose weights have that fingerprint."""
+    """Writes the result of `Continued.state` with the fingerprint of the model's weights."""
     from safetensors.torch import save
 
     content = save({name: tensor.contiguous().cpu() for name, tensor in kept.items()},
@@ -33,7 +33,7 @@ def write(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:
 
 
 def read(path: Path, fingerprint: str) -> dict[str, Tensor]:
-    """What was kept. Raises `ValueError` for a file that is none, or is of a model with other weights."""
+    """Reads a kept state. Raises `ValueError` if the file is not one, or belongs to other weights."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -47,7 +47,5 @@ def read(path: Path, fingerprint: str) -> dict[str, Tensor]:
     if metadata.get("kind") != KIND:
         raise ValueError(f"{path}: not a kept state: --save-state writes one")
     if metadata.get("fingerprint") != fingerprint:
-        raise ValueError(
-            f"{path}: was kept by another run, or another checkpoint: a state means nothing to other weights"
-        )
+        raise ValueError(f"{path}: was kept by another run or checkpoint: a state is meaningless to other weights")
     return kept

@@ -1,4 +1,4 @@
-"""How a model that carries a state from chunk to chunk is asked: three protocols with names."""
+"""Evaluation protocols of models that carry a state from chunk to chunk."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
 StateProtocol = Literal["carried", "fresh", "same-chunk"]
-"""Where the state comes from with which a chunk is read:
-- `carried`: from the chunks before, in order;
-- `fresh`: every chunk begins with the initial state;
-- `same-chunk`: so too, and before it counts, the chunk is passed over some times, each pass renewing the state. What
-  the state then helps to predict, it has seen: the loss is no likelihood."""
+"""The state with which a chunk is read:
+- `carried`: the state after the preceding chunks;
+- `fresh`: the initial state, for every chunk;
+- `same-chunk`: the initial state, updated by some passes over the chunk itself. The state has then seen the tokens that
+  it helps to predict, so the loss is not a likelihood."""
 PROTOCOLS: tuple[StateProtocol, ...] = get_args(StateProtocol)
 
 
 class Asked(NamedTuple):
-    """A protocol and its passes over a chunk before it counts; 0 but with `same-chunk`."""
+    """A protocol and its number of passes over a chunk before the one that counts; 0 except for `same-chunk`."""
 
     protocol: StateProtocol
     passes: int
 
     @property
     def label(self) -> str:
-        """What tables and reports call it."""
+        """The name in tables and reports."""
         return f"{self.protocol}, {self.passes} pass{'es' * (self.passes > 1)}" if self.passes else self.protocol
 
 
 def ask(protocol: StateProtocol, warmup: int | None = None) -> Asked:
-    """A protocol with its passes; `warmup` goes with `same-chunk` and is 1 there unless it is given.
+    """A protocol with its passes; `warmup` is for `same-chunk` only, where the default is 1.
 
-    Raises `ValueError` for an unknown protocol, and for passes that would let another one see its targets.
+    Raises `ValueError` for an unknown protocol, and for `warmup` with another protocol.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}: {', '.join(PROTOCOLS)}")
@@ -41,12 +41,12 @@ def ask(protocol: StateProtocol, warmup: int | None = None) -> Asked:
 
 
 def ask_each(chosen: str | None, warmup: int | None) -> list[Asked]:
-    """The protocol `chosen`, or of `all` and None each; `warmup` passes with `same-chunk`. Raises as `ask`."""
+    """The protocol `chosen`, or every protocol for `all` and None; `warmup` is for `same-chunk`. Raises as `ask`."""
     if chosen not in (None, "all"):
         return [ask(chosen, warmup)]  # type: ignore[arg-type]
     return [ask(protocol, warmup if protocol == "same-chunk" else None) for protocol in PROTOCOLS]
 
 
 def seeing_targets(labels: Iterable[str]) -> list[str]:
-    """Of the labels of protocols those under which the state has seen what it helps to predict."""
+    """The labels of protocols under which the state has seen the tokens that it helps to predict."""
     return [label for label in labels if label.startswith("same-chunk")]

@@ -1,4 +1,4 @@
-"""Held-out documents read from beginning to end, however long they are."""
+"""Evaluation on whole held-out documents of any length."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from statewise.types import Evaluation, Examples, LacksPower
 
 
 def evaluate_whole_texts(task: Task, predictor: Predictor, asked: Asked) -> Evaluation:
-    """Each held-out document read from its beginning to its end, chunk after chunk, asked in that way: `loss`,
-    `perplexity`, and by the task's units. The first token of a document is not scored.
+    """Reads each held-out document from beginning to end, chunk by chunk, under the protocol `asked`: `loss`,
+    `perplexity`, and metrics per unit of the task. The first token of a document is not scored.
 
-    Raises `ValueError` for a model that carries no state, or a task without such documents.
+    Raises `ValueError` for a model without a carried state, or a task without such documents.
     """
     power = carrier(carrier(predictor).under(*asked))
     if not isinstance(task, WholeTexts):
-        raise LacksPower("whole documents need a task that has longer ones than its sequences", WholeTexts)
+        raise LacksPower("whole documents need a task with documents longer than its sequences", WholeTexts)
     nats, count, documents = 0.0, 0, 0
     units: Counter[str] = Counter()
     for text in task.held_out_texts():

@@ -1,4 +1,4 @@
-"""Decoders: prompts to completions, through a predictor."""
+"""Decoders: from prompts to completions, using a predictor."""
 
 from __future__ import annotations
 

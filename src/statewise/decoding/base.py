@@ -1,4 +1,4 @@
-"""What a decoder is asked for, and what it is: prompts to completions, through a predictor. It sees no network."""
+"""The decoder interface: from prompts to completions, using only a predictor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statewise.types import Completion
 
 @dataclass(frozen=True)
 class Request:
-    """What a decoder is asked for: completions of prompts, which may differ in length.
+    """A decoding request: prompts, which may differ in length, and limits of their completions.
 
     Raises `ValueError` if a prompt or the goal is empty, or if `limit` is not positive.
     """
@@ -23,33 +23,33 @@ class Request:
     prompts: Sequence[np.ndarray] | np.ndarray
     """(T_b,) int64 tokens of each of B prompts, or (B, T)."""
     limit: int
-    """Most tokens of a completion."""
+    """Maximum tokens of a completion."""
     end: int | None = None
-    """The token that ends a completion, if there is one; a completion holds it."""
+    """The end token, if there is one; it is part of the completion."""
     goal: np.ndarray | None = None
-    """(G,) tokens that shall follow the completion. They are not part of it, and it is then exact."""
+    """(G,) tokens that should follow the completion but are not part of it; implies `exact`."""
     exact: bool = False
-    """Whether completions have exactly `limit` tokens, or as many as fit, with `end` no choice."""
+    """Whether completions have exactly `limit` tokens, or as many as fit, and never contain `end`."""
     rows: Sequence[int] | None = None
-    """A number for each prompt, by which its draws are told from those of others; None: 0 .. B - 1. With the same
-    number it draws the same, whatever it is decoded beside."""
+    """A number for each prompt that selects its random draws; None: 0 .. B - 1. A prompt with the same number draws the
+    same whatever else is in the batch."""
 
     def __post_init__(self) -> None:
         if any(len(prompt) == 0 for prompt in self.prompts):
             raise ValueError("the prompt is empty: it needs at least one symbol")
         if self.goal is not None and len(self.goal) == 0:
-            raise ValueError("the goal is empty: give at least one symbol, or leave --goal away")
+            raise ValueError("the goal is empty: give at least one symbol, or omit --goal")
         if self.limit < 1:
             raise ValueError(f"limit must be at least 1, not {self.limit}")
 
     @property
     def stop(self) -> int | None:
-        """The token behind which a completion ends; None: only its length ends it."""
+        """The token that ends a completion; None: only `limit` ends it."""
         return None if self.exact or self.goal is not None else self.end
 
     @property
     def banned(self) -> int | None:
-        """The token that is no choice."""
+        """The token that must not be generated, if any."""
         return self.end if self.exact or self.goal is not None else None
 
     @property
@@ -58,19 +58,19 @@ class Request:
         return np.arange(len(self.prompts)) if self.rows is None else np.asarray(self.rows, np.int64)
 
     def single(self, row: int) -> Request:
-        """The same for one of its prompts."""
+        """The request for one of its prompts."""
         return replace(self, prompts=[self.prompts[row]], rows=[int(self.numbers[row])])
 
     def limits(self, context: int) -> np.ndarray:
-        """(B,) tokens that may be generated for each prompt: `limit`, or what prompt and goal leave of the context.
-        Raises `ValueError` if that is nothing."""
+        """(B,) maximum tokens for each prompt: `limit`, or the rest of the context after prompt and goal. Raises
+        `ValueError` if there is no room."""
         lengths, G = np.array([len(prompt) for prompt in self.prompts]), 0 if self.goal is None else len(self.goal)
         longest = int(lengths.max(initial=0))
         if context <= longest:
             raise ValueError(f"the prompt has {longest} tokens, and the model's context is {context}")
         if context <= longest + G:
             raise ValueError(
-                f"a goal of {G} tokens behind a prompt of {longest} leaves no room in the context of {context}"
+                f"a goal of {G} tokens after a prompt of {longest} leaves no room in the context of {context}"
             )
         return np.minimum(self.limit, context - lengths - G)
 
@@ -84,14 +84,14 @@ class Request:
 
 
 class Step(NamedTuple):
-    """What one step of decoding adds to the completions."""
+    """The tokens that one decoding step adds to the completions."""
 
     tokens: np.ndarray
-    """(B, m) int64 tokens of each row in order, -1 behind its last new one."""
+    """(B, m) int64 new tokens of each row in order, padded with -1."""
     log_probabilities: np.ndarray
-    """(B, m) natural logs of the probabilities that the model gave to them; 0 where there is none."""
+    """(B, m) their log-probabilities (natural log) under the model; 0 on padding."""
     drafted: np.ndarray
-    """(B,) how many of them were drafted and accepted, rather than chosen from the model's own distribution."""
+    """(B,) the number of them that were drafted and accepted, not chosen from the model's own distribution."""
 
 
 class Decoder(ABC):
@@ -105,9 +105,9 @@ class Decoder(ABC):
 
     @abstractmethod
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
-        """The completions, as they come about. Raises `ValueError` if a prompt leaves no room in the context, if the
-        predictor lacks a power that this decoder needs, or if there is a goal and the predictor can predict towards
-        none."""
+        """Yields the completions step by step. Raises `ValueError` if a prompt leaves no room in the context, if the
+        predictor lacks a power that this decoder needs, or if there is a goal and the predictor cannot condition on
+        one."""
 
     def decode(self, predictor: Predictor, request: Request) -> list[Completion]:
         """A completion for each prompt; raises as `steps`."""
@@ -125,10 +125,10 @@ class Search(Decoder):
 
     @abstractmethod
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:
-        """The candidates for the one prompt of `request`, with their scores, best first; raises as `steps`."""
+        """The candidates for the single prompt of `request`, with their scores, best first; raises as `steps`."""
 
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
-        """The best candidate of one prompt after the other, each as a whole."""
+        """Yields the best candidate of each prompt in turn, as one step."""
         for row in range(len(request.prompts)):
             best = self.search(predictor, request.single(row))[0]
             tokens = np.full((len(request.prompts), len(best.tokens)), -1, np.int64)

@@ -1,4 +1,4 @@
-"""Beam search: the most likely completions, found among the continuations of the most likely beginnings."""
+"""Beam search: likely completions, found by extending the most likely partial ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BeamConfig:
     """Fields of `--decoder beam`."""
 
     beams: int = 120
-    """Sequences that are kept at every step."""
+    """Sequences kept at every step."""
 
     def __post_init__(self) -> None:
         bounded(self, "beams", at_least=1)
@@ -27,20 +27,20 @@ class BeamConfig:
 
 @dataclass(frozen=True)
 class Path:
-    """A beginning of a completion, or a whole one."""
+    """A partial or finished completion."""
 
     tokens: tuple[int, ...]
     log_probability: float
     row: int
-    """Row of the cursor that has read all of its tokens but the last."""
+    """Row of the cursor that has read all of its tokens except the last."""
 
 
 class Beam(Search):
     """Keeps the `beams` most likely sequences at every step (Hu et al., Belief State Transformer, Algorithm 2).
 
-    The score is the log-probability. A sequence that has come to `end` keeps its place as long as it is likely enough;
-    as the others only become less likely, the search is over when such sequences hold all places. With a goal `end` is
-    no choice: what is wanted comes before the goal.
+    The score is the log-probability. A finished sequence stays in the beam while it is likely enough; as the others
+    only become less likely, the search stops when all sequences in the beam are finished. With a goal, `end` is never
+    generated: the completion comes before the goal.
     """
 
     Config = BeamConfig
@@ -65,7 +65,7 @@ class Beam(Search):
                 for total, place in highest(totals.flatten(), self.config.beams)
             ]
             ended = [path for path in kept if path.tokens and path.tokens[-1] == stop]
-            # `sorted` is stable: among equals those that ended earlier, then those of likelier beginnings.
+            # `sorted` is stable: ties go to those that ended earlier, then to those with likelier prefixes.
             kept = sorted([*ended, *grown], key=lambda path: -path.log_probability)[: self.config.beams]
             live = [path for path in kept if path.tokens[-1] != stop]
             if not live or len(live[0].tokens) == limit:

@@ -1,4 +1,4 @@
-"""One prompt, many continuations: the cursor that searches share, and how they choose among tokens."""
+"""Many continuations of one prompt: the cursor that searches share, and their choice of tokens."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from statewise.decoding.predictor import Predictor, goal_scorer
 
 
 class Continuations:
-    """A cursor behind the one prompt of a request, with a row for each continuation that is being read.
+    """A cursor after the single prompt of a request, with a row for each continuation.
 
-    With a goal its predictions are made towards it; raises `ValueError` if the predictor cannot.
+    With a goal, predictions are conditioned on it; raises `ValueError` if the predictor cannot do so.
     """
 
     def __init__(self, predictor: Predictor, request: Request) -> None:
@@ -25,21 +25,21 @@ class Continuations:
             self.cursor, self.first = predictor.start(prompts)
         else:
             self.cursor, self.first = goal_scorer(predictor).start_with_goal(prompts, torch.from_numpy(request.goal))
-        predictor.hold(self.cursor)  # rows go back as far as to the prompt
+        predictor.hold(self.cursor)  # rows rewind to the prompt at most
         self.tokens = torch.zeros(1, 0, dtype=torch.int64, device=self.first.device)
-        """(B, n) what each row has read behind the prompt."""
+        """(B, n) tokens that each row has read after the prompt."""
 
     def follow(self, tokens: Tensor) -> Tensor:
-        """Makes its rows those that have read `tokens` (B, n). Returns the next token's logits (B, V).
+        """Moves the cursor to `tokens` (B, n), one continuation per row. Returns the next token's logits (B, V).
 
-        A row takes over from the one there that begins like it for longest; as rows are of one length, all go back to
-        where the shortest such beginning ends, and read on from there in one go.
+        Each new row reuses the old row with the longest common prefix. As rows have equal length, all rewind to the
+        end of the shortest of these prefixes, and read the rest in one pass.
         """
         tokens = tokens.to(self.tokens.device)
-        # Whoever has read it all already must still read the last token once more: its logits are wanted.
+        # The last token is read again even by a row that has read it: its logits are needed.
         most = max(0, min(self.tokens.shape[1], tokens.shape[1] - 1))
-        alike = (tokens[:, None, :most] == self.tokens[None, :, :most]).cumprod(-1).sum(-1)
-        longest, rows = alike.max(1)
+        shared = (tokens[:, None, :most] == self.tokens[None, :, :most]).cumprod(-1).sum(-1)
+        longest, rows = shared.max(1)
         kept = int(longest.min())
         self.predictor.rewind(self.cursor, self.tokens.shape[1] - kept)
         self.predictor.reorder(self.cursor, rows)
@@ -49,7 +49,8 @@ class Continuations:
         return self.predictor.extend(self.cursor, tokens[:, kept:])[:, -1]
 
     def read(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Row b, or row `rows[b]` in its place, reads `tokens[b]`; both (B,). Returns the logits (B, V) after it."""
+        """Row b, first replaced by row `rows[b]` if given, reads `tokens[b]`; both (B,). Returns the next token's
+        logits (B, V)."""
         tokens = tokens.to(self.tokens.device)
         if rows is not None:
             self.predictor.reorder(self.cursor, rows)
@@ -59,8 +60,8 @@ class Continuations:
 
 
 def choices(logits: Tensor, banned: int | None) -> Tensor:
-    """(B, V) log-probabilities, -inf for the token `banned`. The others keep theirs: a search compares them among
-    each other, and a completion's log-probability is to be the model's."""
+    """(B, V) log-probabilities, -inf for the token `banned`. The others are not renormalised: a search only compares
+    them, and a completion's log-probability should be the model's."""
     log_probs = logits.log_softmax(-1)
     if banned is not None:
         log_probs[:, banned] = -math.inf
@@ -68,11 +69,11 @@ def choices(logits: Tensor, banned: int | None) -> Tensor:
 
 
 def highest(values: Tensor, count: int) -> list[tuple[float, int]]:
-    """The `count` highest of `values` (n,) and their places, highest first and the first of equals first.
+    """The `count` highest of `values` (n,) with their indices, highest first, ties by index.
 
-    -inf, what is impossible, is never among them, so there may be fewer.
+    -inf is never among them, so there may be fewer.
     """
-    # `topk` alone may return any of several equals; the value of the last one says which these are.
+    # `topk` alone may return any of several equal values; the last value determines which ones qualify.
     least = values.topk(min(count, len(values))).values[-1]
     (places,) = torch.where((values >= least) & (values > -math.inf))
     pairs = zip(values[places].tolist(), places.tolist())

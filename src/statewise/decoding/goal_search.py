@@ -1,7 +1,7 @@
-"""Goal-conditioned planning of the Belief State Transformer: many likely completions, judged by another view of them.
+"""Goal-conditioned planning of the Belief State Transformer: many likely completions, ranked by a second score.
 
-Candidates are greedy roll-outs. The first starts behind the prompt; every later one leaves an earlier one at some step
-by another token, and those go first that give away the least probability by that, as a ratio to the greedy token's.
+Candidates are greedy roll-outs. The first starts after the prompt; each later one branches off an earlier one with
+another token at some step. Branches with the highest probability relative to the greedy token come first.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ class GoalSearchConfig:
     rollouts: int = 120
     """Candidates to find."""
     candidates_from: Literal["queue", "beam"] = "queue"
-    """How: by roll-outs from a priority queue, or, an ablation, by a beam search that keeps as many."""
+    """How to find candidates: roll-outs from a priority queue, or, an ablation, a beam search of that size."""
     score: Literal["goal", "previous", "next"] | None = None
-    """How candidates are judged. goal: how likely they make the goal. Without a goal, previous: how likely the
-    previous-token head finds their last tokens; next: an ablation, the next-token head. null: goal or previous."""
+    """Score of candidates. goal: the likelihood of the goal after them. Without a goal, previous: the likelihood of
+    their last tokens under the previous-token head; next: an ablation, under the next-token head. null: goal or
+    previous."""
     scored_tokens: int = 50
-    """How many last tokens `previous` and `next` judge; at most as many as were generated."""
+    """Number of last tokens that `previous` and `next` score; at most the number generated."""
     batch: int = 16
-    """Candidates that are run at a time. Decides speed and memory, not the result."""
+    """Candidates per batch. Affects speed and memory, not the result."""
 
     def __post_init__(self) -> None:
         bounded(self, "rollouts", "scored_tokens", "batch", at_least=1)
 
 
 class Branch(NamedTuple):
-    """An entry of the queue: where a roll-out starts. Entries sort by what comes out first."""
+    """An entry of the queue: the start of a roll-out. Entries sort by priority."""
 
     cost: float
-    """Nats given away against greedy choices: minus the logarithm of Algorithm 1's priority."""
+    """Nats lost against greedy choices: minus the logarithm of Algorithm 1's priority."""
     parent: int
-    """Number of the roll-out that it leaves; those of equal cost come in the order in which they were found."""
+    """Number of the roll-out that it branches off; ties in cost go to the earlier one."""
     step: int
     """Tokens that it shares with its parent."""
     token: int
-    """What comes next in place of the parent's token."""
+    """The next token, instead of the parent's."""
     below: float
-    """Nats that this token gives away."""
+    """Nats that this token loses."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ class RollOut:
     log_probs: list[float]
     """Of each token."""
     alternatives: list[tuple[float, int, int]]
-    """(nats below the token that was chosen, step, token) of tokens that were not, best first."""
+    """(nats below the chosen token, step, token) of other tokens, best first."""
 
     def branch(self, branch: Branch) -> RollOut:
-        """The start of a roll-out that leaves this one."""
+        """The start of the roll-out that branches off this one."""
         kept, log_prob = branch.step, self.log_probs[branch.step] - branch.below
         return RollOut([*self.tokens[:kept], branch.token], [*self.log_probs[:kept], log_prob], [])
 
@@ -78,9 +79,9 @@ class GoalSearch(Search):
     """Algorithm 1 of the Belief State Transformer paper, with equation 7 as the score if there is a goal and equation 8
     if there is none. Needs a `GoalScorer`.
 
-    With a goal candidates have exactly `limit` tokens and `end` is not among the choices; without one a roll-out is
-    over when it generates `end`. No two candidates are the same: a branch leaves its parent by a token that neither the
-    parent nor another branch of it takes there, so each has the completions that begin with it to itself.
+    With a goal, candidates have exactly `limit` tokens and `end` is never generated; without one, a roll-out ends when
+    it generates `end`. All candidates are distinct: a branch differs from its parent and from the parent's other
+    branches in the token at that step.
     """
 
     Config = GoalSearchConfig
@@ -90,18 +91,18 @@ class GoalSearch(Search):
 
     @torch.no_grad()
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:
-        """See `Search.search`. Of equal scores the one found first comes first; there are fewer than `rollouts` where
-        there are no more sequences. Raises `ValueError` if the predictor is no `GoalScorer`, if the prompt leaves no
-        room, or if the score needs a goal or cannot use one."""
-        request.limits(predictor.context)  # a prompt without room is told of first
+        """See `Search.search`. Ties in score go to the candidate found first; there are fewer than `rollouts` if no
+        more sequences exist. Raises `ValueError` if the predictor is not a `GoalScorer`, if the prompt leaves no room,
+        or if the score needs a goal or cannot use one."""
+        request.limits(predictor.context)  # raise first for a prompt without room
         (prompt,), goal = request.prompts, request.goal
         scorer = goal_scorer(predictor)
         if self.config.score == "goal" and goal is None:
             raise ValueError("score goal needs a goal: give one with --goal, or score by previous or next")
         if self.config.score in ("previous", "next") and goal is not None:
-            raise ValueError(f"score {self.config.score} is for a search without a goal: leave --score or --goal away")
+            raise ValueError(f"score {self.config.score} is for a search without a goal: omit --score or --goal")
         if goal is None and self.config.score != "next" and not scorer.predicts_previous:
-            raise ValueError("this model was trained without previous tokens, which are to judge: add --score next")
+            raise ValueError("this model was trained without previous tokens, which are to score: add --score next")
         if self.config.candidates_from == "beam":
             beam = Beam(BeamConfig(self.config.rollouts))
             found = beam.search(predictor, request)
@@ -119,9 +120,9 @@ class GoalSearch(Search):
     def _roll_outs(self, predictor: Predictor, request: Request) -> list[Completion]:
         """The candidates, in the order in which Algorithm 1 finds them.
 
-        A roll-out depends on nothing but its start. So the best branches of the queue are run together, ahead of time,
-        and are then taken one by one in strict order, each adding its own branches before the next is taken. Only as
-        many branches as there are roll-outs to come can ever be taken: the queue is a sorted list of that length.
+        A roll-out depends only on its start. So the best branches of the queue are run in advance, as a batch, and then
+        taken one by one in strict order, each adding its own branches before the next is taken. No more branches can be
+        taken than roll-outs remain, so the queue is a sorted list of that length.
         """
         count = self.config.rollouts
         (limit,) = request.limits(predictor.context).tolist()
@@ -145,7 +146,7 @@ class GoalSearch(Search):
     def _goal_scores(
         self, predictor: Predictor, scorer: GoalScorer, request: Request, goal: np.ndarray, found: list[Completion]
     ) -> list[float]:
-        """Equation 7 of each."""
+        """Equation 7 for each candidate."""
         rows, scores = Continuations(predictor, request), []
         for first in range(0, len(found), self.config.batch):
             some = [completion.tokens for completion in found[first : first + self.config.batch]]
@@ -154,9 +155,9 @@ class GoalSearch(Search):
         return scores
 
     def _ending_scores(self, scorer: GoalScorer, prompt: np.ndarray, found: list[Completion]) -> list[float]:
-        """Equation 8 of each, always over as many tokens, since a product over fewer would be greater: where a
-        completion ended too early to have so many of its own, the prompt's last ones are judged as well, and where even
-        those are too few, the mean of all counts for each that is missing."""
+        """Equation 8 for each candidate, always over the same number of tokens, since a product over fewer would be
+        greater: a completion with too few tokens is extended by the prompt's last ones, and if these are too few as
+        well, each missing token counts as the mean of the others."""
         head: Literal["previous", "next"] = "next" if self.config.score == "next" else "previous"
         count = min(self.config.scored_tokens, max(len(completion.tokens) for completion in found))
         lengths: dict[int, list[int]] = {}
@@ -164,7 +165,7 @@ class GoalSearch(Search):
             lengths.setdefault(len(completion.tokens), []).append(place)
         scores = [0.0] * len(found)
         for length, places in lengths.items():
-            own = min(count, len(prompt) + length - 1)  # nothing comes before the first token of all
+            own = min(count, len(prompt) + length - 1)  # the very first token is not scored
             for first in range(0, len(places), self.config.batch):
                 some = places[first : first + self.config.batch]
                 sequences = np.stack([np.concatenate([prompt, found[place].tokens]) for place in some])
@@ -175,20 +176,20 @@ class GoalSearch(Search):
 
 
 def branches(number: int, cost: float, found: RollOut) -> list[Branch]:
-    """The branches of roll-out `number`, whose own branch has `cost`, in the order of the queue."""
+    """The branches of roll-out `number`, which has `cost` itself, in queue order."""
     return [Branch(cost + below, number, step, token, below) for below, step, token in found.alternatives]
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Makes whole roll-outs of starts, many at a time."""
+    """Completes roll-outs from their starts, in batches."""
 
     rows: Continuations
     limit: int
     stop: int | None
-    """Token behind which nothing comes."""
+    """The end token, if any."""
     banned: int | None
-    """Token that must not be chosen."""
+    """The token that must not be generated, if any."""
 
     def run(self, starts: list[RollOut], count: int) -> list[RollOut]:
         """Each start, followed by greedy choices up to `stop` or the limit, with its `count` best alternatives."""
@@ -198,7 +199,7 @@ class Runner:
         return [start if is_whole else next(ran) for start, is_whole in zip(starts, whole)]
 
     def _run(self, starts: list[RollOut], count: int) -> list[RollOut]:
-        """In lockstep, from where the shortest start ends; a longer one reads its own tokens until it ends as well."""
+        """In lockstep from the end of the shortest start; longer ones are forced to their own tokens until they end."""
         known = torch.tensor([len(start.tokens) for start in starts])
         shortest = int(known.min())
         given = torch.zeros(len(starts), self.limit, dtype=torch.int64)

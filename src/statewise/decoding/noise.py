@@ -1,4 +1,4 @@
-"""Noise that is a function of (seed, row, position, token), so that what a row draws depends on nothing beside it."""
+"""Noise as a function of (seed, row, position, token), so that a row's draws do not depend on its batch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """A logical shift to the right of 64 bits that torch takes as signed."""
+    """A logical right shift of 64 bits, which torch treats as signed."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 def _signed(number: int) -> int:
-    """The number modulo 2^64, as a signed one of 64 bits."""
+    """The number modulo 2^64, as a signed 64-bit integer."""
     return (number + 2**63) % 2**64 - 2**63

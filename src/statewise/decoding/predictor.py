@@ -1,7 +1,6 @@
-"""How a trained model is asked: the predictor, and the powers that it may have beyond that.
+"""The inference interface of trained models: the predictor, and the optional powers of some models.
 
-Powers that only some models have are types of their own, so that a decoder can say which models it needs instead of
-trying.
+Each optional power is a type, so that a decoder can declare which models it needs.
 """
 
 from __future__ import annotations
@@ -20,45 +19,45 @@ if TYPE_CHECKING:
 
 
 class Predictor(ABC):
-    """Predicts the next token of B sequences at once, read so far by a cursor that only it understands."""
+    """Predicts the next token of B sequences at once; what was read so far is in a cursor private to the predictor."""
 
     vocabulary: int
     """Number V of token ids."""
     context: int
     """Longest sequence it can read."""
     state_is_last: bool = True
-    """Whether the state that `states` gives is the last layer's output; False: it is what several last layers read."""
+    """Whether the state of `states` is the last layer's output; False: it is the input of several last layers."""
     reads_answers: bool = True
-    """Whether the tokens of an answer bear on those after them; False: the prompt alone decides all of them."""
+    """Whether an answer's tokens affect predictions of later ones; False: all depend on the prompt alone."""
 
     @abstractmethod
     def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[Any, Tensor]:
-        """Reads `prompts` (B, T), of row b the first `counts[b]` >= 1 tokens; None: all. Returns a cursor and the next
+        """Reads `prompts` (B, T), the first `counts[b]` >= 1 tokens of row b; None: all. Returns a cursor and the next
         token's logits (B, V)."""
 
     @abstractmethod
     def extend(self, cursor: Any, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
-        """Reads `tokens` (B, n) behind what the cursor has read, of row b the first `counts[b]` >= 0; None: all.
-        Returns logits (B, n, V) after each, without meaning behind those."""
+        """Reads further `tokens` (B, n), the first `counts[b]` >= 0 of row b; None: all. Returns the logits (B, n, V)
+        after each token; those at unread tokens are meaningless."""
 
     @abstractmethod
     def rewind(self, cursor: Any, positions: int | np.ndarray) -> None:
         """Forgets the last `positions` tokens of every row, or `positions[b]` of row b. It can always return to where
-        `hold` was called; further than that a model that does not keep all that it read may raise `ValueError`."""
+        `hold` was called; beyond that, models that do not keep everything may raise `ValueError`."""
 
     def hold(self, cursor: Any) -> None:  # noqa: B027 -- a predictor may keep everything anyway
-        """Pins this position, so that later `rewind` calls can return to it, however much is read until then."""
+        """Pins this position, so that later `rewind` calls can return to it, no matter how much is read in between."""
 
     def release(self, cursor: Any) -> None:  # noqa: B027 -- as above
-        """Takes `hold` back."""
+        """Undoes `hold`."""
 
     @abstractmethod
     def join(self, cursor: Any, other: Any) -> None:
-        """Adds the rows of another cursor behind those of `cursor`; `other` must not be used any more."""
+        """Appends the rows of another cursor to `cursor`; `other` must not be used afterwards."""
 
     @abstractmethod
     def reorder(self, cursor: Any, rows: Tensor) -> None:
-        """Row b becomes what row `rows[b]` was; `rows` (B',) int64."""
+        """Replaces row b by the former row `rows[b]`; `rows` (B',) int64."""
 
     @abstractmethod
     def states(self, batch: Batch) -> Hidden:
@@ -66,7 +65,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
-        """(B, T, V): the next token's logits after every position, teacher-forced."""
+        """(B, T, V): the teacher-forced logits of the next token after every position."""
 
 
 class Drafter(ABC):
@@ -74,14 +73,14 @@ class Drafter(ABC):
 
     @abstractmethod
     def draft(self, cursor: Any, token: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Guesses what follows `token` (B,), which itself comes next after what the cursor has read.
+        """Drafts the tokens after `token` (B,), which itself follows what the cursor has read.
 
-        Returns the most likely tokens (B, steps) and the logits they were taken from (B, steps, V).
+        Returns the most likely tokens (B, steps) and their logits (B, steps, V).
         """
 
 
 class FutureReader(ABC):
-    """A predictor whose belief states tell the whole future by themselves: the past is not read again."""
+    """A predictor that can predict the whole future from a belief state alone, without rereading the past."""
 
     @abstractmethod
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -89,28 +88,28 @@ class FutureReader(ABC):
 
 
 class Traced(NamedTuple):
-    """A forward pass whose every use of parameters can be followed."""
+    """A forward pass that records every use of parameters."""
 
     losses: Tensor
-    """(B,) nats of one token of each row, with their graph."""
+    """(B,) nats of one token of each row, with their autograd graph."""
     uses: Sequence[Any]
     """Each has `output` (B, S, T, d), or (B, T, d) where a place is one stream, and `weight`, broadcastable to it: the
     norm over d of (gradient at the output) * weight is that of the gradient of the parameters as used there."""
 
 
 class Traceable(ABC):
-    """A predictor that can tell by which uses of its parameters a loss came about."""
+    """A predictor that can attribute a loss's gradient to single uses of its parameters."""
 
     @property
     @abstractmethod
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
-        """What a place is made of: the input alone, or the input and the stream that predicts."""
+        """The streams of each place: the input alone, or the input and the predicting stream."""
 
     @abstractmethod
     def trace(self, tokens: Tensor, places: Tensor, source: int = 0) -> Traced:
-        """Reads `tokens` (B, T) and predicts, with gradients, the token behind place `places[b]` of each row b;
-        `places` (B,), each below T - 1. The rows do not differ before `source`; what is there is read once, without
-        gradients: the uses are those of the places from `source` on. The vocabulary head is no use."""
+        """Reads `tokens` (B, T) and predicts, with gradients, the token after place `places[b]` of each row b;
+        `places` (B,), each below T - 1. Rows must be equal before `source`; that part is read once, without gradients:
+        only uses at places from `source` on are recorded. The vocabulary head does not count as a use."""
 
 
 class Fetcher(Predictor):
@@ -128,65 +127,65 @@ class Fetcher(Predictor):
 
 
 class StateLimiter(ABC):
-    """A predictor of which there is one that forgets."""
+    """A predictor whose memory can be limited."""
 
     @abstractmethod
     def limited(self, places: int) -> Predictor:
-        """The same model, whose kept keys are read for `places` places onwards, as a window's are: at their own place
-        and at so many behind it."""
+        """The same model, whose kept keys are read at their own place and at the `places` places after it, as in a
+        window."""
 
 
 class Carrier(ABC):
-    """A predictor whose model carries a state from chunk to chunk of what it reads.
+    """A predictor whose model carries a state from chunk to chunk.
 
-    `Hidden.state` is D wide, and behind that come the slots that the position read, `slot_count` times D.
+    `Hidden.state` has D features, followed by the slots that the position read, `slot_count` times D.
     """
 
     chunk: int
-    """Tokens of a chunk."""
+    """Tokens per chunk."""
     slot_count: int
     """Slots S of the state."""
 
     @abstractmethod
     def under(self, protocol: StateProtocol, warmup: int) -> Predictor:
-        """The same model, asked under another protocol, with so many passes over a chunk before it counts."""
+        """The same model under another protocol, with `warmup` passes over each chunk before the one that counts."""
 
     @abstractmethod
     def chunk_logits(self, tokens: Tensor) -> Iterator[Tensor]:
-        """The next token's logits after every one of `tokens` (B, T), however many these are: (B, n, V) of one chunk
-        after the other, teacher-forced, under the protocol."""
+        """Teacher-forced logits of the next token after each of `tokens` (B, T), for any T: (B, n, V) chunk by chunk,
+        under the protocol."""
 
     @abstractmethod
     def keep(self, cursor: Any) -> dict[str, Tensor]:
-        """What the cursor knows, to go on from later: tensors by name."""
+        """The cursor's state, to resume from later: tensors by name."""
 
     @abstractmethod
     def resume(self, kept: Mapping[str, Tensor]) -> Any:
-        """A cursor that stands where the kept one stood. Raises `ValueError` for one of another shape of model."""
+        """A cursor restored from a kept one. Raises `ValueError` if that belongs to a model of another shape."""
 
 
 def carrier(predictor: Predictor) -> Carrier:
-    """The predictor, if it has that power. Raises `ValueError` if not."""
+    """The predictor, if it is a `Carrier`. Raises `ValueError` if not."""
     if not isinstance(predictor, Carrier):
         raise LacksPower("a carried state needs a model that carries one from chunk to chunk", Carrier)
     return predictor
 
 
 class GoalScorer(ABC):
-    """A predictor that can predict towards a goal, and say how likely a sequence leads to it."""
+    """A predictor that can condition on a goal, and score how likely a sequence reaches it."""
 
     predicts_previous: bool = True
-    """Whether `score_ending` can be asked for the previous-token head."""
+    """Whether `score_ending` supports the previous-token head."""
 
     @abstractmethod
     def start_with_goal(self, prompts: Tensor, goal: Tensor, counts: np.ndarray | None = None) -> tuple[Any, Tensor]:
-        """`Predictor.start`, with every prediction of the cursor made in the knowledge that the sequence will end
-        in `goal` (G,); with G = 0 it is `Predictor.start`."""
+        """`Predictor.start`, with every prediction of the cursor conditioned on the sequence ending in `goal` (G,);
+        with G = 0 it is `Predictor.start`."""
 
     @abstractmethod
     def score_goal(self, cursor: Any, goal: Tensor) -> Tensor:
-        """(B,): log-likelihood of `goal` (G,), G >= 1, right behind what the cursor has read, each of its tokens
-        predicted from those before and those after it (BST, equation 7). The cursor stays where it was."""
+        """(B,): log-likelihood of `goal` (G,), G >= 1, directly after what the cursor has read, each of its tokens
+        predicted from those before and those after it (BST, equation 7). Does not move the cursor."""
 
     @abstractmethod
     def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
@@ -197,16 +196,16 @@ class GoalScorer(ABC):
 def goal_scorer(predictor: Predictor) -> GoalScorer:
     """The predictor, if it has that power. Raises `ValueError` if not."""
     if not isinstance(predictor, GoalScorer):
-        raise LacksPower("a goal needs a model that can head for it and score it", GoalScorer)
+        raise LacksPower("a goal needs a model that can condition on it and score it", GoalScorer)
     return predictor
 
 
 class SuffixEncoder(ABC):
-    """A predictor that also keeps beliefs of what is still to come, read from the end backwards."""
+    """A predictor that also has belief states of suffixes, read from the end backwards."""
 
     @abstractmethod
     def suffix_states(self, batch: Batch) -> Tensor:
-        """(B, T, D): belief of the suffix that begins at each position; without meaning on padding."""
+        """(B, T, D): belief state of the suffix that starts at each position; meaningless on padding."""
 
 
 def suffix_encoder(predictor: Predictor) -> SuffixEncoder:

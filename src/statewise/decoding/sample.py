@@ -1,4 +1,4 @@
-"""One token after another: the most likely one, or one drawn."""
+"""Greedy decoding and sampling, one token at a time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from statewise.decoding.predictor import Predictor, goal_scorer
 
 
 class StepByStep(Decoder):
-    """Reads the prompts once and then a token at a time, until every row has ended."""
+    """Reads the prompts once, then generates a token at a time until every row has ended."""
 
     @abstractmethod
     def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
-        """(B, V) -> (B,) tokens, for rows of such numbers that have generated so many tokens, (B,) each."""
+        """(B, V) -> (B,) tokens; `rows` (B,) are the rows' numbers, `positions` (B,) how many tokens each has so
+        far."""
 
     @torch.no_grad()
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
-        """See `Decoder.steps`. With a goal the predictor must be a `GoalScorer`. Rows that have ended leave the pass
+        """See `Decoder.steps`. With a goal the predictor must be a `GoalScorer`. Rows that have ended leave the batch
         when they are half of it."""
         limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
         given = torch.from_numpy(prompts)
@@ -35,8 +36,8 @@ class StepByStep(Decoder):
             goal = torch.from_numpy(request.goal)
             cursor, logits = goal_scorer(predictor).start_with_goal(given, goal, lengths)
         B, banned = len(prompts), request.banned
-        rows = np.arange(B)  # of the pass
-        live = np.ones(B, bool)  # among them
+        rows = np.arange(B)  # in the batch
+        live = np.ones(B, bool)  # which of `rows` have not ended
         for place in range(int(limits.max(initial=0))):
             if banned is not None:
                 logits = logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
@@ -55,14 +56,14 @@ class StepByStep(Decoder):
                 stay = np.flatnonzero(live)
                 predictor.reorder(cursor, torch.from_numpy(stay))
                 rows, live, token = rows[stay], live[stay], token[torch.from_numpy(stay).to(token.device)]
-            # Rows that have ended read on while they can: a pass is faster if all rows read as many tokens.
+            # Rows that have ended keep reading while they fit: a pass is faster if all rows read the same number.
             fits = lengths[rows] + place < predictor.context
             logits = predictor.extend(cursor, token[:, None], None if fits.all() else fits.astype(np.int64))[:, -1]
 
 
 @dataclass(frozen=True)
 class GreedyConfig:
-    """Greedy decoding has nothing to choose."""
+    """Greedy decoding has no fields."""
 
 
 class Greedy(StepByStep):
@@ -83,15 +84,15 @@ class SampleConfig:
     """Fields of `--decoder sample`."""
 
     temperature: float = 1.0
-    """Logits are divided by it."""
+    """Divides the logits."""
     top_k: int | None = None
-    """Draw among so many most likely tokens; null: all."""
+    """Draw from this many most likely tokens; null: all."""
     top_p: float = 1.0
-    """Draw among the fewest most likely tokens that together have this probability."""
+    """Draw from the smallest set of most likely tokens whose total probability reaches this."""
     floor: float = 0.0
-    """Tokens less probable than this are never drawn, but for the most likely one."""
+    """Never draw tokens less probable than this, except the most likely one."""
     seed: int = 0
-    """Seed of the draws; the same prompt in the same row gives the same completion, whatever else is in the batch."""
+    """Seed of the draws; the same prompt in the same row gives the same completion in any batch."""
 
     def __post_init__(self) -> None:
         bounded(self, "temperature", above=0, reason="use --decoder greedy for 0")
@@ -102,7 +103,7 @@ class SampleConfig:
 
 
 class Sample(StepByStep):
-    """Draws each token from the model's distribution, sharpened and cut as configured."""
+    """Draws each token from the model's distribution, with temperature and truncation as configured."""
 
     Config = SampleConfig
 
@@ -110,18 +111,18 @@ class Sample(StepByStep):
         self.config = config
 
     def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
-        """See `StepByStep.choose`. Draws happen on the host, so that a seed means the same everywhere."""
+        """See `StepByStep.choose`. Draws on the host, so that a seed gives the same on every device."""
         kept = self.cut(logits.cpu().double())
         return (kept + gumbel(self.config.seed, rows, positions, kept.shape[1])).argmax(-1)
 
     def cut(self, logits: Tensor) -> Tensor:
-        """(B, V) logits over the temperature, -inf for tokens that must not be drawn."""
+        """(B, V) logits divided by the temperature, -inf for tokens that must not be drawn."""
         config, logits = self.config, logits / self.config.temperature
         if config.top_k is None and config.top_p == 1 and config.floor == 0:
             return logits
         ordered, places = logits.sort(dim=-1, descending=True, stable=True)
         weights = ordered.softmax(-1)
-        # A token goes when those before it have the whole of top_p already; the first always stays.
+        # Drop a token if those before it already reach top_p; the first always stays.
         kept = weights.cumsum(-1) - weights < config.top_p
         kept[:, 1:] &= weights[:, 1:] >= config.floor
         if config.top_k is not None:
