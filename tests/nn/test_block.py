@@ -50,7 +50,7 @@ def test_dropout_acts_in_training_alone():
 
 
 def test_impossible_shapes_are_refused():
-    with pytest.raises(ValueError, match="cannot be shared by 3 heads"):
+    with pytest.raises(ValueError, match="cannot be divided among 3 heads"):
         BlockConfig(width=16, heads=3)
     with pytest.raises(ValueError, match="even head width"):
         BlockConfig(width=15, heads=3)

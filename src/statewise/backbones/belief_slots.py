@@ -98,8 +98,8 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         self.chunk, self.slot_count = config.chunk, config.slots
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         assert embedding_of is None or isinstance(embedding_of, BeliefSlots)
-        lender = None if embedding_of is None else embedding_of.gpt
-        self.gpt: GPT = GPT(config, vocabulary=vocabulary, context=config.chunk, embedding_of=lender)
+        shared = None if embedding_of is None else embedding_of.gpt
+        self.gpt: GPT = GPT(config, vocabulary=vocabulary, context=config.chunk, embedding_of=shared)
         self.injections = nn.ModuleList(
             make_injection(config.injection, config.width, config.slots) for _ in range(config.layers)
         )

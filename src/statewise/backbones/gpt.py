@@ -42,8 +42,8 @@ class GPT(Branching, Counted, Followed, Hookable):
         self.config = config
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
-        lender = None if embedding_of is None else embedding_of.embedding
-        self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, lender)
+        shared = None if embedding_of is None else embedding_of.embedding
+        self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, shared)
         self.positions = nn.Embedding(context, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))

@@ -137,8 +137,8 @@ class Recurrent(Branching, Counted, Hookable):
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.parts = 1 if config.cell == "gru" else 2
         """Vectors of a layer's state: h, and with an LSTM c."""
-        lender = None if embedding_of is None else embedding_of.embedding
-        self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, lender)
+        shared = None if embedding_of is None else embedding_of.embedding
+        self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, shared)
         self.blocks: Sequence[Layer] = nn.ModuleList(Layer(config) for _ in range(config.layers))  # type: ignore[assignment]
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
         if self.embedding.weight is not None:  # a hidden state lies within (-1, 1), so inputs of like size

@@ -245,8 +245,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         """For how many places onwards kept keys are read; None: for ever."""
         self.state_predicts = self.variant.state == self.variant.readout
         rows = -(-(vocabulary + 1) // config.vocabulary_multiple) * config.vocabulary_multiple
-        lender = None if embedding_of is None else embedding_of.embedding
-        self.embedding: TokenEmbedding = TokenEmbedding(rows, config.width, lender)
+        shared = None if embedding_of is None else embedding_of.embedding
+        self.embedding: TokenEmbedding = TokenEmbedding(rows, config.width, shared)
         self.positions = nn.Embedding(context, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(StreamBlock(config, layer) for layer in range(config.layers))

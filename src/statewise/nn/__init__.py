@@ -1,1 +1,1 @@
-"""Pieces of networks: masks, attention, blocks, caches."""
+"""Network components: masks, attention, blocks, caches."""

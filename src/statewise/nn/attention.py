@@ -1,7 +1,7 @@
-"""Attention behind one function, which picks its implementation from what was measured.
+"""Attention as one function, which chooses between two implementations by measured speed.
 
-On a CPU the fused kernel's backward is slow on short sequences; the products written out win there.
-`benchmarks/attention.py` measures where the lines below lie.
+On a CPU the fused kernel's backward pass is slow on short sequences; explicit matrix products are faster there.
+`benchmarks/attention.py` measures the thresholds below.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statewise.nn.masks import Documents, as_bias, causal, causal_bias
 from statewise.nn.streams import INPUT, Reach
 
 WRITTEN_OUT_UP_TO = {torch.bfloat16: 512, torch.float32: 64}
-"""By dtype, the longest key sequence for which the written-out way is chosen on a CPU when gradients are wanted."""
+"""By dtype, the longest key sequence for which explicit products are used on a CPU when gradients are needed."""
 
 
 def attend(
@@ -31,7 +31,7 @@ def attend(
 
     `query` (B, H, Q, W); `key`, `value` (B, H, T, W) with T >= Q; `mask` boolean, broadcastable to
     (B, H, Q, T), True where attention is allowed, or None for causal attention whose last query sees
-    all keys, within `documents` if they are given (then Q = T). Returns (B, H, Q, W).
+    all keys, within `documents` if given (then Q = T). Returns (B, H, Q, W).
     """
     if documents is not None:
         if query.device.type == "cpu" and not dropout:
@@ -55,7 +55,7 @@ def attend_written_out(
     else:
         bias = as_bias(mask, query.dtype).expand(*rows, queries, keys).reshape(-1, queries, keys)
     flat_query, flat_key, flat_value = (t.reshape(-1, t.shape[-2], width) for t in (query, key, value))
-    # baddbmm scales and masks while it multiplies: one pass over the scores less.
+    # baddbmm scales and masks while it multiplies, which saves a pass over the scores.
     scores = torch.baddbmm(bias, flat_query, flat_key.transpose(1, 2), alpha=width**-0.5)
     # In float32: more exact, and on a CPU three times as fast as on short rows of bf16.
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
@@ -70,7 +70,7 @@ def attend_fused(
     """PyTorch's fused kernel; shapes as in `attend`."""
     queries, keys = query.shape[-2], key.shape[-2]
     if queries == 1 and query.device.type == "cpu" and query.dtype == torch.bfloat16:
-        # The kernel takes twice as long over one query as over two, whose products are of matrices.
+        # The kernel takes twice as long for one query as for two, which use matrix-matrix products.
         twice = query.expand(*query.shape[:-2], 2, -1)
         return F.scaled_dot_product_attention(twice, key, value, attn_mask=mask, dropout_p=dropout)[..., :1, :]
     whole = mask is None and queries == keys

@@ -1,4 +1,4 @@
-"""The small persistent state of a belief-slot decoder: S slots, how a layer reads them and how they are renewed."""
+"""The small persistent state of a belief-slot decoder: S slots, how layers read them and how they are updated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Pooling = Literal["last", "mean", "attention"]
 
 
 def make_injection(kind: Literal["normed", "linear"], width: int, slots: int) -> nn.Module:
-    """What a layer adds to its residual for a state: a module (..., S, D) -> (..., D) that gives zeros at first."""
+    """A map from a state to what a layer adds to its residual stream, (..., S, D) -> (..., D); initially zero."""
     return LinearInjection(width, slots) if kind == "linear" else NormedInjection(width, slots)
 
 
 class LinearInjection(nn.Module):
     """W state, for a state of S slots of width D (the note on belief states, "Injecting the State"). W (D, S D) has no
-    bias and starts at zero, and the slots are taken as they are."""
+    bias and starts at zero; slots are not normalised."""
 
     def __init__(self, width: int, slots: int) -> None:
         super().__init__()
@@ -30,10 +30,10 @@ class LinearInjection(nn.Module):
 
 
 class NormedInjection(nn.Module):
-    """A map of the slots, each brought to length sqrt(D) before.
+    """A linear map of the slots, each first normalised to length sqrt(D).
 
-    The map is its directions, drawn at random, times a gain for each channel that starts at zero. `LinearInjection`
-    made the learning of text far slower: see `docs/results/belief-slots.md`.
+    The map has random initial directions, times a gain per channel that starts at zero. With `LinearInjection` models
+    learn text far more slowly: see `docs/results/belief-slots.md`.
     """
 
     def __init__(self, width: int, slots: int) -> None:
@@ -48,7 +48,7 @@ class NormedInjection(nn.Module):
 
 
 class SlotUpdate(nn.Module):
-    """state <- f(state, what a chunk came to), for S slots of width D."""
+    """state <- f(state, pooled hidden states of a chunk), for S slots of width D."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SlotUpdate(nn.Module):
     ) -> None:
         super().__init__()
         self.slots, self.pooling = slots, pooling
-        # From the last and the mean state one map makes all slots; attention pools for each slot, so one serves all.
+        # From the last or mean state, one map makes all slots; attention pools per slot, so all slots share a map.
         self.in_proj = nn.Linear(width, width if pooling == "attention" else slots * width)
         self.query = nn.Parameter(torch.randn(slots, width) * width**-0.5) if pooling == "attention" else None
         self.cell = nn.GRUCell(width, width) if kind == "gated" else None
@@ -75,14 +75,14 @@ class SlotUpdate(nn.Module):
 
     @property
     def products(self) -> int:
-        """Multiplications of its maps in one update."""
+        """Multiplications of the linear maps in one update."""
         pooled = self.slots if self.pooling == "attention" else 1
         cell = 0 if self.cell is None else self.cell.weight_ih.numel() + self.cell.weight_hh.numel()
         return pooled * self.in_proj.weight.numel() + self.slots * cell
 
     def forward(self, state: Tensor, hidden: Tensor, members: Tensor | None) -> Tensor:
-        """The new state (B, S, D) from the old one and the last hidden states (B, T, D) of a chunk, of which those of
-        `members` (B, T) count, at least one a row; None: all."""
+        """The new state (B, S, D) from the old one and a chunk's last hidden states (B, T, D), those in `members`
+        (B, T) only, at least one per row; None: all."""
         B, S, D = state.shape
         proposed = self.in_proj(self._pooled(hidden, members)).view(B, S, D)
         if self.cell is not None:

@@ -1,4 +1,4 @@
-"""One family of transformer blocks, with the choices that the papers make differently."""
+"""A family of transformer blocks, with the choices in which the papers differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BlockConfig:
     width: int = 128
     """Width D of the residual stream."""
     heads: int = 4
-    """Attention heads; they share the width evenly."""
+    """Attention heads; the width is divided evenly among them."""
     layers: int = 4
     """Number of blocks L."""
     norm: Literal["rms", "layer"] = "rms"
@@ -46,7 +46,7 @@ class BlockConfig:
         bounded(self, "expansion", prefix="backbone.", above=0)
         bounded(self, "dropout", prefix="backbone.", at_least=0, below=1)
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads: choose a multiple")
+            raise ValueError(f"width {self.width} cannot be divided among {self.heads} heads: choose a multiple")
         if self.positions == "rope" and self.width // self.heads % 2:
             raise ValueError(f"rotary positions need an even head width, not {self.width // self.heads}")
 
@@ -57,22 +57,22 @@ class BlockConfig:
 
 
 class BlockContext(NamedTuple):
-    """What every block of one forward pass shares."""
+    """What all blocks of a forward pass share."""
 
     rotation: tuple[Tensor, Tensor] | None
-    """What `rotary_angles` gives, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
+    """The result of `rotary_angles`, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
     documents: Documents | None = None
-    """Those that share the rows; None: one a row."""
+    """The documents packed in the rows; None: one per row."""
     cache: KeyValueCache | None = None
     mask: Tensor | None = None
-    """(B, 1, T, K) bool over what the cache returns; None: every key up to the query's own position is read."""
+    """(B, 1, T, K) bool over the keys that the cache returns; None: all keys up to the query's position are read."""
 
 
 def rotary_angles(positions: Tensor, head_width: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
     """Factors of a vector and of its half-swapped copy for `positions` (T,) or (B, T), broadcastable to (B, H, T, W).
 
-    Rotary positions (Su et al. 2021): the first half of a vector holds the first coordinates of its W/2 planes,
-    the second half the second ones.
+    Rotary positions (Su et al. 2021): the first half of a vector holds the first coordinates of its W/2 planes, the
+    second half the second coordinates.
     """
     rates = base ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
     angles = positions[..., None].float() * rates
@@ -100,7 +100,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, context: BlockContext) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         B, T, D = x.shape
-        # One copy lays all heads out as the products want them; later ones would cost a copy each.
+        # A single copy here puts all heads into the layout of the products; later each would need its own.
         mixed = self.in_proj(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).contiguous()
         pair, single = mixed.split((2, 1))
         if context.rotation is not None:
@@ -150,11 +150,11 @@ class Block(nn.Module):
 
 
 def init_weights(module: nn.Module, layers: int, std: float = 0.02) -> None:
-    """Normal weights and zero biases; maps back into the residual stream start smaller by sqrt(2L) (GPT-2)."""
+    """Normal weights and zero biases; output maps to the residual stream are scaled by 1 / sqrt(2L) (GPT-2)."""
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=std / (2 * layers) ** 0.5 if name.endswith("out_proj") else std)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Embedding | TokenEmbedding) and part.weight is not None:  # None: a borrowed matrix
+        elif isinstance(part, nn.Embedding | TokenEmbedding) and part.weight is not None:  # None: a shared matrix
             nn.init.normal_(part.weight, std=std)

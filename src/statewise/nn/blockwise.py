@@ -1,8 +1,8 @@
 """Exact attention over one or two streams, a block of queries at a time.
 
-A block reads only the keys that any of its queries may see, so what a causal mask, a window or the starts of documents
-leave out is not computed, and no tensor of queries x keys lives beyond a block: neither forward nor, computed anew,
-backward. On a CPU this beats both a dense mask and the fused kernel (`benchmarks/two_stream_attention.py`).
+A block reads only the keys that any of its queries may see, so keys excluded by a causal mask, a window or document
+boundaries are mostly skipped, and no tensor of queries x keys outlives a block; the backward pass recomputes the
+scores. On a CPU this is faster than both a dense mask and the fused kernel (`benchmarks/two_stream_attention.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statewise.nn.masks import Documents
 from statewise.nn.streams import PREDICTION, Reach, may_read
 
 QUERIES = 128
-"""Queries of a block, over all streams."""
+"""Queries per block, over all streams."""
 
 
 class _Part(NamedTuple):
@@ -36,7 +36,7 @@ class _Block(NamedTuple):
     end: int
     parts: list[_Part]
     bias: list[Tensor | None]
-    """For each part what is added to its scores: 0 or -inf, broadcastable to (B, H, S, queries, keys)."""
+    """For each part the bias of its scores: 0 or -inf, broadcastable to (B, H, S, queries, keys)."""
 
 
 def attend_blockwise(
@@ -51,9 +51,9 @@ def attend_blockwise(
 ) -> Tensor:
     """Attention of the queries of `streams` to the keys of all streams.
 
-    `query` (B, H, S, T, W), a row of S for each of `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are inputs
-    alone; `documents` that share the rows; `block` places of queries at a time. Returns (B, H, S, T, W). Every query
-    must read some key.
+    `query` (B, H, S, T, W), with S indexing `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only inputs;
+    `documents` packed in the rows; `block` places of queries at a time. Returns (B, H, S, T, W). Every query must read
+    at least one key.
     """
     shape = streams, key.shape[2], query.shape[3], reach, block or QUERIES // len(streams), query.dtype, query.device
     if documents is None:
@@ -61,8 +61,8 @@ def attend_blockwise(
     else:
         numbers = documents.numbers
         blocks = documents.once(shape, lambda: list(_blocks(*shape, numbers)))
-    found: Tensor = _Blockwise.apply(query, key, value, blocks)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _Blockwise.apply(query, key, value, blocks)  # type: ignore[no-untyped-call]
+    return result
 
 
 @lru_cache(maxsize=32)
@@ -77,7 +77,7 @@ def _blocks(
     streams: tuple[int, ...], key_streams: int, places: int, reach: Reach, block: int, dtype: torch.dtype,
     device: torch.device, documents: Tensor | None,
 ) -> Iterator[_Block]:  # fmt: skip
-    """What each block of queries reads; masks only where not all keys of a part are read by all queries."""
+    """The keys that each block of queries reads; masks only where not every query reads all keys of a part."""
     first = None  # [T] the earliest place of any row's document
     shared = False
     if documents is not None:
@@ -99,7 +99,7 @@ def _blocks(
             high = end - 1 if stream == PREDICTION and PREDICTION not in streams else end
             if low >= high:
                 continue
-            # Of what is read for ever, earlier places need no mask, unless documents begin among them.
+            # In a stream with unlimited reach, earlier places need no mask unless documents start among them.
             cut = max(low, min(start, high)) if span is None and not shared else low
             for part in (_Part(stream, low, cut), _Part(stream, cut, high)):
                 if part.start < part.end:
@@ -123,7 +123,7 @@ def _bias(
 
 
 class _Blockwise(torch.autograd.Function):
-    """Softmax over the keys of all parts together; its gradient from the output and the log of the softmax's sum."""
+    """Softmax over the keys of all parts; the backward pass uses the output and the softmax's log-sum-exp."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[_Block]) -> Tensor:
@@ -158,7 +158,7 @@ class _Blockwise(torch.autograd.Function):
             asked = query[:, :, :, places].reshape(B * H, -1, W)
             weights = _scores(query, keys, one).sub_(log_sums[:, :, :, places].reshape(B * H, -1, 1)).exp_()
             incoming, outgoing = (whole[:, :, :, places].reshape(B * H, -1, W) for whole in (given, output))
-            shift = (incoming.to(exact) * outgoing).sum(-1, keepdim=True)  # what the softmax's normalisation takes away
+            shift = (incoming.to(exact) * outgoing).sum(-1, keepdim=True)  # from the softmax's normalisation
             change = torch.bmm(incoming, _gather(value, one).transpose(1, 2)).to(exact)
             change = change.sub_(shift).mul_(weights).mul_(W**-0.5)
             change = change.to(query.dtype)
@@ -169,14 +169,14 @@ class _Blockwise(torch.autograd.Function):
 
 
 def _gather(tensor: Tensor, block: _Block) -> Tensor:
-    """(B * H, keys, W): keys or values of all parts, one part behind the other."""
+    """(B * H, keys, W): keys or values of all parts, concatenated."""
     pieces = [tensor[:, :, part.stream, part.start : part.end] for part in block.parts]
     joined = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
     return joined.reshape(-1, *joined.shape[2:])
 
 
 def _scatter(into: Tensor, found: Tensor, block: _Block) -> None:
-    """Adds (B * H, keys, W) to where `_gather` took them from."""
+    """Adds (B * H, keys, W) to the places that `_gather` read."""
     whole = found.view(*into.shape[:2], -1, into.shape[-1])
     at = 0
     for part in block.parts:

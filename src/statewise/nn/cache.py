@@ -1,8 +1,8 @@
-"""What a model has read so far, row by row. Rows may have read different numbers of tokens.
+"""Caches of what a model has read so far. Rows may have read different numbers of tokens.
 
-A pass over `tokens` (B, n) of which row b reads the first `counts[b]` goes like this: `begin` says how much is to be
-read, every layer hands in what it keeps (`append`), and `advance` counts it as read. Bookkeeping is NumPy on the host,
-so that no pass waits for a GPU.
+A pass over `tokens` (B, n), of which row b reads the first `counts[b]`: `begin` announces it, every layer adds its
+vectors (`append`), and `advance` counts the tokens as read. Bookkeeping is NumPy on the host, so that no pass waits for
+a GPU.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import torch
 from torch import Tensor
 
 SLACK = 32
-"""Positions by which a store that forgets can go back without `hold`."""
+"""Positions by which a store with a limited span can be rewound without `hold`."""
 
 
 class Cache(ABC):
-    """Positions read by each of B rows. What else is kept of them, subclasses know."""
+    """The number of positions that each of B rows has read. Subclasses store the rest."""
 
     def __init__(self, rows: int = 1) -> None:
         self.lengths = np.zeros(rows, np.int64)
         """(B,) tokens that each row has read."""
         self.held: np.ndarray | None = None
-        """(B,) lengths that `rewind` must be able to come back to; None: `hold` was not called."""
+        """(B,) lengths to which `rewind` must be able to return; None: `hold` was not called."""
 
     @property
     def length(self) -> int:
-        """Tokens that every row has read. Raises `ValueError` if the rows differ."""
+        """The number of tokens that every row has read. Raises `ValueError` if rows differ."""
         if self.ragged:
             raise ValueError(f"the rows have read different numbers of tokens: {self.lengths.tolist()}")
         return int(self.lengths[0]) if len(self.lengths) else 0
@@ -43,8 +43,8 @@ class Cache(ABC):
 
     def rewind(self, positions: int | np.ndarray) -> None:
         """Forgets the last `positions` of every row, or the last `positions[b]` of row b. It can always return to
-        where `hold` was called. Raises `ValueError`, and changes nothing, if a row has read fewer or if what is needed
-        there is forgotten."""
+        where `hold` was called. Raises `ValueError`, and changes nothing, if a row has read fewer or if vectors needed
+        there are no longer stored."""
         counts = np.broadcast_to(np.asarray(positions, np.int64), self.lengths.shape)
         wrong = (counts < 0) | (counts > self.lengths)
         if wrong.any():
@@ -57,13 +57,13 @@ class Cache(ABC):
             self.held = np.minimum(self.held, self.lengths)
 
     def hold(self) -> None:
-        """Pins this position, so that later `rewind` calls can return to it, however much is read until then."""
+        """Pins this position, so that later `rewind` calls can return to it, no matter how much is read in between."""
         if self.held is None:
             self.held = self.lengths.copy()
 
     @contextmanager
     def held_here(self) -> Iterator[None]:
-        """Within, this position is pinned; what was pinned before stays so afterwards."""
+        """Pins this position within the context; afterwards the previous pin is restored."""
         before = self.held
         self.hold()
         try:
@@ -73,11 +73,11 @@ class Cache(ABC):
                 self.release()
 
     def release(self) -> None:
-        """Takes `hold` back: what only it kept may be forgotten."""
+        """Undoes `hold`: vectors stored only because of it may be dropped."""
         self.held = None
 
     def reorder(self, rows: Tensor) -> None:
-        """Row b becomes what row `rows[b]` was; rows may repeat or be left out. `rows` (B',) int64."""
+        """Replaces row b by the former row `rows[b]`; rows may repeat or be left out. `rows` (B',) int64."""
         chosen = rows.cpu().numpy()
         self._reorder(rows, chosen)
         self.lengths = self.lengths[chosen]
@@ -85,30 +85,30 @@ class Cache(ABC):
             self.held = self.held[chosen]
 
     def join(self, other: Self) -> None:
-        """Adds the rows of another cache of the same model behind its own. The other must not be used any more."""
+        """Appends the rows of another cache of the same model, which must not be used afterwards."""
         self._join(other)
         if self.held is not None or other.held is not None:
             self.held = np.concatenate([each.lengths if each.held is None else each.held for each in (self, other)])
         self.lengths = np.concatenate([self.lengths, other.lengths])
 
-    def _check(self, counts: np.ndarray) -> None:  # noqa: B027 -- most keep all that they read
-        """Raises `ValueError` if `counts[b]` positions of row b are more than can be forgotten."""
+    def _check(self, counts: np.ndarray) -> None:  # noqa: B027 -- most caches store everything
+        """Raises `ValueError` if row b cannot be rewound by `counts[b]` positions."""
 
     @abstractmethod
     def _rewind(self, counts: np.ndarray) -> None:
-        """Forgets the last `counts[b]` positions of row b. `lengths` are still those of before."""
+        """Forgets the last `counts[b]` positions of row b. `lengths` has not been updated yet."""
 
     @abstractmethod
     def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
-        """See `reorder`; `chosen` are `rows` on the host. `lengths` are still those of before."""
+        """See `reorder`; `chosen` is `rows` on the host. `lengths` has not been updated yet."""
 
     @abstractmethod
     def _join(self, other: Self) -> None:
-        """See `join`. `lengths` are still those of before."""
+        """See `join`. `lengths` has not been updated yet."""
 
 
 class _Pass(NamedTuple):
-    """What `begin` was told, and what is kept of all columns afterwards."""
+    """The arguments of `begin`, and the columns that are kept afterwards."""
 
     new: int
     counts: np.ndarray
@@ -123,28 +123,28 @@ class _Pass(NamedTuple):
 
 
 class PlaceStore(Cache):
-    """Vectors of the positions read, in columns that all rows share, for each layer.
+    """Vectors of the positions read, for each layer, in columns shared by all rows.
 
-    With a `span` only those of the last `span` positions are read again, and what lies further back is forgotten, but
-    for `SLACK` positions and what was read since `hold`. A column holds the same position of every row until rows
-    differ; from then on `places` says which, and columns that a row does not use are masked, never zeroed: a key of
-    zeros would still get weight. Buffers grow by doubling, but to no more than `most` positions.
+    With a `span`, only the last `span` positions are read again; earlier ones are dropped, except for `SLACK` positions
+    and those read since `hold`. A column holds the same position of every row until rows differ; from then on `places`
+    gives the position in each row. Columns that a row does not use are masked, never zeroed: a key of zeros would still
+    get weight. Buffers grow by doubling, up to `most` positions.
     """
 
     def __init__(self, rows: int = 1, layers: int = 1, span: int | None = None, most: int | None = None) -> None:
         super().__init__(rows)
         self.span, self.most = span, most
         self.columns = 0
-        """Columns in use."""
+        """The number of columns in use."""
         self.places: np.ndarray | None = None
-        """(B, columns) position that each column holds of each row, -1: none; None: of every row the last ones."""
+        """(B, columns) position of each row that each column holds, -1: none; None: the last positions of all rows."""
         self._buffers: list[Tensor | None] = [None] * layers  # (P, B, H, room, W) each
         self._pass: _Pass | None = None
 
     # One pass
 
     def begin(self, new: int, counts: np.ndarray | None = None) -> None:
-        """Announces a pass of `new` columns, of which row b reads the first `counts[b]`; None: all."""
+        """Starts a pass of `new` columns, of which row b reads the first `counts[b]`; None: all."""
         even = counts is None or bool((counts == new).all())
         told = np.full(len(self.lengths), new) if counts is None else np.asarray(counts, np.int64)
         room = next((buffer.shape[3] for buffer in self._buffers if buffer is not None), 0)
@@ -168,9 +168,9 @@ class PlaceStore(Cache):
         self._pass = _Pass(new, told, even, rebuild, kept, keep, room)
 
     def append(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
-        """Adds the P tensors `new` (B, H, n, W) to a layer; returns all columns that the pass may read (P, B, H, K, W),
-        in the order of `key_places`, and after them `behind`, P tensors (B, H, m, W) which are not kept: so that no
-        copy of all is made to join them."""
+        """Adds the P tensors `new` (B, H, n, W) to a layer. Returns all columns that the pass may read (P, B, H, K, W),
+        in the order of `key_places`, followed by `behind`, P tensors (B, H, m, W) that are not stored; passing them
+        here saves a copy."""
         assert self._pass is not None
         if self._pass.rebuild:
             return self._rebuild(layer, new, behind)
@@ -207,7 +207,7 @@ class PlaceStore(Cache):
         return read if behind is None else torch.cat((read, torch.stack(tuple(behind))), dim=3)
 
     def advance(self) -> None:
-        """Counts what `begin` announced as read."""
+        """Counts the tokens of this pass as read."""
         assert self._pass is not None
         new, counts, even, rebuild, kept, keep, _ = self._pass
         if not even or self.places is not None:
@@ -222,7 +222,7 @@ class PlaceStore(Cache):
         self._simplify()
 
     def skip(self, positions: int) -> None:
-        """Counts `positions` of every row as read of which nothing is kept, nor of what was before; a pass must
+        """Counts `positions` of every row as read without storing them, and drops all earlier ones; a pass must
         follow."""
         self.lengths, self.columns = self.lengths + positions, 0
         self.places = np.zeros((len(self.lengths), 0), np.int64) if self.ragged else None
@@ -251,7 +251,7 @@ class PlaceStore(Cache):
         return self.lengths[:, None] - self.columns + np.arange(self.columns)
 
     def _simplify(self) -> None:
-        """Drops columns behind the last that any row uses, and `places` where they say nothing."""
+        """Drops columns after the last used one, and `places` if it is redundant."""
         if self.places is None:
             return
         used = np.flatnonzero((self.places >= 0).any(0))
@@ -264,7 +264,8 @@ class PlaceStore(Cache):
     # Between passes
 
     def last(self, layer: int) -> Tensor | None:
-        """(P, B, H, W): what each row keeps of its last position, zeros where it has read none; None: nobody has."""
+        """(P, B, H, W): the vectors of each row's last position, zeros for rows that have read none; None if no row has
+        read any."""
         buffer = self._buffers[layer]
         if buffer is None or self.columns == 0:
             return None
@@ -276,13 +277,13 @@ class PlaceStore(Cache):
         return found.masked_fill(empty[None, :, None, None], 0.0)
 
     def contents(self) -> list[Tensor]:
-        """Of each layer all columns, (P, B, H, columns, W); the rows must have read as many tokens."""
+        """All columns of each layer, (P, B, H, columns, W); all rows must have read the same number of tokens."""
         assert self.places is None
         return [buffer[:, :, :, : self.columns] for buffer in self._buffers if buffer is not None]
 
     @property
     def bytes(self) -> int:
-        """What the buffers take."""
+        """Size of the buffers in bytes."""
         return sum(each.numel() * each.element_size() for each in self._buffers if each is not None)
 
     def _check(self, counts: np.ndarray) -> None:
@@ -295,8 +296,8 @@ class PlaceStore(Cache):
             oldest = np.where(self.places >= 0, self.places, np.iinfo(np.int64).max).min(1, initial=2**62)
         if ((oldest > np.maximum(0, left - self.span)) & (left > 0)).any():
             raise ValueError(
-                f"cannot go back {int(counts.max())} positions: a window of {self.span} keeps {SLACK} more than it "
-                "reads, or what was read since `hold`"
+                f"cannot go back {int(counts.max())} positions: a window of {self.span} stores {SLACK} more than it "
+                "reads, or all positions since `hold`"
             )
 
     def _rewind(self, counts: np.ndarray) -> None:
@@ -338,7 +339,7 @@ class PlaceStore(Cache):
                 continue
             rows = len(self.lengths) + len(other.lengths)
             room = max([width, *(each.shape[3] for each in (own, more) if each is not None)])
-            # What no row uses is masked, but must be finite: infinity times a weight of zero is no number.
+            # Unused columns are masked, but must be finite: infinity times a weight of zero is NaN.
             joined = known.new_zeros(known.shape[0], rows, known.shape[2], room, known.shape[4])
             for buffer, store, part in (
                 (own, self, slice(None, len(self.lengths))), (more, other, slice(len(self.lengths), None)),
@@ -350,16 +351,16 @@ class PlaceStore(Cache):
 
 
 class KeyValueCache(PlaceStore):
-    """Keys and values of every position, of every layer."""
+    """Keys and values of all positions in every layer."""
 
     def append_keys(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds `key`, `value` (B, H, n, W); returns those of all columns, (B, H, K, W) each."""
+        """Adds `key`, `value` (B, H, n, W); returns all columns that the pass may read, (B, H, K, W) each."""
         both = self.append(layer, (key, value))
         return both[0], both[1]
 
 
 def _right_aligned(used: np.ndarray) -> np.ndarray:
-    """(B, C) bool -> (B, m): the used columns of each row in order, as far right as they go; -1 before them."""
+    """(B, C) bool -> (B, m): the used columns of each row in order, left-padded with -1."""
     counts = used.sum(1)
     width = int(counts.max(initial=0))
     order = np.argsort(used, axis=1, kind="stable")  # unused ones first

@@ -1,4 +1,4 @@
-"""Token embeddings, which a second model may borrow from a first."""
+"""Token embeddings, which a second model may share."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from torch.nn import functional as F
 
 
 class TokenEmbedding(nn.Module):
-    """A matrix with a row for each token id: its own, or that of another embedding."""
+    """A matrix with a row for each token id: its own, or the matrix of another embedding."""
 
-    def __init__(self, rows: int, width: int, lender: TokenEmbedding | None = None) -> None:
+    def __init__(self, rows: int, width: int, shared: TokenEmbedding | None = None) -> None:
         super().__init__()
-        # The lender is kept out of our submodules, which would otherwise hold its matrix a second time.
-        self._lender = (lender,)
+        # Not registered as a submodule, which would list its matrix among the parameters a second time.
+        self._shared = (shared,)
         self.weight: nn.Parameter | None = None
-        if lender is None:
+        if shared is None:
             self.weight = nn.Parameter(torch.randn(rows, width))
 
     @property
     def matrix(self) -> Tensor:
         """(rows, D)."""
-        (lender,) = self._lender
-        if lender is not None:
-            return lender.matrix
+        (shared,) = self._shared
+        if shared is not None:
+            return shared.matrix
         assert self.weight is not None
         return self.weight
 

@@ -1,6 +1,6 @@
-"""Hook points: places of a forward pass that have a name, seen through hooks on submodules.
+"""Hook points: named activations of a forward pass, accessed through hooks on submodules.
 
-Names follow TransformerLens (`blocks.2.hook_resid_post`). A forward pass knows nothing of who looks.
+Names follow TransformerLens (`blocks.2.hook_resid_post`). Forward passes contain no code for hooks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 See = Callable[[Tensor], Tensor]
-"""Is handed what goes by, (B, t, ...), and returns what shall go on: the same tensor, or another in its place."""
+"""Receives an activation (B, t, ...) and returns it, or a replacement."""
 
 
 class Hookable(ABC):
@@ -23,22 +23,22 @@ class Hookable(ABC):
 
     @abstractmethod
     def hook_points(self) -> Mapping[str, HookPoint]:
-        """By name, in the order in which a forward pass comes by; of layers `blocks.{l}.hook_resid_pre` and
-        `blocks.{l}.hook_resid_post` at least. A pass may read a row in parts, and then comes by for each."""
+        """Hook points by name, in the order of a forward pass; for every layer at least `blocks.{l}.hook_resid_pre` and
+        `blocks.{l}.hook_resid_post`. If a pass reads a row in parts, it visits each point once per part."""
 
 
 @dataclass(frozen=True)
 class HookPoint:
-    """What a module reads or returns, (B, t, D)."""
+    """The input or output of a module, (B, t, D)."""
 
     module: nn.Module
     where: Literal["output", "input", "residual"] = "output"
-    """`residual`: its input, which is added to what comes of it as well, so what is put in its place goes to both."""
+    """`residual`: its input, which the block also adds to its output, so a replacement affects both."""
     heads: int | None = None
     """Heads into which the last axis is split: (B, t, H, D / H)."""
 
     def watch(self, see: See) -> list[RemovableHandle]:
-        """Has `see` called whenever a forward pass comes by, until the handles are removed."""
+        """Calls `see` whenever a forward pass visits this point, until the handles are removed."""
 
         def output(module: nn.Module, given: tuple[Any, ...], found: Tensor) -> Tensor:
             return self._seen(found, see)
@@ -64,7 +64,7 @@ class HookPoint:
 
 
 def block_hook_points(layer: int, block: Any, heads: int) -> dict[str, HookPoint]:
-    """Those of a `nn.block.Block`, or of a block over streams, whose parts have the same names."""
+    """The hook points of a `nn.block.Block`, or of a block over streams, whose parts have the same names."""
     return {
         f"blocks.{layer}.hook_resid_pre": HookPoint(block, "input"),
         f"blocks.{layer}.attn.hook_z": HookPoint(block.attention.out_proj, "input", heads),
@@ -78,13 +78,14 @@ def block_hook_points(layer: int, block: Any, heads: int) -> dict[str, HookPoint
 
 @dataclass(frozen=True)
 class StreamHookPoint(HookPoint):
-    """One stream of what a module of a block over streams reads or returns, (B, S, t, D): seen is (B, t, D)."""
+    """One stream, (B, t, D), of the input or output (B, S, t, D) of a module in a block over streams."""
 
     block: nn.Module = field(kw_only=True)
-    """Called as `block(x, context, asking)`: `context.streams` enter it, those of `asking` leave it."""
+    """Called as `block(x, context, asking)`: its input has `context.streams`, its output those of `asking`."""
     stream: int = field(kw_only=True)
     enters: bool = field(kw_only=True)
-    """Whether the module sees what enters the block; else what leaves it. A pass without this stream is not seen."""
+    """Whether the activation has the streams of the block's input; otherwise those of its output. A pass without this
+    stream is skipped."""
 
     def watch(self, see: See) -> list[RemovableHandle]:
         """See `HookPoint.watch`."""
@@ -111,8 +112,8 @@ class StreamHookPoint(HookPoint):
 def stream_hook_points(
     points: Mapping[str, HookPoint], block: nn.Module, entering: Mapping[int, str], leaving: Mapping[int, str]
 ) -> dict[str, HookPoint]:
-    """The `points` of a block over streams for each stream by itself, with its name: `blocks.{l}.STREAM.hook_...`.
-    `entering` and `leaving`: the streams of the block, and those of them that it returns, with their names."""
+    """The `points` of a block over streams, one per stream, named `blocks.{l}.STREAM.hook_...`. `entering` and
+    `leaving`: the streams of the block's input and output, with their names."""
     found: dict[str, HookPoint] = {}
     for stream, label in entering.items():
         for name, point in points.items():

@@ -1,4 +1,4 @@
-"""Who may attend to whom, as boolean masks (True: may)."""
+"""Attention masks: boolean, True where attention is allowed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 
 
 def causal(queries: int, keys: int, device: torch.device) -> Tensor:
-    """(queries, keys): the last query sees every key, the one before all but one, and so on."""
+    """(queries, keys): the last query sees every key, the one before it all but the last, and so on."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
 @lru_cache(maxsize=64)
 def causal_bias(queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(queries, keys) of 0 where the causal mask allows and -inf where not, kept between calls."""
+    """(queries, keys): 0 where the causal mask allows attention, otherwise -inf; cached between calls."""
     return as_bias(causal(queries, keys, device), dtype)
 
 
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where allowed, -inf where not: the form that is added to attention scores."""
+    """The mask as a bias to add to attention scores: 0 where allowed, otherwise -inf."""
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, float("-inf"))
 
 
 class Documents:
-    """The documents that share the rows of one batch. What attention makes of them, masks or blocks of them, it asks
-    for here, so that it is worked out once a batch and not once a layer."""
+    """The documents packed in the rows of a batch. Caches what attention derives from them, such as masks, so that it
+    is computed once per batch, not once per layer."""
 
     def __init__(self, numbers: Tensor) -> None:
         self.numbers = numbers
@@ -36,7 +36,7 @@ class Documents:
         self._known: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` gave when first asked under `key`."""
+        """The result of `make()`, cached under `key`."""
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]
@@ -52,13 +52,13 @@ class Documents:
 
 
 def causal_within_documents(documents: Tensor) -> Tensor:
-    """(B, 1, T, T) from (B, T) document numbers: earlier positions of the same document, and itself."""
+    """(B, 1, T, T) from (B, T) document numbers: a position sees itself and earlier ones of its document."""
     same = documents[:, :, None] == documents[:, None, :]
     return (same & causal(documents.shape[1], documents.shape[1], documents.device))[:, None]
 
 
 def positions_within_documents(documents: Tensor) -> Tensor:
-    """(B, T): how far each position is from the start of its document."""
+    """(B, T): each position's distance from the start of its document."""
     column = torch.arange(documents.shape[1], device=documents.device)
     starts = torch.ones_like(documents, dtype=torch.bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]

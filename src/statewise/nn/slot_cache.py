@@ -1,4 +1,4 @@
-"""What a belief-slot decoder has read, chunk by chunk."""
+"""Caches of a belief-slot decoder, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from statewise.nn.cache import Cache, KeyValueCache
 
 
 class OpenChunk(NamedTuple):
-    """A chunk that is being read, or was."""
+    """A chunk that is being read or was read."""
 
     state: Tensor
-    """(B, S, D) with which it began."""
+    """(B, S, D): the state at its start."""
     keys: KeyValueCache
     hidden: list[Tensor]
     """Its last hidden states so far, (B, n, D) each."""
 
     def chosen(self, rows: Tensor) -> OpenChunk:
-        """The same of some rows."""
+        """The chunk for some rows."""
         keys = copy.copy(self.keys)
         keys._buffers = list(keys._buffers)
         keys.reorder(rows)
@@ -31,9 +31,9 @@ class OpenChunk(NamedTuple):
 
 
 class SlotCache:
-    """What a belief-slot decoder has read of rows of equal length: chunk by chunk the keys and values, the last hidden
-    states, and the state before it, so that it can go back over them. All that later chunks need of it is the last
-    state, so no more than the last two chunks are remembered, but all from where it was held."""
+    """The cache of rows of equal length: keys and values, last hidden states and initial state of each chunk, so that
+    it can be rewound. Later chunks need only the last state, so only the last two chunks are kept, and all since
+    `hold`."""
 
     def __init__(self, rows: int, layers: int, chunk: int) -> None:
         self.rows, self.layers, self.chunk, self.held = rows, layers, chunk, False
@@ -42,22 +42,22 @@ class SlotCache:
 
     @property
     def room(self) -> int:
-        """Tokens that still fit into the chunk that is being read; 0 if there is none."""
+        """Tokens that still fit into the current chunk; 0 if there is none."""
         return self.chunk - self.chunks[-1].keys.length if self.chunks else 0
 
     @property
     def remembered(self) -> int:
-        """Positions by which it can go back."""
+        """Positions by which the cache can be rewound."""
         return sum(part.keys.length for part in self.chunks)
 
     def open(self, state: Tensor) -> None:
-        """Begins a chunk with `state` (B, S, D)."""
+        """Starts a chunk with `state` (B, S, D)."""
         if not self.held:
             del self.chunks[:-1]
         self.chunks.append(OpenChunk(state, KeyValueCache(self.rows, self.layers, most=self.chunk), []))
 
     def rewind(self, positions: int) -> None:
-        """Forgets the last `positions`, of those that are remembered."""
+        """Forgets the last `positions`, at most `remembered`."""
         self.length -= positions
         while positions:
             keys, hidden = self.chunks[-1].keys, self.chunks[-1].hidden
@@ -66,17 +66,17 @@ class SlotCache:
             positions -= back
             hidden[:] = [torch.cat(hidden, dim=1)[:, : keys.length]]
             if not keys.length and (len(self.chunks) > 1 or not self.length):
-                self.chunks.pop()  # else what came before is forgotten, and its state is all that tells of it
+                self.chunks.pop()  # keep the first one: its state is all that is left of earlier chunks
 
     def chosen(self, rows: Tensor) -> SlotCache:
-        """The same of some rows, which may repeat."""
+        """The cache for some rows, which may repeat."""
         other = SlotCache(len(rows), self.layers, self.chunk)
         other.held, other.length = self.held, self.length
         other.chunks = [part.chosen(rows) for part in self.chunks]
         return other
 
     def keep(self) -> dict[str, Tensor]:
-        """The chunk that is being read, or was last, and how much was read in all."""
+        """The current or last chunk, and the total number of tokens read."""
         state, keys, hidden = self.chunks[-1]
         kept = {"state": state, "hidden": torch.cat(hidden, dim=1)}
         kept |= {"length": torch.tensor(self.length), "chunk": torch.tensor(self.chunk)}
@@ -84,7 +84,7 @@ class SlotCache:
 
     @classmethod
     def resume(cls, kept: Mapping[str, Tensor], layers: int, chunk: int) -> SlotCache:
-        """One that goes on from there; it cannot go back behind the chunk."""
+        """A cache that continues from the result of `keep`; it cannot be rewound beyond that chunk."""
         cache = cls(len(kept["state"]), layers, chunk)
         cache.open(kept["state"])
         keys, hidden = cache.chunks[-1].keys, kept["hidden"]
@@ -98,13 +98,13 @@ class SlotCache:
 
 
 class GroupedCache(Cache):
-    """Rows in groups that have read as many tokens, each with a cache of its own: chunks of rows that differ begin at
-    different tokens, so they cannot share a pass."""
+    """Groups of rows that have read the same number of tokens, with a cache for each group: chunks of rows of different
+    length start at different tokens, so they cannot share a pass."""
 
     def __init__(self, rows: int, layers: int, chunk: int) -> None:
         super().__init__(rows)
         self.groups = [(np.arange(rows), SlotCache(rows, layers, chunk))]
-        """Row numbers of each group, and its cache."""
+        """Row numbers and cache of each group."""
 
     @classmethod
     def resume(cls, kept: Mapping[str, Tensor], layers: int, chunk: int) -> GroupedCache:
@@ -115,7 +115,7 @@ class GroupedCache(Cache):
         return cache
 
     def split(self, counts: np.ndarray) -> Iterator[tuple[np.ndarray, SlotCache, int]]:
-        """Groups whose rows have one count each: row numbers, cache, count. They are the groups from then on."""
+        """Regroups rows so that each group has a single count; yields row numbers, cache and count."""
         groups = []
         for rows, cache in self.groups:
             for count in np.unique(counts[rows]).tolist():

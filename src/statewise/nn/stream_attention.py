@@ -1,4 +1,4 @@
-"""Attention over two streams behind one function, which picks its back end from what was measured."""
+"""Attention over two streams as one function, which chooses its implementation by measured speed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def attend_streams(
 ) -> Tensor:
     """Attention of the queries of `streams` to the keys of all streams, by `may_read`.
 
-    `query` (B, H, S, T, W), a row of S for each of `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are inputs
-    alone; `documents` that share the rows. Returns (B, H, S, T, W).
+    `query` (B, H, S, T, W), with S indexing `streams`; `key`, `value` (B, H, N, T, W), N = 1 if there are only inputs;
+    `documents` packed in the rows. Returns (B, H, S, T, W).
     """
     if dropout:
         return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents, dropout=dropout)
@@ -46,7 +46,7 @@ def attend_dense(
     documents: Documents | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """With the whole mask written out: what the other back ends are held against. Arguments as in `attend_streams`."""
+    """With a dense mask: the reference for the other implementations. Arguments as in `attend_streams`."""
     rows, heads, _, places, width = query.shape
     numbers = None if documents is None else documents.numbers
     mask = stream_mask(streams, places, reach, numbers).to(query.device)[..., : key.shape[2] * places]
@@ -63,9 +63,9 @@ def attend_flex(
     reach: Reach,
     documents: Documents | None = None,
 ) -> Tensor:
-    """PyTorch's FlexAttention, which skips the tiles that the predicate leaves empty: for GPUs.
+    """PyTorch's FlexAttention, for GPUs: it skips tiles that the predicate leaves empty.
 
-    Arguments as in `attend_streams`. The streams lie one behind the other: interleaved, far more tiles hold something.
+    Arguments as in `attend_streams`. Streams are concatenated: interleaved, far fewer tiles would be empty.
     """
     rows, heads, asking, places, width = query.shape
     if documents is None:
@@ -86,7 +86,7 @@ def _shared_tiles(streams: tuple[int, ...], keys: int, places: int, reach: Reach
 def _tiles(
     streams: tuple[int, ...], keys: int, places: int, reach: Reach, documents: Tensor | None, device: torch.device
 ) -> Any:
-    """The tiles that FlexAttention has to look at, and what it asks inside them."""
+    """The tiles that FlexAttention visits, and the predicate inside them."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     stream_of = torch.tensor(streams, device=device)

@@ -1,4 +1,4 @@
-"""Keys and values of two streams: those that are read for ever are all kept, those of a window no longer than that."""
+"""The key-value cache of two streams: all positions of a stream with unlimited reach, otherwise those in its window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statewise.nn.streams import Reach
 
 
 class Read(NamedTuple):
-    """What the queries of new places may have to read, one stream behind the other."""
+    """The keys and values that queries at new places may read, streams concatenated."""
 
     keys: Tensor
     """(B, H, K, W)"""
@@ -23,12 +23,12 @@ class Read(NamedTuple):
 
 
 class StreamCache(Cache):
-    """A store for each stream, by how long its keys are read."""
+    """A store for each stream, whose span is the stream's reach."""
 
     def __init__(self, rows: int, layers: int, reach: Reach, most: int | None = None) -> None:
         super().__init__(rows)
         self.reach = reach
-        # Of a stream that is read at its own place alone nothing is to be kept.
+        # A stream that is read at its own place only needs no store.
         self._stores = [
             None if span is not None and span <= 0 else PlaceStore(rows, layers, span, most) for span in reach
         ]
@@ -42,8 +42,8 @@ class StreamCache(Cache):
             store.begin(new, counts)
 
     def append_streams(self, layer: int, parts: dict[int, tuple[Tensor, Tensor]]) -> Read:
-        """Adds keys and values (B, H, n, W) of the new places, by stream. Returns what the queries of the new places
-        may read; `readable` says what it is."""
+        """Adds keys and values (B, H, n, W) of the new places, by stream. Returns all that queries at the new places
+        may read; `readable` gives their streams and places."""
         first, *others = self._in_order(parts)
         behind = None
         for stream in others:
@@ -56,12 +56,12 @@ class StreamCache(Cache):
         return Read(*own) if behind is None else Read(*(torch.cat(both, dim=2) for both in zip(own, behind)))
 
     def _in_order(self, streams: Iterable[int]) -> list[int]:
-        """What is kept for ever first: behind it there is room for the other, which is short."""
+        """Streams with unlimited reach first: their buffers have room to append the other, which is short."""
         return sorted(streams, key=lambda stream: (self.reach[stream] is not None, stream))
 
     def readable(self, streams: Iterable[int], device: torch.device) -> tuple[Tensor, Tensor]:
         """Stream (K,) and place (K,), or (B, K) where rows differ, of each key that `append_streams` returns for new
-        places of `streams`, before `advance`. Place -1: there is none."""
+        places of `streams`, before `advance`. Place -1: no key."""
         numbers, places = [], []
         for stream in self._in_order(streams):
             store = self._stores[stream]
@@ -73,7 +73,7 @@ class StreamCache(Cache):
         return torch.cat(numbers), torch.cat(places, dim=-1)
 
     def new_places(self, device: torch.device) -> Tensor:
-        """The places that the pass adds: (n,), or (B, n) where rows differ, -1 for columns that a row does not read."""
+        """The places that this pass adds: (n,), or (B, n) where rows differ, -1 for columns that a row skips."""
         column = np.arange(self._new)
         if self._counts is None and not self.ragged:
             return torch.from_numpy(self.length + column).to(device)
@@ -101,7 +101,7 @@ class StreamCache(Cache):
 
     @property
     def bytes(self) -> int:
-        """What the stores take."""
+        """Size of the stores in bytes."""
         return sum(store.bytes for store in self._kept())
 
     def _kept(self) -> list[PlaceStore]:

@@ -1,8 +1,8 @@
-"""Two streams of keys, and which of them a query may read: one predicate for every variant and every back end.
+"""Two streams of keys, and which of them a query may read: one predicate for all variants and implementations.
 
-At each place i a row has an input x_i, and may have a prediction p_i behind it (the `<predict>` token of the
-State-Prediction Separation paper, equation 3). Keys of a stream are read for ever, for a while, or never; this and the
-causal order are all that the variants differ in.
+At each place i a row has an input x_i, optionally followed by a prediction p_i (the `<predict>` token of the
+State-Prediction Separation paper, equation 3). Keys of each stream are read without limit, within a window, or never;
+variants differ in nothing else.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 INPUT, PREDICTION = 0, 1
-"""Numbers of the streams, in the order in which a place's streams are read."""
+"""Numbers of the streams, in the causal order within a place."""
 
 
 class Reach(NamedTuple):
-    """For how many places onwards the keys of each stream are read; None: for ever; -1: never, not even at once."""
+    """For how many later places the keys of each stream are read; None: no limit; -1: never, not even at their own."""
 
     inputs: int | None
     predictions: int | None
@@ -28,8 +28,8 @@ def may_read(
 ) -> Tensor:
     """Bool, of the arguments' broadcast shape: whether a query reads a key (equation 5 for `Reach(None, w)`).
 
-    An input is read before the prediction of its place: it sees only earlier predictions. Whether both
-    are of one document is asked elsewhere.
+    An input comes before the prediction of its place: it sees only earlier predictions. Document boundaries are not
+    checked here.
     """
     distance = query_place - key_place
     key_stream = torch.as_tensor(key_stream, device=distance.device)
@@ -39,21 +39,21 @@ def may_read(
 
 
 def keys_in_reach(place: Tensor, key_place: Tensor) -> Tensor:
-    """(B, n, K) bool: which keys at places (B, K) a query at its place (B, n) reads, in rows of one stream that differ
-    in length. -1: there is no key, or the row asks nothing there; every query reads its own column, the last n, so that
-    there is something to normalise over."""
+    """(B, n, K) bool: which keys at places (B, K) queries at places (B, n) read, for one stream and rows of different
+    length. Place -1: no key, or no query. Every query reads its own column, among the last n, so that its softmax is
+    never empty."""
     allowed = (key_place[:, None] >= 0) & (key_place[:, None] <= place[..., None])
     return allowed | own_columns(place.shape[1], key_place.shape[1], place.device)
 
 
 def own_columns(queries: int, keys: int, device: torch.device) -> Tensor:
-    """(queries, keys) bool: of the last columns, each query's own."""
+    """(queries, keys) bool: each query's own column, among the last."""
     return torch.eye(queries, keys, dtype=torch.bool, device=device).roll(keys - queries, dims=1)
 
 
 def stream_mask(streams: tuple[int, ...], places: int, reach: Reach, documents: Tensor | None = None) -> Tensor:
-    """(S * T, 2T), or (B, 1, S * T, 2T) with `documents` (B, T): `may_read` for the queries of `streams`, one stream
-    behind the other, and the keys of both."""
+    """(S * T, 2T), or (B, 1, S * T, 2T) with `documents` (B, T): `may_read` for the queries of `streams`, concatenated,
+    and the keys of both."""
     device = None if documents is None else documents.device
     place = torch.arange(places, device=device)
     query_stream = torch.tensor(streams, device=device).repeat_interleave(places)[:, None]

@@ -1,7 +1,7 @@
-"""Every use that a forward pass makes of a module's parameters, stream by stream.
+"""Records every use of a module's parameters in a forward pass, per stream.
 
-The gradient of parameters *as used at one place* needs no copy of them: for y = W a it is the outer product of the
-gradient d at y and of a, so its norm is |d| |a|; for y = w * u it is d * u; for an embedding it is d.
+The gradient of parameters *as used at one place* needs no copies: for y = W a it is the outer product of the gradient d
+at y with a, so its norm is |d| |a|; for y = w * u it is d * u; for an embedding it is d.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Use(NamedTuple):
     """One linear map, norm or embedding, applied to all streams at once."""
 
     output: Tensor
-    """(..., d) with its graph."""
+    """(..., d) with its autograd graph."""
     weight: Tensor
-    """Broadcastable to it: the gradient of the parameters as used by a stream has the norm of (d loss / d output) *
-    weight over the last axis."""
+    """Broadcastable to the output: the gradient of the parameters as used by a stream has the norm of
+    (d loss / d output) * weight over the last axis."""
 
 
 @contextmanager
 def recorded_uses(module: nn.Module) -> Iterator[list[Use]]:
-    """Within, the list fills with the uses that `module` makes. What is linear or an embedding but not of `module`
-    must not run meanwhile."""
+    """Within this context, appends the uses of `module` to the list. No linear map or embedding outside `module` may
+    run in it."""
     uses: list[Use] = []
     hooks = [
         part.register_forward_hook(lambda part, given, output: uses.append(_of_norm(part, given[0], output)))
