@@ -346,20 +346,20 @@ def test_a_kept_state_is_taken_by_its_own_shape_alone():
     kept = begun.state(4, first)
     for fields in ({"slots": 3}, {"layers": 3}, {"layers": 1}, {"heads": 4}, {"width": 8}, {"chunk": 2}):
         other = predictor(**fields)
-        with pytest.raises(ValueError, match="the state is of a model of another shape: this one has"):
+        with pytest.raises(ValueError, match="the state has another shape: this model has"):
             other.resume(kept)
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("state", lambda found: found[:, :1], "of a model of another shape"),
-        ("state", lambda found: found.expand(2, -1, -1), "of a model of another shape"),
-        ("hidden", lambda found: found[0], "of a model of another shape"),
-        ("keys.1", lambda found: found[:1], "of a model of another shape"),
-        ("keys.1", lambda found: None, "of a model of another shape"),
-        ("more", lambda found: torch.zeros(1), "of a model of another shape"),
-        ("chunk", lambda found: found[None], "of a model of another shape"),
+        ("state", lambda found: found[:, :1], "has another shape"),
+        ("state", lambda found: found.expand(2, -1, -1), "has another shape"),
+        ("hidden", lambda found: found[0], "has another shape"),
+        ("keys.1", lambda found: found[:1], "has another shape"),
+        ("keys.1", lambda found: None, "has another shape"),
+        ("more", lambda found: torch.zeros(1), "has another shape"),
+        ("chunk", lambda found: found[None], "has another shape"),
         ("keys.0", lambda found: found.half(), "keys.0 is of type float16, not bfloat16 or float64"),
         ("state", lambda found: found.long(), "state is of type int64, not bfloat16 or float64"),
         ("length", lambda found: found.double(), "length is of type float64, not int64"),
@@ -412,8 +412,8 @@ def test_models_without_a_state_say_so():
     [
         ({"slots": 0}, "backbone.slots must be at least 1"),
         ({"chunk": 0}, "backbone.chunk must be at least 1"),
-        ({"chunk": CONTEXT + 1}, f"backbone.chunk {CONTEXT + 1} is no shorter than a row of {CONTEXT} tokens"),
-        ({"chunk": CONTEXT}, f"backbone.chunk {CONTEXT} is no shorter than a row of {CONTEXT} tokens"),
+        ({"chunk": CONTEXT + 1}, f"backbone.chunk {CONTEXT + 1} is not shorter than a row of {CONTEXT} tokens"),
+        ({"chunk": CONTEXT}, f"backbone.chunk {CONTEXT} is not shorter than a row of {CONTEXT} tokens"),
         ({"rate": 1.0}, "backbone.rate must be above 0 and below 1"),
         ({"backprop": 0}, "backbone.backprop must be at least 1"),
         ({"warmup": -1}, "backbone.warmup must be at least 0"),

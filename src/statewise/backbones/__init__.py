@@ -1,4 +1,4 @@
-"""Backbones: tokens to a state and a readout at every position."""
+"""Backbones: from tokens to a state and a readout at every position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BACKBONES: Table[Backbone] = Table(
             "a GPT over chunks, with a small state that is carried from each to the next",
         ),
         "gpt": ("statewise.backbones.gpt:GPT", "the plain decoder-only transformer"),
-        "recurrent": ("statewise.backbones.recurrent:Recurrent", "GRU or LSTM: the hidden state is all it keeps"),
+        "recurrent": ("statewise.backbones.recurrent:Recurrent", "GRU or LSTM: the hidden state is its only memory"),
         "two_stream": ("statewise.backbones.two_stream:TwoStream", "one stream keeps the state, another predicts"),
     },
 )

@@ -1,7 +1,7 @@
-"""What a backbone is: a batch in, a state and a readout at every position out.
+"""The backbone interface: from a batch to a state and a readout at every position.
 
-Every backbone reads a batch, embeds tokens, says its head's matrix and makes a cache. What only some can do besides is
-a type of its own in `powers.py`.
+Every backbone reads a batch, embeds tokens, has a vocabulary head and makes a cache. Each optional power is a type in
+`powers.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statewise.types import Batch, Hidden
 
 
 class Backbone(nn.Module, ABC):
-    """A sequence model without a loss. Knows nothing of tasks, of objectives or of several devices."""
+    """A sequence model without a loss, independent of tasks, objectives and distributed training."""
 
     Config: ClassVar[type]
     """Dataclass of its recipe fields."""
@@ -31,26 +31,26 @@ class Backbone(nn.Module, ABC):
     vocabulary: int
     """Number V of token ids."""
     state_predicts: bool = True
-    """Whether the vocabulary head reads the next token off the state itself."""
+    """Whether the vocabulary head reads the state itself."""
 
     @property
     def state_width(self) -> int:
-        """Width E of `Hidden.state`. Where it is more than D, the first D features are what heads read."""
+        """Width E of `Hidden.state`. If it is more than D, heads read the first D features."""
         return self.width
 
     def state_for_head(self, state: Tensor) -> Tensor:
-        """(..., E) -> (..., D): what heads of width D read of a state."""
+        """(..., E) -> (..., D): the features of a state that heads of width D read."""
         return state[..., : self.width]
 
     @abstractmethod
     def encode(self, batch: Batch) -> Hidden:
-        """Reads a batch: `Hidden` of every position. What documents and padding mean to it, it knows itself. Raises
-        `ValueError` if the rows outgrow the context."""
+        """`Hidden` at every position of a batch. Handles documents and padding itself. Raises `ValueError` if the rows
+        exceed the context."""
 
     @abstractmethod
     def extend(self, tokens: Tensor, cache: Any, counts: np.ndarray | None = None) -> Hidden:
-        """Reads `tokens` (B, n) behind what the cache holds, of row b the first `counts[b]`; None: all. `Hidden` of
-        what a row does not read has no meaning. Raises `ValueError` if a row outgrows the context."""
+        """Reads `tokens` (B, n) after those in the cache, the first `counts[b]` of row b; None: all. `Hidden` at unread
+        tokens is meaningless. Raises `ValueError` if a row exceeds the context."""
 
     @abstractmethod
     def embed(self, tokens: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def make_cache(self, rows: int) -> Cache:
-        """An empty cache for so many rows."""
+        """An empty cache for this many rows."""
 
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
         """(..., D) -> (..., V). `frozen`: no gradient reaches the head's own parameters."""
@@ -71,12 +71,12 @@ class Backbone(nn.Module, ABC):
 
 
 class BackboneFactory(Protocol):
-    """Makes a new backbone at every call; an objective may call it twice."""
+    """Makes a new backbone at each call; an objective may call it twice."""
 
     def __call__(self, *, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
-        """`extra_tokens` ids of the objective's own come behind those of the task. With `embedding_of` tokens are
-        embedded by that backbone's matrix. `fields` replace fields of the backbone's config; every backbone has
-        `layers` and `tied`, whether the vocabulary head is the embedding's matrix."""
+        """`extra_tokens` ids for the objective follow those of the task. With `embedding_of`, shares that backbone's
+        embedding matrix. `fields` replace fields of the backbone's config; every backbone has `layers` and `tied`,
+        whether the vocabulary head is the embedding matrix."""
 
 
 def plain_batch(tokens: Tensor, documents: Tensor | None = None) -> Batch:
@@ -87,7 +87,7 @@ def plain_batch(tokens: Tensor, documents: Tensor | None = None) -> Batch:
 
 
 def check_context(cache: Cache, new: int, counts: np.ndarray | None, context: int) -> None:
-    """Raises `ValueError` if a row outgrows the context by reading `new` tokens, or `counts[b]`."""
+    """Raises `ValueError` if a row exceeds the context by reading `new` tokens, or `counts[b]`."""
     longest = int((cache.lengths + (new if counts is None else counts)).max(initial=0))
     if longest > context:
         raise ValueError(f"a sequence of {longest} tokens does not fit the context of {context}")

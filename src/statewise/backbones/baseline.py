@@ -1,4 +1,4 @@
-"""Backbones that are measured against a standard transformer of their size."""
+"""Backbones that are compared with a standard transformer of the same size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, Self, runtime_checkable
 
 @runtime_checkable
 class HasStandard(Protocol):
-    """Fields of a backbone that knows what it is compared with."""
+    """Fields of a backbone that has a standard counterpart."""
 
     def standard(self) -> Self | None:
-        """The fields of the standard transformer of the same size; None: these are of one."""
+        """The fields of the standard transformer of the same size; None if this is one."""

@@ -1,8 +1,8 @@
-"""The belief-slot decoder: a GPT that reads chunk after chunk, and a small state that it carries on from each.
+"""The belief-slot decoder: a GPT that reads chunk by chunk and carries a small state from each to the next.
 
-Attention ends with the chunk; what is known of earlier ones is S slots of width D. They are added to the residual
-before every block, by a map of its own that starts at zero, so that the model starts as the GPT; and they are renewed
-from the last hidden states of each chunk. How the state is used at evaluation is a protocol: see `StateProtocol`.
+Attention is limited to the chunk; the memory of earlier chunks is S slots of width D. Before every block, a map of its
+own that starts at zero adds them to the residual stream, so that the model starts as the GPT. After each chunk they are
+updated from its last hidden states. How evaluation uses the state is a protocol: see `StateProtocol`.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ class BeliefSlotsConfig(GPTConfig):
     """Fields of `backbone: belief_slots`."""
 
     chunk: int = 128
-    """Tokens of a chunk, beyond which nothing but the slots is known."""
+    """Tokens per chunk; earlier chunks are known through the slots only."""
     slots: int = 4
     """Slots S of the state, each as wide as the model."""
     injection: Literal["normed", "linear"] = "normed"
-    """What a layer adds to the residual. `normed`: a map of the slots, each brought to the same length, in random
-    directions with gains learned from zero; `linear`: a map of the slots as they are, itself learned from zero."""
+    """What a layer adds to the residual stream. `normed`: a linear map of the normalised slots, with random initial
+    directions and gains that start at zero; `linear`: a linear map of the slots, which starts at zero."""
     update: Literal["ema", "gated"] = "ema"
-    """`ema`: the new state is a weighted mean of the old one and what the chunk proposes; `gated`: a GRU cell."""
+    """`ema`: the new state is a weighted mean of the old one and the chunk's proposal; `gated`: a GRU cell."""
     pooling: Pooling = "attention"
-    """What of a chunk's last hidden states the update reads: the last one, their mean, or what each slot attends to."""
+    """How the update pools a chunk's last hidden states: the last one, their mean, or attention by each slot."""
     rate: float = 0.5
-    """Weight of what the chunk proposes, with `ema`."""
+    """Weight of the chunk's proposal, with `ema`."""
     learned_rate: bool = True
-    """Whether that weight is learned, for each slot."""
+    """Whether that weight is learned, per slot."""
     backprop: int | None = None
     """Updates of the state through which a loss reaches back at most; null: all in the row. The row is walked in
     stretches of so many updates: the one behind a stretch is cut off from what went into it, and is trained itself. So
     the chunks that begin a stretch give earlier ones no gradient."""
     warmup: int = 0
-    """Passes over a chunk, in training, before the one whose loss counts; the state has then seen what it predicts."""
+    """Passes over a chunk, in training, before the one whose loss counts; the state has then seen its targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,23 +63,23 @@ class BeliefSlotsConfig(GPTConfig):
 
 
 class Held(NamedTuple):
-    """A state, and whose it is."""
+    """A state, and the documents that it belongs to."""
 
     state: Tensor
     """(B, S, D)."""
     owner: Tensor | None
-    """(B,) documents; None: there is one in a row."""
+    """(B,) document numbers; None: one document per row."""
 
     def of(self, documents: Tensor) -> Tensor:
-        """(B, t) bool: the positions that it is of."""
+        """(B, t) bool: the positions of its document."""
         assert self.owner is not None
         return documents == self.owner[:, None]
 
 
 class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable):
-    """`readout` is the GPT's; `state` is the same and behind it the slots that the chunk began with, (1 + S) D wide.
+    """`readout` is the GPT's; `state` is the readout followed by the slots at the chunk's start, (1 + S) D wide.
 
-    With documents in a row the state is of one document: another begins with the learned initial state.
+    With packed documents, the state belongs to one document; each document starts with the learned initial state.
     """
 
     Config = BeliefSlotsConfig
@@ -91,7 +91,7 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         super().__init__()
         if config.chunk >= context:
             raise ValueError(
-                f"backbone.chunk {config.chunk} is no shorter than a row of {context} tokens, so no state would ever "
+                f"backbone.chunk {config.chunk} is not shorter than a row of {context} tokens, so no state would ever "
                 "be carried: set it lower, or the task's context higher"
             )
         self.config = config
@@ -131,8 +131,8 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         return torch.cat([hidden for hidden, _ in self._walk(batch)], dim=1)
 
     def extend(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None = None) -> Hidden:
-        """See `Backbone.extend`; rows that differ in length are read in groups that do not. As no more than a chunk is
-        ever looked back at, there is no longest sequence."""
+        """See `Backbone.extend`; rows of different length are read in groups of equal length. Sequences may have any
+        length, as attention is limited to a chunk."""
         return self._extend(tokens, cache, counts, 0)
 
     def encode_chunks(self, tokens: Tensor) -> Iterator[Hidden]:
@@ -166,12 +166,12 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         if not self.config.warmup:
             return []
         return [
-            f"backbone.warmup {self.config.warmup}: the losses of training are those of chunks whose state has seen "
-            "them, and compare with no other model's; what is held out is read without"
+            f"backbone.warmup {self.config.warmup}: training losses are of chunks that the state has already seen, so "
+            "they cannot be compared with other models; held-out data are read without warm-up"
         ]
 
     def read_prompt(self, tokens: Tensor, cache: GroupedCache) -> Hidden:
-        """See `PromptReader`; each chunk of a prompt is warmed up to, where the protocol says so."""
+        """See `PromptReader`; each chunk of a prompt gets the protocol's warm-up passes."""
         return Hidden(*(each[:, -1:] for each in self._extend(tokens, cache, None, self.warmup)))
 
     def _walk(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
@@ -180,7 +180,7 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         if self.context < T:
             raise ValueError(f"a sequence of {T} tokens does not fit the context of {self.context}")
         warmup = config.warmup if self.training else self.warmup
-        # Passes over a chunk before it counts end with a state of all of it: then padding must be told from tokens.
+        # Warm-up passes end with a state of the whole chunk, so padding must be distinguished from tokens.
         documents = batch.document_ids if warmup else batch.documents
         held = Held(self._begin(B), None if documents is None else documents[:, 0])
         for number, begin in enumerate(range(0, T, config.chunk)):
@@ -189,7 +189,7 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
             if number and not self.training and self.protocol != "carried":
                 held = held._replace(state=self._begin(B))
             states = [held]
-            for _ in range(warmup):  # of the document that the chunk ends in; another one that ends here is not its own
+            for _ in range(warmup):  # for the document at the chunk's end only
                 states = [held, self._renewed(states[-1], self._chunk(part, own, states), own)]
             hidden = self._chunk(part, own, states)
             yield hidden, self._slots(states, own)
@@ -200,8 +200,8 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
                 held = self._renewed(held, hidden, own)
 
     def _read(self, tokens: Tensor, cache: SlotCache, warmup: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """As `_walk`, of tokens that come after what the cache holds, however many these are; chunks that begin here
-        are passed over `warmup` times before."""
+        """As `_walk`, for any number of tokens after those in the cache; chunks that start here get `warmup` passes
+        first."""
         while tokens.shape[1]:
             if not cache.room:
                 cache.open(self._next_state(cache, tokens.shape[0]))
@@ -217,7 +217,7 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
             yield hidden, state.flatten(1)[:, None]
 
     def _next_state(self, cache: SlotCache, B: int) -> Tensor:
-        """(B, S, D): with which the chunk after those of the cache begins."""
+        """(B, S, D): the initial state of the next chunk after the cache."""
         if not cache.chunks or self.protocol != "carried":
             return self._begin(B)
         state, _, hidden = cache.chunks[-1]
@@ -230,7 +230,7 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
     def _chunk(
         self, tokens: Tensor, documents: Tensor | None, states: list[Held], cache: SlotCache | None = None
     ) -> Tensor:
-        """(B, t) -> the last hidden states (B, t, D). Of several states for one document the last counts."""
+        """(B, t) -> the last hidden states (B, t, D). If several states belong to a document, uses the last."""
         gpt = self.gpt
         if cache is not None:
             x, context = gpt.enter_cached(tokens, cache.chunks[-1].keys, None)
@@ -250,7 +250,7 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         return hidden
 
     def _renewed(self, held: Held, hidden: Tensor, documents: Tensor | None) -> Held:
-        """The state behind a chunk: that of the documents which the chunk ends in, padding (0) left aside."""
+        """The state after a chunk, for the documents at its end, ignoring padding (0)."""
         if documents is None:
             return Held(self.update(held.state, hidden, None), None)
         assert held.owner is not None
@@ -294,7 +294,7 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         shapes |= {f"keys.{layer}": both for layer in range(config.layers)}
         if {name: tuple(tensor.shape) for name, tensor in kept.items()} != shapes or kept["chunk"] != config.chunk:
             raise ValueError(
-                f"the state is of a model of another shape: this one has {config.slots} slots of width {config.width}, "
+                f"the state has another shape: this model has {config.slots} slots of width {config.width}, "
                 f"{config.layers} layers of {config.heads} heads, and chunks of {config.chunk} tokens"
             )
         for name, tensor in kept.items():
@@ -308,19 +308,19 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         return GroupedCache.resume(kept, config.layers, config.chunk)
 
     def flops(self, length: int) -> float:
-        """See `Counted.flops`; of the update the maps alone."""
+        """See `Counted.flops`; of the update, only the linear maps."""
         whole, rest = divmod(length, self.config.chunk)
         total = whole * self.gpt.flops(self.config.chunk) + (self.gpt.flops(rest) if rest else 0.0)
         injected = self.config.layers * self.slot_count * self.width**2
         return total + 2.0 * (whole + (rest > 0)) * (injected + self.update.products)
 
     def hook_points(self) -> dict[str, HookPoint]:
-        """See `Hookable`: those of the GPT; what a block reads has the slots added. Rows are read chunk by chunk."""
+        """See `Hookable`: those of the GPT; block inputs include the slots. Rows are read chunk by chunk."""
         return self.gpt.hook_points()
 
 
 def _hidden(parts: Iterator[tuple[Tensor, Tensor]]) -> Hidden:
-    """`Hidden` of what `_walk` and `_read` yield."""
+    """`Hidden` from the parts that `_walk` and `_read` yield."""
     read = list(parts)
     readout = torch.cat([hidden for hidden, _ in read], dim=1)
     slots = torch.cat([slots.expand(*hidden.shape[:2], -1) for hidden, slots in read], dim=1)

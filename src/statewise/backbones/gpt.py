@@ -1,4 +1,4 @@
-"""The plain decoder-only transformer: one tensor serves as state and as readout."""
+"""The plain decoder-only transformer: state and readout are the same tensor."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         return hidden
 
     def trunk(self, batch: Batch) -> tuple[Tensor, BlockContext]:
-        """The residual stream (B, T, D) that the last block reads, and what goes with it."""
+        """The residual stream (B, T, D) that the last block reads, and its context."""
         if batch.tokens.shape[1] > self.context:
             raise ValueError(f"a sequence of {batch.tokens.shape[1]} tokens does not fit the context of {self.context}")
         x, context = self.enter(batch.tokens, None if batch.documents is None else Documents(batch.documents))
@@ -83,7 +83,7 @@ class GPT(Branching, Counted, Followed, Hookable):
         return x
 
     def enter(self, tokens: Tensor, documents: Documents | None) -> tuple[Tensor, BlockContext]:
-        """What the first block reads of whole rows `tokens` (B, T): (B, T, D), and what goes with it."""
+        """The first block's input (B, T, D) for whole rows `tokens` (B, T), and its context."""
         whole = torch.arange(tokens.shape[1], device=tokens.device)
         place = whole if documents is None else documents.positions()
         return self._placed(tokens, place, BlockContext(None, documents))
@@ -91,8 +91,8 @@ class GPT(Branching, Counted, Followed, Hookable):
     def enter_cached(
         self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None, by_row: bool = False
     ) -> tuple[Tensor, BlockContext]:
-        """The same of `tokens` (B, n) that come behind what the cache holds; begins its pass. `by_row`: learned
-        positions are looked up for each row, which they need not be."""
+        """The same for `tokens` (B, n) after those in the cache; starts its pass. `by_row`: looks up learned positions
+        for each row even if all rows have the same."""
         cache.begin(tokens.shape[1], counts)
         keys = cache.key_places(tokens.device)
         place = keys[..., keys.shape[-1] - tokens.shape[1] :]
@@ -143,11 +143,11 @@ class GPT(Branching, Counted, Followed, Hookable):
         return self.embedding.matrix if self.head is None else self.head.weight
 
     def make_cache(self, rows: int) -> KeyValueCache:
-        """An empty cache, a layer a block."""
+        """An empty cache, with one layer per block."""
         return KeyValueCache(rows, self.layers, most=self.context)
 
     def flops(self, length: int) -> float:
-        """See `Counted.flops`. Position t (from 0) scores t + 1 keys and sums as many values, of width D in all."""
+        """See `Counted.flops`. Position t (from 0) scores t + 1 keys and sums t + 1 values, of total width D."""
         pairs = length * (length + 1) // 2
         return 2.0 * (length * self.block_weights + self.layers * pairs * 2 * self.width)
 
@@ -160,7 +160,7 @@ class GPT(Branching, Counted, Followed, Hookable):
 
 
 class Branch(nn.Module):
-    """One more last block and norm for a GPT's trunk."""
+    """Another last block and norm for a GPT's trunk."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -169,6 +169,6 @@ class Branch(nn.Module):
         init_weights(self, config.layers)
 
     def forward(self, trunk: tuple[Tensor, BlockContext]) -> Tensor:
-        """What `GPT.trunk` gives -> (B, T, D)."""
+        """From the result of `GPT.trunk` to (B, T, D)."""
         x, context = trunk
         return self.norm(self.block(x, context))

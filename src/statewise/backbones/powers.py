@@ -1,4 +1,4 @@
-"""What some backbones can do beyond `Backbone`, each as a type that a backbone declares."""
+"""Optional powers of backbones, each a type that a backbone declares."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from statewise.nn.cache import Cache
 from statewise.types import Batch, Hidden
 
 PROMPT_POSITIONS = 4096
-"""Positions of prompts that are read at a time, counted over rows and streams. What a pass holds of them besides keys
-and values does not grow with the prompts then; fewer at a time are slower."""
+"""Positions of prompts read at a time, counted over rows and streams. This bounds a pass's memory besides keys and
+values; fewer at a time are slower."""
 
 
 class Branching(Backbone):
@@ -25,11 +25,11 @@ class Branching(Backbone):
 
     @abstractmethod
     def trunk(self, batch: Batch) -> Any:
-        """What all last blocks read, of a batch: handed to `last`, or to what `make_branch` gave."""
+        """The input of all last blocks for a batch: the argument of `last` and of branches."""
 
     @abstractmethod
     def last(self, trunk: Any) -> Hidden:
-        """The rest of `encode`: its own last block and norm."""
+        """The rest of `encode`: the backbone's own last block and norm."""
 
     @abstractmethod
     def trunk_state(self, trunk: Any) -> Tensor:
@@ -37,11 +37,11 @@ class Branching(Backbone):
 
     @abstractmethod
     def make_branch(self) -> nn.Module:
-        """A new last block with its norm, which maps what `trunk` gives to (B, T, D)."""
+        """A new last block with its norm, a branch: maps the result of `trunk` to (B, T, D)."""
 
 
 class ReadoutOnly(Backbone):
-    """It has the readouts of a batch for less than `encode` takes."""
+    """It can compute the readouts of a batch at a lower cost than `encode`."""
 
     @abstractmethod
     def readouts(self, batch: Batch) -> Tensor:
@@ -49,11 +49,11 @@ class ReadoutOnly(Backbone):
 
 
 class PromptReader(Backbone):
-    """It reads a prompt, of which the last position alone is asked, for less than it reads what is generated."""
+    """It can read a prompt, where only the last position's output is needed, at a lower cost than `extend`."""
 
     @abstractmethod
     def read_prompt(self, tokens: Tensor, cache: Any) -> Hidden:
-        """`Hidden` of the last position alone, (B, 1, ...) each, with all of `tokens` (B, T) read into the cache."""
+        """Reads `tokens` (B, T) into the cache; returns `Hidden` of the last position only, (B, 1, ...) each."""
 
 
 class Counted(Backbone):
@@ -61,41 +61,41 @@ class Counted(Backbone):
 
     @abstractmethod
     def flops(self, length: int) -> float:
-        """Operations that the readouts of one document of so many tokens need, the head left out. Matrix products
-        alone, two operations a multiplication and addition; of attention, the pairs of positions that the model
-        allows, whatever its implementation computes and masks."""
+        """FLOPs of the readouts of one document of `length` tokens, without the head. Counts matrix products only, a
+        multiplication and addition as two; in attention, the pairs of positions that the model allows, even if the
+        implementation computes and masks more."""
 
 
 class Phased(Backbone):
-    """It works differently as training goes on."""
+    """It changes during training."""
 
     @abstractmethod
     def set_progress(self, fraction: float) -> None:
-        """Called before each training step with the fraction of training completed, in [0, 1]; 1 when finished. What
-        inference must know of it belongs into a buffer."""
+        """Called before each training step with the fraction of training completed, in [0, 1]; 1 when finished. Store
+        what inference needs of it in a buffer."""
 
 
 class Noted(Backbone):
-    """There may be something that a person should know before it is trained."""
+    """It may have notes for the user before training."""
 
     @property
     @abstractmethod
     def notes(self) -> list[str]:
-        """Sentences, or none."""
+        """Sentences; may be empty."""
 
 
 class Followed(Backbone):
-    """Every use of its parameters in a forward pass can be followed."""
+    """Its forward pass can be traced: every use of its parameters can be recorded."""
 
     @property
     @abstractmethod
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
-        """What a position is made of, as the backbone stands."""
+        """The current streams of each position."""
 
     @abstractmethod
     def every_stream(self, tokens: Tensor, cache: Any = None) -> tuple[Tensor, int]:
-        """(B, S, T, D) of every stream and the number of the one that is the readout, for `tokens` (B, T) behind what
-        the cache holds. Every map is applied to every stream of every position of every row, used or not."""
+        """(B, S, T, D) of all streams and the index of the readout's, for `tokens` (B, T) after those in the cache.
+        Applies every map to every stream of every position, even where the result is not used."""
 
 
 class Fetching(Backbone):
@@ -109,45 +109,44 @@ class Fetching(Backbone):
 
 
 class Limitable(Backbone):
-    """Its memory can be cut short."""
+    """Its memory can be limited."""
 
     @abstractmethod
     def limited(self, places: int) -> Limitable:
-        """One with the same parameters, whose kept keys are read for `places` positions onwards only; 0: at their own
-        alone."""
+        """The same model, sharing its parameters, whose kept keys are read at their own position and at the `places`
+        positions after it only."""
 
 
 class Carrying(Backbone):
-    """It reads chunk after chunk and carries a state from each to the next. Behind the first D features of
-    `Hidden.state` come the slots that the position read."""
+    """It reads chunk by chunk and carries a state from each to the next. In `Hidden.state`, the first D features are
+    followed by the slots that the position read."""
 
     chunk: int
-    """Tokens of a chunk."""
+    """Tokens per chunk."""
     slot_count: int
     """Slots S of the state, D wide each."""
 
     @abstractmethod
     def under(self, protocol: StateProtocol, warmup: int) -> Carrying:
-        """One with the same parameters, that is asked under another protocol, with so many passes over a chunk before
-        it counts."""
+        """The same model, sharing its parameters, under another protocol, with `warmup` passes over each chunk before
+        the one that counts."""
 
     @abstractmethod
     def encode_chunks(self, tokens: Tensor) -> Iterator[Hidden]:
-        """`Hidden` of `tokens` (B, T), however many these are, of one chunk after the other, under the protocol."""
+        """Yields `Hidden` of `tokens` (B, T), for any T, chunk by chunk, under the protocol."""
 
     @abstractmethod
     def keep(self, cache: Any) -> dict[str, Tensor]:
-        """All of a cache of one row that what is read from now on can depend on, as tensors by name."""
+        """Everything in a cache of one row that later outputs depend on, as tensors by name."""
 
     @abstractmethod
     def resume(self, kept: Mapping[str, Tensor]) -> Cache:
-        """A cache that goes on from what `keep` gave. Raises `ValueError` if that is of another shape of model, or
-        not what `keep` gives."""
+        """A cache restored from the result of `keep`. Raises `ValueError` if that belongs to a model of another shape,
+        or is not a result of `keep`."""
 
 
 def check_kept(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
-    """Raises `ValueError` unless a tensor of a kept state is of `dtype`, or of bfloat16 where that is a float, and has
-    numbers alone."""
+    """Raises `ValueError` unless a tensor of a kept state is finite and has `dtype`, or bfloat16 if that is a float."""
     known = {dtype, torch.bfloat16} if dtype.is_floating_point else {dtype}
     if tensor.dtype not in known:
         told = " or ".join(sorted(str(one).removeprefix("torch.") for one in known))
@@ -157,19 +156,19 @@ def check_kept(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
 
 
 def readouts(backbone: Backbone, batch: Batch) -> Tensor:
-    """(B, T, D): the readouts of a batch, at the least cost that the backbone knows."""
+    """(B, T, D): the readouts of a batch, at the lowest cost that the backbone offers."""
     return backbone.readouts(batch) if isinstance(backbone, ReadoutOnly) else backbone.encode(batch).readout
 
 
 def prompt_parts(length: int, rows: int, streams: int = 1) -> list[slice]:
-    """Columns of prompts that are read one part after the other."""
+    """The slices of prompt columns to read in turn."""
     size = max(32, PROMPT_POSITIONS // max(1, streams * rows))
     return [slice(first, min(first + size, length)) for first in range(0, length, size)]
 
 
 def read_prompt(backbone: Backbone, tokens: Tensor, cache: Cache, counts: np.ndarray | None = None) -> Hidden:
-    """`Hidden` of the last token that each row reads of its prompt, (B, 1, ...): `tokens` (B, T), or of row b the first
-    `counts[b]`, at least one."""
+    """Reads prompts `tokens` (B, T), the first `counts[b]` >= 1 of row b; None: all. Returns `Hidden` at each row's
+    last token, (B, 1, ...)."""
     if counts is None and isinstance(backbone, PromptReader):
         return backbone.read_prompt(tokens, cache)
     return read_in_parts(backbone, tokens, cache, counts)
@@ -194,7 +193,7 @@ def read_in_parts(
 
 
 def last_columns(hidden: Hidden, counts: np.ndarray) -> Hidden:
-    """Of `hidden` (B, n, ...) column `counts[b] - 1` of each row b, (B, 1, ...); the first where that is none."""
+    """Column `counts[b] - 1` of each row b of `hidden` (B, n, ...), or the first if the count is 0: (B, 1, ...)."""
     column = torch.from_numpy(np.maximum(counts, 1) - 1).to(hidden.state.device)
     rows = torch.arange(len(column), device=column.device)
     return Hidden(*(each[rows, column][:, None] for each in hidden))

@@ -1,7 +1,7 @@
-"""Recurrent networks: GRU and LSTM. All they know of the past is their hidden state; nothing can be looked up again.
+"""Recurrent networks: GRU and LSTM. Their hidden state is their only memory of the past.
 
-The layers are PyTorch's own, one on top of the other. Their work over one token depends on the token and the state
-alone, so a row of any length is read with a state of constant size.
+A stack of PyTorch's own layers. Each step depends only on the token and the state, so rows of any length are read with
+a state of constant size.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RecurrentConfig:
     width: int = 128
     """Width D of embeddings and of each layer's hidden state."""
     layers: int = 1
-    """Layers L, each of which reads the hidden states of the one below."""
+    """Number of layers L; each reads the hidden states of the one below."""
     dropout: float = 0.0
     """Dropout on the embeddings and between layers."""
     tied: bool = False
@@ -45,10 +45,10 @@ class RecurrentConfig:
 
 
 class Rows(NamedTuple):
-    """How documents lie in the rows of a batch: each is a sequence of its own for the layers."""
+    """The documents in the rows of a batch, each a separate sequence for the layers."""
 
     columns: Tensor
-    """(N, t) column, counted over all rows, of each position of each document; 0 behind its end."""
+    """(N, t) index, over all rows, of each position of each document; padded with 0."""
     lengths: Tensor
     """(N,) on the host."""
     shape: tuple[int, int]
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, documents: Tensor) -> Rows:
-        """Of `documents` (B, T); padding is one more document, since nothing asks for its states."""
+        """From `documents` (B, T); padding counts as another document, whose states are never used."""
         starts = torch.ones_like(documents, dtype=torch.bool)
         starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
         begin = starts.flatten().nonzero()[:, 0]
@@ -66,7 +66,7 @@ class Rows(NamedTuple):
         return cls(columns, lengths.cpu(), (documents.shape[0], documents.shape[1]))
 
     def split(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (N, t, D): a document a row."""
+        """(B, T, D) -> (N, t, D): one document per row."""
         return x.flatten(0, 1)[self.columns]
 
     def join(self, x: Tensor) -> Tensor:
@@ -77,18 +77,18 @@ class Rows(NamedTuple):
 
 
 class Layer(nn.Module):
-    """One recurrent layer. Its work is done in float32 at least: a state that is rounded at every token drifts."""
+    """One recurrent layer. It computes in float32 or better: rounding the state at every token would make it drift."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         kind = nn.GRU if config.cell == "gru" else nn.LSTM
         self.dropout = nn.Dropout(config.dropout)
         self.cell = kind(config.width, config.width, batch_first=True)
-        # What the layer reads and returns goes through these, so that it can be hooked in whole rows and step by step.
+        # Input and output pass through these modules, so that they can be hooked for whole rows and for single steps.
         self.read, self.hidden = nn.Identity(), nn.Identity()
 
     def forward(self, x: Tensor, rows: Rows | None) -> Tensor:
-        """(B, T, D) -> hidden states (B, T, D); every document of `rows` begins with an empty state."""
+        """(B, T, D) -> hidden states (B, T, D); every document of `rows` starts with a zero state."""
         x = self.read(x)
         found = self.cells(x, None)[0] if rows is None else rows.join(self.cells(rows.split(x), None, rows.lengths)[0])
         hidden: Tensor = self.hidden(found)
@@ -97,8 +97,8 @@ class Layer(nn.Module):
     def cells(
         self, x: Tensor, state: tuple[Tensor, ...] | None, lengths: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Hidden states (B, n, D) from `state` on: h, and for an LSTM c, (B, D) each; None: empty. `lengths` (B,) of
-        the rows, None: all n. Returns the state behind each row as well."""
+        """Hidden states (B, n, D), starting from `state`: h, and for an LSTM c, (B, D) each; None: zero. `lengths` (B,)
+        of the rows, None: all n. Also returns the final state of each row."""
         with torch.autocast(x.device.type, enabled=False):
             x = self.dropout(x).to(self.cell.weight_ih_l0.dtype)
             given = None if state is None else tuple(part[None].contiguous() for part in state)
@@ -113,18 +113,18 @@ class Layer(nn.Module):
 
 
 class Trunk(NamedTuple):
-    """What the top layer reads."""
+    """The input of the top layer."""
 
     below: tuple[Tensor, ...]
     """(B, T, D): embedded tokens, and the hidden states of the layers below, the lowest first."""
     rows: Rows | None
-    """None: the rows are whole."""
+    """None: one document per row."""
 
 
 class Recurrent(Branching, Counted, Hookable):
-    """`readout` are the top layer's hidden states; `state` the same and behind them those of the layers below, from the
-    top down, L D wide. With a GRU that is all that later positions rest on; an LSTM keeps its cells besides, which
-    PyTorch does not tell position by position."""
+    """`readout` is the top layer's hidden states; `state` is these followed by those of the layers below, from the top
+    down, L D wide. For a GRU this is the complete state; an LSTM also has cell states, which PyTorch does not return
+    for every position."""
 
     Config = RecurrentConfig
 
@@ -136,12 +136,12 @@ class Recurrent(Branching, Counted, Hookable):
         self.config = config
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.parts = 1 if config.cell == "gru" else 2
-        """Vectors of a layer's state: h, and with an LSTM c."""
+        """Number of vectors in a layer's state: h, and for an LSTM c."""
         shared = None if embedding_of is None else embedding_of.embedding
         self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, shared)
         self.blocks: Sequence[Layer] = nn.ModuleList(Layer(config) for _ in range(config.layers))  # type: ignore[assignment]
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
-        if self.embedding.weight is not None:  # a hidden state lies within (-1, 1), so inputs of like size
+        if self.embedding.weight is not None:  # hidden states lie within (-1, 1), so inputs should be of similar size
             nn.init.normal_(self.embedding.weight, std=0.5 if self.head is not None else config.width**-0.5)
 
     @property
@@ -150,11 +150,11 @@ class Recurrent(Branching, Counted, Hookable):
         return self.config.layers * self.width
 
     def encode(self, batch: Batch) -> Hidden:
-        """See `Backbone.encode`; every document begins with an empty state."""
+        """See `Backbone.encode`; every document starts with a zero state."""
         return self.last(self.trunk(batch))
 
     def trunk(self, batch: Batch) -> Trunk:
-        """See `Branching.trunk`: all layers but the top one."""
+        """See `Branching.trunk`: all layers except the top one."""
         if batch.tokens.shape[1] > self.context:
             raise ValueError(f"a sequence of {batch.tokens.shape[1]} tokens does not fit the context of {self.context}")
         rows = None if batch.documents is None else Rows.of(batch.documents)
@@ -177,7 +177,7 @@ class Recurrent(Branching, Counted, Hookable):
         return Branch(self.config)
 
     def extend(self, tokens: Tensor, cache: PlaceStore, counts: np.ndarray | None = None) -> Hidden:
-        """See `Backbone.extend`. The cache holds the states after the last positions, so that it can go back."""
+        """See `Backbone.extend`. The cache holds the states after the last positions, so that it can be rewound."""
         check_context(cache, tokens.shape[1], counts, self.context)
         n, told = tokens.shape[1], np.full(len(tokens), tokens.shape[1]) if counts is None else counts
         x, states, hidden = self.embed(tokens), self._states(cache, tokens), []
@@ -197,7 +197,7 @@ class Recurrent(Branching, Counted, Hookable):
         return Hidden(torch.cat(hidden[::-1], dim=-1), x)
 
     def _states(self, cache: PlaceStore, tokens: Tensor) -> list[tuple[Tensor, ...]]:
-        """Of each layer its state (B, D), twice for an LSTM, that the cache ends with."""
+        """The last state in the cache for each layer: (B, D), two of them for an LSTM."""
         last, parts = cache.last(0), self.parts
         if last is None:
             weight: Tensor = self.blocks[0].cell.weight_ih_l0  # type: ignore[assignment]
@@ -220,7 +220,7 @@ class Recurrent(Branching, Counted, Hookable):
                 lengths = torch.from_numpy(counts[counts > 0])
                 found[some] = layer.cells(x[some], tuple(part[some] for part in state), lengths)[0]
             return found, found
-        # An LSTM tells its cells at the end alone, so where it may have to go back it is asked token by token.
+        # An LSTM returns its cell state only at the end, so where a rewind is possible it reads token by token.
         whole = 0 if held or not (counts == n).all() else max(0, n - SLACK - 1)
         hidden, states = [], []
         if whole:
@@ -242,11 +242,12 @@ class Recurrent(Branching, Counted, Hookable):
         return self.embedding.matrix if self.head is None else self.head.weight
 
     def make_cache(self, rows: int) -> PlaceStore:
-        """An empty cache; of constant size, but for what is read since `hold`."""
+        """An empty cache, of constant size except for positions since `hold`."""
         return PlaceStore(rows, layers=1, span=1)
 
     def hook_points(self) -> dict[str, HookPoint]:
-        """See `Hookable`: what each layer reads, and its hidden states. The layer itself goes on with its own."""
+        """See `Hookable`: each layer's input and hidden states. A replaced hidden state does not enter the layer's own
+        recurrence."""
         points = {"hook_embed": HookPoint(self.embedding)}
         for layer, block in enumerate(self.blocks):
             points[f"blocks.{layer}.hook_resid_pre"] = HookPoint(block.read)
@@ -254,19 +255,19 @@ class Recurrent(Branching, Counted, Hookable):
         return points
 
     def flops(self, length: int) -> float:
-        """See `Counted.flops`: 3 gates of a GRU and 4 of an LSTM read input and state, D wide each."""
+        """See `Counted.flops`: the 3 gates of a GRU or 4 of an LSTM read input and state, D wide each."""
         gates = 3 if self.config.cell == "gru" else 4
         return 2.0 * length * self.config.layers * gates * 2 * self.width**2
 
 
 class Branch(nn.Module):
-    """One more top layer for the trunk of a recurrent network."""
+    """Another top layer for the trunk of a recurrent network."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.layer = Layer(config)
 
     def forward(self, trunk: Trunk) -> Tensor:
-        """What `Recurrent.trunk` gives -> (B, T, D)."""
+        """From the result of `Recurrent.trunk` to (B, T, D)."""
         found: Tensor = self.layer(trunk.below[-1], trunk.rows)
         return found

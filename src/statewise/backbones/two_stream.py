@@ -1,7 +1,8 @@
-"""The two-stream transformer: one stream of a place keeps the state, the other predicts (State-Prediction Separation).
+"""The two-stream transformer: at each place one stream keeps the state, the other predicts (State-Prediction
+Separation).
 
-Behind each input token comes a `<predict>` token of the same position (equation 3 of the paper); all parameters are
-shared. The variants differ in how long the keys of each stream are read, and off which the next token is read.
+Each input token is followed by a `<predict>` token at the same position (equation 3 of the paper); all parameters are
+shared. The variants differ in how long the keys of each stream are read, and in the stream that the head reads.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ SCORES = 2**24
 
 
 class Variant(NamedTuple):
-    """What one of the paper's models is made of."""
+    """The definition of one of the paper's models."""
 
     streams: tuple[int, ...]
-    """Streams of a place."""
+    """The streams at each place."""
     keep: tuple[bool, bool]
-    """Whether the keys of inputs, of predictions, are read for ever; otherwise for the length of the window."""
+    """Whether the keys of inputs, and of predictions, are read without limit; otherwise within the window."""
     state: int
-    """The stream whose vectors later places may rest on for ever."""
+    """The stream whose keys later places read without limit."""
     readout: int
-    """The stream that the next token is read off."""
+    """The stream that the vocabulary head reads."""
 
 
 VARIANTS = {
@@ -74,18 +75,18 @@ class TwoStreamConfig(GPTConfig):
     expansion: float = 3
     """Hidden width of the feed-forward part, as a multiple of the width (rounded up to a multiple of 8)."""
     variant: Literal["standard", "sps", "double_memory", "delayed_state", "reverse_sps", "strict"] = "sps"
-    """sps: inputs are read for ever, predictions for `window` places; double_memory: both for ever; delayed_state:
-    predictions for ever, inputs for `window`; reverse_sps: the same, but read off the inputs; strict: as sps, but
-    predictions are read by nobody, not even themselves; standard: inputs alone."""
+    """sps: keys of inputs are read without limit, those of predictions for `window` places; double_memory: both without
+    limit; delayed_state: predictions without limit, inputs for `window`; reverse_sps: the same, but the head reads the
+    inputs; strict: as sps, but predictions are never read, not even by themselves; standard: only inputs."""
     window: int = 64
-    """For how many places onwards the keys of the stream that is not kept are read; 0: at their own place alone."""
+    """For how many later places the keys of the limited stream are read; 0: at their own place only."""
     prediction_start: Literal["predict", "own"] = "predict"
-    """What a prediction starts from. predict: the embedding of `<predict>`, as in the paper; own: that plus the
-    embedding of its position's input, which is not the paper's model."""
+    """The initial vector of predictions. predict: the embedding of `<predict>`, as in the paper; own: that plus the
+    embedding of the position's input, which is not the paper's model."""
     separate_from: float = 0.0
-    """Share of training after which the streams part; until then the model is trained as `standard`."""
+    """Share of training after which the streams separate; before, the model is trained as `standard`."""
     vocabulary_multiple: int = 1
-    """The embedding has a multiple of so many rows; the first one behind the vocabulary is `<predict>`."""
+    """The embedding's number of rows is a multiple of this; the first row after the vocabulary is `<predict>`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,11 +95,11 @@ class TwoStreamConfig(GPTConfig):
         bounded(self, "vocabulary_multiple", prefix="backbone.", at_least=1)
         if self.separate_from and VARIANTS[self.variant].readout == INPUT:
             raise ValueError(
-                f"backbone.separate_from goes with a variant that reads off the prediction, not {self.variant}"
+                f"backbone.separate_from needs a variant whose head reads the prediction, not {self.variant}"
             )
 
     def standard(self) -> TwoStreamConfig | None:
-        """See `HasStandard`: a pass over the inputs alone, from the beginning of training on."""
+        """See `HasStandard`: inputs only, from the start of training."""
         return None if self.variant == "standard" else replace(self, variant="standard", separate_from=0.0)
 
     @property
@@ -110,20 +111,20 @@ class TwoStreamConfig(GPTConfig):
 
 
 class StreamContext(NamedTuple):
-    """What every block of one forward pass shares."""
+    """What all blocks of a forward pass share."""
 
     streams: tuple[int, ...]
-    """Those in the residual stream, in order."""
+    """The streams in the residual stream, in order."""
     reach: Reach
     rotation: tuple[Tensor, Tensor] | None
-    """As `rotary_angles` gives it, broadcastable to (B, H, S, T, W)."""
+    """The result of `rotary_angles`, broadcastable to (B, H, S, T, W)."""
     documents: Documents | None
     cache: StreamCache | None
     mask: Tensor | None
-    """(S * T, K) over what the cache returns, or (B, 1, S * T, K) where rows differ; None: there is nothing in it yet,
-    or there is no cache."""
+    """(S * T, K) over the keys that the cache returns, or (B, 1, S * T, K) where rows differ; None: no cache, or it was
+    empty."""
     whole: bool
-    """Whether all streams are mapped to all of queries, keys and values, used or not."""
+    """Whether to compute queries, keys and values of all streams, even unused ones."""
 
 
 class StreamAttention(nn.Module):
@@ -136,7 +137,7 @@ class StreamAttention(nn.Module):
         self.out_proj = nn.Linear(config.width, config.width, bias=config.bias)
 
     def forward(self, x: Tensor, context: StreamContext, asking: tuple[int, ...]) -> Tensor:
-        """(B, S, T, D) -> (B, len(asking), T, D): what the streams of `asking` see."""
+        """(B, S, T, D) -> (B, len(asking), T, D): the attention output of the streams `asking`."""
         query, keys = self._project(x, context, asking)
         B, H, S, T, W = query.shape
         read = None if context.cache is None else context.cache.append_streams(self.layer, keys)
@@ -172,12 +173,12 @@ class StreamAttention(nn.Module):
     def _project(
         self, x: Tensor, context: StreamContext, asking: tuple[int, ...]
     ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
-        """Queries (B, H, S, T, W) of the streams that ask, keys and values (B, H, T, W) of those that are ever read."""
+        """Queries (B, H, S, T, W) of the streams `asking`, keys and values (B, H, T, W) of those that are read."""
         width, streams = x.shape[-1], context.streams
         read = tuple(stream for stream in streams if context.reach[stream] != -1)
         if context.whole or asking == streams == read:
             query, key, value = self._heads(self.in_proj(x), 3)
-        else:  # what is not asked or not read is not computed
+        else:  # skip unused queries, keys and values
             weight, bias = self.in_proj.weight, self.in_proj.bias
             parts = slice(None, width), slice(width, None)
             given = [
@@ -219,22 +220,22 @@ class StreamBlock(nn.Module):
 
 
 class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, ReadoutOnly, Hookable):
-    """`state` is the stream that is kept, `readout` the one that predicts; `double_memory` keeps both, and its state is
-    the input's."""
+    """`state` is the stream that is read without limit, `readout` the one that predicts; for `double_memory`, which
+    reads both without limit, the state is the input stream."""
 
     Config = TwoStreamConfig
     separated: Tensor
-    """() bool: whether the streams have parted yet; kept with the weights."""
+    """() bool: whether the streams are separate already; saved with the weights."""
 
     def __init__(
         self, config: TwoStreamConfig, *, vocabulary: int, context: int, embedding_of: Backbone | None = None
     ) -> None:
         super().__init__()
-        # The last of `context` places is read `context - 1` places behind the first.
+        # The last of `context` places is `context - 1` places after the first.
         if config.window >= context - 1 and config.window in config.reach:
             raise ValueError(
-                f"backbone.window {config.window} is no window in a context of {context} tokens: the keys of both "
-                f"streams would be read for ever. Set --backbone.window to at most {context - 2}, or "
+                f"backbone.window {config.window} is no limit in a context of {context} tokens: the keys of both "
+                f"streams would always be read. Set --backbone.window to at most {context - 2}, or "
                 "--backbone.variant to double_memory"
             )
         assert embedding_of is None or isinstance(embedding_of, TwoStream)
@@ -242,7 +243,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
         self.longest: int | None = None
-        """For how many places onwards kept keys are read; None: for ever."""
+        """For how many later places kept keys are read; None: no limit."""
         self.state_predicts = self.variant.state == self.variant.readout
         rows = -(-(vocabulary + 1) // config.vocabulary_multiple) * config.vocabulary_multiple
         shared = None if embedding_of is None else embedding_of.embedding
@@ -262,7 +263,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         return tuple(names[stream] for stream in self._now()[0].streams)
 
     def set_progress(self, fraction: float) -> None:
-        """Parts the streams when it is time."""
+        """Separates the streams at the configured share of training."""
         self.separated.fill_(fraction >= self.config.separate_from)
 
     def _now(self) -> tuple[Variant, Reach]:
@@ -278,7 +279,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         return self._hidden(self._encode(batch, asking), asking)
 
     def readouts(self, batch: Batch) -> Tensor:
-        """See `ReadoutOnly`: the last block gives queries and feed-forward part to the predicting stream alone."""
+        """See `ReadoutOnly`: the last block computes queries and the feed-forward part for the predicting stream
+        only."""
         return self._encode(batch, (self._now()[0].readout,))[:, 0]
 
     def extend(self, tokens: Tensor, cache: StreamCache, counts: np.ndarray | None = None) -> Hidden:
@@ -292,8 +294,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         return Hidden(state=x[:, asking.index(variant.state)], readout=x[:, asking.index(variant.readout)])
 
     def read_prompt(self, tokens: Tensor, cache: StreamCache) -> Hidden:
-        """See `PromptReader`. Where inputs never read predictions the whole prompt is read as inputs alone, and one
-        prediction stream at its end."""
+        """See `PromptReader`. If inputs never read predictions, reads the prompt as inputs only, with a prediction at
+        its last place."""
         variant, reach = self._now()
         if reach.inputs is not None or reach.predictions is None or reach.predictions > 0 or len(variant.streams) == 1:
             return read_in_parts(self, tokens, cache, streams=len(variant.streams))
@@ -309,10 +311,10 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         return x, variant.streams.index(variant.readout)
 
     def limited(self, places: int) -> TwoStream:
-        """See `Limitable.limited`: what would be read for ever is read for `places` places onwards, as a window is."""
-        other = copy.copy(self)
-        other.longest = places
-        return other
+        """See `Limitable.limited`: keys without limit are read for `places` later places, as in a window."""
+        limited = copy.copy(self)
+        limited.longest = places
+        return limited
 
     def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `Fetching.fetches`."""
@@ -331,11 +333,11 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         return torch.stack(found, dim=2), mask.sum(-1).expand(B, 1, T)[:, 0]
 
     def _encode(self, batch: Batch, asking: tuple[int, ...]) -> Tensor:
-        """(B, len(asking), T, D): all blocks and the norm; `asking`: streams wanted of the last."""
+        """(B, len(asking), T, D): all blocks and the norm; `asking`: the output streams."""
         return self._blocks(*self._entered(batch), asking)
 
     def _entered(self, batch: Batch) -> tuple[Tensor, StreamContext]:
-        """(B, S, T, D), what the first block reads, and what all share."""
+        """The first block's input (B, S, T, D), and the context of all blocks."""
         variant, reach = self._now()
         T = batch.tokens.shape[1]
         if self.context < T:
@@ -355,7 +357,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         *,
         whole: bool = False,
     ) -> Tensor:
-        """The same behind what the cache holds, of `streams`."""
+        """As `_encode`, for `streams` of tokens after those in the cache."""
         reach = self._now()[1]
         check_context(cache, tokens.shape[1], counts, self.context)
         empty = counts is None and not cache.lengths.any()
@@ -377,8 +379,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
 
     @staticmethod
     def _where_rows_differ(mask: Tensor, query_place: Tensor, key_place: Tensor, streams: int) -> Tensor:
-        """(B, 1, S * n, K): keys that a row does not have are read by none; a column that a row does not read has a
-        query all the same, and reads its own key, so that there is something to normalise over."""
+        """(B, 1, S * n, K): masks keys that a row does not have. The query in a column that a row skips reads its own
+        key, so that its softmax is not empty."""
         n = query_place.shape[1] // streams
         idle = (query_place < 0)[..., None] & own_columns(n, key_place.shape[1], mask.device).repeat(streams, 1)
         return ((mask & (key_place >= 0)[:, None]) | idle)[:, None]
@@ -386,7 +388,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
     def _placed(
         self, tokens: Tensor, streams: tuple[int, ...], place: Tensor, whole: bool
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """(B, S, T, D), what the first block reads: embedded tokens and, where there is a prediction, its start; and
+        """The first block's input (B, S, T, D): embedded tokens and, in the prediction stream, its initial vector; and
         the rotation of their places (T,) or (B, T)."""
         every = [tokens if stream == INPUT else torch.full_like(tokens, self.vocabulary) for stream in streams]
         x, place = self.embed(torch.stack(every, dim=1)), place.clamp(min=0)
@@ -419,7 +421,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         return self.embedding.matrix[: self.vocabulary] if self.head is None else self.head.weight
 
     def flops(self, length: int) -> float:
-        """See `Counted.flops`: of the last block, the streams that are not read off give keys and values alone."""
+        """See `Counted.flops`: in the last block, only the readout's stream has queries and a feed-forward part."""
         variant, reach = self._now()
         streams, D = variant.streams, self.width
         read = [stream for stream in streams if reach[stream] != -1]
@@ -433,7 +435,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
 
     def hook_points(self) -> dict[str, HookPoint]:
         """See `Hookable`. Each stream has its own: `blocks.{l}.input.hook_resid_post`, `blocks.{l}.prediction...`. The
-        last block has those that `Hidden` is made of."""
+        last block has only the streams in `Hidden`."""
         variant, _ = self._now()
         labels = dict(zip(variant.streams, self.streams))
         asking = {stream: labels[stream] for stream in labels if stream in (variant.state, variant.readout)}
@@ -446,13 +448,13 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         return points
 
     def make_cache(self, rows: int) -> StreamCache:
-        """An empty cache, a layer a block."""
+        """An empty cache, with one layer per block."""
         return StreamCache(rows, self.layers, self._now()[1], self.context)
 
 
 def _pairs(query: int, key: int, length: int, span: int | None) -> int:
-    """How many keys of one stream all queries of another read in a document of so many places: `length - d` of them lie
-    d places before their query."""
+    """The number of (query, key) pairs of two streams in a document of `length` places: `length - d` keys lie d places
+    before their query."""
     first = 1 if (query, key) == (INPUT, PREDICTION) else 0
     last = length - 1 if span is None else min(span, length - 1)
     distances = max(0, last - first + 1)
