@@ -1,4 +1,4 @@
-"""Objectives: what a backbone is trained for, one file a paper."""
+"""Training objectives for backbones, one file per paper."""
 
 from __future__ import annotations
 

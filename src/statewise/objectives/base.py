@@ -1,4 +1,4 @@
-"""What an objective is: a batch in, a loss of named parts out, and a predictor for afterwards."""
+"""The objective interface: from a batch to a loss with named parts, and a predictor for inference."""
 
 from __future__ import annotations
 
@@ -14,45 +14,44 @@ from statewise.types import Batch, Loss, Part
 
 
 class Objective(nn.Module, ABC):
-    """A backbone, the heads that its training needs, and the loss. Built as `cls(config, make_backbone)`.
+    """A backbone, the heads that training needs, and the loss. Built as `cls(config, make_backbone)`.
 
-    Knows nothing of optimisers, files, tasks or decoders. `forward` is the only thing that gets wrapped
-    for several processes or for compilation.
+    Independent of optimisers, files, tasks and decoders. `forward` is the only method that is wrapped for
+    distributed training or compilation.
     """
 
     Config: ClassVar[type]
     """Dataclass of its recipe fields."""
 
     def forward(self, batch: Batch, counts: Mapping[str, Tensor] | None = None) -> Loss:
-        """The loss of a batch. `counts` replaces its own when the batch is a share of a larger one."""
+        """The loss of a batch. `counts` replaces the batch's own if it is part of a larger one."""
         return self.loss(batch, self.counts(batch) if counts is None else counts)
 
     @abstractmethod
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
-        """The loss in named parts: sums over `batch`, with `counts` as the parts' terms."""
+        """The loss in named parts: sums over `batch`, with `counts` as the parts' numbers of terms."""
 
     @abstractmethod
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """The parts' counts, from the masks alone: the trainer adds them up over accumulated batches and
-        processes before the first forward pass, so that every mean is taken over the whole."""
+        """The parts' counts, computed from the masks alone: the trainer sums them over accumulated batches and
+        processes before the first forward pass, so that every mean is over the whole batch."""
 
     @abstractmethod
     def predictor(self) -> Predictor:
-        """The inference face, which shares this module's weights."""
+        """The inference interface, which shares this module's weights."""
 
     def set_progress(self, fraction: float) -> None:
-        """Called before each training step with the fraction of training completed, in [0, 1]; 1 when finished. Hands
-        it on to the backbones that work differently as training goes on; see `Phased`."""
+        """Called before each training step with the fraction of training completed, in [0, 1]; 1 when finished. Passes
+        it on to backbones that are `Phased`."""
         for module in self.modules():
             if isinstance(module, Phased):
                 module.set_progress(fraction)
 
     def flops(self, batch: Batch) -> float | None:
-        """Floating-point operations that training on `batch`, on the host, needs; None: not known.
+        """Floating-point operations of training on `batch`, which is on the host; None if unknown.
 
-        Counted are the matrix products, two operations a multiplication and addition, of the real tokens and within
-        documents: forward, and twice as much for the gradients of both factors. Whatever else a step does, such as
-        work on padding, makes it slower but does not count.
+        Counts matrix products, a multiplication and addition as two operations, for real tokens and within documents:
+        the forward pass, and twice as much for the backward pass. Other work, such as on padding, is not counted.
         """
         return None
 

@@ -1,8 +1,8 @@
-"""The Belief State Transformer (Hu et al. 2025): a forward and a backward encoder that meet at every gap.
+"""The Belief State Transformer (Hu et al. 2025): a forward encoder of prefixes and a backward encoder of suffixes.
 
 F reads the prefix from the left, B the suffix from the right; a text head on both predicts the token after the
-prefix and the token before the suffix, for every prefix and every suffix behind it, the empty ones included.
-At inference the suffix is empty, or a goal: then it is a GPT with another head.
+prefix and the token before the suffix, for every prefix and every later suffix, including empty ones.
+At inference the suffix is empty, or a goal: the model is then a GPT with another head.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class BeliefStateConfig:
     next_weight: float = 1.0
     """Factor of the next-token loss. The paper adds both losses; its authors' code halves the sum."""
     previous_weight: float = 1.0
-    """Factor of the previous-token loss. 0, an ablation, builds a head for next tokens alone."""
+    """Factor of the previous-token loss. 0, an ablation, builds a head for next tokens only."""
     backward: bool = True
-    """Whether there is a backward encoder. False, an ablation, leaves all predictions to the prefix."""
+    """Whether there is a backward encoder. False, an ablation, predicts from the prefix only."""
     pairs: Literal["answer", "any_prefix", "all"] = "any_prefix"
-    """Which previous tokens are targets where sequences have prompts: `answer`: those of the answer, from prefixes
-    that hold the whole prompt (the authors' code); `any_prefix`: those of the answer, from prefixes of any length;
-    `all`: those of the prompt as well. A prompt of one token counts as none. docs/results/path-star.md
-    compares them."""
+    """Which previous tokens are targets if sequences have prompts. `answer`: those of the answer, from prefixes that
+    contain the whole prompt (the authors' code); `any_prefix`: those of the answer, from prefixes of any length;
+    `all`: those of the prompt as well. A prompt of one token counts as none. docs/results/path-star.md compares
+    them."""
     min_gap: Literal[1, 2] = 2
-    """Least j - i of a prefix x_1 .. x_i and a suffix x_j .. x_T. 1 adds the pairs with nothing between them, for
-    which both outputs are to say so by a symbol of their own."""
+    """Minimum j - i of a prefix x_1 .. x_i and a suffix x_j .. x_T. 1 adds the pairs with nothing in between, for
+    which the target of both outputs is a special symbol."""
     share: float = 1.0
     """Share of the prefixes, drawn at each step, whose pairs are taken. Pairs with an empty prefix or suffix are always
     taken; the others weigh 1 / share, so that losses keep their expected value."""
@@ -78,8 +78,8 @@ class BeliefStateConfig:
 
 
 class BeliefState(Objective):
-    """Both encoders and the text head (equations 1 and 2). Begin and end are tokens of its own, read by the
-    encoders for the empty prefix and the empty suffix."""
+    """Both encoders and the text head (equations 1 and 2). Its own begin and end tokens represent the empty prefix and
+    the empty suffix."""
 
     Config = BeliefStateConfig
 
@@ -121,7 +121,7 @@ class BeliefState(Objective):
         return found if self.config.previous_weight else {"next_token": found["next_token"]}
 
     def predictor(self) -> BeliefPredictor:
-        """A decoder with an empty suffix, that can head for goals and score them if there is a backward encoder."""
+        """A predictor with an empty suffix; with a backward encoder it can also condition on goals and score them."""
         return GoalPredictor(self) if self.suffix_encoder is not None else BeliefPredictor(self)
 
     # States
@@ -135,18 +135,18 @@ class BeliefState(Objective):
         assert self.suffix_encoder is not None
         column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         length = batch.real.sum(1, keepdim=True)
-        mirror = torch.where(column < length, length - 1 - column, column)  # padding stays behind
+        mirror = torch.where(column < length, length - 1 - column, column)  # padding stays at the end
         documents = None if batch.documents is None else batch.documents.gather(1, mirror)
         mirrored = batch._replace(tokens=batch.tokens.gather(1, mirror), documents=documents)  # padding is in place
         state = self.suffix_encoder.encode(mirrored).state
         return state.gather(1, mirror[:, :, None].expand_as(state))
 
     def empty_prefix(self) -> Tensor:
-        """(1, 1, D): F of nothing."""
+        """(1, 1, D): F of the empty prefix."""
         return self._alone(self.prefix_encoder, self.begin)
 
     def empty_suffix(self) -> Tensor:
-        """(1, 1, D): B of nothing; without a backward encoder a stand-in that no head reads."""
+        """(1, 1, D): B of the empty suffix; without a backward encoder, a placeholder that no head reads."""
         return self.empty_prefix() if self.suffix_encoder is None else self._alone(self.suffix_encoder, self.end)
 
     def _alone(self, encoder: Backbone, token: int) -> Tensor:
@@ -176,7 +176,7 @@ def make_head(config: BeliefStateConfig, width: int, vocabulary: int) -> TextHea
 
 
 class BeliefPredictor(CausalPredictor):
-    """The forward encoder and the next-token head, behind a suffix that is computed once."""
+    """The forward encoder and the next-token head, with a suffix state that is computed once."""
 
     def __init__(self, objective: BeliefState) -> None:
         super().__init__(objective.prefix_encoder)
@@ -197,7 +197,7 @@ class BeliefPredictor(CausalPredictor):
 
 @dataclass
 class GoalCursor(CausalCursor):
-    """A cursor with a goal ahead of each row."""
+    """A cursor with a goal for each row."""
 
     suffix: Tensor
     """(B, E): the projected states of the goals."""
@@ -214,7 +214,7 @@ class GoalCursor(CausalCursor):
 
 
 class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
-    """With the backward encoder at hand, goals can be headed for and scored."""
+    """With the backward encoder, it can condition on goals and score them."""
 
     def __init__(self, objective: BeliefState) -> None:
         super().__init__(objective)
@@ -237,7 +237,7 @@ class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
 
     @torch.no_grad()
     def score_goal(self, cursor: CausalCursor, goal: Tensor) -> Tensor:
-        """See `GoalScorer.score_goal`. The goal is read at once, and taken back."""
+        """See `GoalScorer.score_goal`. Reads the goal in one pass, then rewinds."""
         goal = goal.to(self.device)
         states = [cursor.state()[:, None]]
         B = len(states[0])
@@ -251,7 +251,7 @@ class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
 
     @torch.no_grad()
     def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
-        """See `GoalScorer.score_ending`. Raises `ValueError` without a previous-token head, if that is asked for."""
+        """See `GoalScorer.score_ending`. Raises `ValueError` if the model lacks the previous-token head it needs."""
         if head == "previous":
             self._need_previous()
         sequences = sequences.to(self.device)

@@ -1,4 +1,4 @@
-"""Floating-point operations that training on a batch needs."""
+"""Floating-point operations of training on a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statewise.types import Batch
 
 
 def document_lengths(batch: Batch) -> Counter[int]:
-    """How many documents of each length a batch on the host holds."""
+    """The number of documents of each length in a batch on the host."""
     if batch.documents is None:
         return Counter(batch.real.sum(1).tolist())
     documents = batch.documents.numpy()
@@ -22,18 +22,18 @@ def document_lengths(batch: Batch) -> Counter[int]:
 
 
 def backbone_flops(backbone: Backbone, batch: Batch) -> float | None:
-    """What one forward pass of a batch needs, without a head; None: not known."""
+    """FLOPs of one forward pass of a batch, without a head; None if unknown."""
     if not isinstance(backbone, Counted):
         return None
     return sum(backbone.flops(length) * number for length, number in document_lengths(batch).items())
 
 
 def head_flops(backbone: Backbone) -> float:
-    """What the vocabulary head needs at one position."""
+    """FLOPs of the vocabulary head at one position."""
     return 2.0 * backbone.head_weight().numel()
 
 
 def token_flops(backbone: Backbone, batch: Batch) -> float | None:
-    """`Objective.flops` of one pass and the head at every scored token; None: not known."""
+    """`Objective.flops` of one pass with the head at every scored token; None if unknown."""
     body = backbone_flops(backbone, batch)
     return None if body is None else 3 * (body + head_flops(backbone) * int(batch.scored.sum()))

@@ -1,7 +1,7 @@
-"""How far what a vocabulary head says of one vector is from what it says of another, without keeping logits.
+"""KL divergence between a vocabulary head's distributions for two vectors, without storing logits.
 
-As `head_loss`, and for the same reason: next-latent prediction compares two distributions over the vocabulary at every
-step of its rollout, which would be more logits than the loss of the tokens itself needs.
+Like `head_loss`, and for the same reason: next-latent prediction compares two distributions over the vocabulary at
+every rollout step, which would be more logits than in the token loss itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from statewise.objectives.targets import to_float32
 
 
 def whole(ahead: Tensor, known_log_probs: Tensor, weight: Tensor, counted: Tensor) -> Tensor:
-    """`blockwise` with all logits at once; what is known is given as log-probabilities (..., V), which several calls
-    may share."""
+    """`blockwise` with all logits at once; the known distribution is given as log-probabilities (..., V), which several
+    calls may share."""
     log_probs = to_float32(F.linear(ahead, weight)).log_softmax(-1)
     divergence = F.kl_div(log_probs, known_log_probs, reduction="none", log_target=True).sum(-1)
     return (divergence * counted).sum()
@@ -77,8 +77,8 @@ class _HeadDivergence(torch.autograd.Function):
 def one_block(
     pair: tuple[Tensor, Tensor], matrix: Tensor, counted: Tensor, block: slice, gradients: tuple[Tensor | None, ...]
 ) -> Tensor:
-    """Scalar: the divergence of the block `pair`, (n, D) each, whose parts it writes into the gradients (N, D) of both
-    sides and adds to that of the head (V, D), where they are wanted. Logits are dropped on return."""
+    """Scalar: the divergence of the block `pair`, (n, D) each. Writes its parts of the gradients (N, D) of both sides
+    and adds to the gradient (V, D) of the head, where needed. Logits are freed on return."""
     exact = torch.promote_types(matrix.dtype, torch.float32)
     log_ahead, log_known = (torch.log_softmax(torch.mm(side, matrix.t()), -1, dtype=exact) for side in pair)
     known = log_known.exp()

@@ -1,10 +1,10 @@
-"""The cross-entropy of a vocabulary head, which keeps logits of many positions and a large vocabulary nowhere.
+"""The cross-entropy of a vocabulary head, without storing the logits of all positions.
 
-A model of language has far more logits than anything else: 4,096 positions times 50,304 tokens are 206 million. So
-positions are taken in blocks. Of each block the logits, the loss and the gradients of readout and head are computed
-at once, and only the gradients outlive it. The whole is one autograd function whose forward pass computes the
-gradients; its backward pass multiplies them by the factor with which the sum entered the loss.
-Where the logits are few, they are computed all together: that is faster.
+A language model has far more logits than anything else: 4,096 positions times 50,304 tokens are 206 million. So
+positions are processed in blocks: each computes its logits, its loss and the gradients of readout and head, and only
+the gradients are kept. All blocks are one autograd function whose forward pass computes the gradients; its backward
+pass multiplies them by the gradient of the sum.
+If there are few logits, they are computed all at once, which is faster.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from statewise.objectives.targets import IGNORED, to_float32
 
 WHOLE_UP_TO = {"cpu": 2**25, "cuda": 2**27}
-"""Logits that are computed all together; more are taken in blocks. `benchmarks/token_loss.py` shows both ways."""
+"""Maximum number of logits computed all at once; `benchmarks/token_loss.py` compares both ways."""
 BLOCK = {"cpu": 2**24, "cuda": 2**27}
-"""Logits of a block. Each block reads the head's matrix and adds to its gradient, so small ones cost time."""
+"""Logits per block. Each block reads the head's matrix and adds to its gradient, so small blocks are slow."""
 
 
 def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:
@@ -49,7 +49,7 @@ def whole(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def blockwise(readout: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
-    """`head_loss` of so many positions at a time."""
+    """`head_loss` in blocks of `rows` positions."""
     flat = readout.reshape(-1, readout.shape[-1])
     total: Tensor = _HeadLoss.apply(flat, weight, targets.flatten(), rows, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return total
@@ -62,7 +62,7 @@ class _HeadLoss(torch.autograd.Function):
         dtype = product_dtype(readout)
         exact = torch.promote_types(dtype, torch.float32)
         total = readout.new_zeros((), dtype=exact)
-        # A row of the head's gradient is a sum over all blocks: it is added up in float32 whatever the products are in.
+        # The head's gradient is a sum over all blocks: it is accumulated in float32 whatever the products' dtype.
         gradients = (
             torch.empty_like(readout) if for_readout else None,
             torch.zeros_like(weight, dtype=exact) if for_weight else None,
@@ -89,8 +89,8 @@ class _HeadLoss(torch.autograd.Function):
 def one_block(
     x: Tensor, matrix: Tensor, targets: Tensor, block: slice, gradients: tuple[Tensor | None, Tensor | None]
 ) -> Tensor:
-    """Scalar: the loss of the block `x` (n, D), whose part it writes into the readout's gradient (N, D) and adds to
-    the head's (V, D), where they are wanted. Logits are dropped on return."""
+    """Scalar: the loss of the block `x` (n, D). Writes its part of the readout's gradient (N, D) and adds to the head's
+    gradient (V, D), where needed. Logits are freed on return."""
     of_readout, of_weight = gradients
     exact = torch.promote_types(x.dtype, torch.float32)
     log_probs = torch.log_softmax(torch.mm(x, matrix.t()), -1, dtype=exact)
@@ -98,7 +98,7 @@ def one_block(
     if of_readout is None and of_weight is None:
         return loss
     # The gradient at the logits is softmax - one-hot where a target counts, and 0 elsewhere: rows that do not count
-    # are left out of the products' thinner sides.
+    # are zeroed on the products' smaller sides.
     counts = (targets != IGNORED)[:, None]
     excess = log_probs.exp_()
     excess.scatter_add_(1, targets.clamp(min=0)[:, None], excess.new_full((1, 1), -1.0).expand(len(excess), 1))
@@ -114,7 +114,7 @@ def one_block(
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """In what a product with `x` is taken here: autocast's precision where it is on, but float64 stays."""
+    """The dtype of products with `x`: autocast's if it is on, except that float64 stays."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(kind)

@@ -1,8 +1,8 @@
-"""Joint multi-token prediction (Ahn et al. 2025): the next tokens together, each given those before it.
+"""Joint multi-token prediction (Ahn et al. 2025): predicts the next tokens jointly, each given those before it.
 
-A small module behind the backbone, Fetch, attends over K + 1 places at every position t: the state h_t with
+A small module on top of the backbone, Fetch, attends over K + 1 places at every position t: the state h_t with
 the token at t, then h_t with each of the tokens t + 1 .. t + K. Place i predicts the token at t + i + 1. So
-h_t must hold whatever of the past these tokens depend on. Place 0 stays in use at inference.
+h_t must contain everything about the past that these tokens depend on. Inference uses place 0 only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from statewise.objectives.targets import AheadConfig, ahead_counts, ahead_target
 from statewise.types import Batch, Hidden, Loss, Part
 
 MOST_HEADS = 4
-"""Fetch has at most so many attention heads."""
+"""Maximum number of attention heads in Fetch."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class JointMultiTokenConfig(AheadConfig):
 
 
 class Fetch(nn.Module):
-    """One causal self-attention, without an MLP, over the places of every position."""
+    """One causal self-attention layer, without an MLP, over the places of each position."""
 
     def __init__(self, width: int, places: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Fetch(nn.Module):
         scores = scores + (self.bias[:, :S, :S] + causal_bias(S, S, scores.device, scores.dtype))
         seen = scores.softmax(dim=-1) @ value
         found = self.out_proj(seen.transpose(1, 2).reshape(N, S, D))
-        # Place 0 has no residual: the next token must come through the attention, as at inference.
+        # Place 0 has no residual: the next token must be predicted through the attention, as at inference.
         residual = F.pad(states[:, None].expand(N, S - 1, D), (0, 0, 1, 0))
         return self.norm(found + residual)
 
@@ -73,14 +73,14 @@ class JointMultiToken(Objective):
         self.fetch = Fetch(self.backbone.width, config.horizon + 1)
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
-        """Parts `next_token` and `ahead`, the latter a sum a place; in nats per token."""
+        """Parts `next_token` and `ahead`, the latter with one sum per place, in nats per token."""
         K, (first, end) = self.config.horizon, batch.span
         T = batch.tokens.shape[1]
         start, stop = max(0, first - 1 - K), end - 1
         hidden = self.backbone.encode(batch)
         states = self.backbone.state_for_head(hidden.state[:, start:stop])
         ahead_of = torch.arange(start, stop, device=states.device)[:, None] + torch.arange(K + 1, device=states.device)
-        embedded = self.backbone.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # beyond the end nothing is scored
+        embedded = self.backbone.embed(batch.tokens[:, ahead_of.clamp(max=T - 1)])  # not scored beyond the end
         readout = self.fetch(states.flatten(0, 1), embedded.flatten(0, 1)).unflatten(0, states.shape[:2])
         weight = self.backbone.head_weight()
         following = head_loss(readout[:, first - 1 - start :, 0], weight, token_targets(batch))

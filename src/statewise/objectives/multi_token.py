@@ -1,8 +1,8 @@
-"""Multi-token prediction (Gloeckle et al. 2024): further heads predict the tokens behind the next one.
+"""Multi-token prediction (Gloeckle et al. 2024): further heads predict the tokens after the next one.
 
-All heads share the blocks but the last and the vocabulary head; each has a last block and a norm of its own.
-At inference only the first head is used, and the network is a plain decoder. Its belief state is what all heads read,
-the output of the shared trunk.
+All heads share the vocabulary head and all blocks except the last; each has its own last block and norm. Inference uses
+only the first head, so the network is a plain decoder. Its belief state is the input of all heads, the output of the
+shared trunk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MultiToken(Objective):
         self.branches = nn.ModuleList(backbone.make_branch() for _ in range(config.horizon))
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
-        """Parts `next_token` and `ahead`, the latter a sum a head; in nats per token."""
+        """Parts `next_token` and `ahead`, the latter with one sum per head, in nats per token."""
         first, end = batch.span
         trunk = self.backbone.trunk(batch)
         readout, weight = self.backbone.last(trunk).readout, self.backbone.head_weight()
@@ -77,11 +77,11 @@ class TrunkPredictor(CausalPredictor):
 
     @torch.no_grad()
     def states(self, batch: Batch) -> Hidden:
-        """State: the trunk's output, where Teoh et al. 2026 (appendix D) probe; readout: that of the first head."""
+        """State: the trunk's output, which Teoh et al. 2026 (appendix D) probe; readout: the first head's."""
         assert isinstance(self.backbone, Branching)
         trunk = self.backbone.trunk(batch.to(self.device))
         return Hidden(self.backbone.trunk_state(trunk), self.backbone.last(trunk).readout)
 
 
 class TraceableTrunkPredictor(TrunkPredictor, TraceablePredictor):
-    """The same around a backbone every use of whose parameters can be followed."""
+    """The same for a backbone that can be traced."""

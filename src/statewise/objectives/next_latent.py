@@ -46,15 +46,15 @@ class NextLatentConfig:
     latent_weight: float = 1.0
     """Factor of the regression onto later states (equation 3). 0 leaves it out."""
     kl_weight: float = 1.0
-    """Factor of the divergence between next-token distributions (equation 4). 0 leaves it out."""
+    """Factor of the KL divergence between next-token distributions (equation 4). 0 leaves it out."""
     ce_weight: float = 0.0
-    """Factor of the cross-entropy of the true next tokens under the rolled-out states' distributions. An ablation: it
-    is to replace the divergence. 0 leaves it out."""
+    """Factor of the cross-entropy of the true next tokens under the rolled-out states' distributions, an ablation that
+    replaces the divergence. 0 leaves it out."""
     head_gradient: bool = False
     """Whether divergence and cross-entropy of rolled-out states train the vocabulary head too. True is an ablation;
     the later states' distributions stay fixed targets unless stop_gradient is false."""
     stop_gradient: bool = True
-    """Whether the later states are fixed targets. False, an ablation, lets gradient into them."""
+    """Whether the later states are fixed targets. False, an ablation, lets gradients flow into them."""
     dynamics_factor: float = 0.5
     """Width inside the dynamics network as a multiple of 2D, embedding and state together, D the backbone's width;
     rounded to a multiple of 128, below 1024 of 8. The authors: 0.5 Countdown, path-star; 2 Manhattan; 1.333 stories."""
@@ -130,7 +130,7 @@ class LatentDynamics(nn.Module):
         embedded = backbone.embed(torch.arange(backbone.vocabulary, device=tokens.device) if few else tokens)
         token_part = F.linear(embedded, from_token)
         token_square = squared(embedded)
-        if few:  # in float32, since the gradients of many places add up in one row
+        if few:  # in float32, since each row accumulates the gradients of many places
             both = F.embedding(tokens, torch.cat((to_float32(token_part), token_square), dim=1))
             token_part, token_square = both[..., :-1].to(token_part.dtype), both[..., -1:]
         for step in range(1, steps + 1):
@@ -225,7 +225,7 @@ class NextLatent(Measured):
         return {"next_token": total, **by_step}
 
     def _goal_log_probs(self, goal: Tensor, readout: Tensor, log_probs: Tensor, batch: Batch) -> Tensor:
-        """(B, end - first, V): the distributions that rolled-out states should give."""
+        """(B, end - first, V): the target distributions of rolled-out states."""
         config, (first, end) = self.config, batch.span
         if readout.data_ptr() == goal.data_ptr():  # state and readout are one tensor: nothing to compute again
             if config.stop_gradient:
@@ -246,8 +246,8 @@ class NextLatent(Measured):
         return counts
 
     def flops(self, batch: Batch) -> float | None:
-        """See `Objective.flops`. The tokens' part of the dynamics' first layer counts once a token, or once for each
-        token of the vocabulary if these are fewer."""
+        """See `Objective.flops`. The tokens' part of the dynamics' first layer counts once per token, or once per entry
+        of the vocabulary if these are fewer."""
         plain = token_flops(self.backbone, batch)
         if plain is None:
             return None
@@ -263,7 +263,7 @@ class NextLatent(Measured):
         return total
 
     def predictor(self) -> CausalPredictor:
-        """A plain decoder; where the head reads the states that are rolled out, one that can also draft."""
+        """A plain decoder; if the head reads the rolled-out states, one that can also draft."""
         if not self.backbone.state_predicts:
             return head_predictor(self.backbone)
         if isinstance(self.backbone, Followed):
@@ -272,7 +272,7 @@ class NextLatent(Measured):
 
 
 def follows(batch: Batch, step: int) -> Tensor:
-    """(B, T - step) bool: column t says whether position t + step exists, in the same document as t."""
+    """(B, T - step) bool: whether position t + step exists and is in the same document as t."""
     real = batch.real[:, step:]
     if batch.documents is None:
         return real
@@ -280,7 +280,7 @@ def follows(batch: Batch, step: int) -> Tensor:
 
 
 class LatentDrafter(CausalPredictor, Drafter, FutureReader):
-    """Guesses ahead by head, token, dynamics, head, ... from the last state."""
+    """Drafts tokens from the last state by alternating head and dynamics."""
 
     def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:
         super().__init__(backbone)
@@ -299,7 +299,7 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader):
 
     @torch.no_grad()
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """See `FutureReader.future`: head and dynamics take turns along the tokens (theorem 3.2)."""
+        """See `FutureReader.future`: head and dynamics alternate along the tokens (theorem 3.2)."""
         tokens = tokens.to(self.device)
         total = to_float32(states).new_zeros(len(tokens))
         for place in range(tokens.shape[1]):
@@ -310,7 +310,7 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader):
 
 
 class TraceableDrafter(LatentDrafter, TraceablePredictor):
-    """The same around a backbone every use of whose parameters can be followed."""
+    """The same for a backbone that can be traced."""
 
     def __init__(self, backbone: Followed, dynamics: LatentDynamics) -> None:
         TraceablePredictor.__init__(self, backbone)

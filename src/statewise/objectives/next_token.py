@@ -1,4 +1,4 @@
-"""Next-token prediction: the objective of every GPT, and the baseline of all the others."""
+"""Next-token prediction: the standard GPT objective, and the baseline for all others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from statewise.types import Batch, Loss, Part
 
 @dataclass(frozen=True)
 class NextTokenConfig:
-    """Next-token prediction has nothing to choose."""
+    """Next-token prediction has no fields."""
 
 
 class NextToken(Objective):

@@ -1,4 +1,4 @@
-"""Predictors of models that are a backbone and something that reads the next token off its output."""
+"""Predictors of models that consist of a backbone and a next-token head on its output."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from statewise.types import Batch, Hidden
 
 @dataclass
 class CausalCursor:
-    """Where the rows of a `CausalPredictor` stand."""
+    """The cursor of a `CausalPredictor`."""
 
     cache: Cache
     recent: Tensor
-    """(B, m, E) states of the tokens read last, in the columns in which these were read."""
+    """(B, m, E) states of the tokens read last, in the columns in which they were read."""
     known: np.ndarray
-    """(B,) how many of the first columns of `recent` each row has still read."""
+    """(B,) the number of leading columns of `recent` that are valid for each row."""
 
     def state(self) -> Tensor:
-        """(B, E) state after the last token read. Raises `ValueError` after going back beyond the last reading."""
+        """(B, E) state after the last token read. Raises `ValueError` after a rewind beyond the last call that read."""
         if (self.known < 1).any():
-            raise ValueError("the state went with the tokens that were taken back: read one token again")
+            raise ValueError("the state is no longer available after this rewind: read one token again")
         return self._last()
 
     def remember(self, hidden: Hidden, counts: np.ndarray | None) -> None:
-        """Notes the states of what was read now, of row b `counts[b]` tokens; None: all."""
+        """Stores the states of the tokens just read, `counts[b]` of row b; None: all."""
         B, n = hidden.state.shape[:2]
         known = np.full(B, n) if counts is None else counts
         recent = hidden.state
         idle = known == 0
-        if idle.any() and len(self.known):  # rows that read nothing keep the state they had
+        if idle.any() and len(self.known):  # rows that read nothing keep their state
             recent, before = recent.clone(), self._last().to(recent.dtype)
             rows = torch.from_numpy(np.flatnonzero(idle)).to(recent.device)
             recent[rows, 0] = before[rows]
@@ -80,7 +80,7 @@ class CausalCursor:
 
 
 class CausalPredictor(Predictor):
-    """Inference of every model that is a backbone and something that reads the next token off its output."""
+    """Inference of all models that consist of a backbone and a next-token head on its output."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -88,11 +88,11 @@ class CausalPredictor(Predictor):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are; inputs are moved there."""
+        """The device of the weights, to which inputs are moved."""
         return next(self.backbone.parameters()).device
 
     def new_cursor(self, rows: int) -> CausalCursor:
-        """One that has read nothing."""
+        """A cursor that has read nothing."""
         return CausalCursor(self.backbone.make_cache(rows), torch.empty(0), np.zeros(0, np.int64))
 
     @torch.no_grad()
@@ -110,7 +110,7 @@ class CausalPredictor(Predictor):
         return to_float32(self.next_logits(hidden, tokens, cursor))
 
     def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
-        """(B, V): logits after the last token of each of `prompts` (B, T), read by a cursor that has read nothing."""
+        """(B, V): logits after the last token of each of `prompts` (B, T), read by a new cursor."""
         prompts, counts = prompts.to(self.device), uneven(prompts, counts)
         hidden = read_prompt(self.backbone, prompts, cursor.cache, counts)
         cursor.remember(hidden, None)
@@ -120,8 +120,8 @@ class CausalPredictor(Predictor):
         return to_float32(self.next_logits(hidden, last, cursor))[:, -1]
 
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
-        """(B, T, V): the next token's logits from the backbone's output for `tokens` (B, T), which the cursor's
-        sequences end with, if there is one."""
+        """(B, T, V): the next token's logits from the backbone's output for `tokens` (B, T), the last tokens of the
+        cursor's sequences, if there is a cursor."""
         return self.backbone.logits(hidden.readout)
 
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
@@ -157,7 +157,7 @@ class CausalPredictor(Predictor):
 
 
 def uneven(tokens: Tensor, counts: np.ndarray | None) -> np.ndarray | None:
-    """`counts`, or None if all rows read all of `tokens` (B, n). Raises `ValueError` if they do not fit these."""
+    """`counts`, or None if all rows read all of `tokens` (B, n). Raises `ValueError` if their shapes do not match."""
     if counts is None:
         return None
     counts = np.asarray(counts, np.int64)
@@ -167,7 +167,7 @@ def uneven(tokens: Tensor, counts: np.ndarray | None) -> np.ndarray | None:
 
 
 class TraceablePredictor(CausalPredictor, Traceable):
-    """A backbone and its own vocabulary head, nothing between, every use of whose parameters can be followed."""
+    """A backbone that can be traced, with its own vocabulary head directly on its readout."""
 
     def __init__(self, backbone: Followed) -> None:
         super().__init__(backbone)
@@ -196,7 +196,7 @@ class TraceablePredictor(CausalPredictor, Traceable):
 
 
 class LimitablePredictor(TraceablePredictor, StateLimiter):
-    """One around a backbone whose memory can be cut short."""
+    """A predictor for a backbone whose memory can be limited."""
 
     def limited(self, places: int) -> CausalPredictor:
         """See `StateLimiter.limited`."""
@@ -215,7 +215,7 @@ class TwoStreamPredictor(LimitablePredictor, Fetcher):
 
 
 class CarryingPredictor(CausalPredictor, Carrier):
-    """One around a backbone that carries a state from chunk to chunk."""
+    """A predictor for a backbone that carries a state from chunk to chunk."""
 
     def __init__(self, backbone: Carrying) -> None:
         super().__init__(backbone)
@@ -249,7 +249,7 @@ class CarryingPredictor(CausalPredictor, Carrier):
 
 
 def head_predictor(backbone: Backbone) -> CausalPredictor:
-    """A predictor that reads the next token off the backbone's readout, with the powers that the backbone lends it."""
+    """A predictor whose head reads the backbone's readout, with the powers that the backbone supports."""
     if isinstance(backbone, Carrying):
         return CarryingPredictor(backbone)
     if isinstance(backbone, Limitable) and isinstance(backbone, Followed):

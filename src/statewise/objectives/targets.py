@@ -1,4 +1,4 @@
-"""Which tokens an objective predicts from which positions, and the plain losses of them."""
+"""The targets of objectives, and their plain cross-entropy losses."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from statewise.bounds import bounded
 from statewise.types import Batch
 
 IGNORED = -100
-"""Stands among targets where nothing is to be predicted."""
+"""The target where nothing is predicted."""
 
 
 def to_float32(tensor: Tensor) -> Tensor:
-    """The tensor in float32, or as it is if it is more precise: for logits, before a softmax over many."""
+    """The tensor in at least float32: for logits, before a softmax over many."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def token_targets(batch: Batch) -> Tensor:
-    """(B, end - first) int64: the scored tokens, and `IGNORED` where none is."""
+    """(B, end - first) int64: the scored tokens, `IGNORED` elsewhere."""
     tokens, scored = batch.targets
     return torch.where(scored, tokens, IGNORED)
 
 
 def token_loss(log_probs: Tensor, batch: Batch) -> Tensor:
-    """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V). An objective
-    that needs the log-probabilities for nothing else asks `head_loss`, which does not keep them."""
+    """Scalar: summed cross-entropy in nats of the scored tokens, from `log_probs` (B, end - first, V). If only the loss
+    is needed, use `head_loss`, which does not store log-probabilities."""
     targets = token_targets(batch).flatten()
     return F.nll_loss(log_probs.flatten(0, 1), targets, ignore_index=IGNORED, reduction="sum")
 
 
 def reached_columns(batch: Batch, steps: int) -> tuple[int, int]:
-    """Positions [start, stop) that lie `steps` behind a position and whose next token may be scored: what looks
-    `steps` ahead starts at columns start - steps .. stop - steps and predicts the tokens start + 1 .. stop + 1."""
+    """Positions [start, stop) that are `steps` after some position and whose next token may be scored: predictions
+    `steps` ahead start at columns start - steps .. stop - steps and predict the tokens start + 1 .. stop + 1."""
     first, end = batch.span
     start = max(first - 1, steps)
     return start, max(start, end - 1)
 
 
 def predicts(batch: Batch, steps: int) -> Tensor:
-    """(B, stop - start) bool over `reached_columns`: both ends are in one document, the next token is scored."""
+    """(B, stop - start) bool over `reached_columns`: both positions are in one document and the next token is
+    scored."""
     start, stop = reached_columns(batch, steps)
     scored = batch.scored[:, start + 1 : stop + 1]
     if batch.documents is None:
@@ -65,14 +66,14 @@ class AheadConfig:
 
 
 def ahead_counts(batch: Batch, horizon: int) -> dict[str, Tensor]:
-    """Counts of the parts `next_token`, scored tokens, and `ahead`, (horizon,): those that each further prediction has
-    a position for."""
+    """Counts of the parts: `next_token`, the scored tokens, and `ahead`, (horizon,), those that each further prediction
+    can predict."""
     ahead = [predicts(batch, steps).sum() for steps in range(1, horizon + 1)]
     return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
 
 
 def ahead_targets(batch: Batch, steps: int) -> Tensor:
-    """(B, stop - start) int64 over `reached_columns`: the tokens that are predicted `steps` beyond the next one, and
-    `IGNORED` where none is."""
+    """(B, stop - start) int64 over `reached_columns`: the tokens predicted `steps` beyond the next one, `IGNORED`
+    elsewhere."""
     start, stop = reached_columns(batch, steps)
     return torch.where(predicts(batch, steps), batch.tokens[:, start + 1 : stop + 1], IGNORED)

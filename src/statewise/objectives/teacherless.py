@@ -1,7 +1,7 @@
 """Teacherless training (Bachmann & Nagarajan 2024): the whole answer is predicted from the prompt alone.
 
-Behind the prompt the model reads nothing but a filler, so no token of the answer can be copied or guessed
-from the one before it. All tokens of an answer are then predicted in one forward pass.
+After the prompt the model reads only filler tokens, so it cannot use the answer's tokens to predict later ones.
+All tokens of an answer are predicted in one forward pass.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from statewise.types import Batch, Hidden, Loss, Part
 
 @dataclass(frozen=True)
 class TeacherlessConfig:
-    """Teacherless training has nothing to choose."""
+    """Teacherless training has no fields."""
 
 
 class Teacherless(Objective):
-    """Cross-entropy of the scored tokens, each of which the model reads as a filler, a token of its own."""
+    """Cross-entropy of the scored tokens, each replaced by a special filler token in the model's input."""
 
     Config = TeacherlessConfig
 
@@ -56,7 +56,7 @@ class Teacherless(Objective):
         return token_flops(self.backbone, batch)
 
     def inputs(self, batch: Batch) -> Tensor:
-        """(B, T): the tokens with those that are to be predicted blotted out."""
+        """(B, T): the tokens, with scored ones replaced by the filler."""
         return torch.where(batch.scored, self.filler, batch.tokens)
 
     def logits(self, readout: Tensor) -> Tensor:
@@ -64,18 +64,18 @@ class Teacherless(Objective):
         return self.backbone.logits(readout)[..., : self.filler]
 
     def predictor(self) -> TeacherlessPredictor:
-        """All of an answer at once."""
+        """A predictor that computes a whole answer at once."""
         return TeacherlessPredictor(self)
 
 
 @dataclass
 class TeacherlessCursor(CausalCursor):
-    """Where a `TeacherlessPredictor` stands."""
+    """The cursor of a `TeacherlessPredictor`."""
 
     read: np.ndarray
-    """(B,) fillers that each row counts as read."""
+    """(B,) fillers counted as read in each row."""
     ahead: Hidden | None = None
-    """(B, n, ...): what all fillers that the context holds give; None until one is asked for."""
+    """(B, n, ...): the outputs at all fillers that fit the context; None until needed."""
 
     def take_back(self, positions: int | np.ndarray) -> None:
         """See `CausalCursor.take_back`."""
@@ -96,7 +96,7 @@ class TeacherlessCursor(CausalCursor):
 
 
 class TeacherlessPredictor(CausalPredictor):
-    """Answers every `extend` from one forward pass over fillers, whatever the tokens are."""
+    """Serves every `extend` from one forward pass over fillers, for any tokens."""
 
     reads_answers = False
 
@@ -132,7 +132,7 @@ class TeacherlessPredictor(CausalPredictor):
                 f"{self.context}"
             )
         column = torch.from_numpy(cursor.read[:, None] + np.arange(n)).to(self.device)
-        column = column.clamp(max=cursor.ahead.state.shape[1] - 1)  # what a row does not read has no meaning
+        column = column.clamp(max=cursor.ahead.state.shape[1] - 1)  # outputs at unread columns are meaningless
         rows = torch.arange(len(column), device=self.device)[:, None]
         given = Hidden(*(part[rows, column] for part in cursor.ahead))
         cursor.read = end
@@ -140,12 +140,12 @@ class TeacherlessPredictor(CausalPredictor):
         return to_float32(self.objective.logits(given.readout))
 
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
-        """See `Predictor.rewind`. Raises `ValueError` before the end of the prompt, which decides everything else."""
+        """See `Predictor.rewind`. Raises `ValueError` beyond the end of the prompt, on which everything depends."""
         assert isinstance(cursor, TeacherlessCursor)
         wrong = np.flatnonzero((cursor.read - positions < 0) | (np.asarray(positions) < 0))
         if len(wrong):
             back, row = np.broadcast_to(positions, cursor.read.shape)[wrong[0]], wrong[0]
-            raise ValueError(f"cannot go back {back} positions: {cursor.read[row]} have been read behind the prompt")
+            raise ValueError(f"cannot go back {back} positions: {cursor.read[row]} have been read after the prompt")
         cursor.take_back(positions)
 
     @torch.no_grad()

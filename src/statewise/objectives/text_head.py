@@ -1,4 +1,4 @@
-"""The text heads of the Belief State Transformer: a prefix and a suffix state to the tokens next to the gap.
+"""The text heads of the Belief State Transformer: from a prefix and a suffix state to the tokens next to the gap.
 
 All kinds begin with a linear map of [f; b]. It is a sum of a map of f and a map of b, so it is done once for
 each prefix and once for each suffix (`project_prefix`, `project_suffix`), and a pair of them costs an addition.
@@ -16,7 +16,7 @@ from statewise.nn.norm import make_norm
 
 
 class TextHead(nn.Module, ABC):
-    """Logits for K outputs: the next token and, if K is 2, the previous one. `E` is the width of what pairs add."""
+    """Logits for K outputs: the next token and, if K is 2, the previous one. `E` is the width of projected states."""
 
     def __init__(self, vocabulary: int, outputs: int, reads_suffix: bool) -> None:
         super().__init__()
@@ -32,8 +32,8 @@ class TextHead(nn.Module, ABC):
 
     @abstractmethod
     def logits(self, prefix: Tensor, suffix: Tensor, outputs: int | None = None) -> Tensor:
-        """Projected prefixes and suffixes, (..., E) each and broadcastable -> (..., K, V); `outputs`: only the
-        first so many of the K."""
+        """Projected prefixes and suffixes, (..., E) each and broadcastable -> (..., K, V); `outputs`: only this many
+        first ones of the K."""
 
     @abstractmethod
     def pair_parameters(self) -> list[Tensor]:
@@ -75,8 +75,8 @@ class MLPHead(TextHead):
 
 
 class GatedHead(TextHead):
-    """x + SwiGLU(x) with x = [f; b], normalised and cut in K parts that share one vocabulary matrix, as in the code
-    that the authors released."""
+    """x + SwiGLU(x) with x = [f; b], normalised and split into K parts that share one vocabulary matrix, as in the
+    authors' released code."""
 
     def __init__(
         self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True
@@ -85,7 +85,7 @@ class GatedHead(TextHead):
         self.width, self.hidden = width, hidden
         whole = 2 * width if reads_suffix else width
         if whole % outputs:
-            raise ValueError(f"a gated head cannot cut a width of {whole} into {outputs} outputs: choose head mlp")
+            raise ValueError(f"a gated head cannot split a width of {whole} into {outputs} outputs: choose head mlp")
         self.first = nn.Linear(whole, 2 * hidden, bias=False)
         self.second = nn.Linear(hidden, whole, bias=False)
         self.norm = make_norm("rms", whole, bias=False)
