@@ -23,7 +23,7 @@ TRAIN = ["train", "path-star-small", "--out", "{out}/run", "--trainer.device=cpu
         ([*TRAIN, "--trainer.threads=100000000000"], "trainer.threads must be at most"),
         ([*TRAIN, "--trainer.learning_rate=.inf"], "trainer.learning_rate must be"),
         ([*TRAIN, "--trainer.weight_decay=.nan"], "trainer.weight_decay must be at least 0, not nan"),
-        ([*TRAIN, "--seed=100000000000000000000000"], "seed must not be"),
+        ([*TRAIN, "--seed=100000000000000000000000"], "seed must be at least 0"),
         ([*TRAIN, "--seeds=1-100000000000"], "at most 10,000 seeds"),
         ([*TRAIN, "--seeds=1,2", "--jobs=-1"], "--jobs must be at least 1"),
         (["data", "city", "--rows=100000000000", "--out", "{out}/city"], "at most 1,000,000 crossings"),

@@ -40,7 +40,7 @@ def test_existing_directories_are_refused(run, tmp_path):
     assert Run.open(run.folder).recipe() == {"seed": 2}
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
-    with pytest.raises(FileExistsError, match=r"chapter\.tex, which is no part of a run: it will not be overwritten"):
+    with pytest.raises(FileExistsError, match=r"chapter\.tex, which is not part of a run: it will not be overwritten"):
         Run.create(tmp_path / "thesis", {}, {}, overwrite=True)
 
 

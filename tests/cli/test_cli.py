@@ -286,7 +286,7 @@ MISTAKES = [
     (["generate", "nowhere", "--prompt", "1", "--decoder", "goal_search", "--batch", "0"], "batch must be at least 1"),
     (["compare", "nowhere", "--out", "x"], "nowhere is no run"),
     (["train", "path-star-small", "--out", "x", "--seeds", "1-2", "--seed", "3"], "give --seed or --seeds"),
-    (["train", "path-star-small", "--out", "x", "--seed", "-1"], "seed must not be negative"),
+    (["train", "path-star-small", "--out", "x", "--seed", "-1"], "seed must be at least 0"),
     (["train", "path-star-small", "--out", "x", "--backbone.heads", "0"], "heads must be at least 1"),
     (["train", "path-star-small", "--out", "x", "--trainer.report_num", "0"], "report_num must be at least 1"),
     (["train", "--resume", "nowhere", "--print_config"], "continues a run unchanged"),

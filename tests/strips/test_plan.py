@@ -115,7 +115,7 @@ def test_a_mapping_can_be_given():
     [
         ({}, "either a goal in learned atoms or a problem"),
         ({"goal": ["p"], "problem": stacked()}, "either a goal in learned atoms or a problem"),
-        ({"problem": stacked(), "after": ["a"]}, "says how it begins"),
+        ({"problem": stacked(), "after": ["a"]}, "has its own initial state"),
         ({"goal": ["z"]}, "'z' is not an atom of the model; there are p, q, r"),
         ({"goal": ["p"], "after": ["d"]}, "'d' is not an action of the model; there are a, b, c"),
         ({"goal": ["p"], "planner": "oracle"}, "no planner 'oracle' is installed; choices: auto, "),

@@ -153,7 +153,7 @@ def test_trace_files_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match="trace 2 of 2 has 6 actions, but the longest of the task has 5"):
         task.read(path)
     path.write_text("trace_id,action\n0,pickup b9\n")
-    with pytest.raises(ValueError, match=r"test.csv:2: 'pickup b9' is no action"):
+    with pytest.raises(ValueError, match=r"test.csv:2: 'pickup b9' is not an action"):
         task.read(path)
 
 
@@ -167,7 +167,7 @@ def test_text_is_forgiving_about_spaces():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"domain": "chess"}, "'chess' is no domain"),
+        ({"domain": "chess"}, "'chess' is not a domain"),
         ({"domain": "hanoi:8"}, "hanoi:8 has 63 atoms"),
         ({"domain": "blocksworld:1"}, "walks are to begin in 4 different ones"),
         ({"domain": "gripper:9"}, "gripper:9 has more than 20,000 states"),
