@@ -293,7 +293,7 @@ def test_every_family_has_an_example_that_exists(family):
     ("spec", "message"),
     [
         ("chess:3", "'chess:3' is not a domain; choices: simple, blocksworld:BLOCKS, ferry:PORTSxCARS, gripper:BALLS"),
-        ("", "known are simple"),
+        ("", "choices: simple"),
         ("blocksworld", "the domain is written blocksworld:BLOCKS, such as blocksworld:3"),
         ("blocksworld:two", "written blocksworld:BLOCKS"),
         ("blocksworld:2x2", "written blocksworld:BLOCKS"),
