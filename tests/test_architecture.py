@@ -19,20 +19,20 @@ PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 
 def read_table(text: str) -> tuple[dict[str, set[str]], set[str]]:
-    """What each room of the page's table may import beside itself, and what every room may."""
+    """What each module of the page's table may import besides itself, and what every module may."""
     rows = re.findall(
         r"^\| (.+?) \| (.*?) \| (.*?) ?\|$", text.split("## Who may import whom")[1].split("\n## ")[0], re.M
     )
     table: dict[str, set[str]] = {}
     everywhere: set[str] = set()
-    for rooms, allowed, _ in rows[2:]:
+    for modules, allowed, _ in rows[2:]:
         names = set(re.findall(r"`(.+?)`", allowed))
-        assert names or allowed == "nothing", f"{rooms}: {allowed!r} names no room"
-        if rooms == "every room":
+        assert names or allowed == "nothing", f"{modules}: {allowed!r} names no module"
+        if modules == "every module":
             everywhere = names
-        for room in re.findall(r"`(.+?)`", rooms):
-            assert room not in table, f"{room} has two rows"
-            table[room] = names
+        for module in re.findall(r"`(.+?)`", modules):
+            assert module not in table, f"{module} has two rows"
+            table[module] = names
     return table, everywhere
 
 
@@ -63,23 +63,23 @@ def files() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-def room_of(name: str) -> str:
+def name_of(name: str) -> str:
     """The row that speaks for a module: its own, or that of the first part of its name."""
     return name if name in MAY_IMPORT else name.partition(".")[0]
 
 
-def within(name: str, rooms: set[str]) -> bool:
-    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+def within(name: str, modules: set[str]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_follow_the_table(path):
-    room = room_of(".".join(path.relative_to(SOURCE).with_suffix("").parts))
-    if room in ROOTS:
+    module = name_of(".".join(path.relative_to(SOURCE).with_suffix("").parts))
+    if module in ROOTS:
         return
-    allowed = MAY_IMPORT[room] | EVERYWHERE | {room.partition(".")[0]}
+    allowed = MAY_IMPORT[module] | EVERYWHERE | {module.partition(".")[0]}
     for name in imports(path):
-        assert within(name, allowed), f"{room} may not import {name}: the table of {PAGE.name} says who may import whom"
+        assert within(name, allowed), f"{module} may not import {name}: see the table of {PAGE.name}"
 
 
 def test_of_a_face_no_row_goes_deeper():
@@ -102,16 +102,16 @@ def test_a_face_gives_what_it_names():
 
 
 def test_every_room_has_a_row():
-    rooms = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in files()} - ROOTS
-    assert rooms == {room for room in MAY_IMPORT if "." not in room}
+    modules = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in files()} - ROOTS
+    assert modules == {module for module in MAY_IMPORT if "." not in module}
 
 
 def test_the_table_allows_nothing_that_nobody_uses():
     used: dict[str, set[str]] = {}
     for path in files():
-        used.setdefault(room_of(".".join(path.relative_to(SOURCE).with_suffix("").parts)), set()).update(imports(path))
-    idle = [f"{room}: {name}" for room, allowed in MAY_IMPORT.items() for name in sorted(allowed)
-            if not any(within(one, {name}) for one in used[room])]  # fmt: skip
+        used.setdefault(name_of(".".join(path.relative_to(SOURCE).with_suffix("").parts)), set()).update(imports(path))
+    idle = [f"{module}: {name}" for module, allowed in MAY_IMPORT.items() for name in sorted(allowed)
+            if not any(within(one, {name}) for one in used[module])]  # fmt: skip
     assert not idle, f"strike these from the table of {PAGE.name}"
 
 

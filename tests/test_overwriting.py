@@ -27,7 +27,7 @@ def test_files_are_replaced_only_when_asked_and_only_files(tmp_path):
     (tmp_path / "link").symlink_to(path)
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     os.mkfifo(tmp_path / "pipe")
-    for name, message in (("link", "is a link"), ("nowhere", "is a link"), ("", "is a folder"), ("pipe", "not a regular")):
+    for name, message in (("link", "is a link"), ("nowhere", "is a link"), ("", "is a folder"), ("pipe", "not a reg")):
         for overwrite in (False, True):
             with pytest.raises(FileExistsError, match=message):
                 check_file(tmp_path / name, overwrite)
