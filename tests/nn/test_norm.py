@@ -28,5 +28,5 @@ def test_a_row_of_zeros_stays_finite():
 
 
 def test_layer_norm_may_do_without_bias():
-    assert make_norm("layer", 4, bias=False).bias is None
-    assert make_norm("layer", 4, bias=True).bias is not None
+    assert make_norm("layer", 4, bias=False, eps=1e-5).bias is None
+    assert make_norm("layer", 4, bias=True, eps=1e-5).bias is not None

@@ -121,9 +121,13 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
     assert 0 < step < 1500
 
 
-def test_two_processes_have_the_losses_of_one(tmp_path):
-    flags = ["path-star-small", *FLAGS, "--trainer.steps", "30", "--trainer.log_every", "1",
-             "--objective", "next_latent",
+@pytest.mark.parametrize(
+    ("optimizer", "steps", "slack"),
+    [("adamw", 30, 1e-5), ("muon", 12, 2e-3)],  # Muon rounds gradients to bfloat16
+)
+def test_two_processes_have_the_losses_of_one(tmp_path, optimizer, steps, slack):
+    flags = ["path-star-small", *FLAGS, "--trainer.steps", str(steps), "--trainer.log_every", "1",
+             "--objective", "next_latent", "--trainer.optimizer", optimizer,
              "--trainer.precision", "fp32", "--trainer.evaluate_every", "15", "--trainer.accumulate", "2"]  # fmt: skip
     run_to_end(*flags, "--out", str(tmp_path / "one"))
     run_to_end(*flags, "--trainer.devices", "2", "--out", str(tmp_path / "two"))
@@ -133,9 +137,9 @@ def test_two_processes_have_the_losses_of_one(tmp_path):
     for left, right in zip(one, two):
         for name in ("loss", "next_token", "latent", "kl", "gradient_norm"):
             if name in left:
-                assert left[name] == pytest.approx(right[name], rel=1e-5, abs=1e-5), (name, left["step"])
+                assert left[name] == pytest.approx(right[name], rel=slack, abs=slack), (name, left["step"])
                 compared += 1
-    assert compared > 150
+    assert compared >= 5 * steps
 
 
 def test_two_processes_stop_together_and_resume(tmp_path):

@@ -106,8 +106,12 @@ def stop_at(step):
 @pytest.mark.parametrize("step", [3, 7, 10, 19])
 @pytest.mark.parametrize(
     "flags",
-    [(), ("--task.training_graphs=50", "--backbone.dropout=0.2", "--objective=next_latent")],
-    ids=["fresh graphs", "middle of an epoch, with dropout"],
+    [
+        (),
+        ("--task.training_graphs=50", "--backbone.dropout=0.2", "--objective=next_latent"),
+        ("--trainer.optimizer=muon", "--trainer.precision=bf16", "--objective=next_latent", "--backbone.init=fan_in"),
+    ],
+    ids=["fresh graphs", "middle of an epoch, with dropout", "muon in bf16"],
 )
 def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, step, flags):
     train(tiny(*flags), tmp_path / "whole")

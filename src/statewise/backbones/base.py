@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.nn.cache import Cache
+from statewise.nn.initialisation import Init
 from statewise.types import Batch, Hidden
 
 
@@ -32,6 +33,10 @@ class Backbone(nn.Module, ABC):
     """Number V of token ids."""
     state_predicts: bool = True
     """Whether the vocabulary head reads the state itself."""
+    head_init: Init | None = None
+    """Initialisation of heads that objectives add, unless they set their own; None: each head's default."""
+    norm_eps: float = 1e-5
+    """Epsilon of the norms of such heads."""
 
     @property
     def state_width(self) -> int:

@@ -97,16 +97,17 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         self.config = config
         self.chunk, self.slot_count = config.chunk, config.slots
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
+        self.head_init, self.norm_eps = None if config.init == "gpt2" else config.init, config.norm_eps
         assert embedding_of is None or isinstance(embedding_of, BeliefSlots)
         shared = None if embedding_of is None else embedding_of.gpt
         self.gpt: GPT = GPT(config, vocabulary=vocabulary, context=config.chunk, embedding_of=shared)
         self.injections = nn.ModuleList(
-            make_injection(config.injection, config.width, config.slots) for _ in range(config.layers)
+            make_injection(config.injection, config.width, config.slots, config.init) for _ in range(config.layers)
         )
         self.initial = nn.Parameter(torch.randn(config.slots, config.width) * 0.02)
         self.update = SlotUpdate(
             config.width, config.slots, kind=config.update, pooling=config.pooling, rate=config.rate,
-            learned_rate=config.learned_rate,
+            learned_rate=config.learned_rate, init=config.init,
         )  # fmt: skip
         self.protocol: StateProtocol = "carried"
         self.warmup = 0

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.powers import Branching, Counted, Followed
-from statewise.nn.block import Block, BlockConfig, BlockContext, init_weights, rotary_angles
+from statewise.nn.block import Block, BlockConfig, BlockContext, rotary_angles
 from statewise.nn.cache import KeyValueCache
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint, block_hook_points
+from statewise.nn.initialisation import init_weights
 from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
 from statewise.nn.streams import keys_in_reach
@@ -42,14 +43,15 @@ class GPT(Branching, Counted, Followed, Hookable):
         self.config = config
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
+        self.head_init, self.norm_eps = None if config.init == "gpt2" else config.init, config.norm_eps
         shared = None if embedding_of is None else embedding_of.embedding
         self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, shared)
         self.positions = nn.Embedding(context, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
-        self.norm = make_norm(config.norm, config.width, config.bias)
+        self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
-        init_weights(self, config.layers)
+        init_weights(self, config.init, config.layers)
         linears = [part for part in self.blocks.modules() if isinstance(part, nn.Linear)]
         self.block_weights = sum(linear.weight.numel() for linear in linears)
 
@@ -165,8 +167,8 @@ class Branch(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.block = Block(config, config.layers - 1)
-        self.norm = make_norm(config.norm, config.width, config.bias)
-        init_weights(self, config.layers)
+        self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
+        init_weights(self, config.init, config.layers)
 
     def forward(self, trunk: tuple[Tensor, BlockContext]) -> Tensor:
         """From the result of `GPT.trunk` to (B, T, D)."""

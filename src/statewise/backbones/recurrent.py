@@ -21,6 +21,7 @@ from statewise.bounds import bounded
 from statewise.nn.cache import SLACK, PlaceStore
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint
+from statewise.nn.initialisation import Init, check_init, init_weights
 from statewise.types import Batch, Hidden
 
 
@@ -38,10 +39,16 @@ class RecurrentConfig:
     """Dropout on the embeddings and between layers."""
     tied: bool = False
     """Whether the vocabulary head shares the token embedding's matrix."""
+    init: Init = "pytorch"
+    """Initialisation of weights. `pytorch`: layers and an untied head uniform in +-1 / sqrt(D); `fan_in`: normal with
+    std 1 / sqrt(D), biases 0. In both, embeddings have std 0.5, or 1 / sqrt(D) if tied. A number: the std of all
+    matrices, including embeddings; biases 0. Heads that objectives add follow the latter two, unless `objective.init`
+    is set."""
 
     def __post_init__(self) -> None:
         bounded(self, "width", "layers", prefix="backbone.", at_least=1)
         bounded(self, "dropout", prefix="backbone.", at_least=0, below=1)
+        check_init(self, "backbone.", "pytorch", "fan_in")
 
 
 class Rows(NamedTuple):
@@ -135,13 +142,17 @@ class Recurrent(Branching, Counted, Hookable):
         assert embedding_of is None or isinstance(embedding_of, Recurrent)
         self.config = config
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
+        self.head_init = None if config.init == "pytorch" else config.init
         self.parts = 1 if config.cell == "gru" else 2
         """Number of vectors in a layer's state: h, and for an LSTM c."""
         shared = None if embedding_of is None else embedding_of.embedding
         self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, shared)
         self.blocks: Sequence[Layer] = nn.ModuleList(Layer(config) for _ in range(config.layers))  # type: ignore[assignment]
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
-        if self.embedding.weight is not None:  # hidden states lie within (-1, 1), so inputs should be of similar size
+        if config.init != "pytorch":
+            init_weights(self, config.init)
+        # Hidden states lie within (-1, 1), so inputs should be of similar size.
+        if self.embedding.weight is not None and isinstance(config.init, str):
             nn.init.normal_(self.embedding.weight, std=0.5 if self.head is not None else config.width**-0.5)
 
     @property
@@ -266,6 +277,8 @@ class Branch(nn.Module):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.layer = Layer(config)
+        if config.init != "pytorch":
+            init_weights(self, config.init)
 
     def forward(self, trunk: Trunk) -> Tensor:
         """From the result of `Recurrent.trunk` to (B, T, D)."""

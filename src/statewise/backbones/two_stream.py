@@ -31,9 +31,10 @@ from statewise.backbones.powers import (
 )
 from statewise.bounds import bounded
 from statewise.nn.attention import attend
-from statewise.nn.block import FeedForward, init_weights, rotary_angles, rotate
+from statewise.nn.block import FeedForward, rotary_angles, rotate
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
+from statewise.nn.initialisation import init_weights
 from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
 from statewise.nn.stream_attention import attend_streams
@@ -204,9 +205,9 @@ class StreamBlock(nn.Module):
 
     def __init__(self, config: TwoStreamConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm = make_norm(config.norm, config.width, config.bias)
+        self.attention_norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.attention = StreamAttention(config, layer)
-        self.mlp_norm = make_norm(config.norm, config.width, config.bias)
+        self.mlp_norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.mlp = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -242,6 +243,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         self.config, self.variant = config, VARIANTS[config.variant]
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_width, self.layers = config.width // config.heads, config.layers
+        self.head_init, self.norm_eps = None if config.init == "gpt2" else config.init, config.norm_eps
         self.longest: int | None = None
         """For how many later places kept keys are read; None: no limit."""
         self.state_predicts = self.variant.state == self.variant.readout
@@ -251,10 +253,10 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         self.positions = nn.Embedding(context, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(StreamBlock(config, layer) for layer in range(config.layers))
-        self.norm = make_norm(config.norm, config.width, config.bias)
+        self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
         self.register_buffer("separated", torch.tensor(config.separate_from == 0))
-        init_weights(self, config.layers)
+        init_weights(self, config.init, config.layers)
 
     @property
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:

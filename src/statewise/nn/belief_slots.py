@@ -8,12 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from statewise.nn.initialisation import Init, init_weights, std_of
+
 Pooling = Literal["last", "mean", "attention"]
 
 
-def make_injection(kind: Literal["normed", "linear"], width: int, slots: int) -> nn.Module:
+def make_injection(kind: Literal["normed", "linear"], width: int, slots: int, init: Init) -> nn.Module:
     """A map from a state to what a layer adds to its residual stream, (..., S, D) -> (..., D); initially zero."""
-    return LinearInjection(width, slots) if kind == "linear" else NormedInjection(width, slots)
+    return LinearInjection(width, slots) if kind == "linear" else NormedInjection(width, slots, init)
+
+
+def _std(init: Init, inputs: int) -> float:
+    """Standard deviation of matrices that `gpt2` does not define: by fan-in, unless a number is given."""
+    return std_of("fan_in" if init == "gpt2" else init, inputs)
 
 
 class LinearInjection(nn.Module):
@@ -36,9 +43,9 @@ class NormedInjection(nn.Module):
     learn text far more slowly: see `docs/results/belief-slots.md`.
     """
 
-    def __init__(self, width: int, slots: int) -> None:
+    def __init__(self, width: int, slots: int, init: Init) -> None:
         super().__init__()
-        self.directions = nn.Parameter(torch.randn(width, slots * width) * (slots * width) ** -0.5)
+        self.directions = nn.Parameter(torch.randn(width, slots * width) * _std(init, slots * width))
         self.gain = nn.Parameter(torch.zeros(width))
 
     def forward(self, state: Tensor) -> Tensor:
@@ -59,19 +66,19 @@ class SlotUpdate(nn.Module):
         pooling: Pooling,
         rate: float,
         learned_rate: bool,
+        init: Init = "gpt2",
     ) -> None:
         super().__init__()
         self.slots, self.pooling = slots, pooling
         # From the last or mean state, one map makes all slots; attention pools per slot, so all slots share a map.
         self.in_proj = nn.Linear(width, width if pooling == "attention" else slots * width)
-        self.query = nn.Parameter(torch.randn(slots, width) * width**-0.5) if pooling == "attention" else None
+        self.query = nn.Parameter(torch.randn(slots, width) * _std(init, width)) if pooling == "attention" else None
         self.cell = nn.GRUCell(width, width) if kind == "gated" else None
         self.rate: nn.Parameter | None = None
         if kind == "ema":
             odds = torch.full((slots,), rate).logit()
             self.rate = nn.Parameter(odds, requires_grad=learned_rate)
-        nn.init.normal_(self.in_proj.weight, std=0.02)
-        nn.init.zeros_(self.in_proj.bias)
+        init_weights(self.in_proj if init == "gpt2" else self, init)  # `gpt2` leaves the cell to PyTorch
 
     @property
     def products(self) -> int:

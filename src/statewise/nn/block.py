@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from statewise.bounds import bounded
 from statewise.nn.attention import attend
 from statewise.nn.cache import KeyValueCache
-from statewise.nn.embedding import TokenEmbedding
+from statewise.nn.initialisation import Init, check_init
 from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
 
@@ -29,6 +29,8 @@ class BlockConfig:
     """Number of blocks L."""
     norm: Literal["rms", "layer"] = "rms"
     """Normalisation: RMSNorm, or LayerNorm."""
+    norm_eps: float = 1e-5
+    """Epsilon of every norm, also in heads that objectives add."""
     positions: Literal["rope", "learned"] = "rope"
     """Rotary positions in every attention, or a learned vector added to each input."""
     mlp: Literal["swiglu", "gelu", "relu"] = "swiglu"
@@ -39,12 +41,18 @@ class BlockConfig:
     """Whether linear maps and LayerNorms have biases."""
     dropout: float = 0.0
     """Dropout on attention weights and on both residual branches."""
+    init: Init = "gpt2"
+    """Initialisation of weights; biases start at 0. `gpt2`: std 0.02, output maps to the residual stream
+    0.02 / sqrt(2L); `fan_in`: std 1 / sqrt(inputs), embeddings and vocabulary heads 1 / sqrt(D); a number: the std of
+    all matrices. Heads that objectives add follow the latter two, unless `objective.init` is set."""
 
     def __post_init__(self) -> None:
         bounded(self, "width", "heads", prefix="backbone.", at_least=1)
         bounded(self, "layers", prefix="backbone.", at_least=1, at_most=10_000)
         bounded(self, "expansion", prefix="backbone.", above=0)
         bounded(self, "dropout", prefix="backbone.", at_least=0, below=1)
+        bounded(self, "norm_eps", prefix="backbone.", above=0, at_most=1)
+        check_init(self, "backbone.", "gpt2", "fan_in")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be divided among {self.heads} heads: choose a multiple")
         if self.positions == "rope" and self.width // self.heads % 2:
@@ -137,9 +145,9 @@ class Block(nn.Module):
 
     def __init__(self, config: BlockConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm = make_norm(config.norm, config.width, config.bias)
+        self.attention_norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.attention = SelfAttention(config, layer)
-        self.mlp_norm = make_norm(config.norm, config.width, config.bias)
+        self.mlp_norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.mlp = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -147,14 +155,3 @@ class Block(nn.Module):
         """(B, T, D) -> (B, T, D)."""
         x = x + self.dropout(self.attention(self.attention_norm(x), context))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
-
-
-def init_weights(module: nn.Module, layers: int, std: float = 0.02) -> None:
-    """Normal weights and zero biases; output maps to the residual stream are scaled by 1 / sqrt(2L) (GPT-2)."""
-    for name, part in module.named_modules():
-        if isinstance(part, nn.Linear):
-            nn.init.normal_(part.weight, std=std / (2 * layers) ** 0.5 if name.endswith("out_proj") else std)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Embedding | TokenEmbedding) and part.weight is not None:  # None: a shared matrix
-            nn.init.normal_(part.weight, std=std)

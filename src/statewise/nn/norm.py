@@ -48,6 +48,7 @@ class RMSNorm(nn.RMSNorm):
         return normed
 
 
-def make_norm(kind: Literal["rms", "layer"], width: int, bias: bool) -> nn.Module:
-    """RMSNorm, or LayerNorm with or without bias, over the last `width` values."""
-    return RMSNorm(width, eps=1e-5) if kind == "rms" else nn.LayerNorm(width, bias=bias)
+def make_norm(kind: Literal["rms", "layer"], width: int, bias: bool, eps: float) -> nn.Module:
+    """RMSNorm, or LayerNorm with or without bias, over the last `width` values; `eps` is added to their mean square,
+    or to their variance."""
+    return RMSNorm(width, eps=eps) if kind == "rms" else nn.LayerNorm(width, eps=eps, bias=bias)

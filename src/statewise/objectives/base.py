@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from statewise.backbones.base import Backbone
 from statewise.backbones.powers import Phased
 from statewise.decoding.predictor import Predictor
 from statewise.types import Batch, Loss, Part
@@ -46,6 +47,11 @@ class Objective(nn.Module, ABC):
         for module in self.modules():
             if isinstance(module, Phased):
                 module.set_progress(fraction)
+
+    def head_matrices(self) -> list[Tensor]:
+        """The matrices that map to logits: the vocabulary heads of its backbones, and its own if any. AdamW trains them
+        also where Muon trains other matrices; see `trainer.optimizer`."""
+        return [module.head_weight() for module in self.modules() if isinstance(module, Backbone)]
 
     def flops(self, batch: Batch) -> float | None:
         """Floating-point operations of training on `batch`, which is on the host; None if unknown.

@@ -18,6 +18,7 @@ from torch import Tensor
 from statewise.backbones.base import Backbone, BackboneFactory, plain_batch
 from statewise.bounds import bounded
 from statewise.decoding.predictor import FutureReader, GoalScorer, SuffixEncoder
+from statewise.nn.initialisation import Init, check_init
 from statewise.objectives.base import Objective
 from statewise.objectives.pair_loss import pair_loss
 from statewise.objectives.pairs import Pairs, Sampling, closes, expected_weights, layout
@@ -62,6 +63,10 @@ class BeliefStateConfig:
     expert_width: int | None = None
     """Hidden width of its experts, which then share a vocabulary matrix; null: each maps states straight to tokens. Set
     it below the model's width where the vocabulary is large."""
+    init: Init | None = None
+    """Initialisation of the text head: `gpt2` (std 0.02), `fan_in` (1 / sqrt(inputs)) or a std; null: the backbone's if
+    that is `fan_in` or a number, otherwise `gpt2` for `gated`, and PyTorch's default, uniform in +-1 / sqrt(inputs),
+    for `mlp` and `mixture`."""
 
     def __post_init__(self) -> None:
         bounded(self, "next_weight", above=0)
@@ -70,6 +75,7 @@ class BeliefStateConfig:
         bounded(self, "head_width", "experts", "expert_width", at_least=1)
         bounded(self, "max_gap", at_least=2)
         bounded(self, "gap_exponent", at_least=0)
+        check_init(self, "objective.", "gpt2", "fan_in", optional=True)
 
     @property
     def sampling(self) -> Sampling:
@@ -92,7 +98,7 @@ class BeliefState(Objective):
         self.suffix_encoder: Backbone | None = None
         if config.backward:
             self.suffix_encoder = make_backbone(extra_tokens=2, tied=True, embedding_of=self.prefix_encoder)
-        self.head = make_head(config, self.prefix_encoder.state_width, self.vocabulary + (config.min_gap == 1))
+        self.head = make_head(config, self.prefix_encoder, self.vocabulary + (config.min_gap == 1))
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `previous_token`, in nats per pair."""
@@ -119,6 +125,10 @@ class BeliefState(Objective):
             for name, masks in zip(found, (pairs.next_targets, pairs.previous_targets & pairs.prefixes)):
                 found[name] = found[name] + masks.sum() + (masks & closes(pairs.group)).sum()
         return found if self.config.previous_weight else {"next_token": found["next_token"]}
+
+    def head_matrices(self) -> list[Tensor]:
+        """See `Objective.head_matrices`; those of the text head as well."""
+        return [*super().head_matrices(), *self.head.head_matrices()]
 
     def predictor(self) -> BeliefPredictor:
         """A predictor with an empty suffix; with a backward encoder it can also condition on goals and score them."""
@@ -167,12 +177,15 @@ class BeliefState(Objective):
         )
 
 
-def make_head(config: BeliefStateConfig, width: int, vocabulary: int) -> TextHead:
-    """The text head on states of this width."""
-    both: dict[str, Any] = {"outputs": 2 if config.previous_weight else 1, "reads_suffix": config.backward}
+def make_head(config: BeliefStateConfig, encoder: Backbone, vocabulary: int) -> TextHead:
+    """The text head for states of `encoder` and of a second encoder like it."""
+    every: dict[str, Any] = {"outputs": 2 if config.previous_weight else 1, "reads_suffix": config.backward}
+    every["init"], width = config.init or encoder.head_init, encoder.state_width
     if config.head == "mixture":
-        return MixtureHead(width, config.experts, config.expert_width, vocabulary, **both)
-    return (MLPHead if config.head == "mlp" else GatedHead)(width, config.head_width, vocabulary, **both)
+        return MixtureHead(width, config.experts, config.expert_width, vocabulary, **every)
+    if config.head == "mlp":
+        return MLPHead(width, config.head_width, vocabulary, **every)
+    return GatedHead(width, config.head_width, vocabulary, norm_eps=encoder.norm_eps, **every)
 
 
 class BeliefPredictor(CausalPredictor):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import BackboneFactory
+from statewise.nn.initialisation import Init, check_init, init_weights
 from statewise.nn.masks import causal_bias
 from statewise.nn.norm import make_norm
 from statewise.objectives.base import Objective
@@ -31,21 +32,28 @@ MOST_HEADS = 4
 class JointMultiTokenConfig(AheadConfig):
     """Fields of `objective: joint_multi_token`."""
 
+    init: Init | None = None
+    """Initialisation of Fetch: `gpt2` (std 0.02), `fan_in` (1 / sqrt(inputs)) or a std; null: the backbone's,
+    without scaling by depth."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_init(self, "objective.", "gpt2", "fan_in", optional=True)
+
 
 class Fetch(nn.Module):
     """One causal self-attention layer, without an MLP, over the places of each position."""
 
-    def __init__(self, width: int, places: int) -> None:
+    def __init__(self, width: int, places: int, *, init: Init, norm_eps: float) -> None:
         super().__init__()
         self.heads = max(heads for heads in range(1, MOST_HEADS + 1) if width % heads == 0)
         self.gamma = nn.Parameter(torch.tensor(0.1))
-        self.mix_norm = make_norm("layer", width, bias=True)
+        self.mix_norm = make_norm("layer", width, bias=True, eps=norm_eps)
         self.in_proj = nn.Linear(width, 3 * width, bias=False)
         self.out_proj = nn.Linear(width, width, bias=False)
         self.bias = nn.Parameter(torch.zeros(self.heads, places, places))
-        self.norm = make_norm("layer", width, bias=True)
-        for linear in (self.in_proj, self.out_proj):
-            nn.init.normal_(linear.weight, std=0.02)
+        self.norm = make_norm("layer", width, bias=True, eps=norm_eps)
+        init_weights(self, init)
 
     def forward(self, states: Tensor, embedded: Tensor) -> Tensor:
         """States (N, D) and embeddings (N, S, D) of the tokens of their places -> readouts (N, S, D)."""
@@ -70,7 +78,10 @@ class JointMultiToken(Objective):
         super().__init__()
         self.config = config
         self.backbone = make_backbone()
-        self.fetch = Fetch(self.backbone.width, config.horizon + 1)
+        self.fetch = Fetch(
+            self.backbone.width, config.horizon + 1, init=config.init or self.backbone.head_init or "gpt2",
+            norm_eps=self.backbone.norm_eps,
+        )  # fmt: skip
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead`, the latter with one sum per place, in nats per token."""

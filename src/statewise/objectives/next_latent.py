@@ -20,6 +20,7 @@ from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.backbones.powers import Followed
 from statewise.bounds import bounded
 from statewise.decoding.predictor import Drafter, FutureReader
+from statewise.nn.initialisation import Init, check_init, init_weights
 from statewise.nn.norm import RMSNorm, make_norm
 from statewise.objectives import head_divergence
 from statewise.objectives.base import Measured
@@ -60,11 +61,15 @@ class NextLatentConfig:
     rounded to a multiple of 128, below 1024 of 8. The authors: 0.5 Countdown, path-star; 2 Manhattan; 1.333 stories."""
     dynamics_norm: Literal["rms", "layer"] = "rms"
     """Normalisation of the dynamics network's input: RMSNorm (the authors' code), LayerNorm (their text)."""
+    init: Init | None = None
+    """Initialisation of the dynamics network: `gpt2` (std 0.02), `fan_in` (1 / sqrt(inputs)) or a std; null: the
+    backbone's, without scaling by depth."""
 
     def __post_init__(self) -> None:
         bounded(self, "horizon", at_least=1)
         bounded(self, "dynamics_factor", above=0)
         bounded(self, "latent_weight", "kl_weight", "ce_weight", at_least=0)
+        check_init(self, "objective.", "gpt2", "fan_in", optional=True)
         if not self.weights:
             raise ValueError("latent_weight, kl_weight and ce_weight are all 0: that is the objective next_token")
         if self.head_gradient and not self.reads_head:
@@ -93,15 +98,16 @@ class LatentDynamics(nn.Module):
     """p_psi: the next state from a state and the token after it (equation 9), a residual three-layer MLP. `E` is the
     state's width, which of most backbones is D."""
 
-    def __init__(self, width: int, state_width: int, hidden: int, norm: Literal["rms", "layer"]) -> None:
+    def __init__(
+        self, width: int, state_width: int, hidden: int, norm: Literal["rms", "layer"], *, init: Init, norm_eps: float
+    ) -> None:
         super().__init__()
         self.widths = [width, state_width]
-        self.norm = make_norm(norm, width + state_width, bias=False)
+        self.norm = make_norm(norm, width + state_width, bias=False, eps=norm_eps)
         self.first = nn.Linear(width + state_width, hidden, bias=False)
         self.second = nn.Linear(hidden, hidden, bias=False)
         self.third = nn.Linear(hidden, state_width, bias=False)
-        for linear in (self.first, self.second, self.third):
-            nn.init.normal_(linear.weight, std=0.02)
+        init_weights(self, init)
 
     def forward(self, state: Tensor, embedded: Tensor) -> Tensor:
         """State (..., E) and embedding (..., D) of the token that follows it -> the next state (..., E)."""
@@ -161,8 +167,9 @@ class NextLatent(Measured):
         self.backbone = make_backbone()
         width = self.backbone.width
         self.dynamics = LatentDynamics(
-            width, self.backbone.state_width, config.hidden_width(width), config.dynamics_norm
-        )
+            width, self.backbone.state_width, config.hidden_width(width), config.dynamics_norm,
+            init=config.init or self.backbone.head_init or "gpt2", norm_eps=self.backbone.norm_eps,
+        )  # fmt: skip
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` (nats), `latent` (smooth L1 per element), `kl` and `ce` (nats); all but the first per

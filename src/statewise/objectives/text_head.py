@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from statewise.nn.initialisation import Init, init_weights
 from statewise.nn.norm import make_norm
 
 
@@ -39,17 +40,25 @@ class TextHead(nn.Module, ABC):
     def pair_parameters(self) -> list[Tensor]:
         """The parameters that `logits` uses."""
 
+    @abstractmethod
+    def head_matrices(self) -> list[Tensor]:
+        """The matrices that map to logits."""
+
 
 class MLPHead(TextHead):
     """A three-layer ReLU MLP from [f; b] to K V logits (BST, appendix D)."""
 
     def __init__(
-        self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True
-    ) -> None:
+        self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True,
+        init: Init | None = None,
+    ) -> None:  # fmt: skip
+        """`init` None: PyTorch's default, uniform in +-1 / sqrt(inputs)."""
         super().__init__(vocabulary, outputs, reads_suffix)
         self.first = nn.Linear(2 * width if reads_suffix else width, hidden)
         self.second = nn.Linear(hidden, hidden)
         self.third = nn.Linear(hidden, outputs * vocabulary)
+        if init is not None:
+            init_weights(self, init)
 
     def project_prefix(self, prefix: Tensor) -> Tensor:
         """See `TextHead`."""
@@ -73,14 +82,20 @@ class MLPHead(TextHead):
         """See `TextHead`."""
         return [self.second.weight, self.second.bias, self.third.weight, self.third.bias]
 
+    def head_matrices(self) -> list[Tensor]:
+        """See `TextHead`."""
+        return [self.third.weight]
+
 
 class GatedHead(TextHead):
     """x + SwiGLU(x) with x = [f; b], normalised and split into K parts that share one vocabulary matrix, as in the
     authors' released code."""
 
     def __init__(
-        self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True
-    ) -> None:
+        self, width: int, hidden: int, vocabulary: int, *, outputs: int = 2, reads_suffix: bool = True,
+        init: Init | None = None, norm_eps: float = 1e-5,
+    ) -> None:  # fmt: skip
+        """`init` None: `gpt2`."""
         super().__init__(vocabulary, outputs, reads_suffix)
         self.width, self.hidden = width, hidden
         whole = 2 * width if reads_suffix else width
@@ -88,10 +103,9 @@ class GatedHead(TextHead):
             raise ValueError(f"a gated head cannot split a width of {whole} into {outputs} outputs: choose head mlp")
         self.first = nn.Linear(whole, 2 * hidden, bias=False)
         self.second = nn.Linear(hidden, whole, bias=False)
-        self.norm = make_norm("rms", whole, bias=False)
+        self.norm = make_norm("rms", whole, bias=False, eps=norm_eps)
         self.third = nn.Linear(whole // outputs, vocabulary, bias=False)
-        for linear in (self.first, self.second, self.third):
-            nn.init.normal_(linear.weight, std=0.02)
+        init_weights(self, init or "gpt2")
 
     def project_prefix(self, prefix: Tensor) -> Tensor:
         """See `TextHead`: gate and value, and the state itself for the residual."""
@@ -119,6 +133,10 @@ class GatedHead(TextHead):
         """See `TextHead`."""
         return [*self.second.parameters(), *self.norm.parameters(), *self.third.parameters()]
 
+    def head_matrices(self) -> list[Tensor]:
+        """See `TextHead`."""
+        return [self.third.weight]
+
 
 class MixtureHead(TextHead):
     """A mixture of R products of experts: p(v | f, b) = sum_r g_r softmax(A_r f + C_r b)_v, with gates g = softmax of
@@ -131,8 +149,9 @@ class MixtureHead(TextHead):
 
     def __init__(
         self, width: int, experts: int, hidden: int | None, vocabulary: int, *, outputs: int = 2,
-        reads_suffix: bool = True,
+        reads_suffix: bool = True, init: Init | None = None,
     ) -> None:  # fmt: skip
+        """`init` None: PyTorch's default, uniform in +-1 / sqrt(inputs)."""
         super().__init__(vocabulary, outputs, reads_suffix)
         self.experts, self.hidden = experts, hidden
         wide = outputs * experts * (hidden or vocabulary)
@@ -142,6 +161,8 @@ class MixtureHead(TextHead):
         self.suffix_gates = nn.Linear(width, outputs * experts, bias=False) if reads_suffix else None
         shared = [] if hidden is None else [nn.Linear(hidden, vocabulary, bias=False) for _ in range(outputs)]
         self.words = nn.ModuleList(shared)
+        if init is not None:
+            init_weights(self, init)
 
     # Maps are applied as functions: the pair loss differentiates them within its forward pass, where hooks on modules,
     # such as those of torch's FLOP counter, cannot follow.
@@ -183,6 +204,12 @@ class MixtureHead(TextHead):
     def pair_parameters(self) -> list[Tensor]:
         """See `TextHead`: pairs use none, if states have been projected."""
         return []
+
+    def head_matrices(self) -> list[Tensor]:
+        """See `TextHead`; including those to the gates' logits."""
+        experts = self.words or (self.prefix_experts, self.suffix_experts)
+        maps = (self.prefix_gates, self.suffix_gates, *experts)
+        return [part.weight for part in maps if isinstance(part, nn.Linear)]
 
     def _experts(self, mapped: Tensor) -> Tensor:
         parts = mapped.view(*mapped.shape[:-1], self.outputs, self.experts, -1)

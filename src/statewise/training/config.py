@@ -62,12 +62,17 @@ class TrainerConfig:
     """Sequences per step, over all processes and accumulated batches."""
     accumulate: int = 1
     """Micro-batches into which a step's batch is split, to save memory; the result is the same."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """adamw; or muon: Muon for the matrices of linear and recurrent layers, except those that map to logits, and AdamW
+    for all other parameters. Muon's updates are multiplied by 0.2 sqrt(max(rows, columns)), which gives them the root
+    mean square of AdamW's, so both share one learning rate (Liu et al. 2025). Matrices stored as one, such as those of
+    queries, keys and values, are one matrix for Muon. Its momentum is 0.95."""
     learning_rate: float = 1e-3
-    """Peak learning rate of AdamW."""
+    """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's beta1 and beta2."""
     weight_decay: float = 0.1
-    """AdamW's weight decay, on matrices only: not on norms, biases and other vectors."""
+    """Weight decay, on matrices only: not on norms, biases and other vectors."""
     schedule: Literal["linear", "cosine"] = "linear"
     """After the warm-up: constant, then linear decay over the last `decay_share` of steps; or one cosine."""
     warmup_steps: int = 100
