@@ -136,6 +136,7 @@ def test_the_guide_tells_stories_towards_their_goals(tmp_path, monkeypatch, caps
     for name, more in {
         "middle": ["--task.encoding=fill_in_the_middle"],
         "bst": ["--objective=belief_state", "--objective.head_width=16"],
+        "closing": ["--objective=belief_state", "--objective.head_width=16", "--objective.min_gap=1"],
         "plain": [],
     }.items():
         assert main([*train_small, *more, "--out", f"runs/{name}"]) == 0

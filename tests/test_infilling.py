@@ -33,6 +33,12 @@ def runs(tmp_path_factory):
     made = {}
     for name, flags in {
         "bst": ["--objective=belief_state", "--objective.head_width=16", "--task.context=64"],
+        "closing": [
+            "--objective=belief_state",
+            "--objective.head_width=16",
+            "--objective.min_gap=1",
+            "--task.context=64",
+        ],
         "fim": ["--task.encoding=fill_in_the_middle", "--task.context=64"],
         "plain": ["--task.context=400"],  # untrained models write bytes that are no text: each costs three tokens
     }.items():
@@ -47,6 +53,8 @@ def runs(tmp_path_factory):
     [
         ("bst", ["goal_search", "--rollouts", "3"]),
         ("bst", ["greedy"]),
+        ("bst", ["greedy", "--reverse"]),
+        ("bst", ["goal_search", "--rollouts", "3", "--reverse"]),
         ("fim", ["beam", "--beams", "3"]),
         ("fim", ["greedy"]),
     ],
@@ -69,6 +77,115 @@ def test_middles_are_filled_and_looked_over(runs, tmp_path, capsys, name, decode
     assert json.loads((runs["plain"] / "reports" / "fills-filled.json").read_text())["metrics"] == metrics
 
 
+@pytest.mark.parametrize(
+    ("name", "decoder", "more"),
+    [
+        ("closing", "goal_search", []),
+        ("closing", "greedy", []),
+        ("closing", "greedy", ["--reverse"]),
+        ("fim", "beam", []),
+    ],
+)
+def test_fills_of_free_length_end_by_themselves(runs, tmp_path, capsys, name, decoder, more):
+    out = tmp_path / "filled.jsonl"
+    few = {"goal_search": ["--rollouts", "3"], "beam": ["--beams", "3"], "greedy": []}[decoder]
+    words = ["fill", runs[name], "--free-length", "--num", 3, "--out", out, "--decoder", decoder, *few, *more]
+    code, printed, err = called(capsys, *words, "--limit", 4)
+    assert code == 0, err
+    _, *lines = [json.loads(line) for line in out.read_text().splitlines()]
+    task = load_model(runs[name]).task
+    ended = [line["ended_by"] for line in lines]
+    assert f"{ended.count('model')} of them were ended by the model" in printed
+    for line, by in zip(lines, ended, strict=True):
+        assert "<|endoftext|>" not in line["completion"]
+        assert len(task.encode(line["completion"])) <= 12  # bytes that are no text cost three tokens
+        assert by in ("model", "length")
+    code, printed, err = called(capsys, "evaluate", runs["plain"], "--fills", out, "--json")
+    assert (code, json.loads(printed)["metrics"]["goal_nats"] < 0) == (0, True)
+    code, _, err = called(capsys, *words)  # another limit
+    assert (code, "limit was 4" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "decoder"), [("bst", "goal_search"), ("closing", "greedy"), ("fim", "beam"), ("plain", "greedy")]
+)
+def test_unconditional_fills_know_the_beginning_alone(runs, tmp_path, capsys, name, decoder):
+    out = tmp_path / "filled.jsonl"
+    few = {"goal_search": ["--rollouts", "3"], "beam": ["--beams", "3"], "greedy": []}[decoder]
+    words = ["fill", runs[name], "--unconditional", "--limit", 9, "--num", 2, "--out", out, "--decoder", decoder]
+    code, printed, err = called(capsys, *words, *few)
+    assert code == 0, err
+    assert "ended by the model" in printed
+    model = load_model(runs[name])
+    _, *lines = [json.loads(line) for line in out.read_text().splitlines()]
+    for line, (prompt, middle, goal) in zip(lines, model.task.goals(2), strict=True):
+        assert (line["prompt"], line["goal"]) == (model.task.decode(prompt), "")
+        assert line["original"] == model.task.decode(np.concatenate([middle, goal]))
+        if decoder == "greedy":
+            (one,) = model.generate([line["prompt"]], limit=9)
+            kept = one.tokens[one.tokens != model.task.end]
+            assert line["completion"] == model.task.decode(kept)
+            assert line["ended_by"] == ("model" if len(kept) < len(one.tokens) else "length")
+    code, printed, err = called(capsys, "evaluate", runs["plain"], "--fills", out, "--json")
+    assert code == 0, err
+    metrics = json.loads(printed)["metrics"]
+    assert metrics["middle_nats"] < 0
+    assert not {"goal_nats", "join_nats", "exact_joins", "original_goal_nats"} & set(metrics)
+    with open(out, "a") as file:
+        file.write(json.dumps({**lines[0], "goal": "And so on."}) + "\n")
+    code, _, err = called(capsys, "evaluate", runs["plain"], "--fills", out)
+    assert (code, "score them apart" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--free-length"], "train belief_state with --objective.min_gap 1"),
+        (["--limit", 4], "--limit is for --free-length"),
+        (["--free-length", "--unconditional"], "omit --free-length"),
+        (["--reverse", "--unconditional"], "omit either"),
+    ],
+)
+def test_lengths_that_make_no_sense_are_refused(runs, tmp_path, capsys, words, message):
+    code, _, err = called(capsys, "fill", runs["bst"], "--num", 2, "--out", tmp_path / "x.jsonl", *words)
+    assert (code, message in err) == (2, True), err
+
+
+def test_generate_fills_a_gap_of_free_length(runs, capsys):
+    model = load_model(runs["closing"])
+    for words, options in (([], {}), (["--free-length"], {"free_length": True})):
+        code, printed, err = called(
+            capsys, "generate", runs["closing"], "--prompt", "Once Ann", "--goal", "was happy.", "--limit", 5, *words
+        )
+        assert code == 0, err
+        (one,) = model.generate(["Once Ann"], goal="was happy.", limit=5, **options)
+        assert printed == model.task.decode(one.tokens) + "\n"
+    for words in ([], ["--free-length"]):
+        code, printed, err = called(
+            capsys,
+            "generate",
+            runs["closing"],
+            "--prompt",
+            "Once Ann",
+            "--limit",
+            5,
+            "--goal",
+            "was",
+            "--reverse",
+            *words,
+        )
+        assert code == 0, err
+        options = {"free_length": bool(words), "reverse": True}
+        (one,) = model.generate(["Once Ann"], goal="was", limit=5, **options)
+        assert printed == model.task.decode(one.tokens) + "\n"
+        first = model.search("Once Ann", "beam", goal="was", limit=5, beams=1, **options)[0]
+        assert (first.tokens == one.tokens).all()
+    code, _, err = called(capsys, "generate", runs["fim"], "--prompt", "Once Ann", "--reverse")
+    assert (code, "such are models of the objective belief_state" in err) == (2, True)
+    code, _, err = called(capsys, "generate", runs["closing"], "--prompt", "Once", "--free-length")
+    assert (code, "before a goal" in err) == (2, True)
+
+
 def test_an_interrupted_filling_goes_on_and_changes_nothing(runs, tmp_path, capsys):
     whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
     words = ["fill", runs["bst"], "--num", 4, "--decoder", "greedy", "--out"]
@@ -85,7 +202,7 @@ def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):
     out = tmp_path / "filled.jsonl"
     out.write_text(json.dumps(vars(Filled("a", "b", "c", "d"))) + "\n")
     code, _, err = called(capsys, "fill", runs["bst"], "--num", 2, "--out", out)
-    assert (code, "holds no filling" in err) == (2, True)
+    assert (code, "is not a filling file" in err) == (2, True)
     code, _, err = called(capsys, "evaluate", runs["fim"], "--fills", out)
     assert (code, "cannot be a referee" in err) == (2, True)
     out.unlink()
@@ -93,7 +210,9 @@ def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):
     for words in (["bst", "--decoder", "sample"], ["fim"]):  # another decoder, another model: not to be mixed
         code, _, err = called(capsys, "fill", runs[words[0]], *words[1:], "--num", 3, "--out", out)
         assert (code, "started with other settings" in err) == (2, True)
-    for bad in ("{}", json.dumps({**vars(Filled("a", "b", "c", "d")), "goal": ""}),
+    for bad in ("{}", json.dumps({**vars(Filled("a", "b", "c", "d")), "prompt": ""}),
+                json.dumps({**vars(Filled("a", "b", "c", "d")), "ended_by": "chance"}),
+                json.dumps({**vars(Filled("a", "b", "c", "d")), "more": "e"}),
                 json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": 3})):  # fmt: skip
         out.write_text(bad + "\n")
         code, _, err = called(capsys, "evaluate", runs["plain"], "--fills", out)

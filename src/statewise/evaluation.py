@@ -187,7 +187,7 @@ def complete(
     """A completion for each example, in order, of at most `most` tokens and within the context."""
     completions: dict[int, Completion] = {}
     for rows, prompts in same_prompt_length(examples, block):
-        left = task.context - prompts.shape[1]
-        request = Request(prompts, left if most is None else min(left, most), task.end, rows=rows.tolist())
+        bounds = [task.context - prompts.shape[1], *(each for each in (task.longest_answer, most) if each is not None)]
+        request = Request(prompts, min(bounds), task.end, rows=rows.tolist())
         completions |= zip(rows.tolist(), decoder.decode(predictor, request))
     return [completions[row] for row in range(len(examples))]

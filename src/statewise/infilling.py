@@ -1,21 +1,23 @@
 """Infilling: one model fills the missing middle of sequences, another scores the result.
 
-The protocol of the Belief State Transformer paper (appendix D): models see the beginning and the end of held-out
-sequences. A referee, a separate forward model, scores how well the filled middle leads to the end.
+The protocols of the Belief State Transformer paper: models see the beginning and the end of held-out sequences (section
+5.1, appendix D), or the beginning alone (section 5.2). A referee, a separate forward model, scores how well the filled
+middle leads to the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from statewise.data import blocks, collate
 from statewise.decoding.base import Decoder, Request
-from statewise.decoding.predictor import Predictor
+from statewise.decoding.predictor import Predictor, closing_symbol
 from statewise.scoring import score_batch
-from statewise.tasks.base import Infilling, Task
+from statewise.tasks.base import Infill, Infilling, Task
 from statewise.types import Examples, LacksPower
 
 REPEATED = 4
@@ -31,6 +33,8 @@ class Filled:
     goal: str
     original: str
     """The true middle."""
+    ended_by: Literal["length", "model"] = "length"
+    """What ended the completion: the length that it had to have, or the most that was allowed; or the model itself."""
 
 
 def infilling(task: Task) -> Infilling:
@@ -40,15 +44,43 @@ def infilling(task: Task) -> Infilling:
     return task
 
 
-def fill_middles(predictor: Predictor, task: Task, decoder: Decoder, num: int, skip: int = 0) -> Iterator[Filled]:
-    """Fills the middles of the first `num` held-out sequences except the first `skip`, one by one.
+def gaps(task: Task, num: int | None = None, *, unconditional: bool = False) -> list[Infill]:
+    """The first `num` held-out sequences that are long enough, in three parts. `unconditional`: all behind the
+    beginning is missing, and the goal is empty."""
+    found = infilling(task).goals(num)
+    if not unconditional:
+        return found
+    return [Infill(prompt, np.concatenate([middle, goal]), goal[:0]) for prompt, middle, goal in found]
 
-    Each gets exactly as many tokens as the original, since searches would prefer short ones.
+
+def fill_gaps(
+    predictor: Predictor,
+    task: Task,
+    decoder: Decoder,
+    missing: Sequence[Infill],
+    *,
+    free_length: bool = False,
+    limit: int | None = None,
+) -> Iterator[Filled]:
+    """Fills gaps, one by one.
+
+    Each gets exactly as many tokens as are missing. With `free_length`, and wherever the goal is empty, the model ends
+    it: before a goal by the symbol for nothing missing, or by the end token, as models do that read goals first; and at
+    the latest after `limit` tokens (None: what the context leaves). Raises `ValueError` if the model cannot say so.
     """
-    for prompt, middle, goal in infilling(task).goals(num)[skip:]:
+    for prompt, middle, goal in missing:
         read, ahead = task.with_goal(prompt, goal)
-        (told,) = decoder.decode(predictor, Request([read], len(middle), task.end, ahead, exact=True))
-        yield Filled(*map(task.decode, (prompt, told.tokens, goal, middle)))
+        if free_length or not len(goal):
+            closing = None if ahead is None else closing_symbol(predictor)
+            most = task.context if limit is None else limit
+            request = Request([read], most, task.end, ahead, closing=closing)
+        else:
+            request = Request([read], len(middle), task.end, ahead, exact=True)
+        (told,) = decoder.decode(predictor, request)
+        ended = request.end is not None and told.tokens[-1:].tolist() == [request.end]
+        kept = told.tokens[:-1] if ended else told.tokens
+        by: Literal["length", "model"] = "model" if ended or told.closed else "length"
+        yield Filled(task.decode(prompt), task.decode(kept), task.decode(goal), task.decode(middle), by)
 
 
 def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[str, float]:
@@ -56,13 +88,17 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[s
 
     `goal_nats`: log-likelihood of the goal; `join_nats`: of its first five tokens; `exact_joins`: share of sequences
     in which the goal's first token is the referee's most likely one; `middle_nats`: log-likelihood of the middle;
-    `repetition`: share of 4-grams of a middle that occurred in it before; `length`: tokens of a middle. The same of the
-    original middles as `original_...`. Raises `ValueError` without sequences, for one that is too long for the referee,
-    or if its task has models read the goal first.
+    `repetition`: share of 4-grams of a middle that occurred in it before; `length`: tokens of a middle. Where goals are
+    empty, the first three are left out. The same of the original middles as `original_...`. Raises `ValueError` without
+    sequences, for one that is too long for the referee, if only some have a goal, or if its task has models read the
+    goal first.
     """
     if not found:
         raise ValueError("there is no filled sequence to score")
-    if task.with_goal(task.encode(found[0].prompt), task.encode(found[0].goal))[1] is None:
+    if len({bool(one.goal) for one in found}) > 1:
+        raise ValueError("some of the filled sequences have a goal and others have none: score them apart")
+    any_tokens = task.encode(found[0].prompt)
+    if task.with_goal(any_tokens, any_tokens)[1] is None:
         raise ValueError(
             "this run reads goals first, so it cannot be a referee: use one trained on sequences in plain order"
         )
@@ -92,10 +128,15 @@ def _measure(predictor: Predictor, task: Task, texts: Iterable[tuple[str, str, s
     goal = (column >= starts[:, 1:]) & (column < lengths[:, None])
     joins = goal & (column < starts[:, 1:] + 5)
     repeats = [_repeats(three[1]) for three in pieces]
+    of_goal = {}
+    if goal.any():
+        of_goal = {
+            "goal_nats": -float(nats[goal].mean()),
+            "join_nats": -float(nats[joins].mean()),
+            "exact_joins": float(first_choice[np.arange(len(rows)), starts[:, 1]].mean()),
+        }
     return {
-        "goal_nats": -float(nats[goal].mean()),
-        "join_nats": -float(nats[joins].mean()),
-        "exact_joins": float(first_choice[np.arange(len(rows)), starts[:, 1]].mean()),
+        **of_goal,
         "middle_nats": -float(nats[middle].mean()) if middle.any() else float("nan"),
         "repetition": sum(again for again, _ in repeats) / max(1, sum(runs for _, runs in repeats)),
         "length": float(middle.sum(1).mean()),

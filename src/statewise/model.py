@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,13 +20,14 @@ from statewise.carried_state.protocol import StateProtocol, ask
 from statewise.config import Recipe
 from statewise.data import collate
 from statewise.decoding.base import Request
-from statewise.decoding.predictor import Predictor, carrier
+from statewise.decoding.predictor import Predictor, carrier, closing_symbol
+from statewise.decoding.reverse import Reverse
 from statewise.evaluation import choose_examples, evaluate
 from statewise.objectives.base import Measured, Objective
 from statewise.powers import naming_who_has
 from statewise.run import Checkpoint, Run
 from statewise.snapshots import snapshot, subject
-from statewise.tasks.base import Task
+from statewise.tasks.base import Numbered, Task
 from statewise.training.checkpoint import fingerprint
 from statewise.types import Batch, Completion, Evaluation, Examples, Hidden
 
@@ -100,33 +103,52 @@ class Model:
         decoder: str = "greedy",
         limit: int | None = None,
         goal: str | None = None,
+        free_length: bool = False,
+        reverse: bool = False,
         **fields: Any,
     ) -> list[Completion]:
         """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
 
-        `goal` is what shall follow the completion, and `limit` by default what the context leaves. Raises `ValueError`
-        for prompts and goals that are empty, too long, or hold unknown symbols, and for models that cannot head for a
-        goal.
+        `goal` is what shall follow the completion, and `limit` by default what the context leaves; the completion then
+        has exactly `limit` tokens, or with `free_length` as many as the model finds are missing. `reverse`: from the
+        last token to the first, see `statewise.decoding.reverse`. Raises `ValueError` for prompts and goals that are
+        empty, too long, or hold unknown symbols, and for models that cannot head for a goal, cannot say when nothing is
+        missing, or cannot predict previous tokens.
         """
         made = make_decoder(decoder, **fields)
-        requests = [self._request(prompt, goal, limit, row) for row, prompt in enumerate(prompts)]
+        made = Reverse(made) if reverse else made
         with self.asking() as predictor:
+            requests = [
+                self._request(predictor, prompt, goal, limit, free_length, row) for row, prompt in enumerate(prompts)
+            ]
             return [completion for request in requests for completion in made.decode(predictor, request)]
 
     def search(
-        self, prompt: str, decoder: str, goal: str | None = None, limit: int | None = None, **fields: Any
+        self,
+        prompt: str,
+        decoder: str,
+        goal: str | None = None,
+        limit: int | None = None,
+        free_length: bool = False,
+        reverse: bool = False,
+        **fields: Any,
     ) -> list[Completion]:
         """All that a search finds for one prompt, with scores, best first; else as `generate`."""
-        made, request = make_search(decoder, **fields), self._request(prompt, goal, limit)
+        made = make_search(decoder, **fields)
+        made = Reverse(made) if reverse else made
         with self.asking() as predictor:
-            return made.search(predictor, request)
+            return made.search(predictor, self._request(predictor, prompt, goal, limit, free_length))
 
-    def _request(self, prompt: str, goal: str | None, limit: int | None, row: int = 0) -> Request:
+    def _request(
+        self, predictor: Predictor, prompt: str, goal: str | None, limit: int | None, free_length: bool, row: int = 0
+    ) -> Request:
         given = self.task.encode(goal or "")
         if goal is not None and len(given) == 0:
             raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
         tokens, wanted = self.task.with_goal(self.task.encode(prompt), given)
-        return Request([tokens], self.task.context if limit is None else limit, self.task.end, wanted, rows=[row])
+        closing = closing_symbol(predictor) if free_length and wanted is not None else None
+        most = self.task.context if limit is None else limit
+        return Request([tokens], most, self.task.end, wanted, closing=closing, rows=[row])
 
     def evaluate(
         self,
@@ -167,9 +189,15 @@ class Model:
     ) -> Beliefs:
         """Belief vectors of the sequences of a file in the task's format, or of `prompts`, one a line.
 
-        Which of them `positions`, `of` and `layer` say: see `statewise.analysis.beliefs.beliefs`. Raises `ValueError`
-        for lines that cannot be read, and if the model lacks such beliefs.
+        Which of them `positions`, `of` and `layer` say: see `statewise.analysis.beliefs.beliefs`. Sequences that the
+        task does not take are in `left_out`. Raises `ValueError` for lines that cannot be read, and if the model lacks
+        such beliefs.
         """
-        examples = self.task.read_prompts(Path(data)) if prompts else self.task.read(Path(data))
+        if prompts:
+            examples = self.task.read_prompts(Path(data))
+            read = Numbered(examples, np.arange(len(examples)), [])
+        else:
+            read = self.task.read_numbered(Path(data))
         with self.asking():
-            return beliefs(snapshot(self.objective), examples, positions, of, layer)
+            found = beliefs(snapshot(self.objective), read.examples, positions, of, layer)
+        return replace(found, sequences=read.sequences, left_out=read.left_out)

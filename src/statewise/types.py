@@ -169,6 +169,8 @@ class Completion:
     """Natural logarithm of the tokens' probability under the model."""
     score: float | None = None
     """The score by which a search ranked its candidates, in nats, higher is better; None without a ranking."""
+    closed: bool = False
+    """Whether the model ended it with the closing symbol: the gap before the goal is filled."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ STAR = "path-star-small --task.held_out_graphs 40"
 CITY = "city-small --task.rows 5 --task.columns 5 --task.held_out_rides 10"
 RECIPES = dict.fromkeys(("compression", "distinction", "detours", "map"), CITY)
 RECIPES |= {"slot-trace": "recall-small --task.held_out_sequences 40"}
+RECIPES |= {"answer-from-state": f"{STAR} --objective belief_state --objective.head_width 16"}
 RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}
 RECIPES |= dict.fromkeys(("restricted-state", "fetch"), f"{STAR} --backbone two_stream --backbone.window 2")
 

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from doubles import SMALL_RUN
+from doubles import SMALL_RUN, small_stories
 
 from statewise.building import read_recipe
 from statewise.cli import main
@@ -163,7 +163,39 @@ def test_embed_writes_a_vector_a_sequence(capsys, run, graphs, tmp_path):
     )
     np.testing.assert_allclose(np.load(out), expected.reshape(-1, 16), atol=1e-6)
     assert np.load(tmp_path / "beliefs.offsets.npy").tolist() == list(range(0, 7 * 24 + 1, 24))
-    assert json.loads((tmp_path / "beliefs.npy.json").read_text())["offsets"] == "beliefs.offsets.npy"
+    facts = json.loads((tmp_path / "beliefs.npy.json").read_text())
+    assert (facts["offsets"], facts["index"], facts["left_out"]) == ("beliefs.offsets.npy", "beliefs.index.npy", [])
+    index = np.load(tmp_path / "beliefs.index.npy")
+    assert index.tolist() == [[sequence, position] for sequence in range(7) for position in range(24)]
+
+
+def test_embed_says_what_it_left_out_and_whose_each_vector_is(capsys, tmp_path):
+    (tmp_path / "stories.txt").write_text(small_stories(60))
+    small = ["--task.vocabulary=300", "--task.context=64", "--objective=belief_state", "--trainer.steps=1"]
+    train = ["train", "stories-small", f"--task.path={tmp_path / 'stories.txt'}", *small, *SMALL_RUN]
+    assert main([*train, "--out", str(tmp_path / "run")]) == 0
+    short, long = "Ann ran.", "They ran. " * 40
+    told = tmp_path / "told.txt"
+    told.write_text("".join(f"{text}\n<|endoftext|>\n" for text in (long, short, "", f"{short} {short}", long)))
+    out = tmp_path / "beliefs.npy"
+    code, said, _ = called(capsys, "embed", tmp_path / "run", told, "--out", out)
+    assert code == 0
+    assert "left out: 3 of 5 sequences" in said
+    model = load_model(tmp_path / "run")
+    tokens = [len(model.task.encode(text)) for text in (long.strip(), short, f"{short} {short}")]
+    assert f"  line 1: {tokens[0]} tokens, more than 62\n  line 6: empty\n  line 9: {tokens[0]} tokens" in said
+    # the last token of each is the end of the text
+    assert np.load(tmp_path / "beliefs.index.npy").tolist() == [[1, tokens[1]], [3, tokens[2]]]
+    facts = json.loads((tmp_path / "beliefs.npy.json").read_text())
+    assert [one["sequence"] for one in facts["left_out"]] == [0, 2, 4]
+    assert facts["left_out"][1] == {"sequence": 2, "line": 6, "why": "empty"}
+    whole = model.embed(told, positions="all", of="suffix")
+    assert len(whole.vectors) == len(whole.index)
+    for row, (sequence, position) in enumerate(whole.index.tolist()):
+        assert row == whole.offsets[[1, 3].index(sequence)] + position
+    alone = model.embed(told, of="suffix")
+    np.testing.assert_allclose(alone.vectors, whole.vectors[whole.offsets[:-1]], atol=1e-6)
+    assert alone.index.tolist() == [[1, 0], [3, 0]]
 
 
 def test_embed_has_a_face_in_the_library(run, graphs):

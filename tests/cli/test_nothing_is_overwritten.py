@@ -35,6 +35,7 @@ MINE = "years of work"
     [
         (["embed", "RUN", "graphs.txt", "--prompts", "--out", "b.npy"], ["b.npy"]),
         (["embed", "RUN", "graphs.txt", "--prompts", "--out", "b.npy"], ["b.npy.json"]),
+        (["embed", "RUN", "graphs.txt", "--prompts", "--out", "b.npy"], ["b.index.npy"]),
         (["embed", "RUN", "graphs.txt", "--positions", "all", "--out", "b.npy"], ["b.offsets.npy"]),
         (["generate", "RUN", "--prompt", "x", "--save-state", "state"], ["state"]),
         (["analyze", "RUN", "effective-rank", "--out", "rank"], ["rank/effective-rank.png"]),

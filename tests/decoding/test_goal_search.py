@@ -15,7 +15,7 @@ from statewise.building import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import GoalScorer
 from statewise.nn.cache import SLACK
-from statewise.objectives.belief_state import GoalPredictor
+from statewise.objectives.belief_predictors import GoalPredictor
 
 NOTHING = np.zeros(0, np.int64)
 

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from statewise.cli import main
-from statewise.judging.protocol import INSTRUCTIONS, Question, questions
+from statewise.judging.protocol import INSTRUCTIONS, VERDICT_FORM, Question, questions
 from statewise.judging.summary import summarise
 from statewise.reporting.statistics import wilson
 
@@ -191,6 +191,41 @@ def test_nonsense_is_counted_and_never_dropped(capsys, tmp_path, files):
     assert "12 unreadable" in text
     assert "2 stories have no readable judgement" in text
     assert sum(row["answer"] == "They are both nice." for row in ledger(out)) == 6
+    assert len(summary["unreadable_answers"]) == 12
+    assert summary["unreadable_answers"][1] == {
+        "story": 2, "repeat": 1, "first": "b", "last_line": "They are both nice."
+    }  # fmt: skip
+    mine, other = files
+    assert f"  story 2, {mine} first, judgement 1: 'They are both nice.'\n  story 2, {other} first, judgement 1" in text
+    assert f"  story 4, {mine} first, judgement 1: nothing was answered" in text
+    assert text.count(" first, judgement ") == 10
+    assert "and 2 more, in the summary file" in text
+
+
+def test_the_judge_is_told_what_a_file_says_and_always_how_to_answer(capsys, tmp_path, files):
+    server, out, own = Server(), tmp_path / "judged.jsonl", tmp_path / "own.txt"
+    own.write_text("Which one rhymes?\n\n")
+    words = ["--instructions", str(own), "--temperature", "0"]
+    with serving(server) as url:
+        assert judged(capsys, files, url, out, *words)[0] == 0
+        told = server.requests[0][2]
+        assert told["messages"][0]["content"] == f"Which one rhymes?\n\n{VERDICT_FORM}"
+        assert told["temperature"] == 0
+        assert "temperature was 0.0, is 1.0" in judged(capsys, files, url, out, *words[:3], "1")[2]
+        assert "temperature was 0.0, is None" in judged(capsys, files, url, out, *words[:2])[2]
+        own.write_text("Which one is longer?")
+        assert "instructions was" in judged(capsys, files, url, out, *words)[2]
+        server.requests.clear()
+        assert judged(capsys, files, url, tmp_path / "plain.jsonl")[0] == 0
+        assert "temperature" not in server.requests[0][2]
+    summary = json.loads((tmp_path / "judged.summary.json").read_text())
+    assert (summary["instructions"], summary["temperature"]) == (f"Which one rhymes?\n\n{VERDICT_FORM}", 0.0)
+    own.write_text(" \n")
+    assert "own.txt: the instructions are empty" in judged(capsys, files, "http://x", tmp_path / "x.jsonl", *words)[2]
+    own.write_bytes(b"\xff\xfe")
+    assert "own.txt: not UTF-8 text" in judged(capsys, files, "http://x", tmp_path / "x.jsonl", *words)[2]
+    assert "must be at least 0, not -1" in judged(capsys, files, "http://x", out, "--temperature", "-1")[2]
+    assert not (tmp_path / "x.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -402,7 +437,7 @@ def test_rates_count_stories_not_judgements():
     """The same verdicts six times tell no more than once."""
 
     def records(repeats):
-        return [{**question._asdict(), "verdict": "a" if question.story <= 64 else "b"}
+        return [{**question._asdict(), "verdict": "a" if question.story <= 64 else "b", "answer": ""}
                 for question in questions(100, repeats)]  # fmt: skip
 
     one, three = summarise(records(1), 100), summarise(records(3), 100)
@@ -412,7 +447,7 @@ def test_rates_count_stories_not_judgements():
 
 
 def test_a_judge_that_looks_at_the_place_is_noticed():
-    records = [{**question._asdict(), "verdict": question.first} for question in questions(5, 3)]
+    records = [{**question._asdict(), "verdict": question.first, "answer": ""} for question in questions(5, 3)]
     summary = summarise(records, 5)
     assert summary["first_shown"] == 1.0
     assert summary["win_rate"]["value"] == 0.5

@@ -273,6 +273,28 @@ def test_goals_are_scored_token_by_token_between_what_surrounds_them():
                                    directly(objective, rows[0, :5], goal)[0])  # fmt: skip
 
 
+@pytest.mark.parametrize("head", ["mlp", "gated"])
+def test_under_bf16_the_text_head_computes_in_float32(head):
+    torch.set_default_dtype(torch.float32)
+    objective = tiny_objective("belief_state", head=head).eval()
+    spread_weights(objective)
+    rows, goal = torch.randint(0, VOCABULARY, (5, 6)), torch.tensor([4, 7, 1])
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):  # with gradients attention goes another way
+        predictor = objective.predictor()
+        cursor, logits = predictor.start_with_goal(rows, goal)
+        plain = predictor.start(rows)[1]
+        prefixes = cursor.state()
+        suffix = objective.suffix_encoder.encode(plain_batch(goal.flip(0)[None])).state[0, -1]
+        nothing = objective.empty_suffix()[0, 0]
+    for found, behind in ((logits, suffix), (plain, nothing)):
+        expected = torch.stack(
+            [whole_head(objective.head, torch.cat((prefix.float(), behind.float())))[0] for prefix in prefixes]
+        )
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)  # bf16 errs by a hundredth
+        assert (found != found.bfloat16().float()).any(-1).all()
+
+
 @pytest.mark.parametrize("head", ["previous", "next"])
 @pytest.mark.parametrize("count", [1, 4, 9])
 def test_endings_are_scored_by_either_head(head, count):

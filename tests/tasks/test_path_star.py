@@ -2,9 +2,13 @@ import re
 
 import numpy as np
 import pytest
+import torch
+from doubles import MarkovPredictor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.building import make_decoder
+from statewise.evaluation import complete
 from statewise.tasks.path_star import PathStar, PathStarConfig
 from statewise.types import Completion
 
@@ -89,7 +93,26 @@ def test_scores_tell_branch_and_path_apart():
     assert scores == {"path_accuracy": 0.25, "branch_accuracy": 0.75}
 
 
+def test_an_answer_that_goes_on_beyond_the_path_is_wrong():
+    task = PathStar(PathStarConfig(degree=2, length=4, nodes=9, held_out_graphs=2))
+    examples = task.held_out()
+    answers = [examples.answer(0), np.append(examples.answer(1), examples.answer(1)[-1])]
+    scores = task.score(examples, [Completion(answer, 0.0) for answer in answers])
+    assert scores == {"path_accuracy": 0.5, "branch_accuracy": 1.0}
+
+
+@pytest.mark.parametrize("encoding", ["plain", "fill_in_the_middle"])
+def test_evaluations_decode_no_further_than_the_path(encoding):
+    """The context of fill_in_the_middle has room for a suffix as well, and its models have no symbol to end with."""
+    task = PathStar(PathStarConfig(degree=2, length=4, nodes=9, held_out_graphs=3, encoding=encoding))
+    table = torch.eye(len(task.vocab)).roll(1, dims=1).clamp(min=1e-6)
+    completions = complete(task, MarkovPredictor(table, context=99), make_decoder("greedy"), task.held_out(), block=8)
+    assert [len(completion.tokens) for completion in completions] == [4, 4, 4]
+
+
 def test_impossible_graphs_are_refused():
+    with pytest.raises(ValueError, match="goal_augmentation needs a node between"):
+        PathStarConfig(degree=2, length=2, nodes=9, encoding="goal_augmentation")
     with pytest.raises(ValueError, match=r"G\(5,5\) has 21 different nodes, but nodes is 20: set task.nodes to 21"):
         PathStarConfig(degree=5, length=5, nodes=20)
 
@@ -140,13 +163,13 @@ def small(encoding, **fields):
 
 
 @pytest.mark.parametrize("fixed", [None, 40])
-def test_augmented_goals_are_any_node_of_the_path_but_the_start(fixed):
+def test_augmented_goals_are_any_node_between_start_and_goal(fixed):
     task = small("goal_augmentation", training_graphs=fixed)
     examples = task.sample(np.random.default_rng(0), 4000)
     goals, paths = examples.tokens[:, 3 * 8 + 1], examples.tokens[:, 27:]
     places = (paths == goals[:, None]).argmax(1)
     assert (np.take_along_axis(paths, places[:, None], 1)[:, 0] == goals).all()
-    np.testing.assert_allclose(np.bincount(places, minlength=5) / 4000, [0, 0.25, 0.25, 0.25, 0.25], atol=0.03)
+    np.testing.assert_allclose(np.bincount(places, minlength=5) / 4000, [0, 1 / 3, 1 / 3, 1 / 3, 0], atol=0.03)
     held_out = task.held_out()
     assert (held_out.tokens[:, 25] == held_out.tokens[:, -1]).all()
     if fixed:  # one graph comes with different goals

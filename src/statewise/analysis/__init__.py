@@ -14,6 +14,10 @@ ANALYSES: Table[Analysis] = Table(
     "analyses",
     "statewise.analysis.base:Analysis",
     {
+        "answer-from-state": (
+            "statewise.analysis.answer_from_state:AnswerFromState",
+            "how much of the answer can be read off the state after the prompt alone",
+        ),
         "compression": (
             "statewise.analysis.compression:Compression",
             "whether prefixes that lead to the same state have the same continuations",

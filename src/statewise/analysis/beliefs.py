@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +13,7 @@ import torch
 from statewise.analysis.base import Snapshot
 from statewise.data import blocks, collate
 from statewise.decoding.predictor import suffix_encoder
+from statewise.tasks.base import LeftOut
 from statewise.types import Batch, Examples
 
 if TYPE_CHECKING:
@@ -41,6 +42,17 @@ class Beliefs:
     """(n + 1,) int64: rows offsets[i] to offsets[i + 1] of `vectors` are those of sequence i."""
     layers: list[str]
     """Names of the L activations, or of the concatenated ones; empty for belief states."""
+    positions: np.ndarray
+    """(m,) int64: the token, from 0, that the prefix of each vector ends with or its suffix begins with."""
+    sequences: np.ndarray
+    """(n,) int64: the number of each sequence in its file, from 0, those left out counted."""
+    left_out: Sequence[LeftOut] = ()
+    """The sequences of the file that have no vectors."""
+
+    @property
+    def index(self) -> np.ndarray:
+        """(m, 2) int64: sequence and position of each vector."""
+        return np.stack([np.repeat(self.sequences, np.diff(self.offsets)), self.positions], axis=1)
 
 
 def beliefs(
@@ -72,13 +84,14 @@ def beliefs(
             raise ValueError(f"sequence {missing[0] + 1} has {what}: choose the positions last or all")
         columns = prompts - 1 if of == "prefix" else prompts
     if of == "suffix":
-        return Beliefs(_gather(suffix_encoder(snapshot.predictor).suffix_states, examples, rows, columns), offsets, [])
+        vectors = _gather(suffix_encoder(snapshot.predictor).suffix_states, examples, rows, columns)
+        return Beliefs(vectors, offsets, [], columns, np.arange(n))
     vectors, widths = prefix_states(snapshot, examples, rows, columns, layer), layer_widths(snapshot, examples, layer)
     if layer is not None and is_several(layer):
         if len(set(widths.values())) > 1:
             raise ValueError(f"the activations {layer} differ in width: choose one, or {CONCAT} for {LAYERS}")
         vectors = np.stack(np.split(vectors, len(widths), axis=1))
-    return Beliefs(vectors, offsets, list(widths))
+    return Beliefs(vectors, offsets, list(widths), columns, np.arange(n))
 
 
 def layer_widths(snapshot: Snapshot, examples: Examples, layer: str | None) -> dict[str, int]:

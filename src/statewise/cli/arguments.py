@@ -106,6 +106,19 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole_number
 
 
+def not_below(least: float) -> Callable[[str], float]:
+    """Type of an option: a finite number, at least `least`."""
+
+    def number(text: str) -> float:
+        found = float(text)
+        if not least <= found < LARGEST:
+            raise argparse.ArgumentTypeError(f"must be at least {least:g}, not {text}")
+        return found
+
+    number.__name__ = "float"
+    return number
+
+
 def above(least: float) -> Callable[[str], float]:
     """Type of an option: a finite number above `least`."""
 

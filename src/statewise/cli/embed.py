@@ -9,13 +9,17 @@ from pathlib import Path
 from statewise.cli.arguments import Parser
 from statewise.overwriting import check_file
 
+SHOWN = 10
+"""Most sequences left out that are named one by one."""
+
 
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "embed",
-        "Writes the belief vectors of the sequences in a file: OUT, a float32 array for numpy.load, and OUT.json,\n"
-        "its origin.\n\n"
+        "Writes the belief vectors of the sequences in a file: OUT, a float32 array for numpy.load; OUT.index.npy\n"
+        "(without OUT's .npy), sequence and position of each vector, (rows, 2), both counted from 0; and OUT.json,\n"
+        "its origin and the sequences that were left out.\n\n"
         "  statewise embed runs/nl-1 graphs.txt --out beliefs.npy\n"
         "  statewise embed runs/nl-1 prompts.txt --prompts --out beliefs.npy\n"
         "  statewise embed runs/nl-1 graphs.txt --positions all --out beliefs.npy\n"
@@ -52,7 +56,8 @@ def run(words: list[str]) -> int:
         raise ValueError(f"there is no folder {out.parent} to write {out.name} into")
 
     offsets, facts = out.with_suffix(".offsets.npy"), out.with_name(f"{out.name}.json")
-    for path in (out, facts, *([offsets] if options.positions == "all" else [])):
+    index = out.with_suffix(".index.npy")
+    for path in (out, index, facts, *([offsets] if options.positions == "all" else [])):
         check_file(path, options.overwrite)
 
     from statewise.durable import write_array, write_atomically
@@ -75,9 +80,12 @@ def run(words: list[str]) -> int:
         **({"layers": found.layers} if found.layers else {}),
         "sequences": len(found.offsets) - 1,
         "shape": list(found.vectors.shape),
+        "index": index.name,
+        "left_out": [one._asdict() for one in found.left_out],
     }
-    written = [out]
+    written = [out, index]
     write_array(out, found.vectors)
+    write_array(index, found.index)
     if options.positions == "all":
         written.append(offsets)
         write_array(offsets, found.offsets)
@@ -87,5 +95,12 @@ def run(words: list[str]) -> int:
     print(f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
           f"{'' if found.vectors.ndim == 2 else f'{len(found.layers)} layers, '}"
           f"{found.vectors.shape[-2]:,} vectors of {found.vectors.shape[-1]}")  # fmt: skip
+    if found.left_out:
+        count = len(found.left_out)
+        print(f"left out: {count:,} of {len(found.sequences) + count:,} sequences of {source}")
+        for one in found.left_out[:SHOWN]:
+            print(f"  line {one.line}: {one.why}")
+        if count > SHOWN:
+            print(f"  and {count - SHOWN:,} more, see {facts}")
     print("wrote", ", ".join(map(str, written)))
     return 0

@@ -7,22 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, at_least, pairs
-from statewise.json_files import TEXT, loads
+from statewise.json_files import TEXT, Shape, check, loads, one_of
 
 if TYPE_CHECKING:
     from statewise.infilling import Filled
 
 TITLE = "filling"
 KEYS = ("prompt", "completion", "goal", "original")
+LINE: Shape = {**dict.fromkeys(KEYS, TEXT), "ended_by?": one_of("length", "model")}
 
 DESCRIPTION = """Gives a model the beginning and the end of held-out sequences and writes the middles that it generates.
 
   statewise fill runs/bst --decoder goal_search --rollouts 120 --num 100 --out bst.jsonl
   statewise fill runs/fim --decoder beam --beams 120 --num 100 --out fim.jsonl
+  statewise fill runs/bst --unconditional --decoder goal_search --out free.jsonl
   statewise evaluate runs/referee --fills bst.jsonl
   statewise judge bst.jsonl fim.jsonl --url http://localhost:8000/v1 --model NAME --out judged.jsonl
 
-Options of the decoders are those of `statewise generate`. The same command continues an incomplete file."""
+A middle has as many tokens as the original, unless --free-length or --unconditional lets the model end it. Options of
+the decoders are those of `statewise generate`. The same command continues an incomplete file."""
 
 
 def run(words: list[str]) -> int:
@@ -32,10 +35,38 @@ def run(words: list[str]) -> int:
     parser.add_argument("--out", metavar="FILE", required=True, help="JSON lines, for `evaluate --fills` and `judge`")
     parser.add_argument("--num", type=at_least(1), default=100, help="held-out sequences to take (default 100)")
     parser.add_argument("--decoder", default="greedy", help="`statewise list` shows them (default: greedy)")
+    parser.add_argument(
+        "--free-length",
+        action="store_true",
+        help="the model says when the middle is complete (belief_state with min_gap 1, or fill_in_the_middle)",
+    )
+    parser.add_argument(
+        "--unconditional",
+        action="store_true",
+        help="give the beginning alone and no end; the model says when the sequence is complete",
+    )
+    parser.add_argument(
+        "--limit",
+        type=at_least(1),
+        help="with these two: most tokens to generate, the symbol that ends it included (default: what the context "
+        "leaves)",
+    )
+    parser.add_argument(
+        "--reverse",
+        action="store_true",
+        help="from the last missing token to the first, by the previous-token head (belief_state)",
+    )
     options, rest = parser.split(words)
+    if options.limit is not None and not (options.free_length or options.unconditional):
+        raise ValueError("--limit is for --free-length and --unconditional: else a middle is as long as the original")
+    if options.reverse and options.unconditional:
+        raise ValueError("--reverse begins at the given end, and --unconditional gives none: omit either")
+    if options.free_length and options.unconditional:
+        raise ValueError("--unconditional has no fixed length anyway: omit --free-length")
 
     from statewise.building import make_decoder
-    from statewise.infilling import fill_middles, infilling
+    from statewise.decoding.reverse import Reverse
+    from statewise.infilling import fill_gaps, gaps
     from statewise.ledger import Ledger
     from statewise.loading import load_model
 
@@ -43,16 +74,24 @@ def run(words: list[str]) -> int:
     model = load_model(options.run, options.checkpoint, options.device)
     out, task = Path(options.out), model.task
     with model.asking():
-        asked = infilling(task).goals(options.num)
-    facts = {"weights": model.fingerprint(), "decoder": options.decoder, "options": vars(decoder.config)}
-    with Ledger(out, TITLE, facts, dict.fromkeys(KEYS, TEXT)) as ledger, model.asking() as predictor:
+        asked = gaps(task, options.num, unconditional=options.unconditional)
+    # What is off is None, so that files begun before there was the option can be continued.
+    facts = {"weights": model.fingerprint(), "decoder": options.decoder, "options": vars(decoder.config),
+             "free_length": options.free_length or None, "unconditional": options.unconditional or None,
+             "limit": options.limit, "reverse": options.reverse or None}  # fmt: skip
+    with Ledger(out, TITLE, facts, LINE) as ledger, model.asking() as predictor:
         for number, (line, (prompt, _, goal)) in enumerate(zip(ledger.records, asked), 2):
             if (line["prompt"], line["goal"]) != (task.decode(prompt), task.decode(goal)):
                 raise ValueError(f"{out}:{number}: written for other sequences: choose another --out")
-        for one in fill_middles(predictor, task, decoder, len(asked), len(ledger.records)):
+        missing = asked[len(ledger.records) :]
+        how = Reverse(decoder) if options.reverse else decoder
+        for one in fill_gaps(predictor, task, how, missing, free_length=options.free_length, limit=options.limit):
             ledger.add(vars(one))
             print(f"{len(ledger.records)}/{len(asked)}  ...{one.completion[:90]!r}", file=sys.stderr)
     print(f"wrote {out}: {len(ledger.records)} sequences")
+    if options.free_length or options.unconditional:
+        ended = sum(line.get("ended_by") == "model" for line in ledger.records)
+        print(f"{ended} of them were ended by the model, the others by the most tokens allowed")
     return 0
 
 
@@ -65,14 +104,14 @@ def read(path: Path) -> list[Filled]:
     for number, line in read_lines(path):
         try:
             row = loads(line)
-        except ValueError:
-            row = None
-        if number == 1 and isinstance(row, dict) and row.get("title") == f"statewise {TITLE}":
-            continue
-        if isinstance(row, dict) and set(row) == set(KEYS) and all(isinstance(row[key], str) for key in KEYS):
-            found.append(Filled(**row))
-            if row["goal"] and row["prompt"]:
+            if number == 1 and isinstance(row, dict) and row.get("title") == f"statewise {TITLE}":
                 continue
-        problems.add(number, "not a line that `statewise fill` wrote")
+            one = Filled(**check(row, LINE, str(path)))
+        except (ValueError, TypeError):  # TypeError: it has further keys
+            one = None
+        if one is None or not one.prompt:
+            problems.add(number, "not a line that `statewise fill` wrote")
+        else:
+            found.append(one)
     problems.raise_if_any()
     return found

@@ -41,6 +41,16 @@ def run(words: list[str]) -> int:
         "state, 100)",
     )
     parser.add_argument(
+        "--free-length",
+        action="store_true",
+        help="with a goal: the model says when nothing is missing before it (belief_state with min_gap 1)",
+    )
+    parser.add_argument(
+        "--reverse",
+        action="store_true",
+        help="from the last token to the first, by the previous-token head (belief_state)",
+    )
+    parser.add_argument(
         "--candidates", metavar="K", type=at_least(1), help="show the K best of a search (beam, goal_search)"
     )
     parser.add_argument(
@@ -56,8 +66,13 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON with the log-probability")
     options, rest = parser.split(words)
     fields: dict[str, Any] = dict(pairs(rest))
+    how: dict[str, bool] = {"free_length": options.free_length, "reverse": options.reverse}
 
     carried = options.state or options.save_state or options.warmup
+    if options.free_length and options.goal is None:
+        raise ValueError("--free-length is for completions before a goal: without --goal they have no fixed length")
+    if options.reverse and carried:
+        raise ValueError("a carried state is read forwards: omit --reverse")
     if options.candidates is not None and carried:
         raise ValueError("--candidates needs several sequences and a carried state is of one: omit either")
 
@@ -71,7 +86,7 @@ def run(words: list[str]) -> int:
     decoder = (make_decoder if options.candidates is None else make_search)(options.decoder, **fields)
     model = load_model(options.run, options.checkpoint, options.device)
     if options.candidates is not None:
-        found = model.search(options.prompt, options.decoder, options.goal, options.limit, **fields)
+        found = model.search(options.prompt, options.decoder, options.goal, options.limit, **how, **fields)
         print(ranked(found[: options.candidates], model.task, options.json))
         return 0
     if carried:
@@ -86,7 +101,7 @@ def run(words: list[str]) -> int:
                 overwrite=options.overwrite, warmup=options.warmup,
             )  # fmt: skip
     else:
-        (completion,) = model.generate([options.prompt], options.decoder, options.limit, options.goal, **fields)
+        (completion,) = model.generate([options.prompt], options.decoder, options.limit, options.goal, **how, **fields)
     text = model.task.decode(completion.tokens)
     if options.json:
         print(json.dumps({"completion": text, "log_probability": completion.log_probability}))

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from statewise.cli.arguments import Parser, above, at_least
+from statewise.cli.arguments import Parser, above, at_least, not_below
 from statewise.cli.counter import counter
 from statewise.overwriting import check_derived
 
@@ -20,6 +20,7 @@ DESCRIPTION = f"""Lets a language model compare two files of stories, pair by pa
 Each line of a file is a story: {{"prompt": ..., "completion": ..., "goal": ...}}, or {{"prompt": ..., "story": ...}};
 both files must hold the same prompts. The server must offer the OpenAI-compatible chat protocol; its key, if it needs
 one, is read from the environment variable {KEY}. Every pair is judged in both orders, --repeats times each.
+Answers without a verdict are counted, and shown with how they end.
 The same command continues an interrupted judging."""
 
 
@@ -34,6 +35,12 @@ def run(words: list[str]) -> int:
         "--out", metavar="FILE", required=True, help="judgements, as JSON lines; a summary is written beside it"
     )
     parser.add_argument("--repeats", type=at_least(1), default=3, help="judgements per pair and order (default 3)")
+    parser.add_argument(
+        "--instructions",
+        metavar="FILE",
+        help="text that tells the judge what to look at, in place of ours; how to write the verdict is always added",
+    )
+    parser.add_argument("--temperature", type=not_below(0), help="of the judge's sampling (default: the server's own)")
     parser.add_argument("--jobs", type=at_least(1), default=4, help="parallel requests (default 4)")
     parser.add_argument("--timeout", type=above(0), default=120.0, help="seconds per request (default 120)")
     parser.add_argument("--retries", type=at_least(0), default=5, help="repetitions of a failed request (default 5)")
@@ -47,7 +54,7 @@ def run(words: list[str]) -> int:
     from statewise.durable import write_atomically
     from statewise.judging.client import ChatJudge
     from statewise.judging.pairs import checksum, read_pairs
-    from statewise.judging.protocol import NEEDED, facts, judge
+    from statewise.judging.protocol import INSTRUCTIONS, NEEDED, facts, judge, read_instructions
     from statewise.judging.summary import as_text, summarise
     from statewise.ledger import Ledger
 
@@ -58,20 +65,25 @@ def run(words: list[str]) -> int:
     check_derived(beside, out)
     pairs = read_pairs(a, b)
     key = (os.environ.get(KEY) or "").strip() or None
-    asked = ChatJudge(options.url, options.model, key, timeout=options.timeout, retries=options.retries)
-    known = facts(options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats)
+    told = INSTRUCTIONS if options.instructions is None else read_instructions(Path(options.instructions))
+    asked = ChatJudge(
+        options.url, options.model, key,
+        timeout=options.timeout, retries=options.retries, temperature=options.temperature,
+    )  # fmt: skip
+    known = facts(options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats, told, options.temperature)
     with Ledger(out, "judging", known, NEEDED) as ledger:
         try:
             total = 2 * options.repeats * len(pairs)
             shown = counter("judgements")
-            records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs,
+            records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs, instructions=told,
                             made=lambda count: shown(count, total))  # fmt: skip
         except BaseException:
             print(
                 f"{len(ledger.records)} judgements are in {out}: the same command goes on from there", file=sys.stderr
             )
             raise
-    summary = {"a": str(a), "b": str(b), "model": options.model, **summarise(records, len(pairs))}
+    asked_how = {"model": options.model, "instructions": told, "temperature": options.temperature}
+    summary = {"a": str(a), "b": str(b), **asked_how, **summarise(records, len(pairs))}
     write_atomically(beside, (json.dumps(summary, indent=2) + "\n").encode())
     print(json.dumps(summary, indent=2) if options.json else as_text(summary, str(a), str(b)))
     if not options.json:

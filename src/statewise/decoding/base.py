@@ -17,35 +17,44 @@ from statewise.types import Completion
 class Request:
     """A decoding request: prompts, which may differ in length, and limits of their completions.
 
-    Raises `ValueError` if a prompt or the goal is empty, or if `limit` is not positive.
+    Raises `ValueError` if the goal is empty, if a prompt is empty and there is no goal, or if `limit` is not positive.
     """
 
     prompts: Sequence[np.ndarray] | np.ndarray
-    """(T_b,) int64 tokens of each of B prompts, or (B, T)."""
+    """(T_b,) int64 tokens of each of B prompts, or (B, T). With a goal, all may be empty."""
     limit: int
     """Maximum tokens of a completion."""
     end: int | None = None
     """The end token, if there is one; it is part of the completion."""
     goal: np.ndarray | None = None
-    """(G,) tokens that should follow the completion but are not part of it; implies `exact`."""
+    """(G,) tokens that should follow the completion but are not part of it; `end` is never generated before them."""
     exact: bool = False
-    """Whether completions have exactly `limit` tokens, or as many as fit, and never contain `end`."""
+    """Whether completions have exactly `limit` tokens, or as many as fit, and never contain `end`. With a goal they
+    always do, unless there is a `closing` symbol."""
+    closing: int | None = None
+    """With a goal: the symbol that means that the gap before the goal is filled (`GoalScorer.closing`). It ends a
+    completion and is not part of it."""
     rows: Sequence[int] | None = None
     """A number for each prompt that selects its random draws; None: 0 .. B - 1. A prompt with the same number draws the
     same whatever else is in the batch."""
 
     def __post_init__(self) -> None:
-        if any(len(prompt) == 0 for prompt in self.prompts):
+        empty = [len(prompt) == 0 for prompt in self.prompts]
+        if any(empty) and (self.goal is None or not all(empty)):
             raise ValueError("the prompt is empty: it needs at least one symbol")
         if self.goal is not None and len(self.goal) == 0:
             raise ValueError("the goal is empty: give at least one symbol, or omit --goal")
         if self.limit < 1:
             raise ValueError(f"limit must be at least 1, not {self.limit}")
+        if self.closing is not None and (self.goal is None or self.exact):
+            raise ValueError("a closing symbol needs a goal and completions of free length")
 
     @property
     def stop(self) -> int | None:
-        """The token that ends a completion; None: only `limit` ends it."""
-        return None if self.exact or self.goal is not None else self.end
+        """The token or symbol that ends a completion; None: only `limit` ends it."""
+        if self.exact:
+            return None
+        return self.end if self.goal is None else self.closing
 
     @property
     def banned(self) -> int | None:
@@ -56,6 +65,12 @@ class Request:
     def numbers(self) -> np.ndarray:
         """(B,) int64: see `rows`."""
         return np.arange(len(self.prompts)) if self.rows is None else np.asarray(self.rows, np.int64)
+
+    def completion(self, tokens: Sequence[int], log_probability: float, score: float | None = None) -> Completion:
+        """A completion from generated `tokens`, which may end with `closing`; `log_probability` includes it."""
+        closed = self.closing is not None and list(tokens[-1:]) == [self.closing]
+        kept = np.array(tokens[:-1] if closed else tokens, np.int64)
+        return Completion(kept, log_probability, score, closed)
 
     def single(self, row: int) -> Request:
         """The request for one of its prompts."""
@@ -87,7 +102,7 @@ class Step(NamedTuple):
     """The tokens that one decoding step adds to the completions."""
 
     tokens: np.ndarray
-    """(B, m) int64 new tokens of each row in order, padded with -1."""
+    """(B, m) int64 new tokens of each row in order, including `Request.closing`, padded with -1."""
     log_probabilities: np.ndarray
     """(B, m) their log-probabilities (natural log) under the model; 0 on padding."""
     drafted: np.ndarray
@@ -117,7 +132,7 @@ class Decoder(ABC):
             totals += step.log_probabilities.sum(1)
             for row, new in zip(tokens, step.tokens.tolist()):
                 row += [token for token in new if token >= 0]
-        return [Completion(np.array(row, np.int64), float(total)) for row, total in zip(tokens, totals)]
+        return [request.completion(row, float(total)) for row, total in zip(tokens, totals)]
 
 
 class Search(Decoder):
@@ -131,9 +146,11 @@ class Search(Decoder):
         """Yields the best candidate of each prompt in turn, as one step."""
         for row in range(len(request.prompts)):
             best = self.search(predictor, request.single(row))[0]
-            tokens = np.full((len(request.prompts), len(best.tokens)), -1, np.int64)
+            closing = [request.closing] if best.closed and request.closing is not None else []
+            chosen = np.array([*best.tokens, *closing], np.int64)
+            tokens = np.full((len(request.prompts), len(chosen)), -1, np.int64)
             gained = np.zeros(tokens.shape)
-            tokens[row], gained[row, :1] = best.tokens, best.log_probability
+            tokens[row], gained[row, :1] = chosen, best.log_probability
             yield Step(tokens, gained, np.zeros(len(tokens), np.int64))
 
     def decode(self, predictor: Predictor, request: Request) -> list[Completion]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from statewise.bounds import bounded
@@ -40,7 +39,7 @@ class Beam(Search):
 
     The score is the log-probability. A finished sequence stays in the beam while it is likely enough; as the others
     only become less likely, the search stops when all sequences in the beam are finished. With a goal, `end` is never
-    generated: the completion comes before the goal.
+    generated: the completion comes before the goal, and the closing symbol finishes it.
     """
 
     Config = BeamConfig
@@ -71,4 +70,4 @@ class Beam(Search):
             if not live or len(live[0].tokens) == limit:
                 break
             logits = rows.read(torch.tensor([path.tokens[-1] for path in live]), torch.tensor([p.row for p in live]))
-        return [Completion(np.array(path.tokens), path.log_probability, path.log_probability) for path in kept]
+        return [request.completion(path.tokens, path.log_probability, path.log_probability) for path in kept]

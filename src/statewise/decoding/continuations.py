@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from statewise.decoding.base import Request
-from statewise.decoding.predictor import Predictor, goal_scorer
+from statewise.decoding.predictor import Predictor, start_towards
 
 
 class Continuations:
@@ -20,11 +20,10 @@ class Continuations:
     def __init__(self, predictor: Predictor, request: Request) -> None:
         self.predictor = predictor
         (prompt,) = request.prompts
-        prompts = torch.from_numpy(prompt)[None]
-        if request.goal is None:
-            self.cursor, self.first = predictor.start(prompts)
-        else:
-            self.cursor, self.first = goal_scorer(predictor).start_with_goal(prompts, torch.from_numpy(request.goal))
+        goal = None if request.goal is None else torch.from_numpy(request.goal)
+        self.cursor, self.first = start_towards(
+            predictor, torch.from_numpy(prompt)[None], goal, may_close=request.closing is not None
+        )
         predictor.hold(self.cursor)  # rows rewind to the prompt at most
         self.tokens = torch.zeros(1, 0, dtype=torch.int64, device=self.first.device)
         """(B, n) tokens that each row has read after the prompt."""

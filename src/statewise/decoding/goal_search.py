@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -79,9 +80,9 @@ class GoalSearch(Search):
     """Algorithm 1 of the Belief State Transformer paper, with equation 7 as the score if there is a goal and equation 8
     if there is none. Needs a `GoalScorer`.
 
-    With a goal, candidates have exactly `limit` tokens and `end` is never generated; without one, a roll-out ends when
-    it generates `end`. All candidates are distinct: a branch differs from its parent and from the parent's other
-    branches in the token at that step.
+    With a goal, candidates have exactly `limit` tokens, or end with the request's closing symbol, and `end` is never
+    generated; without one, a roll-out ends when it generates `end`. All candidates are distinct: a branch differs from
+    its parent and from the parent's other branches in the token at that step.
     """
 
     Config = GoalSearchConfig
@@ -139,19 +140,21 @@ class GoalSearch(Search):
             taken.append(ready.pop(branch))
             more = branches(len(taken) - 1, branch.cost, taken[-1])
             queue = sorted([*queue[1:], *more])[: count - len(taken)]
-        return [Completion(np.array(one.tokens), math.fsum(one.log_probs)) for one in taken]
+        return [request.completion(one.tokens, math.fsum(one.log_probs)) for one in taken]
 
     # Scores
 
     def _goal_scores(
         self, predictor: Predictor, scorer: GoalScorer, request: Request, goal: np.ndarray, found: list[Completion]
     ) -> list[float]:
-        """Equation 7 for each candidate."""
-        rows, scores = Continuations(predictor, request), []
-        for first in range(0, len(found), self.config.batch):
-            some = [completion.tokens for completion in found[first : first + self.config.batch]]
-            rows.follow(torch.from_numpy(np.stack(some)))
-            scores += scorer.score_goal(rows.cursor, torch.from_numpy(goal)).tolist()
+        """Equation 7 for each candidate. The product is over the goal's tokens only, so lengths do not matter."""
+        rows, scores = Continuations(predictor, request), [0.0] * len(found)
+        for _, places in sorted(by_length(found).items()):  # the empty one first, while the prompt's state is known
+            for first in range(0, len(places), self.config.batch):
+                some = places[first : first + self.config.batch]
+                rows.follow(torch.from_numpy(np.stack([found[place].tokens for place in some])))
+                for place, score in zip(some, scorer.score_goal(rows.cursor, torch.from_numpy(goal)).tolist()):
+                    scores[place] = score
         return scores
 
     def _ending_scores(self, scorer: GoalScorer, prompt: np.ndarray, found: list[Completion]) -> list[float]:
@@ -160,11 +163,8 @@ class GoalSearch(Search):
         well, each missing token counts as the mean of the others."""
         head: Literal["previous", "next"] = "next" if self.config.score == "next" else "previous"
         count = min(self.config.scored_tokens, max(len(completion.tokens) for completion in found))
-        lengths: dict[int, list[int]] = {}
-        for place, completion in enumerate(found):
-            lengths.setdefault(len(completion.tokens), []).append(place)
         scores = [0.0] * len(found)
-        for length, places in lengths.items():
+        for length, places in by_length(found).items():
             own = min(count, len(prompt) + length - 1)  # the very first token is not scored
             for first in range(0, len(places), self.config.batch):
                 some = places[first : first + self.config.batch]
@@ -173,6 +173,14 @@ class GoalSearch(Search):
                 for place, total in zip(some, totals.tolist()):
                     scores[place] = total * (count / own)
         return scores
+
+
+def by_length(found: Sequence[Completion]) -> dict[int, list[int]]:
+    """Indices of the completions of each length."""
+    lengths: dict[int, list[int]] = {}
+    for place, completion in enumerate(found):
+        lengths.setdefault(len(completion.tokens), []).append(place)
+    return lengths
 
 
 def branches(number: int, cost: float, found: RollOut) -> list[Branch]:
@@ -187,7 +195,7 @@ class Runner:
     rows: Continuations
     limit: int
     stop: int | None
-    """The end token, if any."""
+    """The end token or the closing symbol, if any."""
     banned: int | None
     """The token that must not be generated, if any."""
 

@@ -86,6 +86,18 @@ class FutureReader(ABC):
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
         """(M,): log-probability that the tokens (M, n), n >= 1, follow the prefixes whose states are (M, D)."""
 
+    @abstractmethod
+    def read_future(self, states: Tensor, count: int) -> Tensor:
+        """(M, count): the `count` >= 1 last tokens of sequences, decoded greedily from the states (M, D) of the
+        prefixes before them."""
+
+
+def future_reader(predictor: Predictor) -> FutureReader:
+    """The predictor, if it has that power. Raises `ValueError` if not."""
+    if not isinstance(predictor, FutureReader):
+        raise LacksPower("decoding the future from a state alone needs a model trained for it", FutureReader)
+    return predictor
+
 
 class Traced(NamedTuple):
     """A forward pass that records every use of parameters."""
@@ -176,11 +188,17 @@ class GoalScorer(ABC):
 
     predicts_previous: bool = True
     """Whether `score_ending` supports the previous-token head."""
+    closing: int | None = None
+    """V, the id of the closing symbol, which means that the gap before the goal is filled; None: the model has none.
+    Rows that are finished may read it."""
 
     @abstractmethod
-    def start_with_goal(self, prompts: Tensor, goal: Tensor, counts: np.ndarray | None = None) -> tuple[Any, Tensor]:
+    def start_with_goal(
+        self, prompts: Tensor, goal: Tensor, counts: np.ndarray | None = None, *, may_close: bool = False
+    ) -> tuple[Any, Tensor]:
         """`Predictor.start`, with every prediction of the cursor conditioned on the sequence ending in `goal` (G,);
-        with G = 0 it is `Predictor.start`."""
+        with G = 0 it is `Predictor.start`. Prompts may be empty (T = 0). `may_close`: the cursor's logits include that
+        of `closing`, (..., V + 1)."""
 
     @abstractmethod
     def score_goal(self, cursor: Any, goal: Tensor) -> Tensor:
@@ -197,6 +215,51 @@ def goal_scorer(predictor: Predictor) -> GoalScorer:
     """The predictor, if it has that power. Raises `ValueError` if not."""
     if not isinstance(predictor, GoalScorer):
         raise LacksPower("a goal needs a model that can condition on it and score it", GoalScorer)
+    return predictor
+
+
+def start_towards(
+    predictor: Predictor,
+    prompts: Tensor,
+    goal: Tensor | None,
+    counts: np.ndarray | None = None,
+    *,
+    may_close: bool = False,
+) -> tuple[Any, Tensor]:
+    """`GoalScorer.start_with_goal`, or without a goal `Predictor.start`. Raises `ValueError` if the predictor cannot
+    condition on goals."""
+    if goal is None:
+        return predictor.start(prompts, counts)
+    scorer = goal_scorer(predictor)
+    if may_close:
+        return scorer.start_with_goal(prompts, goal, counts, may_close=True)
+    return scorer.start_with_goal(prompts, goal, counts)
+
+
+def closing_symbol(predictor: Predictor) -> int:
+    """`GoalScorer.closing`. Raises `ValueError` if the predictor has none."""
+    closing = goal_scorer(predictor).closing
+    if closing is None:
+        raise ValueError(
+            "this model has no closing symbol, so completions before a goal have a fixed length: train belief_state "
+            "with --objective.min_gap 1, or stories with --task.encoding fill_in_the_middle"
+        )
+    return closing
+
+
+class Reversible(ABC):
+    """A predictor whose model also predicts previous tokens."""
+
+    @abstractmethod
+    def backwards(self) -> Predictor:
+        """A `GoalScorer` that predicts previous tokens. Its sequences are in reverse order: its prompt is a suffix,
+        which may be empty, and its goal a prefix."""
+
+
+def reversible(predictor: Predictor) -> Reversible:
+    """The predictor, if it has that power. Raises `ValueError` if not."""
+    if not isinstance(predictor, Reversible):
+        raise LacksPower("decoding backwards needs a model that predicts previous tokens", Reversible)
     return predictor
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from statewise.bounds import bounded
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.noise import gumbel
-from statewise.decoding.predictor import Predictor, goal_scorer
+from statewise.decoding.predictor import Predictor, start_towards
 
 
 class StepByStep(Decoder):
@@ -30,11 +30,8 @@ class StepByStep(Decoder):
         when they are half of it."""
         limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
         given = torch.from_numpy(prompts)
-        if request.goal is None:
-            cursor, logits = predictor.start(given, lengths)
-        else:
-            goal = torch.from_numpy(request.goal)
-            cursor, logits = goal_scorer(predictor).start_with_goal(given, goal, lengths)
+        goal = None if request.goal is None else torch.from_numpy(request.goal)
+        cursor, logits = start_towards(predictor, given, goal, lengths, may_close=request.closing is not None)
         B, banned = len(prompts), request.banned
         rows = np.arange(B)  # in the batch
         live = np.ones(B, bool)  # which of `rows` have not ended

@@ -14,9 +14,18 @@ TRANSIENT = (408, 409, 429)
 class ChatJudge(Judge):
     """A model at the base URL of a server, such as `http://localhost:8000/v1`."""
 
-    def __init__(self, url: str, model: str, key: str | None, *, timeout: float, retries: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        key: str | None,
+        *,
+        timeout: float,
+        retries: int,
+        temperature: float | None = None,
+    ) -> None:
         """`key` is the server's bearer token, None if it needs none. A request that exceeds `timeout` seconds or meets
-        a transient error is retried up to `retries` times.
+        a transient error is retried up to `retries` times. `temperature` None: the server's own.
 
         Raises `ValueError` for a malformed URL, and if the extra `judge` is missing.
         """
@@ -27,6 +36,7 @@ class ChatJudge(Judge):
         except ImportError:
             raise ValueError("judging needs the extra `judge`: pip install 'statewise[judge]'") from None
         self.url, self.model, self.retries = url, model, retries
+        self._options = {} if temperature is None else {"temperature": temperature}
         self._errors = openai
         self._client = openai.OpenAI(
             base_url=url,
@@ -42,7 +52,7 @@ class ChatJudge(Judge):
         it refuses the request or answers in another protocol."""
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
         try:
-            reply = self._client.chat.completions.create(model=self.model, messages=messages)
+            reply = self._client.chat.completions.create(model=self.model, messages=messages, **self._options)
         except self._errors.APITimeoutError:
             raise ConnectionError(f"{self.url} timed out {self.retries + 1} times") from None
         except self._errors.APIConnectionError as error:

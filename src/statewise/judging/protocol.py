@@ -10,32 +10,37 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
-from statewise.json_files import COUNT, Maybe, Shape, one_of
+from statewise.json_files import COUNT, TEXT, Maybe, Shape, one_of
 from statewise.judging.pairs import Pair
 from statewise.ledger import Ledger, Record
 
-INSTRUCTIONS = """\
+CRITERIA = """\
 Two writers were each given the same task, and you see one story of each. Which writer did better?
 
 First describe each story: is its language correct, does one sentence follow from the other, does it hold \
 together from beginning to end, is it imaginative, does it repeat itself or break off? Then argue which story is \
-the better one, or that there is little between them. The order in which they are shown means nothing.
+the better one, or that there is little between them. The order in which they are shown means nothing."""
+"""What the judge is asked for; `--instructions` replaces it."""
 
+VERDICT_FORM = """\
 Close your answer with a line that holds your verdict and nothing else, in one of these three forms:
 VERDICT: 1
 VERDICT: 2
 VERDICT: EQUAL"""
+
+INSTRUCTIONS = f"{CRITERIA}\n\n{VERDICT_FORM}"
 
 VERDICT = re.compile(r"[\W_]*verdict[\W_]*(?:story[\W_]*)?(1|2|equal)[\W_]*", flags=re.IGNORECASE)
 
 Side = Literal["a", "b"]
 
 NEEDED: Shape = {"story": COUNT, "first": one_of("a", "b"), "repeat": COUNT,
-                 "verdict": Maybe(one_of("a", "b", "equal"))}  # fmt: skip
-"""Fields of a judgement besides the full `answer`; the verdict is a, b, equal, or None if it cannot be parsed."""
+                 "verdict": Maybe(one_of("a", "b", "equal")), "answer": TEXT}  # fmt: skip
+"""Fields of a judgement; the verdict is a, b, equal, or None if the answer has none that can be read."""
 
 
 class Judge(ABC):
@@ -80,14 +85,37 @@ def questions(stories: int, repeats: int) -> Iterator[Question]:
                 yield Question(story, first, repeat)
 
 
-def facts(model: str, checksums: dict[str, str], repeats: int) -> dict[str, Any]:
+def read_instructions(path: Path) -> str:
+    """Instructions with the criteria of a file, and how verdicts must be written, which is always said. Raises
+    `ValueError` if the file is empty or no text."""
+    try:
+        criteria = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error.reason})") from None
+    if not criteria:
+        raise ValueError(f"{path}: the instructions are empty: say what the judge shall look at")
+    return f"{criteria}\n\n{VERDICT_FORM}"
+
+
+def facts(
+    model: str, checksums: dict[str, str], repeats: int, instructions: str, temperature: float | None
+) -> dict[str, Any]:
     """Settings that must agree for judging to be resumed."""
-    asked = hashlib.sha256(INSTRUCTIONS.encode()).hexdigest()
-    return {"model": model, "files": checksums, "repeats": repeats, "instructions": asked}
+    asked = hashlib.sha256(instructions.encode()).hexdigest()
+    return {
+        "model": model, "files": checksums, "repeats": repeats, "instructions": asked, "temperature": temperature,
+    }  # fmt: skip
 
 
 def judge(
-    pairs: Sequence[Pair], reader: Judge, ledger: Ledger, *, repeats: int, jobs: int, made: Callable[[int], None]
+    pairs: Sequence[Pair],
+    reader: Judge,
+    ledger: Ledger,
+    *,
+    repeats: int,
+    jobs: int,
+    made: Callable[[int], None],
+    instructions: str = INSTRUCTIONS,
 ) -> list[Record]:
     """Requests the judgements that the ledger lacks, `jobs` at a time; returns all of them.
 
@@ -108,7 +136,7 @@ def judge(
         if failed.is_set():
             return None
         try:
-            text = reader.ask(INSTRUCTIONS, question.text(pairs[question.story - 1]))
+            text = reader.ask(instructions, question.text(pairs[question.story - 1]))
         except BaseException:
             failed.set()
             raise

@@ -12,15 +12,18 @@ from typing import Any
 from statewise.ledger import Record
 from statewise.reporting.statistics import wilson
 
+SHOWN, LONGEST = 10, 100
+"""Answers without a verdict that are shown, and characters of each."""
+
 
 def summarise(records: Sequence[Record], stories: int) -> dict[str, Any]:
     """Counts and win rates of `a`, as plain data.
 
-    `judgements`: counts by verdict; `unreadable` are answers without one. `win_rate`: mean over stories of `a`'s share
-    of their readable judgements, an `equal` counting half, with a Wilson interval over stories. `majority`: stories by
-    the side that most decided judgements favour, and `a`'s share of those that are not tied. `unjudged`: stories
-    without a readable judgement. `first_shown`: share of decided judgements for the story shown first; far from 1/2,
-    the judge has a position bias.
+    `judgements`: counts by verdict; `unreadable` are answers without one, and `unreadable_answers` which and how they
+    end. `win_rate`: mean over stories of `a`'s share of their readable judgements, an `equal` counting half, with a
+    Wilson interval over stories. `majority`: stories by the side that most decided judgements favour, and `a`'s share
+    of those that are not tied. `unjudged`: stories without a readable judgement. `first_shown`: share of decided
+    judgements for the story shown first; far from 1/2, the judge has a position bias.
     """
     verdicts = [record["verdict"] for record in records]
     judgements = {kind: verdicts.count(kind) for kind in ("a", "b", "equal")}
@@ -41,7 +44,23 @@ def summarise(records: Sequence[Record], stories: int) -> dict[str, Any]:
         "majority": {**majority, "win_rate": _rate(majority["a"], majority["a"] + majority["b"])},
         "unjudged": stories - len(shares),
         "first_shown": first / len(decided) if decided else None,
+        "unreadable_answers": _unreadable(records),
     }
+
+
+def _unreadable(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Which judgements have no verdict, and the last line of each answer, where it should stand."""
+    found = [
+        {**{key: record[key] for key in ("story", "repeat", "first")}, "last_line": _last_line(record["answer"])}
+        for record in records
+        if record["verdict"] is None
+    ]
+    return sorted(found, key=lambda one: (one["story"], one["repeat"], one["first"]))
+
+
+def _last_line(answer: str) -> str:
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 def _rate(wins: float, trials: int) -> dict[str, Any] | None:
@@ -66,6 +85,15 @@ def as_text(summary: dict[str, Any], a: str, b: str) -> str:
         lines.append(f"{summary['unjudged']} stories have no readable judgement and are excluded from both rates")
     if first is not None:
         lines.append(f"the story shown first won {first:.0%} of decided judgements")
+    unreadable = summary["unreadable_answers"]
+    if unreadable:
+        lines.append("answers without a verdict, and how they end:")
+    for one in unreadable[:SHOWN]:
+        shown = a if one["first"] == "a" else b
+        end = repr(one["last_line"][-LONGEST:]) if one["last_line"] else "nothing was answered"
+        lines.append(f"  story {one['story']}, {shown} first, judgement {one['repeat']}: {end}")
+    if len(unreadable) > SHOWN:
+        lines.append(f"  and {len(unreadable) - SHOWN} more, in the summary file")
     return "\n".join(lines)
 
 

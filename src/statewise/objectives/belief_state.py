@@ -9,23 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from statewise.backbones.base import Backbone, BackboneFactory, plain_batch
 from statewise.bounds import bounded
-from statewise.decoding.predictor import FutureReader, GoalScorer, SuffixEncoder
 from statewise.nn.initialisation import Init, check_init
 from statewise.objectives.base import Objective
+from statewise.objectives.belief_predictors import BeliefPredictor, GoalPredictor
 from statewise.objectives.pair_loss import pair_loss
 from statewise.objectives.pairs import Pairs, Sampling, closes, expected_weights, layout
-from statewise.objectives.predictors import CausalCursor, CausalPredictor
 from statewise.objectives.targets import to_float32
 from statewise.objectives.text_head import GatedHead, MixtureHead, MLPHead, TextHead
-from statewise.types import Batch, Hidden, Loss, Part
+from statewise.types import Batch, Loss, Part
 
 
 @dataclass(frozen=True)
@@ -186,117 +184,6 @@ def make_head(config: BeliefStateConfig, encoder: Backbone, vocabulary: int) -> 
     if config.head == "mlp":
         return MLPHead(width, config.head_width, vocabulary, **every)
     return GatedHead(width, config.head_width, vocabulary, norm_eps=encoder.norm_eps, **every)
-
-
-class BeliefPredictor(CausalPredictor):
-    """The forward encoder and the next-token head, with a suffix state that is computed once."""
-
-    def __init__(self, objective: BeliefState) -> None:
-        super().__init__(objective.prefix_encoder)
-        self.objective, self.vocabulary = objective, objective.vocabulary
-        with torch.no_grad():
-            self.nothing = objective.head.project_suffix(objective.empty_suffix())[0]
-
-    def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
-        """See `CausalPredictor.next_logits`."""
-        suffix = cursor.suffix[:, None] if isinstance(cursor, GoalCursor) else self.nothing
-        return self.outputs(hidden.state, suffix, 1)[..., 0, :]
-
-    def outputs(self, prefix: Tensor, suffix: Tensor, count: int) -> Tensor:
-        """(..., count, V): logits of the first `count` outputs of prefix states (..., D) and projected suffixes."""
-        head = self.objective.head
-        return to_float32(head.logits(head.project_prefix(prefix), suffix, count)[..., : self.vocabulary])
-
-
-@dataclass
-class GoalCursor(CausalCursor):
-    """A cursor with a goal for each row."""
-
-    suffix: Tensor
-    """(B, E): the projected states of the goals."""
-
-    def reorder(self, rows: Tensor) -> None:
-        """See `Predictor.reorder`."""
-        super().reorder(rows)
-        self.suffix = self.suffix.index_select(0, rows)
-
-    def join(self, other: Self) -> None:
-        """See `Predictor.join`."""
-        super().join(other)
-        self.suffix = torch.cat([self.suffix, other.suffix])
-
-
-class GoalPredictor(BeliefPredictor, GoalScorer, FutureReader, SuffixEncoder):
-    """With the backward encoder, it can condition on goals and score them."""
-
-    def __init__(self, objective: BeliefState) -> None:
-        super().__init__(objective)
-        self.predicts_previous = objective.head.outputs == 2
-
-    @torch.no_grad()
-    def suffix_states(self, batch: Batch) -> Tensor:
-        """See `SuffixEncoder.suffix_states`."""
-        return self.objective.suffix_states(batch.to(self.device))
-
-    @torch.no_grad()
-    def start_with_goal(
-        self, prompts: Tensor, goal: Tensor, counts: np.ndarray | None = None
-    ) -> tuple[CausalCursor, Tensor]:
-        """See `GoalScorer.start_with_goal`."""
-        suffix = self._suffixes(goal[None].to(self.device))[:, 0] if len(goal) else self.nothing
-        plain = self.new_cursor(len(prompts))
-        cursor = GoalCursor(plain.cache, plain.recent, plain.known, suffix.expand(len(prompts), -1))
-        return cursor, self.read_prompt(cursor, prompts, counts)
-
-    @torch.no_grad()
-    def score_goal(self, cursor: CausalCursor, goal: Tensor) -> Tensor:
-        """See `GoalScorer.score_goal`. Reads the goal in one pass, then rewinds."""
-        goal = goal.to(self.device)
-        states = [cursor.state()[:, None]]
-        B = len(states[0])
-        if len(goal) > 1:
-            with cursor.cache.held_here():
-                states.append(self.backbone.extend(goal[:-1].expand(B, -1), cursor.cache).state)
-                cursor.cache.rewind(len(goal) - 1)
-        suffixes = torch.cat((self._suffixes(goal[None])[:, 1:], self.nothing[None]), dim=1)
-        log_probs = self.outputs(torch.cat(states, 1), suffixes, 1)[..., 0, :].log_softmax(-1)
-        return log_probs.gather(-1, goal.expand(B, -1)[..., None])[..., 0].sum(1)
-
-    @torch.no_grad()
-    def score_ending(self, sequences: Tensor, count: int, head: Literal["previous", "next"]) -> Tensor:
-        """See `GoalScorer.score_ending`. Raises `ValueError` if the model lacks the previous-token head it needs."""
-        if head == "previous":
-            self._need_previous()
-        sequences = sequences.to(self.device)
-        whole = torch.cat((self.objective.empty_prefix().expand(len(sequences), -1, -1),
-                           self.backbone.encode(plain_batch(sequences)).state[:, :-1]), dim=1)  # fmt: skip
-        ending = sequences[:, -count:]
-        suffixes = self._suffixes(ending)
-        behind = torch.cat((suffixes[:, 1:], self.nothing.expand(len(ending), 1, -1)), dim=1)
-        place = 0 if head == "next" else 1
-        log_probs = self.outputs(whole[:, -count:], behind, place + 1)[..., place, :].log_softmax(-1)
-        return log_probs.gather(-1, ending[..., None])[..., 0].sum(1)
-
-    @torch.no_grad()
-    def future(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """See `FutureReader.future`: from the last token to the first by the previous-token head (theorem 2), so the
-        tokens must reach to the end of the sequence. Raises `ValueError` without that head."""
-        self._need_previous()
-        tokens = tokens.to(self.device)
-        suffixes = self._suffixes(tokens)
-        behind = torch.cat((suffixes[:, 1:], self.nothing.expand(len(tokens), 1, -1)), dim=1)
-        log_probs = self.outputs(states[:, None].to(self.device), behind, 2)[..., 1, :].log_softmax(-1)
-        return log_probs.gather(-1, tokens[..., None])[..., 0].sum(1)
-
-    def _need_previous(self) -> None:
-        if not self.predicts_previous:
-            raise ValueError("this model was trained without previous tokens, so it has no head for them")
-
-    def _suffixes(self, tokens: Tensor) -> Tensor:
-        """(B, G) -> (B, G, E): the projected state of the suffix that begins with each token."""
-        encoder = self.objective.suffix_encoder
-        assert encoder is not None
-        return self.objective.head.project_suffix(encoder.encode(plain_batch(tokens.flip(1))).state.flip(1))
 
 
 def answers(batch: Batch, group: Tensor) -> Tensor:

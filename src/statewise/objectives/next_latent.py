@@ -296,12 +296,16 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader):
     @torch.no_grad()
     def draft(self, cursor: CausalCursor, token: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """See `Drafter.draft`."""
-        state, tokens, logits = cursor.state(), [], []
-        for _ in range(steps):
-            state = self.dynamics(state, self.backbone.embed(token))
-            logits.append(to_float32(self.backbone.logits(self.backbone.state_for_head(state))))
-            token = logits[-1].argmax(-1)
-            tokens.append(token)
+        return self._roll_out(self.dynamics(cursor.state(), self.backbone.embed(token)), steps)
+
+    def _roll_out(self, states: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """The most likely tokens (M, steps) after states (M, E), one by one, and the logits (M, steps, V)."""
+        tokens, logits = [], []
+        for step in range(steps):
+            logits.append(to_float32(self.backbone.logits(self.backbone.state_for_head(states))))
+            tokens.append(logits[-1].argmax(-1))
+            if step + 1 < steps:
+                states = self.dynamics(states, self.backbone.embed(tokens[-1]))
         return torch.stack(tokens, 1), torch.stack(logits, 1)
 
     @torch.no_grad()
@@ -314,6 +318,11 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader):
             total += log_probs.gather(-1, tokens[:, place : place + 1])[:, 0]
             states = self.dynamics(states, self.backbone.embed(tokens[:, place]))
         return total
+
+    @torch.no_grad()
+    def read_future(self, states: Tensor, count: int) -> Tensor:
+        """See `FutureReader.read_future`: head and dynamics take turns, from the first token to the last."""
+        return self._roll_out(states.to(self.device), count)[0]
 
 
 class TraceableDrafter(LatentDrafter, TraceablePredictor):

@@ -27,6 +27,9 @@ class Task(ABC):
     """Tokens of the longest sequence."""
     end: int | None = None
     """Token that ends an answer, if answers differ in length."""
+    longest_answer: int | None = None
+    """Most tokens of an answer, where it is known; None: what the prompt leaves of the context. Evaluations decode no
+    further."""
     chance: Mapping[str, float] = {}
     """Chance level of each metric, where it is known."""
     decoded: bool = True
@@ -75,6 +78,11 @@ class Task(ABC):
     @abstractmethod
     def read(self, path: Path) -> Examples:
         """Examples of a file in the task's format. Raises `ValueError` as `FILE:LINE: what is wrong`."""
+
+    def read_numbered(self, path: Path) -> Numbered:
+        """As `read`, with the number of each sequence in the file and those that were left out."""
+        examples = self.read(path)
+        return Numbered(examples, np.arange(len(examples)), [])
 
     def read_prompts(self, path: Path) -> Examples:
         """Prompts of a file, one per line, in the form that `encode` takes. Raises `ValueError` as `read` does."""
@@ -130,6 +138,25 @@ class Task(ABC):
             "truth": self.decode(examples.answer(row)),
             "predicted": self.decode(completion.tokens),
         }
+
+
+class LeftOut(NamedTuple):
+    """A sequence of a file that its task does not take."""
+
+    sequence: int
+    """Its number in the file, from 0."""
+    line: int
+    """The line where it begins, from 1."""
+    why: str
+
+
+class Numbered(NamedTuple):
+    """The sequences of a file."""
+
+    examples: Examples
+    sequences: np.ndarray
+    """(n,) int64: the number of each in the file, from 0, those left out counted."""
+    left_out: Sequence[LeftOut]
 
 
 Kept = Mapping[str, bytes]

@@ -39,8 +39,9 @@ class PathStarConfig:
     """Size of the fixed test set."""
     encoding: Literal["plain", "reverse", "goal_augmentation", "fill_in_the_middle"] = "plain"
     """`plain`: the path from start to goal. `reverse`: from goal to start. `goal_augmentation`: in training the goal in
-    the prompt is any node of the path except the start. `fill_in_the_middle`: the prompt ends with the last nodes of
-    the path (`.../start,goal/c,goal=start,...,goal`), a random number of them in training, none in tests."""
+    the prompt is any node between start and goal, never the goal itself (BST, appendix C.1). `fill_in_the_middle`: the
+    prompt ends with the last nodes of the path (`.../start,goal/c,goal=start,...,goal`), a random number of them in
+    training, none in tests."""
     data_seed: int = 0
     """Seed of the fixed sets."""
     training_file: str | None = None
@@ -57,6 +58,8 @@ class PathStarConfig:
                 f"G({self.degree},{self.length}) has {needed} different nodes, but nodes is {self.nodes}: "
                 f"set task.nodes to {needed} or more"
             )
+        if self.encoding == "goal_augmentation" and self.length < 3:
+            raise ValueError("goal_augmentation needs a node between start and goal: set task.length to 3 or more")
         bounded(self, "training_graphs", "held_out_graphs", prefix="task.", at_least=1, at_most=10**8)
         bounded(self, "nodes", prefix="task.", at_most=10**6)
         bounded(self, "data_seed", prefix="task.", at_least=0)
@@ -87,7 +90,7 @@ class PathStar(Task, World):
         N = config.nodes
         self.vocab = Vocab([*map(str, range(N)), "|", "=", "/", "$"])
         self.bar, self.equals, self.slash, self.filler = N, N + 1, N + 2, N + 3
-        self.context = config.line_length
+        self.context, self.longest_answer = config.line_length, config.length
         if config.encoding == "fill_in_the_middle":
             self.context += config.length  # a separator and at most all nodes but the start
         self.headline = Headline("path_accuracy", higher_is_better=True, solved_at=0.99)
@@ -155,7 +158,7 @@ class PathStar(Task, World):
         if config.encoding == "reverse":
             rows[:, P:] = path[:, ::-1]
         elif config.encoding == "goal_augmentation" and rng is not None:
-            rows[:, P - 2] = path[np.arange(n), rng.integers(1, config.length, n)]
+            rows[:, P - 2] = path[np.arange(n), rng.integers(1, config.length - 1, n)]
         elif config.encoding == "fill_in_the_middle":
             given = np.zeros(n, np.int64) if rng is None else rng.integers(0, config.length, n)
             rows, extra = np.zeros((n, self.context), np.int64), 1 + given
@@ -288,15 +291,17 @@ class PathStar(Task, World):
     # Scores
 
     def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
-        """`path_accuracy`: every node is right. `branch_accuracy`: the second node of the path is right."""
+        """`path_accuracy`: every node is right, and nothing follows. `branch_accuracy`: the second node of the path is
+        right."""
         length = self.config.length
         truth = np.stack([examples.answer(row) for row in range(len(examples))])
         given = np.full_like(truth, -1)
         for row, completion in enumerate(completions):
             given[row, : len(completion.tokens)] = completion.tokens[:length]
         right = truth == given
+        ends = np.array([len(completion.tokens) == length for completion in completions])
         return {
-            "path_accuracy": float(right.all(axis=1).mean()),
+            "path_accuracy": float((right.all(axis=1) & ends).mean()),
             "branch_accuracy": float(right[:, self._branch_place()].mean()),
         }
 

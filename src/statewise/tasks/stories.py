@@ -19,7 +19,7 @@ import numpy as np
 from statewise.bounds import bounded
 from statewise.json_files import COUNT, TEXT, Shape
 from statewise.tasks import bpe
-from statewise.tasks.base import Infill, Infilling, Kept, RunningText, Task
+from statewise.tasks.base import Infill, Infilling, Kept, LeftOut, Numbered, RunningText, Task
 from statewise.tasks.kept import kept_json, kept_text
 from statewise.tasks.story_sources import DataSet, Source, Story, StoryFile, fingerprint
 from statewise.tasks.vocab import Vocab
@@ -88,6 +88,9 @@ class TokenizedStories(NamedTuple):
         """(length,) int64 tokens of one story."""
         return self.tokens[self.starts[row] : self.starts[row] + self.lengths[row]].astype(np.int64)
 
+
+EMPTY = "empty"
+"""Why a story without text is left out."""
 
 COUNTS = ("training", "held_out", "too_long", "empty", "in_both")
 KEPT: Shape = {"sources": {...: TEXT}, "tokenizer": TEXT, "stories": dict.fromkeys(COUNTS, COUNT)}
@@ -205,13 +208,18 @@ class Stories(RunningText, Infilling, Task):
 
     def _tokenize(self, stories: list[Story], what: str) -> TokenizedStories:
         """The stories that fit the context. Raises `ValueError` if none does."""
+        return self._tokenize_counted(stories, what)[0]
+
+    def _tokenize_counted(self, stories: list[Story], what: str) -> tuple[TokenizedStories, list[int]]:
+        """The same, and the number of tokens of each story, also of those that do not fit."""
         rows = self.bpe.encode_all([text for _, text in stories])
         fitting = [row for row in rows if len(row) <= self.context - 2]
         if not fitting:
             shortest = f": the shortest has {min(map(len, rows))} tokens and needs two more" if rows else ""
             raise ValueError(f"no {what} fits task.context {self.context}{shortest}")
         lengths = np.array([len(row) for row in fitting], np.int64)
-        return TokenizedStories(np.concatenate(fitting), np.cumsum(lengths) - lengths, lengths)
+        found = TokenizedStories(np.concatenate(fitting), np.cumsum(lengths) - lengths, lengths)
+        return found, [len(row) for row in rows]
 
     def _tokenize_splits(
         self, training: list[Story], held_out: list[Story]
@@ -266,13 +274,26 @@ class Stories(RunningText, Infilling, Task):
 
     def read(self, path: Path) -> Examples:
         """Stories of a file. Those that do not fit the context are dropped, and `notes` say how many."""
-        stories = [story for story in StoryFile(path).read() if story[1]]
-        tokenized = self._tokenize(stories, f"story of {path}")
-        dropped = len(stories) - len(tokenized.lengths)
+        found = self.read_numbered(path)
+        dropped = sum(one.why != EMPTY for one in found.left_out)
         if dropped:
             note = f"{path}: dropped: {dropped:,} of more than {self.context - 2} tokens"
             self.notes = [*self.notes, note]
-        return self._fixed(tokenized, None)
+        return found.examples
+
+    def read_numbered(self, path: Path) -> Numbered:
+        """See `Task.read_numbered`."""
+        stories, most = StoryFile(path).read(), self.context - 2
+        full = [place for place, (_, text) in enumerate(stories) if text]
+        tokenized, sizes = self._tokenize_counted([stories[place] for place in full], f"story of {path}")
+        kept = [place for place, size in zip(full, sizes) if size <= most]
+        too_long = {place: f"{size} tokens, more than {most}" for place, size in zip(full, sizes) if size > most}
+        left_out = [
+            LeftOut(place, line, too_long.get(place, EMPTY))
+            for place, (line, text) in enumerate(stories)
+            if not text or place in too_long
+        ]
+        return Numbered(self._fixed(tokenized, None), np.array(kept, np.int64), left_out)
 
     def goals(self, n: int | None = None) -> list[Infill]:
         """The first n held-out stories that are long enough, split into prompt, middle (at least one token) and goal:

@@ -1,0 +1,56 @@
+"""Decoding backwards: any decoder generates completions from the last token to the first.
+
+Every token is predicted by the previous-token head (Belief State Transformer, T_p) from the prompt and the tokens after
+it. The decoder sees reversed sequences: the end of the sequence is its prompt, and the prompt its goal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from statewise.decoding.base import Decoder, Request, Search
+from statewise.decoding.predictor import Predictor, goal_scorer, reversible
+from statewise.types import Completion
+
+
+class Reverse(Search):
+    """Runs another decoder backwards. Needs a `Reversible` predictor.
+
+    Decoding starts from the goal; without a goal, from the end token, which is then the last of the completion; if the
+    task has none, from the empty suffix. A goal search ranks candidates by the likelihood of the prompt under the
+    previous-token head: equation 7 in reverse.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder, self.config = decoder, decoder.config
+
+    def search(self, predictor: Predictor, request: Request) -> list[Completion]:
+        """All candidates of a search, best first, or the one completion of another decoder.
+
+        Completions have exactly `limit` tokens, unless the request has a closing symbol, or the model has one and there
+        is no goal. Raises `ValueError` if the predictor is not `Reversible`, if the prompt is empty, or if prompt and
+        goal leave no room.
+        """
+        (prompt,) = request.prompts
+        if len(prompt) == 0:
+            raise ValueError("the prompt is empty: decoding backwards needs one")
+        request.limits(predictor.context)  # its messages name prompt and goal as given
+        backwards = reversible(predictor).backwards()
+        last = np.array([] if request.end is None or request.exact else [request.end], np.int64)
+        closing = request.closing
+        if request.goal is None:
+            known, kept = last, last
+            closing = None if request.exact else goal_scorer(backwards).closing
+        else:
+            known, kept = request.goal, last[:0]
+        turned = Request(
+            [known[::-1].copy()], max(1, request.limit - len(kept)), request.end, prompt[::-1].copy(), request.exact,
+            closing, request.rows,
+        )  # fmt: skip
+        if isinstance(self.decoder, Search):
+            found = self.decoder.search(backwards, turned)
+        else:
+            found = self.decoder.decode(backwards, turned)
+        return [replace(one, tokens=np.concatenate([one.tokens[::-1], kept])) for one in found]
