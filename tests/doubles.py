@@ -26,10 +26,11 @@ from statewise.evaluation import complete
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Run
-from statewise.tasks.base import Task
+from statewise.tasks.base import ConsecutiveRows, Task
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.folder import Corpus
 from statewise.tasks.corpus.writing import write
+from statewise.tasks.text import InMemory, Windows
 from statewise.types import Batch, Examples, Hidden
 
 VOCABULARY, CONTEXT = 11, 24
@@ -263,6 +264,22 @@ class FixedTask(Task):
 
     def held_out(self, n: int | None = None) -> Examples:
         return self.examples[:n]
+
+
+class CutStream(ConsecutiveRows, FixedTask):
+    """A stream of documents, each closed by a 0, cut into rows of `context` tokens."""
+
+    end: ClassVar[int] = 0
+
+    def __init__(self, tokens: np.ndarray, context: int) -> None:
+        self.tokens, self.context = tokens, context
+        self.windows = Windows(InMemory(tokens), context, self.end)
+
+    def training(self) -> Windows:
+        return self.windows
+
+    def continues(self, rows: np.ndarray) -> np.ndarray:
+        return self.windows.continues(rows)
 
 
 def subject(predictor: Predictor, task: Task, untrained: Predictor | None = None, **checkpoints: Predictor) -> Subject:

@@ -4,14 +4,14 @@ import threading
 
 import numpy as np
 import pytest
-from doubles import random_examples
+from doubles import CutStream, random_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.data import Stream, blocks, collate, prefetch, same_prompt_length
 from statewise.tasks.packing import pack
 from statewise.tasks.path_star import PathStar, PathStarConfig
-from statewise.types import Examples
+from statewise.types import Examples, LacksPower
 
 
 @given(st.integers(0, 2**32), st.integers(1, 9), st.booleans())
@@ -150,6 +150,57 @@ def test_an_epoch_meets_every_example_once():
         orders.append(rows)
     assert not np.array_equal(orders[0], orders[1])
     assert stream.epoch(15) == 4.0
+
+
+@given(
+    st.lists(st.integers(1, 25), min_size=1, max_size=20), st.integers(2, 9), st.integers(1, 3), st.integers(1, 4),
+    st.integers(0, 2**32),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None)
+def test_consecutive_rows_are_lanes_that_walk_through_the_stream(lengths, context, world, each, seed):
+    tokens = np.concatenate([[*range(1, length), 0] for length in lengths])
+    opens = np.append(True, tokens[:-1] == 0)
+    task, size = CutStream(tokens, context), world * each
+    shares = [Stream(task, seed=seed, batch_size=size, rank=rank, world=world, rows="consecutive")
+              for rank in range(world)]  # fmt: skip
+    rows = len(task.windows)
+    read, before = np.zeros(rows, np.int64), None
+    for step in range(2 * rows + 1):
+        batches = [share.batch(step) for share in shares]
+        places = np.concatenate([share._lane_rows(step) for share in shares])
+        if before is not None:
+            np.testing.assert_array_equal(places, (before + 1) % rows)
+        np.add.at(read, places, 1)
+        assert read.max() - read.min() <= 1, "rows are read equally often, give or take one"
+        lanes = [row for batch in batches for row in zip(batch.tokens, batch.real, batch.continuation.follows)]
+        for place, (row, real, follows) in zip(places, lanes):
+            np.testing.assert_array_equal(row[real], tokens[place * context : (place + 1) * context])
+            assert bool(follows) == (step > 0 and place > 0 and not opens[place * context])
+        assert all(batch.continuation.lane.tolist() == list(range(each)) for batch in batches)
+        before = places
+    parts = shares[0].batches(1, each)
+    assert [part.continuation.lane.tolist() for part in parts] == [[lane] for lane in range(each)]
+
+
+def test_lanes_begin_elsewhere_with_another_seed():
+    task = CutStream(np.arange(1, 1001), 4)
+    firsts = {int(Stream(task, seed=seed, batch_size=1, rows="consecutive").batch(0).tokens[0, 0]) for seed in range(5)}
+    assert len(firsts) == 5
+
+
+def test_only_rows_of_a_stream_follow_one_another():
+    for fields in ({}, {"training_graphs": 30}):
+        with pytest.raises(LacksPower, match="training rows are consecutive windows"):
+            Stream(task(**fields), seed=0, batch_size=2, rows="consecutive")
+    assert Stream(task(), seed=0, batch_size=2).batch(0).continuation is None
+
+
+def test_a_batch_moves_as_a_whole():
+    stream = Stream(CutStream(np.arange(1, 40), 4), seed=0, batch_size=3, rows="consecutive")
+    moved = stream.batch(1).to("meta")
+    tensors = [*moved.continuation, moved.tokens, moved.scored, moved.real, moved.documents]
+    assert all(tensor.device.type == "meta" for tensor in tensors)
+    assert moved.span == stream.batch(1).span
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():

@@ -21,7 +21,7 @@ from statewise.powers import naming_who_has
 from statewise.recipes import recipe_fields
 from statewise.tables import Table
 from statewise.tasks import TASKS
-from statewise.tasks.base import Kept, Task
+from statewise.tasks.base import Kept, Task, consecutive_rows
 from statewise.training.memory import weights_that_fit
 
 TABLES: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
@@ -39,7 +39,7 @@ def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:
 
 def make_objective(recipe: Recipe, task: Task) -> Objective:
     """The recipe's objective around its backbone, with weights drawn by the recipe's seed. Raises `ValueError` if the
-    weights are more than this machine can hold, or if objective and backbone do not go together."""
+    weights are more than this machine can hold, or if objective, backbone and order of rows do not go together."""
 
     def make_backbone(*, extra_tokens: int = 0, embedding_of: Backbone | None = None, **fields: Any) -> Backbone:
         config = dataclasses.replace(recipe.backbone.config, **fields)
@@ -50,7 +50,16 @@ def make_objective(recipe: Recipe, task: Task) -> Objective:
 
     torch.manual_seed(recipe.seed)
     with naming_who_has(), weights_that_fit():
-        return OBJECTIVES[recipe.objective.name](recipe.objective.config, make_backbone)
+        if recipe.trainer.rows == "consecutive":
+            consecutive_rows(task)
+        objective = OBJECTIVES[recipe.objective.name](recipe.objective.config, make_backbone)
+    if objective.backbones_across_rows() and recipe.trainer.rows != "consecutive":
+        raise ValueError(
+            "backbone.across_rows carries the state from each row to the next, but with trainer.rows "
+            f"{recipe.trainer.rows} rows are not consecutive: set trainer.rows to consecutive, or backbone.across_rows "
+            "to false"
+        )
+    return objective
 
 
 def make_decoder(name: str, **fields: Any) -> Decoder:

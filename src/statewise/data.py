@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 
-from statewise.tasks.base import Task
-from statewise.types import Batch, Examples
+from statewise.tasks.base import ConsecutiveRows, Task, consecutive_rows
+from statewise.types import Batch, Continuation, Examples
 
 LOGITS = 2**26
 """Most logits of one block of sequences: 256 MB in float32."""
@@ -43,15 +43,27 @@ def collate(examples: Examples) -> Batch:
 
 
 class Stream:
-    """Training batches by number. A fixed training set is read in epochs, each in a random order of its own."""
+    """Training batches by number. A fixed training set is read in epochs, each in its own random order. With `rows`
+    consecutive, each batch position (lane) reads the set row by row instead: lane b of B reads row
+    (first + b N // B + step) mod N, where `first` depends on the seed. Counts of how often rows were read differ by at
+    most one."""
 
-    def __init__(self, task: Task, *, seed: int, batch_size: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, task: Task, *, seed: int, batch_size: int, rank: int = 0, world: int = 1,
+        rows: Literal["shuffled", "consecutive"] = "shuffled",
+    ) -> None:  # fmt: skip
+        """Raises `LacksPower` if `rows` is consecutive and the task's rows are not."""
         if batch_size % world:
             raise ValueError(f"a batch of {batch_size} cannot be divided among {world} processes: choose a multiple")
         self.task, self.seed, self.batch_size = task, seed, batch_size
         self.share = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
         self.examples = task.training()
         self._epoch, self._order = -1, np.empty(0, np.int64)
+        self._lanes: ConsecutiveRows | None = None
+        if rows == "consecutive":
+            self._lanes = consecutive_rows(task)
+            assert self.examples is not None
+            self._first = int(np.random.default_rng(seed).integers(len(self.examples)))
 
     def batch(self, number: int) -> Batch:
         """This process's share of global batch `number`, counted from 0."""
@@ -61,11 +73,25 @@ class Stream:
         """The same, divided into `parts` of equal size."""
         share = self._draw(number)
         size = len(share) // parts
-        return [collate(share[part * size : (part + 1) * size]) for part in range(parts)]
+        cuts = [slice(part * size, (part + 1) * size) for part in range(parts)]
+        batches = [collate(share[cut]) for cut in cuts]
+        if self._lanes is None:
+            return batches
+        follows = self._lanes.continues(self._lane_rows(number)) & (number > 0)
+        lane, follow = torch.arange(len(share)), torch.from_numpy(follows)
+        return [batch._replace(continuation=Continuation(lane[cut], follow[cut])) for batch, cut in zip(batches, cuts)]
+
+    def _lane_rows(self, number: int) -> np.ndarray:
+        """(n,) int64: the rows of this process's lanes in batch `number`."""
+        assert self.examples is not None
+        rows, lanes = len(self.examples), np.arange(self.batch_size)[self.share]
+        return (self._first + lanes * rows // self.batch_size + number) % rows
 
     def _draw(self, number: int) -> Examples:
         if self.examples is None:
             return self._sample(number)
+        if self._lanes is not None:
+            return self.examples[self._lane_rows(number)]
         epochs, offsets = np.divmod(number * self.batch_size + np.arange(self.batch_size), len(self.examples))
         rows = np.empty(self.batch_size, np.int64)
         for epoch in np.unique(epochs):

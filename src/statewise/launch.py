@@ -90,8 +90,10 @@ def _tried(model: Model, rank: int, world: int) -> Stream:
 
 
 def _stream(model: Model, rank: int, world: int) -> Stream:
-    recipe = model.recipe
-    return Stream(model.task, seed=recipe.seed, batch_size=recipe.trainer.batch_size, rank=rank, world=world)
+    recipe, config = model.recipe, model.recipe.trainer
+    return Stream(
+        model.task, seed=recipe.seed, batch_size=config.batch_size, rank=rank, world=world, rows=config.rows
+    )  # fmt: skip
 
 
 def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:

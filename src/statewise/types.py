@@ -89,6 +89,15 @@ class Rows(Protocol):
         """The rows of the given numbers, in that order."""
 
 
+class Continuation(NamedTuple):
+    """How the rows of a training batch continue those of the previous step."""
+
+    lane: Tensor
+    """(B,) int64: the lane of each row, counted within its process. A lane reads consecutive rows, one per step."""
+    follows: Tensor
+    """(B,) bool: the row starts within the document in which the lane's previous row ended."""
+
+
 class Batch(NamedTuple):
     """One training batch. A named tuple, since torch's wrappers of modules rebuild their inputs."""
 
@@ -102,11 +111,16 @@ class Batch(NamedTuple):
     """(B, T) int64 document of each position, 0 on padding; None: one document per row."""
     span: tuple[int, int]
     """Columns [first, end) that hold every scored token; on the host, so that slicing needs no synchronisation."""
+    continuation: Continuation | None = None
+    """Set if rows are read in order (`trainer.rows: consecutive`); None: rows are independent."""
 
     def to(self, device: Any) -> Batch:
         """The same batch on a device."""
-        moved = {name: part.to(device) for name, part in self._asdict().items() if name != "span" and part is not None}
-        return self._replace(**moved)
+        tensors = {name: getattr(self, name) for name in ("tokens", "scored", "real", "documents")}
+        moved = {name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None}
+        ahead = self.continuation
+        rows = None if ahead is None else Continuation(ahead.lane.to(device), ahead.follows.to(device))
+        return self._replace(**moved, continuation=rows)
 
     @property
     def document_ids(self) -> Tensor:

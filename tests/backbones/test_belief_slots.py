@@ -191,6 +191,26 @@ def test_from_zero_a_linear_injection_alone_learns_in_the_first_step():
     assert made.update.in_proj.weight.grad.abs().max() == 0
 
 
+@every_injection
+def test_it_learns_what_only_the_state_can_know(injection):
+    """The token that fills the first chunk is asked for behind the second, a random one: ln 4 without a state."""
+    made = model(spread=False, injection=injection).train()
+    optimizer = torch.optim.Adam(made.parameters(), lr=1e-2)
+    generator, losses = torch.Generator().manual_seed(0), []
+    for _ in range(50):
+        x = torch.randint(4, VOCABULARY, (32, 2 * CHUNK), generator=generator)
+        asked = torch.randint(4, (32,), generator=generator)
+        x[:, :CHUNK] = asked[:, None]
+        logits = made.logits(made.readouts(plain_batch(x))[:, -1])
+        loss = torch.nn.functional.cross_entropy(logits, asked)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] > 1.2
+    assert max(losses[-10:]) < 0.5
+
+
 def test_an_update_that_is_cut_off_is_trained_itself():
     made = model(backprop=1, layers=1)
     read = made.readouts(plain_batch(tokens(T=3 * CHUNK)))

@@ -171,6 +171,21 @@ def test_training_behind_a_warm_up_is_marked(tmp_path, corpus, capsys):
     assert (code, mark in out + err) == (0, False)
 
 
+def test_the_literal_injection_trains(tmp_path, corpus, capsys):
+    words = f"--backbone belief_slots --backbone.chunk 8 --task.context 24 --trainer.steps 6 {SMALL}".split()
+    words = ["train", "text-small", "--task.path", corpus.folder, *words, "--backbone.injection", "linear"]
+    code, _, err = called(capsys, *words, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert Run(tmp_path / "run").recipe()["backbone"]["injection"] == "linear"
+    backbone = load_model(tmp_path / "run").predictor().backbone
+    for injection in backbone.injections:
+        assert injection.weight.abs().max() > 0, "it begins at zero, and has been trained"
+    code, _, err = called(capsys, "evaluate", tmp_path / "run")
+    assert code == 0, err
+    found = Run(tmp_path / "run").report("evaluation")["protocols"]
+    assert found["carried"]["loss"] != found["fresh"]["loss"]
+
+
 def test_a_generation_is_kept_and_gone_on_with(run, tmp_path, capsys):
     whole = called(capsys, "generate", run, "--prompt", "a cat", "--limit", "12")[1].rstrip("\n")
     state = tmp_path / "state"

@@ -15,17 +15,19 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.backbones.powers import Carrying, Counted, Noted, PromptReader, ReadoutOnly, check_kept
+from statewise.backbones.powers import AcrossRows, Carrying, Counted, Noted, PromptReader, ReadoutOnly, check_kept
 from statewise.bounds import bounded
 from statewise.carried_state.protocol import StateProtocol
 from statewise.nn.belief_slots import Pooling, SlotUpdate, make_injection
 from statewise.nn.hooks import Hookable, HookPoint
+from statewise.nn.lanes import Lanes
 from statewise.nn.masks import Documents
 from statewise.nn.slot_cache import GroupedCache, SlotCache
-from statewise.types import Batch, Hidden
+from statewise.types import Batch, Continuation, Hidden
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class BeliefSlotsConfig(GPTConfig):
     the chunks that begin a stretch give earlier ones no gradient."""
     warmup: int = 0
     """Passes over a chunk, in training, before the one whose loss counts; the state has then seen its targets."""
+    across_rows: bool = False
+    """Whether a training row that continues a document starts with the state after the previous row, detached as
+    between stretches of `backprop`; needs `trainer.rows: consecutive`. False: rows start with the learned state."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,7 +81,7 @@ class Held(NamedTuple):
         return documents == self.owner[:, None]
 
 
-class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable):
+class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnly, Hookable):
     """`readout` is the GPT's; `state` is the readout followed by the slots at the chunk's start, (1 + S) D wide.
 
     With packed documents, the state belongs to one document; each document starts with the learned initial state.
@@ -111,6 +116,7 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
         )  # fmt: skip
         self.protocol: StateProtocol = "carried"
         self.warmup = 0
+        self.lanes: Lanes | None = None
 
     @property
     def state_width(self) -> int:
@@ -178,12 +184,16 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
     def _walk(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunk by chunk the last hidden states (B, t, D), and the slots (B, 1 or t, S D) that they read."""
         config, tokens, (B, T) = self.config, batch.tokens, batch.tokens.shape
+        rows = batch.continuation if self.training and config.across_rows else None
         if self.context < T:
             raise ValueError(f"a sequence of {T} tokens does not fit the context of {self.context}")
         warmup = config.warmup if self.training else self.warmup
-        # Warm-up passes end with a state of the whole chunk, so padding must be distinguished from tokens.
-        documents = batch.document_ids if warmup else batch.documents
+        # Warm-up passes end with a state of the whole chunk, and lanes keep a row's last chunk, so padding must be
+        # distinguished from tokens.
+        documents = batch.document_ids if warmup or rows is not None else batch.documents
         held = Held(self._begin(B), None if documents is None else documents[:, 0])
+        if rows is not None:
+            held = self._after_previous_row(rows, held)
         for number, begin in enumerate(range(0, T, config.chunk)):
             chunk = slice(begin, begin + config.chunk)
             part, own = tokens[:, chunk], None if documents is None else documents[:, chunk]
@@ -194,11 +204,32 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
                 states = [held, self._renewed(states[-1], self._chunk(part, own, states), own)]
             hidden = self._chunk(part, own, states)
             yield hidden, self._slots(states, own)
+            held = states[-1]
             if begin + config.chunk < T:
-                held = states[-1]
                 if config.backprop is not None and (number + 1) % (config.backprop + 1) == 0:
                     held, hidden = held._replace(state=held.state.detach()), hidden.detach()
                 held = self._renewed(held, hidden, own)
+            elif rows is not None:
+                self._keep(rows.lane, held, hidden, own)
+
+    def _after_previous_row(self, rows: Continuation, held: Held) -> Held:
+        """`held`, with the state after the lane's previous row where the row continues it. The lane keeps the inputs of
+        this update, so that it uses the current weights and gets a gradient, like updates within a row."""
+        assert self.lanes is not None, "open_lanes comes before training"
+        kept = self.lanes.read(rows.lane)
+        carried = self._renewed(Held(kept["state"], kept["owner"]), kept["hidden"], kept["documents"])
+        return held._replace(state=torch.where(rows.follows[:, None, None], carried.state, held.state))
+
+    def _keep(self, lane: Tensor, held: Held, hidden: Tensor, documents: Tensor | None) -> None:
+        """Keeps the inputs of the update after a row's last chunk."""
+        assert self.lanes is not None
+        assert documents is not None
+        assert held.owner is not None
+        missing = self.chunk - hidden.shape[1]
+        self.lanes.write(
+            lane, state=held.state, owner=held.owner, hidden=F.pad(hidden, (0, 0, 0, missing)),
+            documents=F.pad(documents, (0, missing)),
+        )  # fmt: skip
 
     def _read(self, tokens: Tensor, cache: SlotCache, warmup: int) -> Iterator[tuple[Tensor, Tensor]]:
         """As `_walk`, for any number of tokens after those in the cache; chunks that start here get `warmup` passes
@@ -307,6 +338,37 @@ class BeliefSlots(Carrying, Counted, Noted, PromptReader, ReadoutOnly, Hookable)
                 "the last"
             )
         return GroupedCache.resume(kept, config.layers, config.chunk)
+
+    @property
+    def across_rows(self) -> bool:
+        """See `AcrossRows.across_rows`."""
+        return self.config.across_rows
+
+    def open_lanes(self, lanes: int) -> None:
+        """See `AcrossRows.open_lanes`."""
+        new = self.initial.new_zeros
+        self.lanes = Lanes(
+            state=new(lanes, *self.initial.shape), owner=new(lanes, dtype=torch.int64),
+            hidden=new(lanes, self.chunk, self.width), documents=new(lanes, self.chunk, dtype=torch.int64),
+        )  # fmt: skip
+
+    def advance_lanes(self) -> None:
+        """See `AcrossRows.advance_lanes`."""
+        assert self.lanes is not None
+        self.lanes.advance()
+
+    def kept_lanes(self) -> Mapping[str, Tensor]:
+        """See `AcrossRows.kept_lanes`."""
+        assert self.lanes is not None
+        return self.lanes.kept
+
+    def load_lanes(self, kept: Mapping[str, Tensor]) -> None:
+        """See `AcrossRows.load_lanes`."""
+        assert self.lanes is not None
+        for name, tensor in kept.items():
+            whole = name in ("owner", "documents")
+            check_kept(name, tensor, torch.int64 if whole else self.initial.dtype)
+        self.lanes.load(kept)
 
     def flops(self, length: int) -> float:
         """See `Counted.flops`; of the update, only the linear maps."""

@@ -145,6 +145,33 @@ class Carrying(Backbone):
         or is not a result of `keep`."""
 
 
+class AcrossRows(Backbone):
+    """In training, it can carry a state across consecutive rows of a lane (`Batch.continuation`). Gradients stop at the
+    start of a row (truncated backpropagation through time). Evaluation and inference are not affected."""
+
+    @property
+    @abstractmethod
+    def across_rows(self) -> bool:
+        """Whether it is configured to."""
+
+    @abstractmethod
+    def open_lanes(self, lanes: int) -> None:
+        """Called once before training, after the move to the device, with the number of lanes of this process."""
+
+    @abstractmethod
+    def advance_lanes(self) -> None:
+        """Called after each training step: what this step's passes kept becomes what the next step reads. All passes
+        of one step read the same."""
+
+    @abstractmethod
+    def kept_lanes(self) -> Mapping[str, Tensor]:
+        """What the next step reads: tensors (lanes, ...) by name, part of the training state in checkpoints."""
+
+    @abstractmethod
+    def load_lanes(self, kept: Mapping[str, Tensor]) -> None:
+        """Restores what `kept_lanes` returned. Raises `ValueError` if names, shapes, types or values do not fit."""
+
+
 def check_kept(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
     """Raises `ValueError` unless a tensor of a kept state is finite and has `dtype`, or bfloat16 if that is a float."""
     known = {dtype, torch.bfloat16} if dtype.is_floating_point else {dtype}

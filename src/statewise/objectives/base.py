@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
-from statewise.backbones.powers import Phased
+from statewise.backbones.powers import AcrossRows, Phased
 from statewise.decoding.predictor import Predictor
 from statewise.types import Batch, Loss, Part
 
@@ -52,6 +52,11 @@ class Objective(nn.Module, ABC):
         """The matrices that map to logits: the vocabulary heads of its backbones, and its own if any. AdamW trains them
         also where Muon trains other matrices; see `trainer.optimizer`."""
         return [module.head_weight() for module in self.modules() if isinstance(module, Backbone)]
+
+    def backbones_across_rows(self) -> dict[str, AcrossRows]:
+        """Its backbones that carry a state across training rows, by module name."""
+        found = self.named_modules()
+        return {name: module for name, module in found if isinstance(module, AcrossRows) and module.across_rows}
 
     def flops(self, batch: Batch) -> float | None:
         """Floating-point operations of training on `batch`, which is on the host; None if unknown.

@@ -145,7 +145,8 @@ class BeliefState(Objective):
         length = batch.real.sum(1, keepdim=True)
         mirror = torch.where(column < length, length - 1 - column, column)  # padding stays at the end
         documents = None if batch.documents is None else batch.documents.gather(1, mirror)
-        mirrored = batch._replace(tokens=batch.tokens.gather(1, mirror), documents=documents)  # padding is in place
+        # Padding stays in place. A reversed row does not continue the previous one.
+        mirrored = batch._replace(tokens=batch.tokens.gather(1, mirror), documents=documents, continuation=None)
         state = self.suffix_encoder.encode(mirrored).state
         return state.gather(1, mirror[:, :, None].expand_as(state))
 

@@ -224,6 +224,26 @@ class HasBaselines(ABC):
         """Metrics of each baseline on the examples, named as in evaluations."""
 
 
+class ConsecutiveRows(ABC):
+    """A task whose training rows are consecutive windows of one stream of documents, which rows may cut. Comes before
+    `Task` among bases."""
+
+    @abstractmethod
+    def continues(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) bool: whether each of the training rows (n,) starts within the document in which the previous row, a
+        full one, ends. False for the first row."""
+
+
+def consecutive_rows(task: Task) -> ConsecutiveRows:
+    """The task, if its training rows are consecutive. Raises `LacksPower` if not."""
+    if not isinstance(task, ConsecutiveRows):
+        raise LacksPower(
+            "trainer.rows consecutive needs a task whose training rows are consecutive windows of one text",
+            ConsecutiveRows,
+        )
+    return task
+
+
 class WholeTexts(ABC):
     """A task whose held-out documents may be longer than its rows."""
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from statewise.bounds import bounded
 from statewise.json_files import COUNT, TEXT, Shape
-from statewise.tasks.base import Kept, RunningText, Task, WholeTexts
+from statewise.tasks.base import ConsecutiveRows, Kept, RunningText, Task, WholeTexts
 from statewise.tasks.bpe import BPE, END
 from statewise.tasks.corpus.documents import find
 from statewise.tasks.corpus.encoding import encode
@@ -94,6 +94,11 @@ class Windows:
         documents[:, 1:] += np.cumsum(after_end, axis=1)
         return Examples(tokens, lengths, np.zeros(len(starts), np.int64), documents)
 
+    def continues(self, rows: np.ndarray) -> np.ndarray:
+        """See `ConsecutiveRows.continues`."""
+        starts = np.asarray(rows, np.int64) * self.context
+        return np.array([start > 0 and self.tokens.read(start - 1, start)[0] != self.end for start in starts.tolist()])
+
     def spread(self, n: int) -> Examples:
         """At most n rows, spread evenly over the stream."""
         n = min(n, len(self))
@@ -106,7 +111,7 @@ KEPT: Shape = {"path": TEXT, "fingerprint": TEXT, "tokenizer": TEXT, "separation
 """What a run keeps about its data."""
 
 
-class Text(RunningText, WholeTexts, Task):
+class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
     """Windows of a corpus."""
 
     Config = TextConfig
@@ -179,6 +184,10 @@ class Text(RunningText, WholeTexts, Task):
         if not len(corpus.training):
             raise ValueError(f"{corpus.folder}: all documents of this corpus are held out: none is left to train on")
         return self._windows(corpus.training)
+
+    def continues(self, rows: np.ndarray) -> np.ndarray:
+        """See `ConsecutiveRows.continues`."""
+        return self.training().continues(rows)
 
     def held_out(self, n: int | None = None) -> Examples:
         """Rows spread evenly over the held-out split: at most n, and at most `held_out_tokens` tokens."""

@@ -62,6 +62,9 @@ class TrainerConfig:
     """Sequences per step, over all processes and accumulated batches."""
     accumulate: int = 1
     """Micro-batches into which a step's batch is split, to save memory; the result is the same."""
+    rows: Literal["shuffled", "consecutive"] = "shuffled"
+    """Order of a fixed training set. `shuffled`: a random order in every epoch; `consecutive`: each batch position
+    reads the corpus row by row, so its rows continue from step to step (task text)."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """adamw; or muon: Muon for the matrices of linear and recurrent layers, except those that map to logits, and AdamW
     for all other parameters. Muon's updates are multiplied by 0.2 sqrt(max(rows, columns)), which gives them the root

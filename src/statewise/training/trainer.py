@@ -98,6 +98,9 @@ class Trainer:
         # parameters' device. Compiling and distributing happen only here; self.objective stays the plain module.
         self.wrapped: Any = fabric.setup_module(objective, _reapply_compile=False)
         self.optimizer: Any = fabric.setup_optimizers(make_optimizer(objective, config))
+        self.across_rows = objective.backbones_across_rows()
+        for backbone in self.across_rows.values():
+            backbone.open_lanes(config.batch_size // fabric.world_size)
         if config.compile:
             self.wrapped = torch.compile(self.wrapped)
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
@@ -111,6 +114,8 @@ class Trainer:
         try:
             self.optimizer.load_state_dict(state["optimizer"])
             self.progress = Progress(**state["progress"])
+            for name, backbone in self.across_rows.items():
+                backbone.load_lanes({key: self._share(kept) for key, kept in state["lanes"][name].items()})
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise DamagedCheckpoint(f"{checkpoint.training} does not fit the run's recipe: {error}") from None
         if self.progress.step != checkpoint.step:
@@ -191,6 +196,8 @@ class Trainer:
         sums["gradient_norm"] = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach()
         self.optimizer.step()
         self.optimizer.zero_grad()
+        for backbone in self.across_rows.values():
+            backbone.advance_lanes()
         names = list(sums)  # parts first: of several bad numbers report the cause, not its consequences
         self.recent.append((step + 1, names, torch.stack([sums[name].float() for name in names])))
         if self.fabric.device.type == "cpu":
@@ -208,8 +215,9 @@ class Trainer:
         move = self.fabric.to_device
         documents = None if batch.documents is None else move(batch.documents)
         return batch._replace(
-            tokens=move(batch.tokens), scored=move(batch.scored), real=move(batch.real), documents=documents
-        )
+            tokens=move(batch.tokens), scored=move(batch.scored), real=move(batch.real), documents=documents,
+            continuation=move(batch.continuation),
+        )  # fmt: skip
 
     def _global_counts(self, micro: list[Batch]) -> tuple[dict[str, torch.Tensor], int | None]:
         """The parts' counts over the whole step, and the signal that any process received."""
@@ -252,6 +260,17 @@ class Trainer:
         """Sums over processes, in place."""
         summed: Any = self.fabric.all_reduce(values, reduce_op="sum")
         return summed
+
+    def _gathered(self, kept: torch.Tensor) -> torch.Tensor:
+        """The lanes of all processes, in batch order, from those of each (lanes, ...)."""
+        found: Any = kept[None] if self.fabric.world_size == 1 else self.fabric.all_gather(kept)
+        whole: torch.Tensor = found.flatten(0, 1)
+        return whole
+
+    def _share(self, kept: torch.Tensor) -> torch.Tensor:
+        """This process's lanes, from those of all processes."""
+        own: torch.Tensor = kept.view(self.fabric.world_size, -1, *kept.shape[1:])[self.fabric.global_rank]
+        return own
 
     def _fail(self, step: int, name: str, value: float) -> None:
         what = "the gradient's norm" if name == "gradient_norm" else f"the loss part {name!r}"
@@ -313,8 +332,14 @@ class Trainer:
 
     def _save(self) -> None:
         """Writes a checkpoint unless this step already has one."""
+        lanes = {
+            name: {key: self._gathered(kept) for key, kept in backbone.kept_lanes().items()}
+            for name, backbone in self.across_rows.items()
+        }
         if self.first and self.progress.step not in [found.step for found in self.run.checkpoints()]:
             training = {"optimizer": self.optimizer.state_dict(), "progress": vars(self.progress)}
+            if lanes:
+                training["lanes"] = lanes
             checkpoints.save(self.run, self.progress.step, self.objective, training)
             self.run.drop_checkpoints(newest=2, keeps=self.schedule.keeps)
         self.fabric.barrier()
