@@ -1,9 +1,11 @@
 """GRU and LSTM: documents apart, a state of constant size, dynamics that next-latent prediction can learn exactly."""
 
+import numpy as np
 import pytest
 import torch
 from doubles import VOCABULARY, spread_weights, tiny_objective, tiny_recurrent
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from statewise.backbones.base import plain_batch
 from statewise.nn.cache import SLACK
@@ -48,6 +50,77 @@ def test_documents_of_a_row_begin_with_an_empty_state_and_so_do_their_gradients(
         assert (mine is None) == (slow is None)
         if mine is not None:
             torch.testing.assert_close(mine, slow)
+
+
+@pytest.fixture
+def cell_inputs():
+    """The number of tokens that each call of a GRU or LSTM reads."""
+    read = []
+
+    def note(module, given):
+        if isinstance(module, nn.RNNBase):
+            x = given[0]
+            read.append(len(x.data) if isinstance(x, PackedSequence) else x.shape[:2].numel())
+
+    handle = nn.modules.module.register_module_forward_pre_hook(note)
+    yield read
+    handle.remove()
+
+
+@CELLS
+@pytest.mark.usefixtures("float64")
+def test_a_long_document_beside_many_short_ones_costs_what_whole_rows_do(cell, cell_inputs):
+    """Padded to the longest document, these rows would be of 2 * 13 * 12 tokens."""
+    made = tiny_recurrent(cell=cell)
+    tokens = torch.randint(0, VOCABULARY, (2, 24))
+    documents = torch.stack([torch.tensor([1] * 12 + list(range(2, 14))), torch.tensor([*range(1, 13), *[13] * 12])])
+    readout = made.encode(plain_batch(tokens, documents)).readout
+    assert cell_inputs == [2 * 24] * 2
+    for row in range(2):
+        for number in range(1, 14):
+            own = documents[row] == number
+            alone = made.encode(plain_batch(tokens[row, own][None])).readout[0]
+            torch.testing.assert_close(readout[row, own], alone)
+
+
+@CELLS
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.usefixtures("float64")
+def test_long_prompts_of_different_length_are_read_at_once_and_taken_back(cell, held, cell_inputs):
+    made = tiny_recurrent(cell=cell, context=200).eval()
+    spread_weights(made)
+    tokens, counts = torch.randint(0, VOCABULARY, (4, 160)), np.array([160, 90, 130, 70])
+    with torch.no_grad():
+        cache = made.make_cache(4)
+        if held:
+            cache.hold()
+        hidden = made.extend(tokens, cache, counts)
+        assert len(cell_inputs) <= 2 * 2  # layers, the part that all rows read and the rest
+        back = np.array([SLACK, 0, 1, SLACK]) if not held else np.array([160, 3, 100, 69])
+        cache.rewind(back)
+        left = counts - back
+        again = made.extend(tokens[:, :2], cache)
+        for row in range(4):
+            expected = made.encode(plain_batch(tokens[row, : counts[row]][None]))
+            torch.testing.assert_close(hidden.readout[row, : counts[row]], expected.readout[0])
+            torch.testing.assert_close(hidden.state[row, : counts[row]], expected.state[0])
+            whole = torch.cat([tokens[row, : left[row]], tokens[row, :2]])[None]
+            torch.testing.assert_close(again.readout[row], made.encode(plain_batch(whole)).readout[0, -2:])
+        if not held:
+            with pytest.raises(ValueError, match="cannot go back"):
+                cache.rewind(SLACK + 3)
+
+
+@CELLS
+def test_a_pass_in_which_no_row_reads_changes_nothing(cell):
+    made = tiny_recurrent(cell=cell).eval()
+    with torch.no_grad():
+        cache, tokens = made.make_cache(2), torch.randint(0, VOCABULARY, (2, 5))
+        made.extend(tokens[:, :4], cache)
+        made.extend(tokens, cache, np.zeros(2, np.int64))
+        assert cache.lengths.tolist() == [4, 4]
+        last = made.extend(tokens[:, 4:], cache).readout
+    torch.testing.assert_close(last, made.encode(plain_batch(tokens)).readout[:, -1:])
 
 
 @CELLS

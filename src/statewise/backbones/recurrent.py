@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.powers import Branching, Counted
@@ -51,36 +52,49 @@ class RecurrentConfig:
         check_init(self, "backbone.", "pytorch", "fan_in")
 
 
-class Rows(NamedTuple):
-    """The documents in the rows of a batch, each a separate sequence for the layers."""
+class Packing(NamedTuple):
+    """Sequences inside the rows of a batch, in the order in which PyTorch's layers read packed sequences: the first
+    tokens of all sequences, the longest sequence first, then all second tokens, and so on."""
 
-    columns: Tensor
-    """(N, t) index, over all rows, of each position of each document; padded with 0."""
-    lengths: Tensor
-    """(N,) on the host."""
-    shape: tuple[int, int]
-    """(B, T)."""
+    order: Tensor
+    """(M,) the place of each token among the B T places of the batch, M <= B T."""
+    sizes: Tensor
+    """(t,) on the host: how many sequences have a first token, a second one, and so on."""
+    rows: Tensor
+    """(N,) the row of each sequence, the longest sequence first."""
 
     @classmethod
-    def of(cls, documents: Tensor) -> Rows:
-        """From `documents` (B, T); padding counts as another document, whose states are never used."""
-        starts = torch.ones_like(documents, dtype=torch.bool)
-        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-        begin = starts.flatten().nonzero()[:, 0]
-        lengths = torch.diff(begin, append=begin.new_tensor([documents.numel()]))
-        column = torch.arange(int(lengths.max()), device=documents.device)
-        columns = torch.where(column < lengths[:, None], begin[:, None] + column, 0)
-        return cls(columns, lengths.cpu(), (documents.shape[0], documents.shape[1]))
+    def of(cls, first: np.ndarray, lengths: np.ndarray, width: int, device: torch.device) -> Packing:
+        """Of N >= 1 sequences of `lengths` >= 1 that begin at the places `first`, in rows of `width` tokens."""
+        longest_first = np.argsort(-lengths, kind="stable")
+        first, lengths = first[longest_first], lengths[longest_first]
+        sizes = len(lengths) - np.cumsum(np.bincount(lengths))[:-1]
+        step = np.repeat(np.arange(len(sizes)), sizes)
+        sequence = np.arange(len(step)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        order, rows = (torch.from_numpy(each).to(device) for each in (first[sequence] + step, first // width))
+        return cls(order, torch.from_numpy(sizes), rows)
 
-    def split(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (N, t, D): one document per row."""
-        return x.flatten(0, 1)[self.columns]
+    @classmethod
+    def of_documents(cls, documents: Tensor) -> Packing:
+        """Of `documents` (B, T); padding counts as another document, whose states are never used."""
+        numbers = documents.cpu().numpy()
+        first = np.flatnonzero(np.diff(numbers, axis=1, prepend=-1) != 0)
+        return cls.of(first, np.diff(first, append=numbers.size), numbers.shape[1], documents.device)
 
-    def join(self, x: Tensor) -> Tensor:
-        """(N, t, D) -> (B, T, D)."""
-        inside = (torch.arange(x.shape[1]) < self.lengths[:, None]).to(x.device)
-        found = x.new_zeros(self.shape[0] * self.shape[1], x.shape[2])
-        return found.index_copy(0, self.columns[inside], x[inside]).view(*self.shape, -1)
+    @classmethod
+    def of_rows(cls, counts: np.ndarray, width: int, device: torch.device) -> Packing:
+        """Of the first `counts[b]` tokens of each row; some row must have one."""
+        some = np.flatnonzero(counts)
+        return cls.of(some * width, counts[some], width, device)
+
+    def pack(self, x: Tensor) -> PackedSequence:
+        """From (B, T, D)."""
+        return PackedSequence(x.flatten(0, 1)[self.order], self.sizes)
+
+    def unpack(self, packed: PackedSequence, shape: torch.Size) -> Tensor:
+        """To (B, T, D); zeros where there is no sequence."""
+        flat = packed.data.new_zeros(shape[0] * shape[1], packed.data.shape[1])
+        return flat.index_copy(0, self.order, packed.data).view(*shape[:2], -1)
 
 
 class Layer(nn.Module):
@@ -94,29 +108,66 @@ class Layer(nn.Module):
         # Input and output pass through these modules, so that they can be hooked for whole rows and for single steps.
         self.read, self.hidden = nn.Identity(), nn.Identity()
 
-    def forward(self, x: Tensor, rows: Rows | None) -> Tensor:
-        """(B, T, D) -> hidden states (B, T, D); every document of `rows` starts with a zero state."""
-        x = self.read(x)
-        found = self.cells(x, None)[0] if rows is None else rows.join(self.cells(rows.split(x), None, rows.lengths)[0])
+    def forward(self, x: Tensor, packing: Packing | None) -> Tensor:
+        """(B, T, D) -> hidden states (B, T, D); every document of `packing` starts with a zero state."""
+        with torch.autocast(x.device.type, enabled=False):
+            found, _ = self._run(self._entered(self.read(x)), None, packing)
         hidden: Tensor = self.hidden(found)
         return hidden
 
-    def cells(
-        self, x: Tensor, state: tuple[Tensor, ...] | None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Hidden states (B, n, D), starting from `state`: h, and for an LSTM c, (B, D) each; None: zero. `lengths` (B,)
-        of the rows, None: all n. Also returns the final state of each row."""
+    def extend(
+        self, x: Tensor, state: tuple[Tensor, ...], packing: Packing | None, first: int
+    ) -> tuple[Tensor, Tensor]:
+        """(B, n, D), after `state`: h, and for an LSTM c, (B, D) each -> hidden states (B, n, D), and the states after
+        each token from `first` on, (B, n - first, D), or (B, n - first, 2D) with the LSTM's c. `packing`: of what the
+        rows read from there on; None: all."""
         with torch.autocast(x.device.type, enabled=False):
-            x = self.dropout(x).to(self.cell.weight_ih_l0.dtype)
-            given = None if state is None else tuple(part[None].contiguous() for part in state)
-            start = given if given is None or len(given) > 1 else given[0]
-            if lengths is None:
-                found, after = self.cell(x, start)
-            else:
-                packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-                found, after = self.cell(packed, start)
-                found, _ = pad_packed_sequence(found, batch_first=True, total_length=x.shape[1])
+            x, parts = self._entered(self.read(x)), []
+            if first:
+                found, state = self._run(x[:, :first], state, None)
+                parts.append(found)
+            rest = x[:, first:]
+            found, after = self._run(rest, state, packing)
+            hidden: Tensor = self.hidden(torch.cat([*parts, found], dim=1))
+            if len(state) == 1:
+                return hidden, found
+            cells = after[1][:, None] if packing is None and rest.shape[1] == 1 else self._cells(rest, found, *state)
+            return hidden, torch.cat([found, cells], dim=-1)
+
+    def _entered(self, x: Tensor) -> Tensor:
+        entered: Tensor = self.dropout(x).to(self.cell.weight_ih_l0.dtype)
+        return entered
+
+    def _run(
+        self, x: Tensor, state: tuple[Tensor, ...] | None, packing: Packing | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Hidden states (B, n, D), and the state after the last token of each row, or of each sequence of `packing`."""
+        if packing is not None and not len(packing.rows):  # nothing is read
+            return torch.zeros_like(x), ()
+        given = None
+        if state is not None:
+            rows = (part if packing is None else part[packing.rows] for part in state)
+            given = tuple(part[None].contiguous() for part in rows)
+        start = given if given is None or len(given) > 1 else given[0]
+        if packing is None:
+            found, after = self.cell(x, start)
+        else:
+            packed, after = self.cell(packing.pack(x), start)
+            found = packing.unpack(packed, x.shape)
         return found, tuple(part[0] for part in (after if isinstance(after, tuple) else (after,)))
+
+    def _cells(self, x: Tensor, hidden: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        """(B, n, D): the cell states of an LSTM after each token, of which PyTorch returns the last alone. Its gates
+        follow from the inputs and hidden states, and the rest, c_t = f_t c_(t-1) + i_t g_t, is elementwise."""
+        of_input, of_state, input_bias, state_bias = self.cell.parameters()
+        before = torch.cat([h[:, None], hidden[:, :-1]], dim=1)
+        gates = F.linear(x, of_input, input_bias) + F.linear(before, of_state, state_bias)
+        i, f, g, _ = gates.chunk(4, dim=-1)
+        new, kept, found = i.sigmoid() * g.tanh(), f.sigmoid(), []
+        for column in range(x.shape[1]):
+            c = torch.addcmul(new[:, column], kept[:, column], c)
+            found.append(c)
+        return torch.stack(found, dim=1)
 
 
 class Trunk(NamedTuple):
@@ -124,8 +175,8 @@ class Trunk(NamedTuple):
 
     below: tuple[Tensor, ...]
     """(B, T, D): embedded tokens, and the hidden states of the layers below, the lowest first."""
-    rows: Rows | None
-    """None: one document per row."""
+    packing: Packing | None
+    """Of the documents; None: one document per row."""
 
 
 class Recurrent(Branching, Counted, Hookable):
@@ -168,15 +219,15 @@ class Recurrent(Branching, Counted, Hookable):
         """See `Branching.trunk`: all layers except the top one."""
         if batch.tokens.shape[1] > self.context:
             raise ValueError(f"a sequence of {batch.tokens.shape[1]} tokens does not fit the context of {self.context}")
-        rows = None if batch.documents is None else Rows.of(batch.documents)
+        packing = None if batch.documents is None else Packing.of_documents(batch.documents)
         below = [self.embed(batch.tokens)]
         for layer in self.blocks[:-1]:
-            below.append(layer(below[-1], rows))
-        return Trunk(tuple(below), rows)
+            below.append(layer(below[-1], packing))
+        return Trunk(tuple(below), packing)
 
     def last(self, trunk: Trunk) -> Hidden:
         """See `Branching.last`."""
-        readout = self.blocks[-1](trunk.below[-1], trunk.rows)
+        readout = self.blocks[-1](trunk.below[-1], trunk.packing)
         return Hidden(torch.cat([readout, *trunk.below[:0:-1]], dim=-1), readout)
 
     def trunk_state(self, trunk: Trunk) -> Tensor:
@@ -190,20 +241,23 @@ class Recurrent(Branching, Counted, Hookable):
     def extend(self, tokens: Tensor, cache: PlaceStore, counts: np.ndarray | None = None) -> Hidden:
         """See `Backbone.extend`. The cache holds the states after the last positions, so that it can be rewound."""
         check_context(cache, tokens.shape[1], counts, self.context)
-        n, told = tokens.shape[1], np.full(len(tokens), tokens.shape[1]) if counts is None else counts
-        x, states, hidden = self.embed(tokens), self._states(cache, tokens), []
-        trails = []
-        for layer, state in zip(self.blocks, states):
-            found, trail = self._trail(layer, layer.read(x), state, told, cache.held is not None)
-            x = layer.hidden(found)
+        n, first, packing = tokens.shape[1], 0, None
+        if (
+            self.parts > 1 and cache.held is None
+        ):  # no row can be rewound to these tokens, so their cell states are not needed
+            first = max(0, (n if counts is None else int(counts.min(initial=n))) - SLACK - 1)
+        rest = None if counts is None else counts - first
+        if rest is not None and (rest < n - first).any():
+            packing = Packing.of_rows(rest, n - first, tokens.device)
+        x, hidden, states = self.embed(tokens), [], []
+        for layer, state in zip(self.blocks, self._states(cache, tokens)):
+            x, after = layer.extend(x, state, packing, first)
             hidden.append(x)
-            trails.append(trail)
-        trail = torch.cat(trails, dim=-1)
-        m = trail.shape[1]
-        if m < n:
-            cache.skip(n - m)
-        cache.begin(m, None if counts is None else counts - (n - m))
-        cache.append(0, (trail[:, None],))
+            states.append(after)
+        if first:
+            cache.skip(first)
+        cache.begin(n - first, rest)
+        cache.append(0, (torch.cat(states, dim=-1)[:, None],))
         cache.advance()
         return Hidden(torch.cat(hidden[::-1], dim=-1), x)
 
@@ -215,33 +269,6 @@ class Recurrent(Branching, Counted, Hookable):
             last = weight.detach().new_zeros(1, len(tokens), 1, len(self.blocks) * parts * self.width)
         each = torch.split(last[0, :, 0], self.width, dim=-1)
         return [each[layer * parts : (layer + 1) * parts] for layer in range(len(self.blocks))]
-
-    def _trail(
-        self, layer: Layer, x: Tensor, state: tuple[Tensor, ...], counts: np.ndarray, held: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Hidden states (B, n, D), and the whole states (B, m, D or 2D) after the last m columns, m <= n."""
-        n = x.shape[1]
-        if self.parts == 1:
-            if (counts > 0).all():
-                found, _ = layer.cells(x, state, None if (counts == n).all() else torch.from_numpy(counts))
-                return found, found
-            found = x.new_zeros(x.shape, dtype=state[0].dtype)
-            some = torch.from_numpy(np.flatnonzero(counts)).to(x.device)
-            if len(some):
-                lengths = torch.from_numpy(counts[counts > 0])
-                found[some] = layer.cells(x[some], tuple(part[some] for part in state), lengths)[0]
-            return found, found
-        # An LSTM returns its cell state only at the end, so where a rewind is possible it reads token by token.
-        whole = 0 if held or not (counts == n).all() else max(0, n - SLACK - 1)
-        hidden, states = [], []
-        if whole:
-            found, state = layer.cells(x[:, :whole], state)
-            hidden.append(found)
-        for column in range(whole, n):
-            found, state = layer.cells(x[:, column : column + 1], state)
-            hidden.append(found)
-            states.append(torch.cat(state, dim=-1))
-        return torch.cat(hidden, dim=1), torch.stack(states, dim=1)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""
@@ -282,5 +309,5 @@ class Branch(nn.Module):
 
     def forward(self, trunk: Trunk) -> Tensor:
         """From the result of `Recurrent.trunk` to (B, T, D)."""
-        found: Tensor = self.layer(trunk.below[-1], trunk.rows)
+        found: Tensor = self.layer(trunk.below[-1], trunk.packing)
         return found
