@@ -9,7 +9,7 @@ from statewise.config import Recipe, parse
 from statewise.model import Model
 from statewise.run import Run
 from statewise.training import machine
-from statewise.training.checkpoint import load_weights
+from statewise.training.checkpoint import load_weights, save
 
 
 def new_model(recipe: Recipe) -> Model:
@@ -23,6 +23,16 @@ def model_of_run(run: Run) -> Model:
     recipe = parse(run.recipe(), [], TABLES, source=str(run.folder / "config.json"))
     task = make_task(recipe, run.task_files())
     return Model(recipe, task, make_objective(recipe, task), run)
+
+
+def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
+    """Writes a model whose weights come from elsewhere as a run without training, at step 0. Raises `FileExistsError`
+    if something is there already."""
+    environment = {**machine.describe(model.recipe.trainer), "steps": 0}
+    run = Run.create(folder, model.recipe.as_dict(), model.task.files(), environment, overwrite=overwrite)
+    with run.lock():
+        save(run, 0, model.objective, {})
+        run.log({"kind": "end", "step": 0, "reason": "converted", "seconds": 0.0})
 
 
 def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:
