@@ -134,14 +134,14 @@ def test_unconditional_fills_know_the_beginning_alone(runs, tmp_path, capsys, na
     with open(out, "a") as file:
         file.write(json.dumps({**lines[0], "goal": "And so on."}) + "\n")
     code, _, err = called(capsys, "evaluate", runs["plain"], "--fills", out)
-    assert (code, "score them apart" in err) == (2, True)
+    assert (code, "score them separately" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--free-length"], "train belief_state with --objective.min_gap 1"),
-        (["--limit", 4], "--limit is for --free-length"),
+        (["--limit", 4], "--limit needs --free-length"),
         (["--free-length", "--unconditional"], "omit --free-length"),
         (["--reverse", "--unconditional"], "omit either"),
     ],
@@ -183,7 +183,7 @@ def test_generate_fills_a_gap_of_free_length(runs, capsys):
     code, _, err = called(capsys, "generate", runs["fim"], "--prompt", "Once Ann", "--reverse")
     assert (code, "such are models of the objective belief_state" in err) == (2, True)
     code, _, err = called(capsys, "generate", runs["closing"], "--prompt", "Once", "--free-length")
-    assert (code, "before a goal" in err) == (2, True)
+    assert (code, "needs --goal" in err) == (2, True)
 
 
 def test_an_interrupted_filling_goes_on_and_changes_nothing(runs, tmp_path, capsys):

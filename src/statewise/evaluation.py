@@ -187,7 +187,9 @@ def complete(
     """A completion for each example, in order, of at most `most` tokens and within the context."""
     completions: dict[int, Completion] = {}
     for rows, prompts in same_prompt_length(examples, block):
-        bounds = [task.context - prompts.shape[1], *(each for each in (task.longest_answer, most) if each is not None)]
-        request = Request(prompts, min(bounds), task.end, rows=rows.tolist())
+        left = task.context - prompts.shape[1]
+        if task.longest_answer is not None:  # or what the examples' own prompts leave, if these are not the task's
+            left = min(left, max(task.longest_answer, int((examples.lengths - examples.prompt_lengths).max())))
+        request = Request(prompts, left if most is None else min(left, most), task.end, rows=rows.tolist())
         completions |= zip(rows.tolist(), decoder.decode(predictor, request))
     return [completions[row] for row in range(len(examples))]

@@ -34,7 +34,7 @@ class Filled:
     original: str
     """The true middle."""
     ended_by: Literal["length", "model"] = "length"
-    """What ended the completion: the length that it had to have, or the most that was allowed; or the model itself."""
+    """What ended the completion: the required or maximum length, or the model (closing symbol or end token)."""
 
 
 def infilling(task: Task) -> Infilling:
@@ -45,7 +45,7 @@ def infilling(task: Task) -> Infilling:
 
 
 def gaps(task: Task, num: int | None = None, *, unconditional: bool = False) -> list[Infill]:
-    """The first `num` held-out sequences that are long enough, in three parts. `unconditional`: all behind the
+    """The first `num` held-out sequences that are long enough, in three parts. `unconditional`: everything after the
     beginning is missing, and the goal is empty."""
     found = infilling(task).goals(num)
     if not unconditional:
@@ -64,9 +64,9 @@ def fill_gaps(
 ) -> Iterator[Filled]:
     """Fills gaps, one by one.
 
-    Each gets exactly as many tokens as are missing. With `free_length`, and wherever the goal is empty, the model ends
-    it: before a goal by the symbol for nothing missing, or by the end token, as models do that read goals first; and at
-    the latest after `limit` tokens (None: what the context leaves). Raises `ValueError` if the model cannot say so.
+    A completion has exactly as many tokens as are missing. With `free_length`, or if the goal is empty, the model ends
+    it with the closing symbol, or with the end token if it reads goals first or there is no goal; it has at most
+    `limit` tokens (None: what the context allows). Raises `ValueError` if the model has no closing symbol.
     """
     for prompt, middle, goal in missing:
         read, ahead = task.with_goal(prompt, goal)
@@ -88,15 +88,15 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[s
 
     `goal_nats`: log-likelihood of the goal; `join_nats`: of its first five tokens; `exact_joins`: share of sequences
     in which the goal's first token is the referee's most likely one; `middle_nats`: log-likelihood of the middle;
-    `repetition`: share of 4-grams of a middle that occurred in it before; `length`: tokens of a middle. Where goals are
-    empty, the first three are left out. The same of the original middles as `original_...`. Raises `ValueError` without
+    `repetition`: share of 4-grams of a middle that occurred in it before; `length`: tokens of a middle. Without
+    goals, the first three are omitted. The same of the original middles as `original_...`. Raises `ValueError` without
     sequences, for one that is too long for the referee, if only some have a goal, or if its task has models read the
     goal first.
     """
     if not found:
         raise ValueError("there is no filled sequence to score")
     if len({bool(one.goal) for one in found}) > 1:
-        raise ValueError("some of the filled sequences have a goal and others have none: score them apart")
+        raise ValueError("some of the filled sequences have a goal and others have none: score them separately")
     any_tokens = task.encode(found[0].prompt)
     if task.with_goal(any_tokens, any_tokens)[1] is None:
         raise ValueError(

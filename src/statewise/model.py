@@ -110,10 +110,10 @@ class Model:
         """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
 
         `goal` is what shall follow the completion, and `limit` by default what the context leaves; the completion then
-        has exactly `limit` tokens, or with `free_length` as many as the model finds are missing. `reverse`: from the
+        has exactly `limit` tokens, or with `free_length` ends with the closing symbol. `reverse`: decodes from the
         last token to the first, see `statewise.decoding.reverse`. Raises `ValueError` for prompts and goals that are
-        empty, too long, or hold unknown symbols, and for models that cannot head for a goal, cannot say when nothing is
-        missing, or cannot predict previous tokens.
+        empty, too long, or contain unknown symbols, and for models that cannot condition on a goal, have no closing
+        symbol, or do not predict previous tokens.
         """
         made = make_decoder(decoder, **fields)
         made = Reverse(made) if reverse else made

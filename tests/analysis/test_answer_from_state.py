@@ -101,9 +101,9 @@ def test_without_prompts_the_last_tokens_are_read():
     }  # fmt: skip
     assert found.notes == ["left out: 1 of 3 sequences, without a prompt or an answer"]
     assert found.details["answers_by_length"] == {"2": 2}
-    with pytest.raises(ValueError, match="by --last"):
+    with pytest.raises(ValueError, match="with --last"):
         make_analysis("answer-from-state").analyze(subject(Knowing(), task))
-    with pytest.raises(ValueError, match="has more than 9 tokens"):
+    with pytest.raises(ValueError, match="more than 9 tokens: choose a smaller"):
         make_analysis("answer-from-state", last=9).analyze(subject(Knowing(), task))
 
 

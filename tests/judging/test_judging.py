@@ -197,7 +197,7 @@ def test_nonsense_is_counted_and_never_dropped(capsys, tmp_path, files):
     }  # fmt: skip
     mine, other = files
     assert f"  story 2, {mine} first, judgement 1: 'They are both nice.'\n  story 2, {other} first, judgement 1" in text
-    assert f"  story 4, {mine} first, judgement 1: nothing was answered" in text
+    assert f"  story 4, {mine} first, judgement 1: empty answer" in text
     assert text.count(" first, judgement ") == 10
     assert "and 2 more, in the summary file" in text
 

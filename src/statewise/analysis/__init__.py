@@ -16,7 +16,7 @@ ANALYSES: Table[Analysis] = Table(
     {
         "answer-from-state": (
             "statewise.analysis.answer_from_state:AnswerFromState",
-            "how much of the answer can be read off the state after the prompt alone",
+            "how much of the answer the model decodes from the state after the prompt alone",
         ),
         "compression": (
             "statewise.analysis.compression:Compression",

@@ -43,11 +43,11 @@ class Beliefs:
     layers: list[str]
     """Names of the L activations, or of the concatenated ones; empty for belief states."""
     positions: np.ndarray
-    """(m,) int64: the token, from 0, that the prefix of each vector ends with or its suffix begins with."""
+    """(m,) int64: index of the last token of each vector's prefix, or of the first token of its suffix."""
     sequences: np.ndarray
-    """(n,) int64: the number of each sequence in its file, from 0, those left out counted."""
+    """(n,) int64: index of each sequence in its file, including those left out."""
     left_out: Sequence[LeftOut] = ()
-    """The sequences of the file that have no vectors."""
+    """Sequences of the file without vectors."""
 
     @property
     def index(self) -> np.ndarray:

@@ -10,7 +10,7 @@ from statewise.cli.arguments import Parser
 from statewise.overwriting import check_file
 
 SHOWN = 10
-"""Most sequences left out that are named one by one."""
+"""Maximum number of omitted sequences that are listed."""
 
 
 def run(words: list[str]) -> int:

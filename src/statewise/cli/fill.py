@@ -38,31 +38,32 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--free-length",
         action="store_true",
-        help="the model says when the middle is complete (belief_state with min_gap 1, or fill_in_the_middle)",
+        help="the model ends the middle (belief_state with min_gap 1, or fill_in_the_middle)",
     )
     parser.add_argument(
         "--unconditional",
         action="store_true",
-        help="give the beginning alone and no end; the model says when the sequence is complete",
+        help="give the beginning only; the model ends the sequence",
     )
     parser.add_argument(
         "--limit",
         type=at_least(1),
-        help="with these two: most tokens to generate, the symbol that ends it included (default: what the context "
-        "leaves)",
+        help="with these two: maximum tokens to generate, including the one that ends it (default: the context)",
     )
     parser.add_argument(
         "--reverse",
         action="store_true",
-        help="from the last missing token to the first, by the previous-token head (belief_state)",
+        help="decode from the last missing token to the first with the previous-token head (belief_state)",
     )
     options, rest = parser.split(words)
     if options.limit is not None and not (options.free_length or options.unconditional):
-        raise ValueError("--limit is for --free-length and --unconditional: else a middle is as long as the original")
+        raise ValueError(
+            "--limit needs --free-length or --unconditional: otherwise middles are as long as the originals"
+        )
     if options.reverse and options.unconditional:
-        raise ValueError("--reverse begins at the given end, and --unconditional gives none: omit either")
+        raise ValueError("--reverse starts from the given end, and --unconditional gives none: omit either")
     if options.free_length and options.unconditional:
-        raise ValueError("--unconditional has no fixed length anyway: omit --free-length")
+        raise ValueError("--unconditional implies free length: omit --free-length")
 
     from statewise.building import make_decoder
     from statewise.decoding.reverse import Reverse
@@ -91,7 +92,7 @@ def run(words: list[str]) -> int:
     print(f"wrote {out}: {len(ledger.records)} sequences")
     if options.free_length or options.unconditional:
         ended = sum(line.get("ended_by") == "model" for line in ledger.records)
-        print(f"{ended} of them were ended by the model, the others by the most tokens allowed")
+        print(f"{ended} of them were ended by the model, the others by the maximum length")
     return 0
 
 

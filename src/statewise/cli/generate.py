@@ -43,12 +43,12 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--free-length",
         action="store_true",
-        help="with a goal: the model says when nothing is missing before it (belief_state with min_gap 1)",
+        help="with a goal: the model ends the completion with its closing symbol (belief_state with min_gap 1)",
     )
     parser.add_argument(
         "--reverse",
         action="store_true",
-        help="from the last token to the first, by the previous-token head (belief_state)",
+        help="decode from the last token to the first with the previous-token head (belief_state)",
     )
     parser.add_argument(
         "--candidates", metavar="K", type=at_least(1), help="show the K best of a search (beam, goal_search)"
@@ -70,9 +70,9 @@ def run(words: list[str]) -> int:
 
     carried = options.state or options.save_state or options.warmup
     if options.free_length and options.goal is None:
-        raise ValueError("--free-length is for completions before a goal: without --goal they have no fixed length")
+        raise ValueError("--free-length needs --goal: without a goal, completions have no fixed length anyway")
     if options.reverse and carried:
-        raise ValueError("a carried state is read forwards: omit --reverse")
+        raise ValueError("--reverse does not support a carried state: omit either")
     if options.candidates is not None and carried:
         raise ValueError("--candidates needs several sequences and a carried state is of one: omit either")
 

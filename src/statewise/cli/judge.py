@@ -20,7 +20,7 @@ DESCRIPTION = f"""Lets a language model compare two files of stories, pair by pa
 Each line of a file is a story: {{"prompt": ..., "completion": ..., "goal": ...}}, or {{"prompt": ..., "story": ...}};
 both files must hold the same prompts. The server must offer the OpenAI-compatible chat protocol; its key, if it needs
 one, is read from the environment variable {KEY}. Every pair is judged in both orders, --repeats times each.
-Answers without a verdict are counted, and shown with how they end.
+Answers without a verdict are counted, and their last lines are shown.
 The same command continues an interrupted judging."""
 
 
@@ -38,9 +38,11 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--instructions",
         metavar="FILE",
-        help="text that tells the judge what to look at, in place of ours; how to write the verdict is always added",
+        help="text of instructions for the judge instead of ours; the format of the verdict is always appended",
     )
-    parser.add_argument("--temperature", type=not_below(0), help="of the judge's sampling (default: the server's own)")
+    parser.add_argument(
+        "--temperature", type=not_below(0), help="sampling temperature of the judge (default: the server's)"
+    )
     parser.add_argument("--jobs", type=at_least(1), default=4, help="parallel requests (default 4)")
     parser.add_argument("--timeout", type=above(0), default=120.0, help="seconds per request (default 120)")
     parser.add_argument("--retries", type=at_least(0), default=5, help="repetitions of a failed request (default 5)")

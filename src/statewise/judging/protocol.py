@@ -24,7 +24,7 @@ Two writers were each given the same task, and you see one story of each. Which 
 First describe each story: is its language correct, does one sentence follow from the other, does it hold \
 together from beginning to end, is it imaginative, does it repeat itself or break off? Then argue which story is \
 the better one, or that there is little between them. The order in which they are shown means nothing."""
-"""What the judge is asked for; `--instructions` replaces it."""
+"""The criteria; `--instructions` replaces them."""
 
 VERDICT_FORM = """\
 Close your answer with a line that holds your verdict and nothing else, in one of these three forms:
@@ -86,14 +86,14 @@ def questions(stories: int, repeats: int) -> Iterator[Question]:
 
 
 def read_instructions(path: Path) -> str:
-    """Instructions with the criteria of a file, and how verdicts must be written, which is always said. Raises
-    `ValueError` if the file is empty or no text."""
+    """Instructions with the criteria of a file, and the format of verdicts. Raises `ValueError` if the file is empty or
+    not UTF-8 text."""
     try:
         criteria = path.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error.reason})") from None
     if not criteria:
-        raise ValueError(f"{path}: the instructions are empty: say what the judge shall look at")
+        raise ValueError(f"{path}: the instructions are empty: write the criteria of the judge")
     return f"{criteria}\n\n{VERDICT_FORM}"
 
 

@@ -49,7 +49,7 @@ def summarise(records: Sequence[Record], stories: int) -> dict[str, Any]:
 
 
 def _unreadable(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Which judgements have no verdict, and the last line of each answer, where it should stand."""
+    """The judgements without a verdict, and the last line of each answer, where it is expected."""
     found = [
         {**{key: record[key] for key in ("story", "repeat", "first")}, "last_line": _last_line(record["answer"])}
         for record in records
@@ -87,10 +87,10 @@ def as_text(summary: dict[str, Any], a: str, b: str) -> str:
         lines.append(f"the story shown first won {first:.0%} of decided judgements")
     unreadable = summary["unreadable_answers"]
     if unreadable:
-        lines.append("answers without a verdict, and how they end:")
+        lines.append("answers without a verdict, and their last lines:")
     for one in unreadable[:SHOWN]:
         shown = a if one["first"] == "a" else b
-        end = repr(one["last_line"][-LONGEST:]) if one["last_line"] else "nothing was answered"
+        end = repr(one["last_line"][-LONGEST:]) if one["last_line"] else "empty answer"
         lines.append(f"  story {one['story']}, {shown} first, judgement {one['repeat']}: {end}")
     if len(unreadable) > SHOWN:
         lines.append(f"  and {len(unreadable) - SHOWN} more, in the summary file")

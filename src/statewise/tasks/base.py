@@ -28,8 +28,7 @@ class Task(ABC):
     end: int | None = None
     """Token that ends an answer, if answers differ in length."""
     longest_answer: int | None = None
-    """Most tokens of an answer, where it is known; None: what the prompt leaves of the context. Evaluations decode no
-    further."""
+    """Maximum tokens of an answer, after which evaluations stop decoding; None: only the context limits it."""
     chance: Mapping[str, float] = {}
     """Chance level of each metric, where it is known."""
     decoded: bool = True
@@ -80,7 +79,7 @@ class Task(ABC):
         """Examples of a file in the task's format. Raises `ValueError` as `FILE:LINE: what is wrong`."""
 
     def read_numbered(self, path: Path) -> Numbered:
-        """As `read`, with the number of each sequence in the file and those that were left out."""
+        """As `read`, with the index of each sequence in the file and the sequences that were left out."""
         examples = self.read(path)
         return Numbered(examples, np.arange(len(examples)), [])
 
@@ -141,12 +140,12 @@ class Task(ABC):
 
 
 class LeftOut(NamedTuple):
-    """A sequence of a file that its task does not take."""
+    """A sequence of a file that the task cannot use."""
 
     sequence: int
-    """Its number in the file, from 0."""
+    """Index in the file, from 0."""
     line: int
-    """The line where it begins, from 1."""
+    """First line, from 1."""
     why: str
 
 
@@ -155,7 +154,7 @@ class Numbered(NamedTuple):
 
     examples: Examples
     sequences: np.ndarray
-    """(n,) int64: the number of each in the file, from 0, those left out counted."""
+    """(n,) int64: index of each in the file, from 0, including those left out."""
     left_out: Sequence[LeftOut]
 
 

@@ -90,7 +90,7 @@ class TokenizedStories(NamedTuple):
 
 
 EMPTY = "empty"
-"""Why a story without text is left out."""
+"""Reason for leaving out a story without text."""
 
 COUNTS = ("training", "held_out", "too_long", "empty", "in_both")
 KEPT: Shape = {"sources": {...: TEXT}, "tokenizer": TEXT, "stories": dict.fromkeys(COUNTS, COUNT)}
@@ -211,7 +211,7 @@ class Stories(RunningText, Infilling, Task):
         return self._tokenize_counted(stories, what)[0]
 
     def _tokenize_counted(self, stories: list[Story], what: str) -> tuple[TokenizedStories, list[int]]:
-        """The same, and the number of tokens of each story, also of those that do not fit."""
+        """The stories that fit the context, and the lengths in tokens of all. Raises `ValueError` if none fits."""
         rows = self.bpe.encode_all([text for _, text in stories])
         fitting = [row for row in rows if len(row) <= self.context - 2]
         if not fitting:
