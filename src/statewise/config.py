@@ -15,11 +15,14 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statewise.bounds import LARGEST
 from statewise.declarations import Declared, declared_fields
 from statewise.training.config import TWO_UNITS, TrainerConfig
+
+if TYPE_CHECKING:
+    from statewise.tables import Table
 
 KINDS = ("task", "backbone", "objective")
 """The parts of a recipe that are chosen by name from a table."""
@@ -62,7 +65,7 @@ def unknown(kind: str, name: str, choices: Sequence[str] | Mapping[str, Any]) ->
 
 
 def parse(
-    base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Mapping[str, type]], source: str = "recipe"
+    base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Table[Any]], source: str = "recipe"
 ) -> Recipe:
     """The recipe of `base` (as read from YAML), overridden by `flags` (`--trainer.steps=100`, `--objective=NAME`).
 
@@ -76,7 +79,7 @@ def parse(
     configs: dict[str, type] = {}
     for kind in KINDS:
         try:
-            configs[kind] = tables[kind][chosen[kind]].Config  # type: ignore[attr-defined]
+            configs[kind] = tables[kind][chosen[kind]].Config
         except ValueError as error:
             by_flag = any(flag.partition("=")[0] == f"--{kind}" for flag in flags)
             raise ValueError(str(error) if by_flag else f"{source}: {error}") from None

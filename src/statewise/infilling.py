@@ -59,23 +59,24 @@ def fill_gaps(
     decoder: Decoder,
     missing: Sequence[Infill],
     *,
+    skip: int = 0,
     free_length: bool = False,
     limit: int | None = None,
 ) -> Iterator[Filled]:
-    """Fills gaps, one by one.
+    """Fills gaps, one by one, except the first `skip`.
 
     A completion has exactly as many tokens as are missing. With `free_length`, or if the goal is empty, the model ends
     it with the closing symbol, or with the end token if it reads goals first or there is no goal; it has at most
     `limit` tokens (None: what the context allows). Raises `ValueError` if the model has no closing symbol.
     """
-    for prompt, middle, goal in missing:
+    for row, (prompt, middle, goal) in enumerate(missing[skip:], skip):
         read, ahead = task.with_goal(prompt, goal)
         if free_length or not len(goal):
             closing = None if ahead is None else closing_symbol(predictor)
             most = task.context if limit is None else limit
-            request = Request([read], most, task.end, ahead, closing=closing)
+            request = Request([read], most, task.end, ahead, closing=closing, rows=[row])
         else:
-            request = Request([read], len(middle), task.end, ahead, exact=True)
+            request = Request([read], len(middle), task.end, ahead, exact=True, rows=[row])
         (told,) = decoder.decode(predictor, request)
         ended = request.end is not None and told.tokens[-1:].tolist() == [request.end]
         kept = told.tokens[:-1] if ended else told.tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from statewise.analysis.beliefs import Beliefs, Positions, Side, beliefs
 from statewise.building import make_decoder, make_search
 from statewise.carried_state.protocol import StateProtocol, ask
 from statewise.config import Recipe
-from statewise.data import collate
+from statewise.data import collate, rows_at_once
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor, carrier, closing_symbol
 from statewise.decoding.reverse import Reverse
@@ -30,6 +31,9 @@ from statewise.snapshots import snapshot, subject
 from statewise.tasks.base import Numbered, Task
 from statewise.training.checkpoint import fingerprint
 from statewise.types import Batch, Completion, Evaluation, Examples, Hidden
+
+PROMPTS = 64
+"""Most prompts that are completed in one pass."""
 
 
 class Model:
@@ -118,9 +122,7 @@ class Model:
         made = make_decoder(decoder, **fields)
         made = Reverse(made) if reverse else made
         with self.asking() as predictor:
-            requests = [
-                self._request(predictor, prompt, goal, limit, free_length, row) for row, prompt in enumerate(prompts)
-            ]
+            requests = list(self._requests(predictor, prompts, goal, limit, free_length))
             return [completion for request in requests for completion in made.decode(predictor, request)]
 
     def search(
@@ -137,18 +139,24 @@ class Model:
         made = make_search(decoder, **fields)
         made = Reverse(made) if reverse else made
         with self.asking() as predictor:
-            return made.search(predictor, self._request(predictor, prompt, goal, limit, free_length))
+            (request,) = self._requests(predictor, [prompt], goal, limit, free_length)
+            return made.search(predictor, request)
 
-    def _request(
-        self, predictor: Predictor, prompt: str, goal: str | None, limit: int | None, free_length: bool, row: int = 0
-    ) -> Request:
+    def _requests(
+        self, predictor: Predictor, prompts: Sequence[str], goal: str | None, limit: int | None, free_length: bool
+    ) -> Iterator[Request]:
+        """In order, each of as many prompts as fit one pass and have their goal at the same place, ahead or within."""
         given = self.task.encode(goal or "")
         if goal is not None and len(given) == 0:
             raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
-        tokens, wanted = self.task.with_goal(self.task.encode(prompt), given)
-        closing = closing_symbol(predictor) if free_length and wanted is not None else None
+        read = [self.task.with_goal(self.task.encode(prompt), given) for prompt in prompts]
+        size = rows_at_once(self.task.context, len(self.task.vocab), PROMPTS)
         most = self.task.context if limit is None else limit
-        return Request([tokens], most, self.task.end, wanted, closing=closing, rows=[row])
+        for _, members in groupby(range(len(read)), lambda row: (row // size, read[row][1] is None)):
+            rows = list(members)
+            wanted = read[rows[0]][1]
+            closing = closing_symbol(predictor) if free_length and wanted is not None else None
+            yield Request([read[row][0] for row in rows], most, self.task.end, wanted, closing=closing, rows=rows)
 
     def evaluate(
         self,

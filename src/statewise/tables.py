@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from statewise.config import unknown
 Part = TypeVar("Part")
 
 
-class Table(Mapping[str, type[Part]], Generic[Part]):
+class Table(Generic[Part]):
     """Maps names to subclasses of `base` (`"module:Class"`). Iterating yields our own names, those of the rows
     `name: ("module:Class", "description in one line")`.
 
@@ -52,10 +52,12 @@ class Table(Mapping[str, type[Part]], Generic[Part]):
             )
         return announced[0].value
 
-    def __contains__(self, name: object) -> bool:
+    def __contains__(self, name: str) -> bool:
+        """Whether the name is one of ours."""
         return name in self.rows
 
     def __iter__(self) -> Iterator[str]:
+        """Our own names."""
         return iter(self.rows)
 
     def __len__(self) -> int:

@@ -58,7 +58,7 @@ def continue_generation(
         if task.end is not None and int(kept["pending"][-1]) == task.end:
             raise ValueError(f"{state}: its sequence has ended and cannot be continued")
         tokens = np.concatenate([kept["pending"].numpy(), tokens])
-    (completion,) = decoder.decode(continued, Request([tokens], limit, task.end))
+    (completion,) = decoder.decode(continued, Request([tokens], limit, task.end, offset=continued.offset))
     if save_state is not None:
         kept_state.write(Path(save_state), continued.state(len(tokens), completion), fingerprint)
     return completion
@@ -77,13 +77,15 @@ class Continued(Predictor):
         self.vocabulary, self.context = predictor.vocabulary, sys.maxsize
         self._cursor: Any = None
         self._read = 0
+        self.offset = 0
+        """Tokens that the kept state has read."""
         if kept is not None:
             pending = kept.get("pending", torch.empty(0))
             if pending.dtype != torch.int64 or pending.dim() != 1 or not len(pending):
                 raise ValueError("not a kept state, or a damaged one: it lacks the tokens that were not read yet")
             if pending.min() < 0 or pending.max() >= self.vocabulary:
                 raise ValueError(f"a damaged state: it holds tokens beyond the vocabulary of {self.vocabulary}")
-            self._resumed(kept)
+            self.offset = self._resumed(kept).cache.length
 
     def start(self, prompts: Tensor, counts: np.ndarray | None = None) -> tuple[Any, Tensor]:
         """See `Predictor.start`; takes one row, which starts with the pending tokens."""

@@ -84,9 +84,12 @@ def run(words: list[str]) -> int:
         for number, (line, (prompt, _, goal)) in enumerate(zip(ledger.records, asked), 2):
             if (line["prompt"], line["goal"]) != (task.decode(prompt), task.decode(goal)):
                 raise ValueError(f"{out}:{number}: written for other sequences: choose another --out")
-        missing = asked[len(ledger.records) :]
         how = Reverse(decoder) if options.reverse else decoder
-        for one in fill_gaps(predictor, task, how, missing, free_length=options.free_length, limit=options.limit):
+        found = fill_gaps(
+            predictor, task, how, asked, skip=len(ledger.records), free_length=options.free_length,
+            limit=options.limit,
+        )  # fmt: skip
+        for one in found:
             ledger.add(vars(one))
             print(f"{len(ledger.records)}/{len(asked)}  ...{one.completion[:90]!r}", file=sys.stderr)
     print(f"wrote {out}: {len(ledger.records)} sequences")

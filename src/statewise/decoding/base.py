@@ -37,6 +37,9 @@ class Request:
     rows: Sequence[int] | None = None
     """A number for each prompt that selects its random draws; None: 0 .. B - 1. A prompt with the same number draws the
     same whatever else is in the batch."""
+    offset: int = 0
+    """Tokens of the sequences before the prompts, which the predictor has read already. Draws depend on the position in
+    the whole sequence, so a completion in two requests is the one that a single request gives."""
 
     def __post_init__(self) -> None:
         empty = [len(prompt) == 0 for prompt in self.prompts]
@@ -104,7 +107,8 @@ class Step(NamedTuple):
     tokens: np.ndarray
     """(B, m) int64 new tokens of each row in order, including `Request.closing`, padded with -1."""
     log_probabilities: np.ndarray
-    """(B, m) their log-probabilities (natural log) under the model; 0 on padding."""
+    """(B, m) their log-probabilities (natural log) under the model; 0 on padding. Of a search only their sum is known:
+    it stands with the first token."""
     drafted: np.ndarray
     """(B,) the number of them that were drafted and accepted, not chosen from the model's own distribution."""
 

@@ -21,8 +21,8 @@ class StepByStep(Decoder):
 
     @abstractmethod
     def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
-        """(B, V) -> (B,) tokens; `rows` (B,) are the rows' numbers, `positions` (B,) how many tokens each has so
-        far."""
+        """(B, V) -> (B,) tokens; `rows` (B,) are the rows' numbers, `positions` (B,) the numbers of tokens before the
+        chosen ones, in the whole sequence."""
 
     @torch.no_grad()
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
@@ -38,7 +38,7 @@ class StepByStep(Decoder):
         for place in range(int(limits.max(initial=0))):
             if banned is not None:
                 logits = logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
-            token = self.choose(logits, request.numbers[rows], np.full(len(rows), place))
+            token = self.choose(logits, request.numbers[rows], request.offset + lengths[rows] + place)
             gained = logits.log_softmax(-1).gather(1, token[:, None].to(logits.device))[:, 0]
             chosen = token.cpu().numpy()
             tokens, scores = np.full((B, 1), -1, np.int64), np.zeros((B, 1))
@@ -89,7 +89,7 @@ class SampleConfig:
     floor: float = 0.0
     """Never draw tokens less probable than this, except the most likely one."""
     seed: int = 0
-    """Seed of the draws; the same prompt in the same row gives the same completion in any batch."""
+    """Seed of the draws. Each depends on it, on the row's number and on the position, not on the rest of the batch."""
 
     def __post_init__(self) -> None:
         bounded(self, "temperature", above=0, reason="use --decoder greedy for 0")

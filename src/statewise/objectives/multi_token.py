@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.powers import Branching, Followed
+from statewise.backbones.powers import Branching
 from statewise.objectives.base import Objective
 from statewise.objectives.head_loss import head_loss
-from statewise.objectives.predictors import CausalPredictor, TraceablePredictor
+from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.objectives.targets import AheadConfig, ahead_counts, ahead_targets, reached_columns, token_targets
 from statewise.types import Batch, Hidden, LacksPower, Loss, Part
 
@@ -65,9 +65,7 @@ class MultiToken(Objective):
 
     def predictor(self) -> TrunkPredictor:
         """The backbone and its head."""
-        if isinstance(self.backbone, Followed):
-            return TraceableTrunkPredictor(self.backbone)
-        return TrunkPredictor(self.backbone)
+        return head_predictor(self.backbone, TrunkPredictor)
 
 
 class TrunkPredictor(CausalPredictor):
@@ -81,7 +79,3 @@ class TrunkPredictor(CausalPredictor):
         assert isinstance(self.backbone, Branching)
         trunk = self.backbone.trunk(batch.to(self.device))
         return Hidden(self.backbone.trunk_state(trunk), self.backbone.last(trunk).readout)
-
-
-class TraceableTrunkPredictor(TrunkPredictor, TraceablePredictor):
-    """The same for a backbone that can be traced."""

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.backbones.powers import Followed
 from statewise.bounds import bounded
 from statewise.decoding.predictor import Drafter, FutureReader
 from statewise.nn.initialisation import Init, check_init, init_weights
@@ -26,7 +25,7 @@ from statewise.objectives import head_divergence
 from statewise.objectives.base import Measured
 from statewise.objectives.costs import head_flops, token_flops
 from statewise.objectives.head_loss import fits_whole, head_loss
-from statewise.objectives.predictors import CausalCursor, CausalPredictor, TraceablePredictor, head_predictor
+from statewise.objectives.predictors import CausalCursor, CausalPredictor, head_predictor
 from statewise.objectives.targets import (
     ahead_targets,
     predicts,
@@ -273,9 +272,7 @@ class NextLatent(Measured):
         """A plain decoder; if the head reads the rolled-out states, one that can also draft."""
         if not self.backbone.state_predicts:
             return head_predictor(self.backbone)
-        if isinstance(self.backbone, Followed):
-            return TraceableDrafter(self.backbone, self.dynamics)
-        return LatentDrafter(self.backbone, self.dynamics)
+        return head_predictor(self.backbone, LatentDrafter, self.dynamics)
 
 
 def follows(batch: Batch, step: int) -> Tensor:
@@ -323,11 +320,3 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader):
     def read_future(self, states: Tensor, count: int) -> Tensor:
         """See `FutureReader.read_future`: head and dynamics take turns, from the first token to the last."""
         return self._roll_out(states.to(self.device), count)[0]
-
-
-class TraceableDrafter(LatentDrafter, TraceablePredictor):
-    """The same for a backbone that can be traced."""
-
-    def __init__(self, backbone: Followed, dynamics: LatentDynamics) -> None:
-        TraceablePredictor.__init__(self, backbone)
-        self.dynamics = dynamics

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from functools import cache
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -166,12 +167,14 @@ def uneven(tokens: Tensor, counts: np.ndarray | None) -> np.ndarray | None:
     return None if (counts == tokens.shape[1]).all() else counts
 
 
-class TraceablePredictor(CausalPredictor, Traceable):
-    """A backbone that can be traced, with its own vocabulary head directly on its readout."""
+class Traces(CausalPredictor, Traceable):
+    """The power that a backbone which can be followed lends; its vocabulary head reads its readout."""
 
-    def __init__(self, backbone: Followed) -> None:
-        super().__init__(backbone)
-        self.followed = backbone
+    @property
+    def followed(self) -> Followed:
+        """The backbone."""
+        assert isinstance(self.backbone, Followed)
+        return self.backbone
 
     @property
     def streams(self) -> tuple[Literal["input", "prediction"], ...]:
@@ -195,8 +198,8 @@ class TraceablePredictor(CausalPredictor, Traceable):
             return Traced(F.cross_entropy(logits, tokens[rows, places + 1], reduction="none"), uses)
 
 
-class LimitablePredictor(TraceablePredictor, StateLimiter):
-    """A predictor for a backbone whose memory can be limited."""
+class Limits(CausalPredictor, StateLimiter):
+    """The power that a backbone whose memory can be limited lends."""
 
     def limited(self, places: int) -> CausalPredictor:
         """See `StateLimiter.limited`."""
@@ -204,8 +207,14 @@ class LimitablePredictor(TraceablePredictor, StateLimiter):
         return CausalPredictor(self.backbone.limited(places))
 
 
-class TwoStreamPredictor(LimitablePredictor, Fetcher):
-    """One around a backbone whose predictions, besides, attend to their own inputs."""
+class Fetches(CausalPredictor, Fetcher):
+    """The power that a backbone whose predictions attend to their own inputs lends."""
+
+    @property
+    def streams(self) -> tuple[Literal["input", "prediction"], ...]:
+        """See `Fetcher.streams`."""
+        assert isinstance(self.backbone, Followed)
+        return self.backbone.streams
 
     @torch.no_grad()
     def fetches(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -214,17 +223,17 @@ class TwoStreamPredictor(LimitablePredictor, Fetcher):
         return self.backbone.fetches(batch.to(self.device))
 
 
-class CarryingPredictor(CausalPredictor, Carrier):
-    """A predictor for a backbone that carries a state from chunk to chunk."""
+class Carries(CausalPredictor, Carrier):
+    """The power that a backbone which carries a state from chunk to chunk lends."""
 
     def __init__(self, backbone: Carrying) -> None:
         super().__init__(backbone)
         self.carrying = backbone
         self.chunk, self.slot_count = backbone.chunk, backbone.slot_count
 
-    def under(self, protocol: StateProtocol, warmup: int) -> CarryingPredictor:
+    def under(self, protocol: StateProtocol, warmup: int) -> Carries:
         """See `Carrier.under`."""
-        return CarryingPredictor(self.carrying.under(protocol, warmup))
+        return Carries(self.carrying.under(protocol, warmup))
 
     @torch.no_grad()
     def chunk_logits(self, tokens: Tensor) -> Iterator[Tensor]:
@@ -248,10 +257,25 @@ class CarryingPredictor(CausalPredictor, Carrier):
         return CausalCursor(cache, recent, np.ones(len(recent), np.int64))
 
 
-def head_predictor(backbone: Backbone) -> CausalPredictor:
-    """A predictor whose head reads the backbone's readout, with the powers that the backbone supports."""
-    if isinstance(backbone, Carrying):
-        return CarryingPredictor(backbone)
-    if isinstance(backbone, Limitable) and isinstance(backbone, Followed):
-        return TwoStreamPredictor(backbone) if isinstance(backbone, Fetching) else LimitablePredictor(backbone)
-    return TraceablePredictor(backbone) if isinstance(backbone, Followed) else CausalPredictor(backbone)
+LENT: dict[type, type[CausalPredictor]] = {Carrying: Carries, Followed: Traces, Limitable: Limits, Fetching: Fetches}
+"""Powers of backbones, and those of predictors that come with them."""
+
+Kind = TypeVar("Kind", bound=CausalPredictor)
+
+
+def head_predictor(backbone: Backbone, kind: type[Kind] = CausalPredictor, *rest: Any) -> Kind:  # type: ignore[assignment]
+    """A predictor of this kind, made with the backbone and `rest`, that has all powers that the backbone lends.
+
+    The kind must leave the vocabulary head on the backbone's readout, for that is what those powers ask."""
+    return _with_powers(kind, tuple(lent for power, lent in LENT.items() if isinstance(backbone, power)))(
+        backbone, *rest
+    )
+
+
+@cache
+def _with_powers(kind: type[Kind], lent: tuple[type[CausalPredictor], ...]) -> type[Kind]:
+    """A subclass of all; of two that define the same, the kind comes first."""
+    if not lent:
+        return kind
+    bases = lent if kind is CausalPredictor else (kind, *lent)
+    return type("".join(base.__name__ for base in (kind, *lent)), bases, {})
