@@ -15,17 +15,21 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from statewise.bounds import LARGEST
 from statewise.declarations import Declared, declared_fields
 from statewise.training.config import TWO_UNITS, TrainerConfig
 
-if TYPE_CHECKING:
-    from statewise.tables import Table
-
 KINDS = ("task", "backbone", "objective")
 """The parts of a recipe that are chosen by name from a table."""
+
+
+class Choices(Protocol):
+    """Classes by name, each with the dataclass `Config` of its fields: a `tables.Table`, for one."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Raises `ValueError` for an unknown name."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def unknown(kind: str, name: str, choices: Sequence[str] | Mapping[str, Any]) ->
 
 
 def parse(
-    base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Table[Any]], source: str = "recipe"
+    base: Mapping[str, Any], flags: Sequence[str], tables: Mapping[str, Choices], source: str = "recipe"
 ) -> Recipe:
     """The recipe of `base` (as read from YAML), overridden by `flags` (`--trainer.steps=100`, `--objective=NAME`).
 
