@@ -20,7 +20,7 @@ class Reverse(Search):
 
     Decoding starts from the goal; without a goal, from the end token, which is then the last of the completion; if the
     task has none, from the empty suffix. A goal search ranks candidates by the likelihood of the prompt under the
-    previous-token head: equation 7 in reverse.
+    previous-token head: equation 7 in reverse. That needs a model whose previous-token targets include prompts.
     """
 
     def __init__(self, decoder: Decoder) -> None:
