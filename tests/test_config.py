@@ -226,7 +226,7 @@ def test_source_of_other_packages_is_told_or_refused(tmp_path, monkeypatch):
     assert declared_fields("strange_part:Child") == declared_fields(OBJECTIVES.target("next_latent"))
     assert declared_fields("strange_part:Nested") == {"depth": Declared(None, "How deep.")}
     for target in ("strange_part:Made", "strange_part:None_such", "no_such_part:Thing"):
-        with pytest.raises(ValueError, match=f"the fields of {target} cannot be told from its source"):
+        with pytest.raises(ValueError, match=f"the fields of {target} cannot be read from its source"):
             declared_fields(target)
 
 

@@ -28,7 +28,7 @@ def declared_fields(target: str) -> dict[str, Declared]:
         place, node = _find(module, name)
         return _fields(*(_config(place, node) or (place, node)))
     except (LookupError, OSError, ImportError, SyntaxError) as error:
-        raise ValueError(f"the fields of {target} cannot be told from its source: {error}") from None
+        raise ValueError(f"the fields of {target} cannot be read from its source: {error}") from None
 
 
 @cache
@@ -82,8 +82,8 @@ def _fields(module: str, node: ast.ClassDef) -> dict[str, Declared]:
         ):
             continue
         text = following.value if isinstance(following, ast.Expr) else None
-        told = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
-        found[statement.target.id] = Declared(_value(statement.value), " ".join(told.split()))
+        documentation = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
+        found[statement.target.id] = Declared(_value(statement.value), " ".join(documentation.split()))
     return found
 
 

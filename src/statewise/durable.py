@@ -104,6 +104,6 @@ def lock(path: Path, taken: str) -> Iterator[None]:
 
 
 def _name(error: BaseException, path: Path, scratch: Path) -> None:
-    """An error names the file that was asked for, neither the temporary one nor none."""
+    """Makes errors name the target file, not the temporary one."""
     if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(scratch)):
         error.filename, error.filename2 = str(path), None

@@ -77,10 +77,10 @@ def fill_gaps(
             request = Request([read], most, task.end, ahead, closing=closing, rows=[row])
         else:
             request = Request([read], len(middle), task.end, ahead, exact=True, rows=[row])
-        (told,) = decoder.decode(predictor, request)
-        ended = request.end is not None and told.tokens[-1:].tolist() == [request.end]
-        kept = told.tokens[:-1] if ended else told.tokens
-        by: Literal["length", "model"] = "model" if ended or told.closed else "length"
+        (completion,) = decoder.decode(predictor, request)
+        ended = request.end is not None and completion.tokens[-1:].tolist() == [request.end]
+        kept = completion.tokens[:-1] if ended else completion.tokens
+        by: Literal["length", "model"] = "model" if ended or completion.closed else "length"
         yield Filled(task.decode(prompt), task.decode(kept), task.decode(goal), task.decode(middle), by)
 
 
@@ -103,9 +103,9 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[s
         raise ValueError(
             "this run reads goals first, so it cannot be a referee: use one trained on sequences in plain order"
         )
-    told = _measure(predictor, task, [(one.prompt, one.completion, one.goal) for one in found])
+    filled = _measure(predictor, task, [(one.prompt, one.completion, one.goal) for one in found])
     true = _measure(predictor, task, [(one.prompt, one.original, one.goal) for one in found])
-    return {**told, **{f"original_{name}": value for name, value in true.items()}}
+    return {**filled, **{f"original_{name}": value for name, value in true.items()}}
 
 
 def _measure(predictor: Predictor, task: Task, texts: Iterable[tuple[str, str, str]]) -> dict[str, float]:

@@ -87,20 +87,20 @@ def loads(content: str | bytes) -> Any:
 
 def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:
     """The value itself. Raises `ValueError`, which begins with `where`, unless it has the shape."""
-    said = f"{where}: {place or 'the whole'} must be"
+    start = f"{where}: {place or 'the whole'} must be"
     if isinstance(shape, Maybe):
         return value if value is None else check(value, shape.shape, where, place)
     if isinstance(shape, Leaf):
         if not shape.holds(value):
-            raise ValueError(f"{said} {shape.what}, not {json.dumps(value)[:60]}")
+            raise ValueError(f"{start} {shape.what}, not {json.dumps(value)[:60]}")
     elif isinstance(shape, list):
         if not isinstance(value, list):
-            raise ValueError(f"{said} a list, not {json.dumps(value)[:60]}")
+            raise ValueError(f"{start} a list, not {json.dumps(value)[:60]}")
         for number, item in enumerate(value):
             check(item, shape[0], where, f"{place}[{number}]")
     else:
         if not isinstance(value, dict):
-            raise ValueError(f"{said} an object with keys, not {json.dumps(value)[:60]}")
+            raise ValueError(f"{start} an object with keys, not {json.dumps(value)[:60]}")
         inside = f"{place}." if place else ""
         named = {key.removesuffix("?") for key in shape if isinstance(key, str)}
         for key, inner in shape.items():

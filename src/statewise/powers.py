@@ -1,7 +1,7 @@
 """Which tasks, backbones, and objectives on which backbones, have a power that others lack.
 
-Whoever raises `LacksPower` sees a task or a predictor and no table. What is said here follows from the
-tables: tasks and backbones are asked by their classes, models by what each objective makes of each backbone.
+Code that raises `LacksPower` knows a task or a predictor but no table. The names are derived from the tables: tasks
+and backbones by their classes, models by building each objective on each backbone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statewise.tasks import TASKS
 from statewise.types import LacksPower
 
 VOCABULARY, CONTEXT = 8, 1024
-"""Sizes of the models that are made to be looked at."""
+"""Sizes of the models built for this."""
 
 
 @contextmanager
@@ -40,12 +40,14 @@ def who_has(power: type) -> str:
     groups: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for objective in OBJECTIVES:
         groups[tuple(backbone for backbone in BACKBONES if model_has(objective, backbone, power))].append(objective)
-    told = []
+    descriptions = []
     for backbones, objectives in groups.items():
         if backbones:
             alone = "" if len(backbones) == len(BACKBONES) else f" on {_listed(backbones, 'or')}"
-            told.append(f"the objective{'s' * (len(objectives) > 1)} {_listed(objectives)}{alone}")
-    return f"such are models of {_listed(told)}, with default fields" if told else "none of ours is such"
+            descriptions.append(f"the objective{'s' * (len(objectives) > 1)} {_listed(objectives)}{alone}")
+    return (
+        f"such are models of {_listed(descriptions)}, with default fields" if descriptions else "none of ours is such"
+    )
 
 
 def model_has(objective: str, backbone: str, power: type) -> bool:

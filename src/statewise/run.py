@@ -120,7 +120,7 @@ class Run:
         run, aside = cls(folder), folder.absolute().with_name(f".replaced-{folder.absolute().name}")
         if not run._begun():
             with run.lock():
-                pass  # nobody writes to it
+                pass  # no process writes to it
             overwriting.delete(aside, FILES)
             os.rename(folder, aside)
         with contextlib.ExitStack() as stack:

@@ -76,7 +76,7 @@ class SlotTrace(Analysis):
         later = asked[asked > 0]
         if not len(later):
             raise ValueError("no token after the first chunk is scored: the gain of the state cannot be measured")
-        carried, anew = total[:, later].sum(1) / count[later].sum()
+        carried, fresh_mean = total[:, later].sum(1) / count[later].sum()
         x, moved = np.arange(1.0, len(length) + 1).tolist(), np.arange(2.0, len(length) + 1).tolist()
         where = (asked + 1.0).tolist()
         panels = [
@@ -86,7 +86,7 @@ class SlotTrace(Analysis):
                 Curve("carried", where, loss.tolist()), Curve("fresh", where, fresh_loss.tolist(), "control"),
             ]),
         ]  # fmt: skip
-        metrics = {"gain": float(anew - carried), "loss": float(carried), "fresh_loss": float(anew)}
+        metrics = {"gain": float(fresh_mean - carried), "loss": float(carried), "fresh_loss": float(fresh_mean)}
         details = {"length": _listed(length), "change": _listed(change), "tokens": count.tolist()}
         return Findings({**metrics, "chunks": len(length)}, panels, details, main=["gain"])
 

@@ -149,9 +149,9 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
             yield self._extend(part, cache, None, self.warmup)
 
     def _extend(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None, warmup: int) -> Hidden:
-        told = np.full(len(tokens), tokens.shape[1]) if counts is None else counts
+        counted = np.full(len(tokens), tokens.shape[1]) if counts is None else counts
         found: Hidden | None = None
-        for rows, own, count in cache.split(told):
+        for rows, own, count in cache.split(counted):
             if not count:
                 continue
             if len(rows) == len(tokens) and count == tokens.shape[1]:
@@ -163,7 +163,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
                 found = Hidden(*(each.new_zeros(*tokens.shape, each.shape[-1]) for each in part))
             for whole, each in zip(found, part):
                 whole[index, :count] = each
-        cache.lengths = cache.lengths + told
+        cache.lengths = cache.lengths + counted
         assert found is not None
         return found
 

@@ -176,8 +176,10 @@ def check_kept(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
     """Raises `ValueError` unless a tensor of a kept state is finite and has `dtype`, or bfloat16 if that is a float."""
     known = {dtype, torch.bfloat16} if dtype.is_floating_point else {dtype}
     if tensor.dtype not in known:
-        told = " or ".join(sorted(str(one).removeprefix("torch.") for one in known))
-        raise ValueError(f"a damaged state: {name} is of type {str(tensor.dtype).removeprefix('torch.')}, not {told}")
+        expected = " or ".join(sorted(str(one).removeprefix("torch.") for one in known))
+        raise ValueError(
+            f"a damaged state: {name} is of type {str(tensor.dtype).removeprefix('torch.')}, not {expected}"
+        )
     if not tensor.isfinite().all():
         raise ValueError(f"a damaged state: {name} holds what is no number")
 

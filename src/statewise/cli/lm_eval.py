@@ -81,14 +81,14 @@ def _name(names: list[str]) -> str:
 def warnings(counts: Mapping[str, int]) -> list[str]:
     """What limits the figures, such as texts that were cut."""
     requests, completions = counts["requests"], counts["generations"]
-    said = {
+    limits = {
         "cut": f"of {requests:,} likelihoods have a context that was cut at its beginning to fit the model's",
         "in_pieces": f"of {requests:,} likelihoods are of a text longer than the model's context, read in pieces",
         "without_context": f"of {requests:,} likelihoods have no context: their first token is predicted from an "
         "end-of-text token, for which the model was not trained",
         "cut_prompts": f"of {completions:,} completions have a prompt that was cut at its beginning",
     }
-    return [f"{counts[key]:,} {what}" for key, what in said.items() if counts[key]]
+    return [f"{counts[key]:,} {what}" for key, what in limits.items() if counts[key]]
 
 
 def table(content: Mapping[str, Any]) -> str:

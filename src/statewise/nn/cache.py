@@ -146,14 +146,14 @@ class PlaceStore(Cache):
     def begin(self, new: int, counts: np.ndarray | None = None) -> None:
         """Starts a pass of `new` columns, of which row b reads the first `counts[b]`; None: all."""
         even = counts is None or bool((counts == new).all())
-        told = np.full(len(self.lengths), new) if counts is None else np.asarray(counts, np.int64)
+        read_counts = np.full(len(self.lengths), new) if counts is None else np.asarray(counts, np.int64)
         room = next((buffer.shape[3] for buffer in self._buffers if buffer is not None), 0)
         if self.columns == 0 and self.span is not None:
             room = self.span + 2 * SLACK
         rebuild, kept, keep = False, None, self.columns + new
         if self.columns + new > room and (self.span is not None or self.places is not None):
             rebuild = True
-            after = self.lengths + told
+            after = self.lengths + read_counts
             least = np.zeros_like(after)
             if self.span is not None:
                 back = SLACK if self.held is None else np.maximum(SLACK, after - self.held)
@@ -161,11 +161,11 @@ class PlaceStore(Cache):
             if even and self.places is None:
                 keep = min(self.columns + new, int(after[0] - least[0]) if len(after) else 0)
             else:
-                places = np.concatenate([self._places(), self._new_places(new, told)], 1)
+                places = np.concatenate([self._places(), self._new_places(new, read_counts)], 1)
                 kept = _right_aligned((places >= 0) & (places >= least[:, None]))
                 keep = kept.shape[1]
             room = room if keep + SLACK <= room else 2 * keep
-        self._pass = _Pass(new, told, even, rebuild, kept, keep, room)
+        self._pass = _Pass(new, read_counts, even, rebuild, kept, keep, room)
 
     def append(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
         """Adds the P tensors `new` (B, H, n, W) to a layer. Returns all columns that the pass may read (P, B, H, K, W),

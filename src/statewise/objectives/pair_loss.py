@@ -58,5 +58,5 @@ class _PairLoss(torch.autograd.Function):
         weights, *gradients = ctx.saved_tensors
         scale = (factors * weights).sum() / (weights * weights).sum().clamp(min=torch.finfo(weights.dtype).tiny)
         if factors.device.type == "cpu" and not torch.allclose(factors, scale * weights, rtol=1e-3, atol=0):
-            raise RuntimeError(f"the pair loss was told the weights {weights.tolist()}, but got {factors.tolist()}")
+            raise RuntimeError(f"the pair loss was computed with weights {weights.tolist()}, not {factors.tolist()}")
         return None, None, None, None, None, *((gradient * scale).to(gradient.dtype) for gradient in gradients)

@@ -2,7 +2,7 @@
 
 This is its public interface: nothing outside imports its modules directly. `statewise strips VERB` on the command line
 is `statewise.strips.VERB` in Python (`evaluate` is `trace_accuracy`, `verify`, `syntactic` and `applicability`). Each
-name is imported when it is first asked for.
+name is imported on first use.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Domain:
 
     @cached_property
     def states(self) -> list[Atoms]:
-        """Every real state. Computed when first asked for: there may be many."""
+        """Every real state, computed on first use: there may be many."""
         return self.model.reachable(self.start)
 
     def initial_states(self, count: int, states_seed: int = 0) -> list[Atoms]:

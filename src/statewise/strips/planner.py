@@ -54,7 +54,7 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
         raise ValueError(f"the time limit must be above 0 seconds, not {timeout}")
     if not goal & ~initial:
         return []
-    told = {
+    problem_data = {
         "planner": planner,
         "initial": initial,
         "goal": goal,
@@ -79,7 +79,7 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
         ) as child,
     ):
         try:
-            said, complaints = child.communicate(json.dumps(told), timeout=timeout)
+            output, complaints = child.communicate(json.dumps(problem_data), timeout=timeout)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 kill_group(child)
@@ -89,26 +89,26 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
     if child.returncode:
         last = (complaints.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise ValueError(f"the planner {planner} failed: {last}")
-    answer = json.loads(said)
+    answer = json.loads(output)
     if answer["status"] not in ("solved", "unsolvable"):
         raise ValueError(f"the planner {planner} gave up: {answer['status']}")
     plan: list[int] | None = answer["plan"]
     return plan
 
 
-def _solve(told: dict[str, Any]) -> dict[str, Any]:
+def _solve(problem_data: dict[str, Any]) -> dict[str, Any]:
     """Runs in the child process: returns a status, and the plan if there is one."""
     from unified_planning.engines import PlanGenerationResultStatus as Status
 
     from statewise.strips.model import Action
     from statewise.strips.pddl import as_planning_problem
 
-    atoms = [f"f{place}" for place in range(told["atoms"])]
-    actions = [f"a{number}" for number in told["actions"]]
-    made = tuple(Action(name, *masks) for name, masks in zip(actions, told["actions"].values()))
+    atoms = [f"f{place}" for place in range(problem_data["atoms"])]
+    actions = [f"a{number}" for number in problem_data["actions"]]
+    made = tuple(Action(name, *masks) for name, masks in zip(actions, problem_data["actions"].values()))
     model = ActionModel(tuple(atoms), made)
-    problem = as_planning_problem(model, told["initial"], told["goal"], "task", atoms, actions)
-    with problem.environment.factory.OneshotPlanner(name=told["planner"]) as planner:
+    problem = as_planning_problem(model, problem_data["initial"], problem_data["goal"], "task", atoms, actions)
+    with problem.environment.factory.OneshotPlanner(name=problem_data["planner"]) as planner:
         result = planner.solve(problem)
     if result.plan is not None:
         return {"status": "solved", "plan": [int(step.action.name[1:]) for step in result.plan.actions]}

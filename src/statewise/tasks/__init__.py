@@ -20,7 +20,7 @@ TASKS: Table[Task] = Table(
             "taxi rides through a city of one-way streets, on your map or a grid",
         ),
         "path_star": ("statewise.tasks.path_star:PathStar", "find the arm of a star graph that ends at the goal"),
-        "recall": ("statewise.tasks.recall:Recall", "keys given in the first chunk, asked for in a later one"),
+        "recall": ("statewise.tasks.recall:Recall", "keys given in the first chunk, queried in a later one"),
         "sequences": ("statewise.tasks.sequences:Sequences", "your own sequences: text, JSON lines, CSV, event logs"),
         "stories": ("statewise.tasks.stories:Stories", "short stories, left to right or towards a known ending"),
         "strips_traces": ("statewise.tasks.strips_traces:StripsTraces", "action traces of a planning domain"),

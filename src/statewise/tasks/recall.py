@@ -1,4 +1,4 @@
-"""Recall over distance: the first chunk gives keys, and a later one asks for one of them.
+"""Recall over distance: the first chunk gives keys, and a later one queries one of them.
 
 A sequence is a chunk with the keys, `1:7 2:3 .0 .2`, and chunks of fillers, one of which ends with a question and its
 answer, `.1 .1 ?2 2:3`. A model that attends only within a chunk must carry the keys in a state, or guess. There is one

@@ -46,7 +46,7 @@ class ManhattanConfig:
     """Seed of the grid city."""
     rides: Style = "random"
     """`random`: traversals with random turns that can still arrive within `max_moves`. `shortest`: shortest paths.
-    `noisy_shortest`: fastest paths in traffic that is drawn anew for every batch."""
+    `noisy_shortest`: fastest paths in traffic that is redrawn for every batch."""
     noise: float = 0.5
     """Variation of traffic: standard deviation of the logarithm of a street's travel time."""
     max_moves: int = 100
