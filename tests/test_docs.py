@@ -191,12 +191,13 @@ def test_the_recipe_of_the_guide_parses():
 
 
 def commands():
+    """All commands that train; lines that go on are joined, and variables are the first that their loop takes."""
     pages = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
     for page in pages:
-        for line in re.findall(
-            r"^ *(statewise train [^`\n#]*--[^`\n#]*)", (ROOT / page).read_text(), flags=re.MULTILINE
-        ):
-            yield pytest.param(line, id=f"{page}: {line[:60]}")
+        text = (ROOT / page).read_text().replace("\\\n", " ")
+        loops = dict(re.findall(r"^ *for (\w+) in (\S+)", text, flags=re.MULTILINE))
+        for line in re.findall(r"^ *(statewise train [^`\n#]*--[^`\n#]*)", text, flags=re.MULTILINE):
+            yield pytest.param(re.sub(r"\$(\w+)", lambda name: loops[name[1]], line), id=f"{page}: {line[:60]}")
 
 
 @pytest.mark.parametrize("line", list(commands()))
