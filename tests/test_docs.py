@@ -197,7 +197,9 @@ def commands():
         text = (ROOT / page).read_text().replace("\\\n", " ")
         loops = dict(re.findall(r"^ *for (\w+) in (\S+)", text, flags=re.MULTILINE))
         for line in re.findall(r"^ *(statewise train [^`\n#]*--[^`\n#]*)", text, flags=re.MULTILINE):
-            yield pytest.param(re.sub(r"\$(\w+)", lambda name: loops[name[1]], line), id=f"{page}: {line[:60]}")
+            yield pytest.param(
+                re.sub(r"\$(\w+)", lambda name, first=loops: first[name[1]], line), id=f"{page}: {line[:60]}"
+            )
 
 
 @pytest.mark.parametrize("line", list(commands()))
