@@ -6,9 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statewise.overwriting import check_derived, check_file, check_files, check_folder, delete, strangers
+from statewise.overwriting import (
+    arrays_with,
+    begins_with,
+    check_derived,
+    check_file,
+    check_files,
+    check_folder,
+    delete,
+    json_with,
+    recognised,
+    strangers,
+)
 
 OURS = ("index.json", "parts/*.npy", "parts/*/sums.bin")
+SIGNS = {"index.json": begins_with(b"index"), "parts/*/sums.bin": begins_with(b"sums")}
 
 
 def make(folder, *names):
@@ -31,11 +43,50 @@ def test_files_are_replaced_only_when_asked_and_only_files(tmp_path):
         for overwrite in (False, True):
             with pytest.raises(FileExistsError, match=message):
                 check_file(tmp_path / name, overwrite)
-    check_files(tmp_path, ["a.png", "b.png"], False)
+    check_files(tmp_path, ["a.png", "b.png"], SIGNS, False)
     with pytest.raises(FileExistsError, match=r"out\.npy exists"):
-        check_files(tmp_path, ["a.png", "out.npy"], False)
+        check_files(tmp_path, ["a.png", "out.npy"], SIGNS, False)
     with pytest.raises(FileExistsError, match="is a file: --out names a folder"):
-        check_files(path, [], True)
+        check_files(path, [], SIGNS, True)
+
+
+def test_a_folder_is_ours_by_content_and_not_by_names(tmp_path):
+    make(tmp_path, "parts/a.npy", "parts/7/sums.bin")
+    (tmp_path / "parts/7/sums.bin").write_bytes(b"my own sums")
+    for content in (b"my own", b"", b"\xff"):
+        (tmp_path / "index.json").write_bytes(content)
+        with pytest.raises(FileExistsError, match=r"no index\.json or parts/\*/sums\.bin in it shows that statewise"):
+            check_folder(tmp_path, OURS, SIGNS, "corpus", True)
+        with pytest.raises(FileExistsError, match=r"a\.npy is not replaced: no index\.json"):
+            check_files(tmp_path, ["b.npy", "parts/a.npy"], SIGNS, True)
+        check_files(tmp_path, ["b.npy"], SIGNS, True)
+    (tmp_path / "parts/7/sums.bin").write_bytes(b"sums of ours")
+    check_folder(tmp_path, OURS, SIGNS, "corpus", True)
+    check_files(tmp_path, ["b.npy", "parts/a.npy"], SIGNS, True)
+
+
+def test_only_temporary_files_of_a_killed_writer_are_ours(tmp_path):
+    make(tmp_path, ".index.json.writing")
+    assert recognised(tmp_path, SIGNS)
+    make(tmp_path, "parts/a.npy")
+    assert not recognised(tmp_path, SIGNS)
+
+
+@pytest.mark.parametrize(
+    ("sign", "content", "ours"),
+    [
+        (json_with("a", "b"), b'{"a": 1, "b": 2, "c": 3}', True),
+        (json_with("a", "b"), b'{"a": 1}', False),
+        (json_with("a"), b"[1]", False),
+        (json_with("a"), b"years of work", False),
+        (begins_with(b"a\n", b"abc\n"), b"abc\n1", True),
+        (begins_with(b"a\n", b"abc\n"), b"abcd\n", False),
+        (arrays_with("theta"), b"PK\x03\x04", False),
+    ],
+)
+def test_signs_read_the_content(tmp_path, sign, content, ours):
+    (tmp_path / "index.json").write_bytes(content)
+    assert recognised(tmp_path, {"index.json": sign}) is ours
 
 
 def test_what_is_made_from_a_ledger_is_replaced_where_the_ledger_is(tmp_path):
@@ -49,31 +100,31 @@ def test_what_is_made_from_a_ledger_is_replaced_where_the_ledger_is(tmp_path):
 
 def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
     folder = tmp_path / "corpus"
-    check_folder(folder, OURS, "corpus", False)
+    check_folder(folder, OURS, SIGNS, "corpus", False)
     folder.mkdir()
-    check_folder(folder, OURS, "corpus", False)
+    check_folder(folder, OURS, SIGNS, "corpus", False)
     make(folder, "index.json", "parts/a.npy", "parts/7/sums.bin", "parts/7/.sums.bin.writing")
     with pytest.raises(FileExistsError, match="exists: choose another --out, or give --resume x or --overwrite"):
-        check_folder(folder, OURS, "corpus", False, "--resume x or ")
-    check_folder(folder, OURS, "corpus", True)
+        check_folder(folder, OURS, SIGNS, "corpus", False, "--resume x or ")
+    check_folder(folder, OURS, SIGNS, "corpus", True)
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(FileExistsError, match="is a link, which is not replaced"):
-        check_folder(tmp_path / "link", OURS, "corpus", True)
+        check_folder(tmp_path / "link", OURS, SIGNS, "corpus", True)
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     with pytest.raises(FileExistsError, match="is a broken link"):
-        check_folder(tmp_path / "dangling", OURS, "corpus", True)
+        check_folder(tmp_path / "dangling", OURS, SIGNS, "corpus", True)
     for name in ("notes.txt", "parts/a.txt", "parts/7/deep/sums.bin", ".index.json"):
         make(folder, name)
         with pytest.raises(FileExistsError, match="which is not part of a corpus: it will not be overwritten"):
-            check_folder(folder, OURS, "corpus", True)
+            check_folder(folder, OURS, SIGNS, "corpus", True)
         with pytest.raises(FileExistsError, match="exists: choose another --out: it holds"):
-            check_folder(folder, OURS, "corpus", False)
+            check_folder(folder, OURS, SIGNS, "corpus", False)
         (folder / name).unlink()
     (folder / "parts" / "b.npy").symlink_to(tmp_path / "thesis.npy")
     with pytest.raises(FileExistsError, match=r"parts/b\.npy"):
-        check_folder(folder, OURS, "corpus", True)
+        check_folder(folder, OURS, SIGNS, "corpus", True)
     with pytest.raises(FileExistsError, match="is a file: --out names a folder"):
-        check_folder(folder / "index.json", OURS, "corpus", True)
+        check_folder(folder / "index.json", OURS, SIGNS, "corpus", True)
 
 
 NAMES = st.sampled_from(["index.json", "notes.txt", "parts/a.npy", "parts/a.txt", "parts/x/sums.bin", "parts/x/y/z",

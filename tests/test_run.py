@@ -12,10 +12,12 @@ from statewise.durable import write_atomically
 from statewise.run import DamagedCheckpoint, Run
 from statewise.training import checkpoint as checkpoints
 
+ENVIRONMENT = {"device": "cpu", "precision": "fp32", "threads": 1}
+
 
 @pytest.fixture
 def run(tmp_path):
-    return Run.create(tmp_path / "run", {"seed": 1}, {"vocab.json": b"[]"}, overwrite=False)
+    return Run.create(tmp_path / "run", {"seed": 1}, {"vocab.json": b"[]"}, ENVIRONMENT, overwrite=False)
 
 
 def save(run, step):

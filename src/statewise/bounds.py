@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statewise.messages import short
+
 LARGEST = 2**53
 """No number of things is as large; below it every whole number is a float, too."""
 
@@ -32,6 +34,6 @@ def bounded(
             and (below is None or value < below)
         )
         if not within:
-            raise ValueError(f"{prefix}{name} must be {words}, not {value}" + (f": {reason}" if reason else ""))
+            raise ValueError(f"{prefix}{name} must be {words}, not {short(value)}" + (f": {reason}" if reason else ""))
         if not abs(value) < LARGEST:
-            raise ValueError(f"{prefix}{name} must be below {LARGEST:,}, not {str(value)[:30]}")
+            raise ValueError(f"{prefix}{name} must be below {LARGEST:,}, not {short(value)}")

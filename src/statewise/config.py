@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from statewise.bounds import LARGEST
 from statewise.declarations import Declared, declared_fields
+from statewise.messages import short
 from statewise.training.config import TWO_UNITS, TrainerConfig
 
 KINDS = ("task", "backbone", "objective")
@@ -103,7 +104,7 @@ def parse(
         by_flag = any(flag.partition("=")[0].rpartition(".")[2].removeprefix("--") in message for flag in flags)
         raise ValueError(message if by_flag else f"{source}: {message}") from None
     if not 0 <= built["seed"] < LARGEST:
-        raise ValueError(f"seed must be at least 0 and less than {LARGEST:,}, not {built['seed']}")
+        raise ValueError(f"seed must be at least 0 and less than {LARGEST:,}, not {short(built['seed'])}")
     return Recipe(
         **{
             kind: Component(chosen[kind], built[kind] if len(dataclasses.fields(configs[kind])) else configs[kind]())
@@ -214,9 +215,11 @@ def _chosen(base: Mapping[str, Any], flags: Sequence[str], source: str) -> dict[
         for flag in flags:
             if flag.partition("=")[0] == f"--{kind}":
                 name = flag.partition("=")[2]
+        if name and not isinstance(name, str):
+            raise ValueError(f"{source}: {kind}.name must be text, not {short(name)}")
         if not name:
             raise ValueError(f"{source}: no {kind} is named: set {kind}.name or give --{kind}")
-        chosen[kind] = str(name)
+        chosen[kind] = name
     return chosen
 
 

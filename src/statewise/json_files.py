@@ -15,6 +15,7 @@ from types import EllipsisType
 from typing import Any, TypeAlias
 
 from statewise.bounds import LARGEST
+from statewise.messages import short
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def loads(content: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("not JSON: brackets are nested too deeply") from None
     except ValueError as error:
+        if "integer string conversion" in str(error):  # Python's limit, with advice to change it
+            raise ValueError("a whole number in it has more digits than can be read") from None
         raise ValueError(f"not JSON: {error}") from None
     raise ValueError("not JSON: it is empty")
 
@@ -92,15 +95,15 @@ def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:
         return value if value is None else check(value, shape.shape, where, place)
     if isinstance(shape, Leaf):
         if not shape.holds(value):
-            raise ValueError(f"{start} {shape.what}, not {json.dumps(value)[:60]}")
+            raise ValueError(f"{start} {shape.what}, not {short(value)}")
     elif isinstance(shape, list):
         if not isinstance(value, list):
-            raise ValueError(f"{start} a list, not {json.dumps(value)[:60]}")
+            raise ValueError(f"{start} a list, not {short(value)}")
         for number, item in enumerate(value):
             check(item, shape[0], where, f"{place}[{number}]")
     else:
         if not isinstance(value, dict):
-            raise ValueError(f"{start} an object with keys, not {json.dumps(value)[:60]}")
+            raise ValueError(f"{start} an object with keys, not {short(value)}")
         inside = f"{place}." if place else ""
         named = {key.removesuffix("?") for key in shape if isinstance(key, str)}
         for key, inner in shape.items():

@@ -2,16 +2,51 @@
 
 Files are only overwritten on request, only files that statewise wrote are deleted, and nothing is replaced through a
 symbolic link. The files that statewise writes into a folder are given as patterns of relative paths, such as
-`checkpoints/*/training.pt`, where `*` matches any part of one name. A folder may be replaced if all its files match.
+`checkpoints/*/training.pt`, where `*` matches any part of one name. A folder may be replaced if all its files match and
+the content of one of them shows that statewise wrote it: other programs write files named config.json, too. For that a
+format has `Signs`, patterns with a test of the file's content.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+from statewise.json_files import ANYTHING, read_json
+
+Sign = Callable[[Path], bool]
+"""Whether the content of a file shows that statewise wrote it. May raise `ValueError` or `OSError` if not."""
+Signs = Mapping[str, Sign]
+"""Patterns of relative paths; a file that fits one and passes its test is recognised."""
+
+
+def json_with(*keys: str) -> Sign:
+    """A JSON object with these keys."""
+    return lambda path: isinstance(read_json(path, dict.fromkeys(keys, ANYTHING)), dict)
+
+
+def begins_with(*beginnings: bytes) -> Sign:
+    """A file that begins with one of these."""
+
+    def begins(path: Path) -> bool:
+        with open(path, "rb") as file:
+            return file.read(max(map(len, beginnings))).startswith(beginnings)
+
+    return begins
+
+
+def arrays_with(name: str) -> Sign:
+    """An .npz file with this array."""
+
+    def holds(path: Path) -> bool:
+        with zipfile.ZipFile(path) as archive:
+            return f"{name}.npy" in archive.namelist()
+
+    return holds
 
 
 def check_file(path: Path, overwrite: bool, option: str = "--out") -> None:
@@ -35,23 +70,34 @@ def check_derived(path: Path, ledger: Path) -> None:
         raise FileExistsError(f"{path} exists, but its ledger {ledger} does not: choose another --out")
 
 
-def check_files(folder: Path, names: Iterable[str], overwrite: bool, option: str = "--out") -> None:
-    """Raises `FileExistsError` unless files with these names may be written into `folder`; other files stay."""
+def check_files(folder: Path, names: Iterable[str], signs: Signs, overwrite: bool, option: str = "--out") -> None:
+    """Raises `FileExistsError` unless files with these names may be written into `folder`: none exists, or with
+    `overwrite` a file is recognised by `signs`. Other files stay."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: {option} names a folder")
+    names = list(names)
     for name in names:
         check_file(folder / name, overwrite, option)
+    there = [name for name in names if (folder / name).exists()]
+    if there and not recognised(folder, signs):
+        raise FileExistsError(
+            f"{folder / there[0]} is not replaced: {_which(signs)} beside it shows that statewise wrote it. Move it "
+            f"away, or choose another {option}"
+        )
 
 
-def check_folder(folder: Path, files: Iterable[str], what: str, overwrite: bool, instead: str = "") -> None:
+def check_folder(
+    folder: Path, files: Iterable[str], signs: Signs, what: str, overwrite: bool, instead: str = ""
+) -> None:
     """Raises `FileExistsError` unless a folder may be written at `folder`: it does not exist, is empty, or with
-    `overwrite` holds only `files`, the patterns of a `what`'s files."""
+    `overwrite` holds only `files`, the patterns of a `what`'s files, and one that `signs` recognise."""
     if folder.is_symlink() and not folder.exists():
         raise FileExistsError(f"{folder} is a broken link: choose another --out")
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: --out names a folder")
     if not folder.exists() or not any(folder.iterdir()):
         return
+    files = list(files)
     foreign = strangers(folder, files)
     some = f"{', '.join(foreign[:3])}{', ...' * (len(foreign) > 3)}, which is not part of a {what}"
     if not overwrite:
@@ -63,6 +109,22 @@ def check_folder(folder: Path, files: Iterable[str], what: str, overwrite: bool,
         raise FileExistsError(
             f"{folder} holds {some}: it will not be overwritten. Move that away, or choose another --out"
         )
+    if not recognised(folder, signs):
+        raise FileExistsError(
+            f"{folder} will not be overwritten: {_which(signs)} in it shows that statewise wrote a {what}. Move it "
+            "away, or choose another --out"
+        )
+
+
+def recognised(folder: Path, signs: Signs) -> bool:
+    """Whether statewise wrote into the folder: a file is recognised, or there are only temporary ones of a killed
+    writer."""
+    contents = [path for path in _contents(folder) if not path.is_symlink()]
+    return all(_left_by_a_kill(path.name) for path in contents) or any(
+        _fits(path, folder, [pattern.split("/")]) and not _left_by_a_kill(path.name) and _passes(sign, path)
+        for path in contents
+        for pattern, sign in signs.items()
+    )
 
 
 def strangers(folder: Path, files: Iterable[str]) -> list[str]:
@@ -91,10 +153,26 @@ def _contents(folder: Path) -> Iterator[Path]:
             yield Path(place, name)
 
 
+def _which(signs: Signs) -> str:
+    return f"no {' or '.join(signs)}"
+
+
+def _passes(sign: Sign, path: Path) -> bool:
+    try:
+        return sign(path)
+    except (ValueError, OSError, zipfile.BadZipFile):
+        return False
+
+
+def _left_by_a_kill(name: str) -> bool:
+    """Whether it is a temporary file of `statewise.durable`."""
+    return name.startswith(".") and name.endswith(".writing")
+
+
 def _fits(path: Path, folder: Path, patterns: Iterable[list[str]]) -> bool:
     parts = list(path.relative_to(folder).parts)
     forms = [parts]
-    if parts[-1].startswith(".") and parts[-1].endswith(".writing"):  # left by a kill during writing
+    if _left_by_a_kill(parts[-1]):
         forms.append([*parts[:-1], parts[-1][1:].removesuffix(".writing")])
     return any(
         len(form) == len(pattern) and all(fnmatchcase(part, wanted) for part, wanted in zip(form, pattern))

@@ -42,6 +42,12 @@ FILES = (
     *(CONFIG, CREATING, LOCK),
 )
 """All files of a run directory, as patterns of `statewise.overwriting`."""
+SIGNS = {
+    CONFIG: overwriting.json_with("format", "task", "backbone", "objective"),
+    "environment.json": overwriting.json_with("device", "precision", "threads"),
+    "checkpoints/*/manifest.json": overwriting.json_with(*CHECKPOINT[:2]),
+}
+"""How a run is recognised."""
 
 Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
@@ -53,6 +59,8 @@ def evaluation_of(data: Path) -> str:
     return f"evaluation-{data.name[:100]}-{hashlib.sha256(str(data).encode()).hexdigest()[:8]}"
 
 
+_NAMED: Shape = {"name": TEXT}
+RECIPE: Shape = {"format": ANYTHING, "task?": _NAMED, "backbone?": _NAMED, "objective?": _NAMED}
 ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": COUNT, "steps?": COUNT}
 RECORD: Shape = {"kind": one_of("train", "evaluation", "end"), "step": COUNT, "reason?": TEXT, "part?": TEXT,
                  "seconds?": NUMBER, ...: MEASURED}  # fmt: skip
@@ -149,7 +157,7 @@ class Run:
         """Raises `FileExistsError` unless a run may be created at `folder`: it does not exist, holds only a run whose
         creation was interrupted, or, with `overwrite`, holds only a run."""
         if not cls(folder)._begun():
-            overwriting.check_folder(folder, FILES, "run", overwrite, f"--resume {folder} or ")
+            overwriting.check_folder(folder, FILES, SIGNS, "run", overwrite, f"--resume {folder} or ")
 
     def _begun(self) -> bool:
         """Whether the directory exists and is empty or holds only a run whose creation was interrupted."""
@@ -177,7 +185,7 @@ class Run:
     def recipe(self) -> dict[str, Any]:
         """The resolved recipe. Raises `ValueError` if it cannot be read."""
         path = self.folder / "config.json"
-        recipe: dict[str, Any] = read_json(path, {"format": ANYTHING})
+        recipe: dict[str, Any] = read_json(path, RECIPE)
         if recipe.pop("format") != FORMAT:
             raise ValueError(f"{path} was not written by this version of statewise (format {FORMAT})")
         return recipe

@@ -9,6 +9,7 @@ from doubles import SMALL_RUN
 
 from statewise import durable
 from statewise.cli import main
+from statewise.loading import load_model
 from statewise.overwriting import strangers
 from statewise.run import FILES, Run
 
@@ -28,6 +29,13 @@ def run(tmp_path_factory):
 
 
 MINE = "years of work"
+
+
+def graphs(run):
+    """Three held-out graphs of the run's task, as text."""
+    task = load_model(run).task
+    examples = task.held_out(3)
+    return [task.decode(row[:length]) for row, length in zip(examples.tokens, examples.lengths)]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +75,68 @@ def test_what_is_there_stays_before_any_work(capsys, run, tmp_path, monkeypatch,
     assert all(Path(name).read_text() == MINE for name in names)
 
 
+FILES_OF_OURS = [
+    (["train", "path-star-small", *SMALL_RUN, "--trainer.steps=2"], ["out/config.json"]),
+    (["train", "path-star-small", *SMALL_RUN, "--trainer.steps=2"], ["out/config.json", "out/environment.json"]),
+    (["train", "path-star-small", *SMALL_RUN, "--seeds", "1"], ["out/recipe.yaml"]),
+    (["train", "path-star-small", *SMALL_RUN, "--seeds", "1"], ["out/seeds.json", "out/seed-1/config.json"]),
+    (["compare", "RUN"], ["out/report.html"]),
+    (["compare", "RUN"], ["out/report.json", "out/table.md"]),
+    (["analyze", "RUN", "effective-rank"], ["out/effective-rank.json"]),
+    (["analyze", "RUN", "effective-rank"], ["out/effective-rank.png"]),
+    (["rides", "map", "r.txt", "--map", "m"], ["out/map.png"]),
+    (["data", "city"], ["out/nodes.csv", "out/edges.csv"]),
+    (["strips", "learn", "t.csv", "--restarts", "1", "--steps", "5"], ["out/model.json"]),
+    (["strips", "learn", "t.csv", "--restarts", "1", "--steps", "5", "--lifted"], ["out/report.json"]),
+    (["strips", "show", "simple"], ["out/models.png"]),
+]
+
+
+@pytest.mark.parametrize(("words", "names"), FILES_OF_OURS)
+@pytest.mark.parametrize("content", [MINE, '{"format": "mine"}', "[]"])
+def test_overwrite_replaces_no_foreign_files_of_our_names(capsys, run, tmp_path, monkeypatch, words, names, content):
+    monkeypatch.chdir(tmp_path)
+    if "t.csv" in words:
+        assert main(["strips", "traces", "simple", "--num", "20", "--max-length", "8", "--out", "t.csv"]) == 0
+    for name in names:
+        Path(name).parent.mkdir(exist_ok=True, parents=True)
+        Path(name).write_text(content)
+    words = [str(run) if word == "RUN" else word for word in words]
+    code, _, err = called(capsys, *words, "--out", "out", "--overwrite")
+    assert (code, "shows that statewise wrote" in err) == (2, True), err
+    assert {str(path) for path in Path("out").rglob("*") if path.is_file()} == set(names)
+    assert all(Path(name).read_text() == content for name in names)
+
+
+def test_embed_replaces_files_beside_its_own_only(capsys, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prompts = [line.partition("=")[0] + "=" for line in graphs(run)]
+    Path("graphs.txt").write_text("\n".join(prompts))
+    words = ["embed", run, "graphs.txt", "--prompts", "--out", "b.npy", "--overwrite"]
+    for name in ("b.index.npy", "b.npy.json"):
+        Path(name).write_text(MINE)
+        code, _, err = called(capsys, *words)
+        assert (code, f"{name} is not replaced: no b.npy.json" in err) == (2, True), err
+        assert Path(name).read_text() == MINE
+        Path(name).unlink()
+    assert called(capsys, *words)[0] == 0
+    assert called(capsys, *words)[0] == 0
+
+
+def test_what_statewise_wrote_is_replaced(capsys, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        ["compare", run],
+        ["analyze", run, "effective-rank", "--sequences", "8", "--positions", "4"],
+        ["data", "city", "--rows", "3", "--columns", "4"],
+        ["strips", "show", "simple", "--trace", "a c c b c a"],
+    ]
+    for number, words in enumerate(commands):
+        for _ in range(2):
+            code, _, err = called(capsys, *words, "--out", f"out{number}", "--overwrite")
+            assert code == 0, err
+
+
 def test_learning_never_deletes_what_it_did_not_write(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["strips", "traces", "simple", "--num", "60", "--max-length", "8", "--out", "t.csv"]) == 0
@@ -83,8 +153,11 @@ def test_learning_never_deletes_what_it_did_not_write(capsys, tmp_path, monkeypa
     os.symlink("mine", "link")
     code, _, err = called(capsys, *words, "link", "--overwrite")
     assert (code, "is a link, which is not replaced" in err) == (2, True)
+    assert called(capsys, *words, "mine", "--overwrite")[0] == 2
     assert Path("mine/model.json").read_text() == MINE
-    assert called(capsys, *words, "mine", "--overwrite")[0] == 0
+    Path("mine/model.json").unlink()
+    for _ in range(2):
+        assert called(capsys, *words, "mine", "--overwrite")[0] == 0
 
 
 def test_a_run_behind_a_link_is_not_replaced(capsys, run, tmp_path):

@@ -119,7 +119,8 @@ def test_every_beginning_of_a_run_has_a_way_on(tmp_path, capsys, source, how):
 def test_runs_of_seeds_that_never_began_are_begun_with_overwrite(tmp_path, capsys):
     folder = tmp_path / "group"
     folder.mkdir()
-    (folder / "recipe.yaml").write_text("half")
+    assert main([*WORDS, "--print_config"]) == 0
+    (folder / "recipe.yaml").write_text(capsys.readouterr().out)
     (folder / ".seeds.json.writing").write_text("{")
     words = [*WORDS, "--seeds", "1", "--out", str(folder)]
     assert main(words) == 2

@@ -45,10 +45,9 @@ def run(words: list[str]) -> int:
     options, rest = parser.split(words)
 
     from statewise.building import make_analysis
-    from statewise.cli.findings import as_plain_data, file_names, save, save_pictures, tell
+    from statewise.cli.findings import as_plain_data, check_free, save, save_pictures, tell
     from statewise.cli.reports import if_writable
     from statewise.loading import load_model
-    from statewise.overwriting import check_files
 
     analysis = make_analysis(options.analysis, **pairs(rest))
     model = load_model(options.run, options.checkpoint, options.device)
@@ -58,7 +57,7 @@ def run(words: list[str]) -> int:
     name += "" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}"
     out = None if options.out is None else Path(options.out)
     if out is not None:
-        check_files(out, file_names(name), options.overwrite)
+        check_free(out, name, options.overwrite)
     findings = model.analyze(analysis)
     content = {
         "checkpoint": model.checkpoint.step,

@@ -44,10 +44,10 @@ def run(words: list[str]) -> int:
     from statewise.cli import seeds
     from statewise.overwriting import check_folder
     from statewise.reporting.compare import compare
-    from statewise.reporting.report import FILES, write_report
+    from statewise.reporting.report import FILES, SIGNS, write_report
 
     out = Path(options.out)
-    check_folder(out, FILES, "report", options.overwrite)
+    check_folder(out, FILES, SIGNS, "report", options.overwrite)
 
     def runs(name: str) -> list[Path]:
         folder = Path(name)

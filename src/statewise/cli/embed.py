@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
-from statewise.overwriting import check_file
+from statewise.overwriting import check_file, check_files, json_with
 
 SHOWN = 10
 """Maximum number of omitted sequences that are listed."""
@@ -57,8 +57,9 @@ def run(words: list[str]) -> int:
 
     offsets, facts = out.with_suffix(".offsets.npy"), out.with_name(f"{out.name}.json")
     index = out.with_suffix(".index.npy")
-    for path in (out, index, facts, *([offsets] if options.positions == "all" else [])):
-        check_file(path, options.overwrite)
+    check_file(out, options.overwrite)
+    beside = [facts.name, index.name, *([offsets.name] if options.positions == "all" else [])]
+    check_files(out.parent, beside, {facts.name: json_with("run", "checkpoint", "positions")}, options.overwrite)
 
     from statewise.durable import write_array, write_atomically
     from statewise.loading import load_model

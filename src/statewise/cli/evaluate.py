@@ -146,13 +146,14 @@ def _other_held_out(words: Sequence[str]) -> dict[str, str]:
     They come from all our tasks and from those of the runs named in `words`, which may be of other packages. Known
     before a model is loaded, so that a mistyped option is refused with its near misses.
     """
-    names = list(TASKS)
+    tasks = {name: TASKS[name] for name in TASKS}
     for word in words:
-        with suppress(OSError, ValueError, TypeError, KeyError):  # reported when the run is loaded
-            names.append(Run.open(Path(word)).recipe()["task"]["name"])
+        with suppress(OSError, ValueError, KeyError):  # reported when the run is loaded
+            name = Run.open(Path(word)).recipe()["task"]["name"]
+            tasks[name] = TASKS[name]
     found: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        for option, values in TASKS[name].other_held_out.items():
+    for name, task in tasks.items():
+        for option, values in task.other_held_out.items():
             found.setdefault(option, []).append(f"{' or '.join(values)} (task {name})")
     return {option: ", ".join(sets) for option, sets in found.items()}
 

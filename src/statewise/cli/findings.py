@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statewise.durable import write_atomically
+from statewise.overwriting import check_files, json_with
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings
@@ -19,9 +20,11 @@ def as_plain_data(findings: Findings) -> dict[str, Any]:
     return dataclasses.asdict(findings)
 
 
-def file_names(name: str) -> list[str]:
-    """All files that `save` may write."""
-    return [f"{name}{end}" for end in (".json", ".png", "-drawing.png", "-drawing.html")]
+def check_free(folder: Path, name: str, overwrite: bool) -> None:
+    """Raises `FileExistsError` unless `save` may write into the folder: none of its files exists, or with `overwrite`
+    its report is there."""
+    names = [f"{name}{end}" for end in (".json", ".png", "-drawing.png", "-drawing.html")]
+    check_files(folder, names, {names[0]: json_with("metrics", "panels")}, overwrite)
 
 
 def save(findings: Findings, content: Mapping[str, Any], folder: Path, name: str) -> list[Path]:

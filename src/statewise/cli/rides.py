@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above, at_least
-from statewise.overwriting import check_file, check_files
+from statewise.overwriting import check_file
 
 if TYPE_CHECKING:
     from statewise.tasks.manhattan.task import Manhattan
@@ -66,12 +66,12 @@ def run(words: list[str]) -> int:
     if options.action == "map" and options.out is None:
         raise ValueError("give a folder for the map's report and pictures by --out")
 
-    from statewise.cli.findings import as_plain_data, file_names, save, tell
+    from statewise.cli.findings import as_plain_data, check_free, save, tell
 
     if options.write_labels is not None:
         check_file(Path(options.write_labels), options.overwrite, "--write-labels")
     if options.action == "map":
-        check_files(Path(options.out), file_names("map"), options.overwrite)
+        check_free(Path(options.out), "map", options.overwrite)
 
     from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 

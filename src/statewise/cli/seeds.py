@@ -25,10 +25,26 @@ from statewise.config import Recipe
 from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
 from statewise.run import FILES as RUN_FILES
+from statewise.run import SIGNS as RUN_SIGNS
 from statewise.run import Run
 
 FILES = ("recipe.yaml", "seeds.json", "seed-*.log", *(f"seed-*/{name}" for name in RUN_FILES))
 """Everything in such a directory, as patterns of `statewise.overwriting`."""
+
+
+def _is_recipe(path: Path) -> bool:
+    """Whether `train` wrote the file."""
+    from statewise.config import KINDS, read_yaml
+
+    return {*KINDS, "trainer", "seed"} <= read_yaml(path.read_bytes(), str(path)).keys()
+
+
+SIGNS = {
+    "recipe.yaml": _is_recipe,
+    "seeds.json": lambda path: bool(read_json(path, {"seeds": [COUNT]})),
+    **{f"seed-*/{name}": sign for name, sign in RUN_SIGNS.items()},
+}
+"""How it is recognised."""
 
 MOST = 10_000
 """Runs in one directory."""
@@ -57,7 +73,7 @@ def is_group(folder: Path) -> bool:
 
 def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: bool) -> int:
     """Trains all seeds, `jobs` at a time. Raises `FileExistsError` if something is there already."""
-    overwriting.check_folder(folder, FILES, "group of runs", overwrite, f"--resume {folder} or ")
+    overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")
     from statewise.launch import Listener, check
 
     with Display() as display:  # before old runs are deleted

@@ -14,6 +14,8 @@ from statewise.reporting.plots import save_panels
 
 FILES = ("table.md", "report.json", "curves.png", "analyses.png", "drawings.png", "report.html")
 """All files of a report, as patterns of `statewise.overwriting`."""
+SIGNS = {"report.json": overwriting.json_with("headline", "differences", "groups")}
+"""How a report is recognised."""
 
 
 def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) -> list[Path]:
@@ -21,11 +23,11 @@ def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) 
 
     Raises `FileExistsError` unless `folder` is empty or missing, or with `overwrite` holds only a report.
     """
-    overwriting.check_folder(folder, FILES, "report", overwrite)
+    overwriting.check_folder(folder, FILES, SIGNS, "report", overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     labels = [group.label for group in comparison.groups]
+    write_atomically(folder / "report.json", comparison.as_json().encode())  # first: by it a report is recognised
     write_atomically(folder / "table.md", comparison.as_markdown().encode())
-    write_atomically(folder / "report.json", comparison.as_json().encode())
     save_panels(training_panels(comparison), folder / "curves.png", labels)
     without = set()
     drawn, analysed = drawings(comparison), analysis_panels(comparison)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from statewise.strips.domains import Domain as Domain
     from statewise.strips.domains import domain as domain
     from statewise.strips.domains import domain_usage as domain_usage
+    from statewise.strips.learned import PICTURE_SIGNS as PICTURE_SIGNS
     from statewise.strips.learned import PICTURES as PICTURES
     from statewise.strips.learned import Learned as Learned
     from statewise.strips.learned import read_learned_model as read_learned_model
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
-    "learned": ("PICTURES", "Learned", "read_learned_model", "read_schemas"),
+    "learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
     "learning": ("learn",),
     "lifted": ("learn_lifted",),
     "mapping": ("match_atoms", "renamed"),

@@ -19,8 +19,8 @@ import numpy as np
 
 from statewise import overwriting
 from statewise.durable import write_arrays, write_atomically
-from statewise.json_files import ANYTHING, COUNT, NUMBER, TEXT, Shape, check, parse_json, read_json
-from statewise.strips.model import ActionModel
+from statewise.json_files import ANYTHING, COUNT, NUMBER, TEXT, Shape, check, one_of, parse_json, read_json
+from statewise.strips.model import FORMAT, ActionModel
 from statewise.strips.schemas import Schema
 
 REPORT: Shape = {"best_restart": COUNT}
@@ -36,10 +36,27 @@ CHECKPOINT: Shape = {
 """The state of an interrupted learning run."""
 _LITERALS: Shape = [[ANYTHING]]
 SCHEMAS: Shape = {...: dict.fromkeys(("pre", "add", "delete"), _LITERALS)}
+
+
+def _drawn_by_statewise(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return b"Software\0statewise" in file.read(1000)
+
+
 PICTURES = ("models.png", "attention.png", "theta.png")
 """The images that `statewise strips show` writes."""
+PICTURE_SIGNS = dict.fromkeys(PICTURES, _drawn_by_statewise)
+"""How they are recognised."""
 FILES = ("model.json", "theta.npz", "report.json", "checkpoint.npz", "schemas.json", *PICTURES)
 """All files of the folder, as patterns of `statewise.overwriting`."""
+SIGNS = {
+    "model.json": lambda path: bool(read_json(path, {"format": one_of(FORMAT)})),
+    "schemas.json": lambda path: bool(read_json(path, SCHEMAS)),
+    "report.json": overwriting.json_with("settings", "seconds"),
+    "theta.npz": overwriting.arrays_with("theta"),
+    "checkpoint.npz": overwriting.arrays_with("facts"),
+}
+"""How the folder is recognised."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,7 @@ def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
     `resumes`."""
     interrupted = (folder / "checkpoint.npz").is_file() and not (folder / "model.json").exists()
     if overwrite or not (resumes and interrupted):
-        overwriting.check_folder(folder, FILES, "learned model", overwrite)
+        overwriting.check_folder(folder, FILES, SIGNS, "learned model", overwrite)
         overwriting.delete(folder, FILES)
 
 

@@ -159,7 +159,8 @@ def _canvas(width: float, height: float, gap: float = 0.04) -> Figure:
 def _save(figure: Figure, path: Path) -> None:
     """Crops to what is drawn, since text sizes are estimates."""
     with replacing(path) as file:
-        figure.savefig(file, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12)
+        figure.savefig(file, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12,
+                       metadata={"Software": "statewise"})  # fmt: skip  # by which `show` recognises it
 
 
 def _cell_size(shape: Sequence[int]) -> float:

@@ -26,6 +26,7 @@ def run(words: list[str]) -> int:
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
     from statewise.strips import (
+        PICTURE_SIGNS,
         PICTURES,
         Learned,
         match_atoms,
@@ -40,7 +41,7 @@ def run(words: list[str]) -> int:
     )
 
     if options.out:
-        check_files(Path(options.out), PICTURES, options.overwrite)
+        check_files(Path(options.out), PICTURES, PICTURE_SIGNS, options.overwrite)
     place = Path(options.model)
     reference = model_of(read_reference(options.against)) if options.against else None
     if place.exists():

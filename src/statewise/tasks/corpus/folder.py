@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from statewise.json_files import ANYTHING, COUNT, TEXT, Shape, check, read_json
+from statewise.overwriting import json_with
 from statewise.tasks.bpe import BPE, END
 from statewise.tasks.corpus.encoding import token_type
 from statewise.tasks.corpus.shards import Facts, Shard
@@ -26,6 +27,8 @@ INDEX, TOKENIZER = "index.json", "tokenizer.json"
 SPLITS = ("training", "held_out")
 FILES = (INDEX, TOKENIZER, "training-[0-9]*.npy", "held-out-[0-9]*.npy")
 """All files of a corpus, as patterns of `statewise.overwriting`."""
+SIGNS = {INDEX: json_with("format", "tokenizer", "sides")}
+"""How a corpus is recognised."""
 
 
 _SHARD: Shape = {"name": TEXT, "tokens": COUNT, "documents": COUNT,

@@ -19,7 +19,7 @@ from statewise.system import sync_folder
 from statewise.tasks.corpus import tokenizers
 from statewise.tasks.corpus.documents import Source
 from statewise.tasks.corpus.encoding import encode, token_type
-from statewise.tasks.corpus.folder import FILES, INDEX, SPLITS, TOKENIZER, Corpus, make_index, split_facts
+from statewise.tasks.corpus.folder import FILES, INDEX, SIGNS, SPLITS, TOKENIZER, Corpus, make_index, split_facts
 from statewise.tasks.corpus.shards import ShardWriter
 from statewise.tasks.corpus.survey import SplitPiece, split, survey
 
@@ -61,7 +61,7 @@ def write(
     if vocabulary is not None and held_out == 1:
         raise ValueError(f"--tokenizer {tokenizer} is trained on training documents, and --held-out 1 leaves none")
     bpe = tokenizers.load(tokenizer) if vocabulary is None else None
-    overwriting.check_folder(out, FILES, "corpus", overwrite)
+    overwriting.check_folder(out, FILES, SIGNS, "corpus", overwrite)
     out = out.resolve()  # follows a link to an empty folder
     with _scratch(out) as folder:
         listener.stage("reading the documents", None)

@@ -17,6 +17,11 @@ from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 
 NODES, EDGES = "nodes.csv", "edges.csv"
 EDGE_COLUMNS = ("from_node", "direction", "to_node")
+SIGNS = {
+    NODES: overwriting.begins_with(b"node\n", b"node,x,y\n"),
+    EDGES: overwriting.begins_with(f"{','.join(EDGE_COLUMNS)}\n".encode()),
+}
+"""How a map that `write_map` wrote is recognised."""
 COORDINATES = (("x", "y"), ("synthetic_x", "synthetic_y"))
 """Columns that may have the coordinates of a crossing, east and north."""
 
@@ -60,7 +65,7 @@ def as_files(streets: StreetMap) -> dict[str, bytes]:
 def write_map(streets: StreetMap, folder: Path, overwrite: bool = False) -> list[Path]:
     """Writes a map into a new or empty folder, or with `overwrite` into one that has only a map. Raises
     `FileExistsError` for any other."""
-    overwriting.check_folder(folder, (NODES, EDGES), "map", overwrite)
+    overwriting.check_folder(folder, (NODES, EDGES), SIGNS, "map", overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     files = as_files(streets)
     for name, content in files.items():
