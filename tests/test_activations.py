@@ -19,6 +19,7 @@ from doubles import (
 from torch.nn import functional as F
 
 from statewise import activations, load
+from statewise.backbones import BACKBONES
 from statewise.building import make_analysis
 from statewise.cli import main
 from statewise.nn.block import rotary_angles, rotate
@@ -128,6 +129,10 @@ MODELS = {
     "two_stream": (lambda: tiny_two_stream(variant="sps"), two_stream_by_hand),
     "belief_slots": (tiny_belief_slots, belief_slots_by_hand),
 }
+
+
+def test_every_backbone_of_the_table_is_here():
+    assert set(MODELS) == set(BACKBONES)
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ import torch
 from doubles import VOCABULARY, spread_weights, tiny_belief_slots, tiny_gpt, tiny_recurrent, tiny_two_stream
 from hypothesis import Phase, given, settings
 
+from statewise.backbones import BACKBONES as TABLE
 from statewise.backbones.base import plain_batch
 from statewise.backbones.powers import Carrying, read_prompt
-from statewise.nn.cache import SLACK, PlaceStore
+from statewise.nn.cache import SLACK
+from statewise.nn.stream_cache import StreamCache
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -26,6 +28,13 @@ BACKBONES = {
     "recurrent lstm": lambda: tiny_recurrent(context=LENGTH, cell="lstm"),
     "belief_slots": lambda: tiny_belief_slots(context=LENGTH),
 }
+
+
+WITHOUT_MASKED_KEYS = {"belief_slots": "rows of different length are read in groups, whose rows have all keys"}
+
+
+def test_every_backbone_of_the_table_is_here():
+    assert {name.split()[0].rstrip(",") for name in BACKBONES} == set(TABLE)
 
 
 @pytest.fixture(scope="module", params=BACKBONES)
@@ -131,20 +140,31 @@ def test_any_schedule_gives_each_row_what_it_gets_alone(backbone, actions, seed)
         rows.extend([1] * len(rows.read))
 
 
+@pytest.mark.parametrize("backbone", [name for name in BACKBONES if name not in WITHOUT_MASKED_KEYS], indirect=True)
 def test_a_masked_key_has_no_weight_whatever_it_holds(backbone):
     """Zeros would have: exp(0) = 1. So what was taken back is replaced by huge values, and nothing changes."""
-    rows = Rows(backbone, 3)
+    rows, replaced = Rows(backbone, 3), 0
     with torch.no_grad():
         rows.join([6, 6])
         rows.extend([4, 4])
         rows.rewind([1.0, 0.5])
-        for store in [rows.cache, *getattr(rows.cache, "_stores", [])]:
-            if isinstance(store, PlaceStore) and store.places is not None:
-                dead = torch.from_numpy(store.places < 0)
-                for buffer in store._buffers:
-                    part = buffer[:, :, :, : store.columns]
-                    part.masked_fill_(dead[None, :, None, :, None], 1e6)
+        for store in rows.cache.stores if isinstance(rows.cache, StreamCache) else [rows.cache]:
+            dead = torch.from_numpy(store.places < 0)
+            for columns in store.contents():
+                columns.masked_fill_(dead[None, :, None, :, None], 1e6)
+                replaced += int(dead.sum())
+        assert replaced
         rows.extend([2, 1])
+
+
+def test_counts_of_rows_that_read_everything_are_as_good_as_none(backbone):
+    """As a long prompt is read in parts: each row has all of the first parts."""
+    tokens = torch.randint(0, VOCABULARY, (3, 12))
+    with torch.no_grad():
+        cache = backbone.make_cache(3)
+        for part in tokens.split(4, dim=1):
+            found = backbone.extend(part, cache, np.full(3, 4)).readout
+        torch.testing.assert_close(found, backbone.encode(plain_batch(tokens)).readout[:, -4:])
 
 
 def test_what_cannot_be_taken_back_is_refused_and_nothing_changes(backbone):

@@ -163,7 +163,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
                 found = Hidden(*(each.new_zeros(*tokens.shape, each.shape[-1]) for each in part))
             for whole, each in zip(found, part):
                 whole[index, :count] = each
-        cache.lengths = cache.lengths + counted
+        cache.advance(counted)
         assert found is not None
         return found
 
@@ -314,8 +314,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
 
     def keep(self, cache: GroupedCache) -> dict[str, Tensor]:
         """See `Carrying.keep`."""
-        ((_, only),) = cache.groups
-        return only.keep()
+        return cache.keep()
 
     def resume(self, kept: Mapping[str, Tensor]) -> GroupedCache:
         """See `Carrying.resume`."""

@@ -7,6 +7,7 @@ a GPU.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ class Cache(ABC):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise ValueError(f"cannot go back {counts[row]} positions: {self.lengths[row]} have been read")
-        self._check(counts)
+        self.check_rewind(counts)
         self._rewind(counts)
         self.lengths = self.lengths - counts
         if self.held is not None:
@@ -91,8 +92,8 @@ class Cache(ABC):
             self.held = np.concatenate([each.lengths if each.held is None else each.held for each in (self, other)])
         self.lengths = np.concatenate([self.lengths, other.lengths])
 
-    def _check(self, counts: np.ndarray) -> None:  # noqa: B027 -- most caches store everything
-        """Raises `ValueError` if row b cannot be rewound by `counts[b]` positions."""
+    def check_rewind(self, counts: np.ndarray) -> None:  # noqa: B027 -- most caches store everything
+        """Raises `ValueError` if vectors needed to rewind row b by `counts[b]` positions are no longer stored."""
 
     @abstractmethod
     def _rewind(self, counts: np.ndarray) -> None:
@@ -107,18 +108,24 @@ class Cache(ABC):
         """See `join`. `lengths` has not been updated yet."""
 
 
+def unless_all(counts: np.ndarray | None, new: int) -> np.ndarray | None:
+    """`counts`, or None if every row reads all `new` tokens."""
+    return None if counts is None or (counts == new).all() else np.asarray(counts, np.int64)
+
+
 class _Pass(NamedTuple):
-    """The arguments of `begin`, and the columns that are kept afterwards."""
+    """What `begin` decides for a pass."""
 
     new: int
+    """Columns that the pass adds."""
     counts: np.ndarray
-    even: bool
-    """Whether every row reads all of the new columns."""
-    rebuild: bool
-    """Whether the columns do not fit: `append` then joins them and keeps `kept` of them, or the last `room`."""
-    kept: np.ndarray | None
-    """(B, m) columns that are kept in a rebuild, -1: none; None: the last `keep` of all rows."""
+    """(B,) how many of them each row reads."""
     keep: int
+    """Columns in use after the pass."""
+    rebuild: bool
+    """Whether the columns do not fit: `append` then makes new buffers of `room` columns, with those to keep."""
+    kept: np.ndarray | None
+    """(B, keep) columns to keep in a rebuild, -1: none; None: the last `keep` of all rows."""
     room: int
 
 
@@ -136,36 +143,43 @@ class PlaceStore(Cache):
         self.span, self.most = span, most
         self.columns = 0
         """The number of columns in use."""
-        self.places: np.ndarray | None = None
-        """(B, columns) position of each row that each column holds, -1: none; None: the last positions of all rows."""
+        self._places: np.ndarray | None = None  # (B, room), of which `columns` are in use
         self._buffers: list[Tensor | None] = [None] * layers  # (P, B, H, room, W) each
         self._pass: _Pass | None = None
+
+    @property
+    def places(self) -> np.ndarray | None:
+        """(B, columns) position of each row that each column holds, -1: none; None: the last positions of all rows."""
+        return None if self._places is None else self._places[:, : self.columns]
 
     # One pass
 
     def begin(self, new: int, counts: np.ndarray | None = None) -> None:
         """Starts a pass of `new` columns, of which row b reads the first `counts[b]`; None: all."""
-        even = counts is None or bool((counts == new).all())
-        read_counts = np.full(len(self.lengths), new) if counts is None else np.asarray(counts, np.int64)
+        counts = unless_all(counts, new)
+        read_counts = np.full(len(self.lengths), new) if counts is None else counts
+        if counts is not None or self._places is not None:
+            self._add_places(new, read_counts)
         room = next((buffer.shape[3] for buffer in self._buffers if buffer is not None), 0)
         if self.columns == 0 and self.span is not None:
             room = self.span + 2 * SLACK
-        rebuild, kept, keep = False, None, self.columns + new
-        if self.columns + new > room and (self.span is not None or self.places is not None):
-            rebuild = True
+        keep = self.columns + new
+        rebuild = keep > room and (self.span is not None or self._places is not None)
+        kept = None
+        if rebuild:
             after = self.lengths + read_counts
             least = np.zeros_like(after)
             if self.span is not None:
                 back = SLACK if self.held is None else np.maximum(SLACK, after - self.held)
                 least = np.maximum(0, after - self.span - back)
-            if even and self.places is None:
-                keep = min(self.columns + new, int(after[0] - least[0]) if len(after) else 0)
+            if self._places is None:
+                keep = min(keep, int(after[0] - least[0]) if len(after) else 0)
             else:
-                places = np.concatenate([self._places(), self._new_places(new, read_counts)], 1)
+                places = self._places[:, :keep]
                 kept = _right_aligned((places >= 0) & (places >= least[:, None]))
                 keep = kept.shape[1]
             room = room if keep + SLACK <= room else 2 * keep
-        self._pass = _Pass(new, read_counts, even, rebuild, kept, keep, room)
+        self._pass = _Pass(new, read_counts, keep, rebuild, kept, room)
 
     def append(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None = None) -> Tensor:
         """Adds the P tensors `new` (B, H, n, W) to a layer. Returns all columns that the pass may read (P, B, H, K, W),
@@ -193,7 +207,7 @@ class PlaceStore(Cache):
 
     def _rebuild(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None) -> Tensor:
         assert self._pass is not None
-        buffer, joined, (kept, keep) = self._buffers[layer], torch.stack(tuple(new)), self._pass[4:6]
+        buffer, joined, kept, keep = self._buffers[layer], torch.stack(tuple(new)), self._pass.kept, self._pass.keep
         if buffer is not None:
             joined = torch.cat((buffer[:, :, :, : self.columns], joined), dim=3)
         renewed = joined.new_empty(*joined.shape[:3], self._pass.room, joined.shape[4])
@@ -209,57 +223,56 @@ class PlaceStore(Cache):
     def advance(self) -> None:
         """Counts the tokens of this pass as read."""
         assert self._pass is not None
-        new, counts, even, rebuild, kept, keep, _ = self._pass
-        if not even or self.places is not None:
-            places = np.concatenate([self._places(), self._new_places(new, counts)], 1)
-            if kept is not None:
-                places = np.where(kept >= 0, np.take_along_axis(places, np.maximum(kept, 0), 1), -1)
-            self.places, self.columns = places, places.shape[1]
-        else:
-            self.columns = keep if rebuild else self.columns + new
-        self.lengths = self.lengths + counts
+        kept = self._pass.kept
+        if kept is not None:
+            assert self._places is not None
+            self._places = np.where(kept >= 0, np.take_along_axis(self._places, np.maximum(kept, 0), 1), -1)
+        self.columns, self.lengths = self._pass.keep, self.lengths + self._pass.counts
         self._pass = None
-        self._simplify()
+        self._simplify(self.lengths)
 
     def skip(self, positions: int) -> None:
         """Counts `positions` of every row as read without storing them, and drops all earlier ones; a pass must
         follow."""
         self.lengths, self.columns = self.lengths + positions, 0
-        self.places = np.zeros((len(self.lengths), 0), np.int64) if self.ragged else None
+        self._places = np.zeros((len(self.lengths), 0), np.int64) if self.ragged else None
 
     def key_places(self, device: torch.device) -> Tensor:
         """Position of each column that `append` returns in this pass: (K,), or (B, K) where rows differ, -1: none."""
         assert self._pass is not None
-        new, counts = self._pass.new, self._pass.counts
-        if self._pass.even and self.places is None:
-            length = self.length
-            return torch.arange(length - (self.columns - self._first()), length + new, device=device)
-        places = np.concatenate([self._places(), self._new_places(new, counts)], 1)[:, self._first() :]
-        return torch.from_numpy(places).to(device)
+        first, end = self._first(), self.columns + self._pass.new
+        if self._places is None:
+            return torch.arange(end - first, device=device) + (self.length - self.columns + first)
+        return torch.tensor(self._places[:, first:end], device=device)
 
     def _first(self) -> int:
         """The first column that the pass may read."""
-        return 0 if self.span is None or self.places is not None else self.columns - min(self.columns, self.span)
+        return 0 if self.span is None or self._places is not None else self.columns - min(self.columns, self.span)
 
-    def _new_places(self, new: int, counts: np.ndarray) -> np.ndarray:
+    def _add_places(self, new: int, counts: np.ndarray) -> None:
+        """Writes the places of the pass behind those of the columns in use."""
+        end, before = self.columns + new, self._all_places()
+        if self._places is None or self._places.shape[1] < end:
+            self._places = np.full((len(self.lengths), max(2 * end, 64)), -1)
+            self._places[:, : self.columns] = before
         column = np.arange(new)
-        return np.where(column < counts[:, None], self.lengths[:, None] + column, -1)
+        self._places[:, self.columns : end] = np.where(column < counts[:, None], self.lengths[:, None] + column, -1)
 
-    def _places(self) -> np.ndarray:
-        if self.places is not None:
-            return self.places
-        return self.lengths[:, None] - self.columns + np.arange(self.columns)
+    def _all_places(self) -> np.ndarray:
+        """`places`, written out if it is None."""
+        places = self.places
+        return self.lengths[:, None] - self.columns + np.arange(self.columns) if places is None else places
 
-    def _simplify(self) -> None:
-        """Drops columns after the last used one, and `places` if it is redundant."""
-        if self.places is None:
+    def _simplify(self, lengths: np.ndarray) -> None:
+        """Drops columns after the last used one, and `places` if it is redundant, for rows that have read `lengths`."""
+        if self._places is None:
             return
-        used = np.flatnonzero((self.places >= 0).any(0))
-        self.columns = int(used[-1]) + 1 if len(used) else 0
-        self.places = self.places[:, : self.columns]
-        last = self.lengths[:, None] - self.columns + np.arange(self.columns)
-        if not self.ragged and (self.places >= 0).all() and (self.places == last).all():
-            self.places = None
+        while self.columns and (self._places[:, self.columns - 1] < 0).all():
+            self.columns -= 1
+        if (lengths == lengths[:1]).all():
+            last = lengths[:, None] - self.columns + np.arange(self.columns)
+            if (last >= 0).all() and (self._places[:, : self.columns] == last).all():
+                self._places = None
 
     # Between passes
 
@@ -269,16 +282,16 @@ class PlaceStore(Cache):
         buffer = self._buffers[layer]
         if buffer is None or self.columns == 0:
             return None
-        if self.places is None:
+        places = self.places
+        if places is None:
             return buffer[:, :, :, self.columns - 1]
-        column = torch.from_numpy(np.maximum(0, _last_true(self.places >= 0))).to(buffer.device)
+        column = torch.from_numpy(np.maximum(0, _last_true(places >= 0))).to(buffer.device)
         found = buffer[:, torch.arange(len(column), device=buffer.device), :, column].movedim(0, 1)
         empty = torch.from_numpy(self.lengths == 0).to(buffer.device)
         return found.masked_fill(empty[None, :, None, None], 0.0)
 
     def contents(self) -> list[Tensor]:
-        """All columns of each layer, (P, B, H, columns, W); all rows must have read the same number of tokens."""
-        assert self.places is None
+        """The columns in use of each layer, (P, B, H, columns, W), in the order of `places`."""
         return [buffer[:, :, :, : self.columns] for buffer in self._buffers if buffer is not None]
 
     @property
@@ -286,14 +299,22 @@ class PlaceStore(Cache):
         """Size of the buffers in bytes."""
         return sum(each.numel() * each.element_size() for each in self._buffers if each is not None)
 
-    def _check(self, counts: np.ndarray) -> None:
+    def chosen(self, rows: Tensor) -> Self:
+        """A copy of some rows, which may repeat. `rows` (B',) int64."""
+        other = copy.copy(self)
+        other._buffers = list(self._buffers)
+        other.reorder(rows)
+        return other
+
+    def check_rewind(self, counts: np.ndarray) -> None:
+        """See `Cache.check_rewind`."""
         if self.span is None:
             return
-        left = self.lengths - counts
-        if self.places is None:
+        left, places = self.lengths - counts, self.places
+        if places is None:
             oldest = self.lengths - self.columns
         else:
-            oldest = np.where(self.places >= 0, self.places, np.iinfo(np.int64).max).min(1, initial=2**62)
+            oldest = np.where(places >= 0, places, np.iinfo(np.int64).max).min(1, initial=2**62)
         if ((oldest > np.maximum(0, left - self.span)) & (left > 0)).any():
             raise ValueError(
                 f"cannot go back {int(counts.max())} positions: a window of {self.span} stores {SLACK} more than it "
@@ -301,38 +322,34 @@ class PlaceStore(Cache):
             )
 
     def _rewind(self, counts: np.ndarray) -> None:
-        if self.places is None and (counts == counts[:1]).all():
+        if self._places is None and (counts == counts[:1]).all():
             self.columns -= min(self.columns, int(counts[0])) if len(counts) else 0
             return
-        places = self._places()
-        self.places = np.where(places < (self.lengths - counts)[:, None], places, -1)
-        lengths, self.lengths = self.lengths, self.lengths - counts
-        self._simplify()
-        self.lengths = lengths
+        places, left = self._all_places(), self.lengths - counts
+        self._places = np.where(places < left[:, None], places, -1)
+        self._simplify(left)
 
     def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
         for layer, buffer in enumerate(self._buffers):
             if buffer is not None:
                 self._buffers[layer] = torch.index_select(buffer, 1, rows.to(buffer.device))
-        if self.places is not None:
-            self.places = self.places[chosen]
-            lengths, self.lengths = self.lengths, self.lengths[chosen]
-            self._simplify()
-            self.lengths = lengths
+        if self._places is not None:
+            self._places = self._places[chosen]
+            self._simplify(self.lengths[chosen])
 
     def _join(self, other: Self) -> None:
         width = max(self.columns, other.columns)
         if (
             self.columns == other.columns
-            and self.places is None
-            and other.places is None
+            and self._places is None
+            and other._places is None
             and np.array_equal(self.lengths[:1], other.lengths[:1])
         ):
             places = None
         else:
             places = np.full((len(self.lengths) + len(other.lengths), width), -1)
-            places[: len(self.lengths), width - self.columns :] = self._places()
-            places[len(self.lengths) :, width - other.columns :] = other._places()
+            places[: len(self.lengths), width - self.columns :] = self._all_places()
+            places[len(self.lengths) :, width - other.columns :] = other._all_places()
         for layer, (own, more) in enumerate(zip(self._buffers, other._buffers)):
             known = own if own is not None else more
             if known is None:
@@ -347,7 +364,7 @@ class PlaceStore(Cache):
                 if buffer is not None:
                     joined[:, part, :, width - store.columns : width] = buffer[:, :, :, : store.columns]
             self._buffers[layer] = joined
-        self.columns, self.places = width, places
+        self.columns, self._places = width, places
 
 
 class KeyValueCache(PlaceStore):

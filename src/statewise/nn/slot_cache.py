@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -24,10 +23,14 @@ class OpenChunk(NamedTuple):
 
     def chosen(self, rows: Tensor) -> OpenChunk:
         """The chunk for some rows."""
-        keys = copy.copy(self.keys)
-        keys._buffers = list(keys._buffers)
-        keys.reorder(rows)
+        keys = self.keys.chosen(rows)
         return OpenChunk(self.state.index_select(0, rows), keys, [part.index_select(0, rows) for part in self.hidden])
+
+    def joined(self, other: OpenChunk) -> OpenChunk:
+        """The chunk with the rows of another one that has read as much; neither must be used afterwards."""
+        self.keys.join(other.keys)
+        hidden = [torch.cat([torch.cat(part.hidden, dim=1) for part in (self, other)])] if self.keys.length else []
+        return OpenChunk(torch.cat((self.state, other.state)), self.keys, hidden)
 
 
 class SlotCache:
@@ -75,6 +78,15 @@ class SlotCache:
         other.chunks = [part.chosen(rows) for part in self.chunks]
         return other
 
+    def joined(self, other: SlotCache) -> SlotCache:
+        """The cache with the rows of another one, of equal `length` and `room`; neither must be used afterwards.
+        Remembers the chunks that both do."""
+        both = SlotCache(self.rows + other.rows, self.layers, self.chunk)
+        both.held, both.length = self.held, self.length
+        pairs = zip(reversed(self.chunks), reversed(other.chunks))
+        both.chunks = [own.joined(more) for own, more in pairs][::-1]
+        return both
+
     def keep(self) -> dict[str, Tensor]:
         """The current or last chunk, and the total number of tokens read."""
         state, keys, hidden = self.chunks[-1]
@@ -99,10 +111,11 @@ class SlotCache:
 
 class GroupedCache(Cache):
     """Groups of rows that have read the same number of tokens, with a cache for each group: chunks of rows of different
-    length start at different tokens, so they cannot share a pass."""
+    length start at different tokens, so they cannot share a pass. Groups that come to equal lengths become one."""
 
     def __init__(self, rows: int, layers: int, chunk: int) -> None:
         super().__init__(rows)
+        self.chunk = chunk
         self.groups = [(np.arange(rows), SlotCache(rows, layers, chunk))]
         """Row numbers and cache of each group."""
 
@@ -114,16 +127,65 @@ class GroupedCache(Cache):
         cache.lengths = cache.lengths + cache.groups[0][1].length
         return cache
 
-    def split(self, counts: np.ndarray) -> Iterator[tuple[np.ndarray, SlotCache, int]]:
-        """Regroups rows so that each group has a single count; yields row numbers, cache and count."""
-        groups = []
+    def split(self, counts: np.ndarray) -> list[tuple[np.ndarray, SlotCache, int]]:
+        """Regroups rows so that each group has a single count. Returns row numbers, cache and count of each."""
+        found = []
         for rows, cache in self.groups:
             for count in np.unique(counts[rows]).tolist():
                 here = np.flatnonzero(counts[rows] == count)
                 own = cache if len(here) == len(rows) else cache.chosen(_index(here, cache))
-                groups.append((rows[here], own))
-                yield rows[here], own, count
-        self.groups = groups
+                found.append((rows[here], own, count))
+        self.groups = [(rows, cache) for rows, cache, _ in found]
+        return found
+
+    def advance(self, counts: np.ndarray) -> None:
+        """Counts the next `counts[b]` tokens of each row as read; the caches of the groups have read them."""
+        self.lengths = self.lengths + counts
+        self._merge()
+
+    def keep(self) -> dict[str, Tensor]:
+        """See `SlotCache.keep`. Raises `ValueError` unless all rows are in one group."""
+        if len(self.groups) != 1:
+            raise ValueError(
+                f"the rows have read {self.lengths.tolist()} tokens, in {len(self.groups)} groups whose chunks differ: "
+                "choose the rows of one group by `reorder` before keeping their state"
+            )
+        return self.groups[0][1].keep()
+
+    def rewind(self, positions: int | np.ndarray) -> None:
+        """See `Cache.rewind`."""
+        super().rewind(positions)
+        self._merge()
+
+    def join(self, other: Self) -> None:
+        """See `Cache.join`."""
+        super().join(other)
+        self._merge()
+
+    def _merge(self) -> None:
+        """Joins groups that have read as much, in chunks of equal offset, unless rows would lose what they may be
+        rewound to: where `hold` was called, or otherwise by a chunk."""
+        by_length: dict[tuple[int, int], list[tuple[np.ndarray, SlotCache]]] = {}
+        for group in self.groups:
+            if not len(group[0]):
+                continue
+            alike = by_length.setdefault((group[1].length, group[1].room), [])
+            for place, known in enumerate(alike):
+                if self._may_join(known, group):
+                    alike[place] = _joined(known, group)
+                    break
+            else:
+                alike.append(group)
+        self.groups = [group for alike in by_length.values() for group in alike]
+
+    def _may_join(self, *groups: tuple[np.ndarray, SlotCache]) -> bool:
+        """Whether the chunks that all groups remember are those that each needs."""
+        least = min(len(cache.chunks) for _, cache in groups)
+        for rows, cache in groups:
+            back = cache.length - int(self.held[rows].min()) if self.held is not None else self.chunk
+            if sum(part.keys.length for part in cache.chunks[-least:]) < min(back, cache.remembered):
+                return False
+        return True
 
     def hold(self) -> None:
         """See `Cache.hold`."""
@@ -137,7 +199,8 @@ class GroupedCache(Cache):
         for _, cache in self.groups:
             cache.held = False
 
-    def _check(self, counts: np.ndarray) -> None:
+    def check_rewind(self, counts: np.ndarray) -> None:
+        """See `Cache.check_rewind`."""
         for rows, cache in self.groups:
             most = int(counts[rows].max(initial=0))
             if most > cache.remembered:
@@ -163,6 +226,13 @@ class GroupedCache(Cache):
         if self.held is not None or other.held is not None:
             for _, cache in self.groups:
                 cache.held = True
+
+
+def _joined(first: tuple[np.ndarray, SlotCache], second: tuple[np.ndarray, SlotCache]) -> tuple[np.ndarray, SlotCache]:
+    """Two groups as one, its rows in ascending order."""
+    rows, cache = np.concatenate([first[0], second[0]]), first[1].joined(second[1])
+    order = np.argsort(rows)
+    return (rows, cache) if (order[1:] > order[:-1]).all() else (rows[order], cache.chosen(_index(order, cache)))
 
 
 def _index(rows: np.ndarray, cache: SlotCache) -> Tensor:

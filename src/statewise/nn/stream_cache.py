@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.nn.cache import Cache, PlaceStore
+from statewise.nn.cache import Cache, PlaceStore, unless_all
 from statewise.nn.streams import Reach
 
 
@@ -29,7 +29,7 @@ class StreamCache(Cache):
         super().__init__(rows)
         self.reach = reach
         # A stream that is read at its own place only needs no store.
-        self._stores = [
+        self._of_streams = [
             None if span is not None and span <= 0 else PlaceStore(rows, layers, span, most) for span in reach
         ]
         self._new = 0
@@ -37,9 +37,9 @@ class StreamCache(Cache):
 
     def begin(self, new: int, counts: np.ndarray | None = None) -> None:
         """See `PlaceStore.begin`."""
-        self._new, self._counts = new, counts
-        for store in self._kept():
-            store.begin(new, counts)
+        self._new, self._counts = new, unless_all(counts, new)
+        for store in self.stores:
+            store.begin(new, self._counts)
 
     def append_streams(self, layer: int, parts: dict[int, tuple[Tensor, Tensor]]) -> Read:
         """Adds keys and values (B, H, n, W) of the new places, by stream. Returns all that queries at the new places
@@ -47,9 +47,9 @@ class StreamCache(Cache):
         first, *others = self._in_order(parts)
         behind = None
         for stream in others:
-            store = self._stores[stream]
+            store = self._of_streams[stream]
             behind = parts[stream] if store is None else store.append(layer, parts[stream])
-        store = self._stores[first]
+        store = self._of_streams[first]
         if store is not None:
             return Read(*store.append(layer, parts[first], None if behind is None else tuple(behind)))
         own = parts[first]
@@ -64,7 +64,7 @@ class StreamCache(Cache):
         places of `streams`, before `advance`. Place -1: no key."""
         numbers, places = [], []
         for stream in self._in_order(streams):
-            store = self._stores[stream]
+            store = self._of_streams[stream]
             place = self.new_places(device) if store is None else store.key_places(device)
             numbers.append(torch.full(place.shape[-1:], stream, device=device))
             places.append(place)
@@ -83,42 +83,45 @@ class StreamCache(Cache):
 
     def advance(self) -> None:
         """See `PlaceStore.advance`."""
-        for store in self._kept():
+        for store in self.stores:
             store.advance()
         self.lengths = self.lengths + (self._new if self._counts is None else self._counts)
 
     def hold(self) -> None:
         """See `Cache.hold`."""
         super().hold()
-        for store in self._kept():
+        for store in self.stores:
             store.hold()
 
     def release(self) -> None:
         """See `Cache.release`."""
         super().release()
-        for store in self._kept():
+        for store in self.stores:
             store.release()
 
     @property
     def bytes(self) -> int:
         """Size of the stores in bytes."""
-        return sum(store.bytes for store in self._kept())
+        return sum(store.bytes for store in self.stores)
 
-    def _kept(self) -> list[PlaceStore]:
-        return [store for store in self._stores if store is not None]
+    @property
+    def stores(self) -> list[PlaceStore]:
+        """The stores of the streams that are read at later places."""
+        return [store for store in self._of_streams if store is not None]
 
-    def _check(self, counts: np.ndarray) -> None:
-        for store in self._kept():
-            store._check(counts)
+    def check_rewind(self, counts: np.ndarray) -> None:
+        """See `Cache.check_rewind`."""
+        for store in self.stores:
+            store.check_rewind(counts)
 
     def _rewind(self, counts: np.ndarray) -> None:
-        for store in self._kept():
+        for store in self.stores:
             store.rewind(counts)
 
     def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
-        for store in self._kept():
+        for store in self.stores:
             store.reorder(rows)
 
     def _join(self, other: Self) -> None:
-        for own, more in zip(self._kept(), other._kept()):
+        for own, more in zip(self.stores, other.stores):
             own.join(more)
