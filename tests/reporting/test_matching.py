@@ -80,10 +80,10 @@ def test_each_group_is_set_against_the_first(folders, tmp_path):
         ("next_latent", "next_token"), ("next_token", "next_latent"),
     ]  # fmt: skip
     header, rows = found.matches_table()
-    assert header == ["tokens to match", "its loss", "tokens", "of its tokens", "runs"]
+    assert header == ["group", "matches", "its loss", "after tokens", "of its tokens", "runs"]
     assert rows == [
-        ["next_latent: next_token", "3.1000", "200", "66.7%", "1/1"],
-        ["next_token: next_latent", "2.0000", "not reached", "-", "0/2"],
+        ["next_latent", "next_token", "3.1000", "200", "66.7%", "1/1"],
+        ["next_token", "next_latent", "2.0000", "not reached", "-", "0/2"],
     ]
     assert json.loads(found.as_json())["tokens_to_match"][0]["tokens"] == {"1": pytest.approx(200.0)}
     for text in (found.as_text(), found.as_markdown(), write_report(found, tmp_path / "report")[-1].read_text()):
@@ -94,9 +94,9 @@ def test_each_group_is_set_against_the_first(folders, tmp_path):
 
 def test_the_loss_is_drawn_over_tokens_and_hours(folders):
     panels = {panel.x_title: panel for panel in training_panels(compare(folders))}
-    assert list(panels) == ["training step", "training tokens", "hours of training"]
-    mean = panels["training tokens"].curves[0]
-    assert (mean.x, mean.y) == ([100, 200, 300], pytest.approx([5.0, 4.0, 3.1]))
+    assert list(panels) == ["training step", "million training tokens", "hours of training"]
+    mean = panels["million training tokens"].curves[0]
+    assert (mean.x, mean.y) == (pytest.approx([1e-4, 2e-4, 3e-4]), pytest.approx([5.0, 4.0, 3.1]))
     assert panels["hours of training"].curves[0].x == [0.5, 1.0, 1.5]
     assert [curve.group for curve in panels["hours of training"].curves if curve.role == "line"] == [
         "next_token", "next_latent",
@@ -111,5 +111,5 @@ def test_nothing_is_matched_where_that_would_mean_nothing(folders, tmp_path):
     assert compare(folders[:2]).matches == []
     plain = [make_run(tmp_path / "e", 1, 0.5), make_run(tmp_path / "f", 1, 0.5, "next_latent")]
     assert compare(plain).matches == []
-    assert "tokens to match" not in compare(plain).as_text()
+    assert "after tokens" not in compare(plain).as_text()
     assert {panel.x_title for panel in training_panels(compare(plain))} == {"training step"}

@@ -87,7 +87,7 @@ class Fetch(Analysis):
             Curve("uniform attention", x, [one.uniform for one in in_order], "control"),
         ]
         panels = [
-            Panel("training step", "attention of the prediction to its own input", curves, shares=True),
+            Panel("training step", "attention to its own input", curves, shares=True),
             Panel("training step", "loss (nats per token)", [Curve("held out", x, [one.loss for one in in_order])]),
         ]
         details = {

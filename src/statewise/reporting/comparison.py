@@ -108,12 +108,12 @@ class Comparison:
 
     def matches_table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows: one row per pair of groups."""
-        header = ["tokens to match", "its loss", "tokens", "of its tokens", "runs"]
+        header = ["group", "matches", "its loss", "after tokens", "of its tokens", "runs"]
         rows = []
         for one in self.matches:
             mean = one.mean
             rows.append([
-                f"{one.group}: {one.other}", number(one.loss), "not reached" if mean is None else f"{mean:,.0f}",
+                one.group, one.other, number(one.loss), "not reached" if mean is None else f"{mean:,.0f}",
                 "-" if mean is None else f"{mean / one.other_tokens:.1%}", f"{len(one.reached)}/{len(one.tokens)}",
             ])  # fmt: skip
         return header, rows
@@ -121,8 +121,8 @@ class Comparison:
     def matches_notes(self) -> list[str]:
         """How the tokens to match were found."""
         return [
-            "`A: B`: the training tokens after which the held-out loss of A is first as low as the final one of B (mean"
-            " over its runs), interpolated linearly between evaluations; the mean over the runs of A that come to it."
+            "Matches: the training tokens after which a group's held-out loss is first as low as the final one of the "
+            "other (mean over its runs), interpolated linearly between evaluations; mean over the runs that reach it."
         ] * bool(self.matches)
 
     def _tested(self) -> list[Claim]:
@@ -186,7 +186,7 @@ class Comparison:
         if self._tested():
             parts.append(fitted_tables(*self.claims_table(), width))
         if self.matches:
-            parts.append(fitted_tables(*self.matches_table(), width))
+            parts.append(fitted_tables(*self.matches_table(), width, keys=2))
         if any(len(group.members) > 1 for group in self.groups):
             parts.append(fitted_tables(*self.seeds_table(), width, keys=2))
         return "\n\n".join([*parts, "\n".join([*self.notes(), *self.claims_notes(), *self.matches_notes()])])

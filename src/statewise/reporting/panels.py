@@ -37,7 +37,7 @@ def training_panels(comparison: Comparison) -> list[Panel]:
         shares = metric.endswith("accuracy") or metric == "exact_match"
         panels.append(Panel("training step", "", curves, shares, title))
     if headline == "loss":
-        for by, unit, x_title in (("tokens", 1.0, "training tokens"), ("seconds", 3600.0, "hours of training")):
+        for by, unit, x_title in (("tokens", 1e6, "million training tokens"), ("seconds", 3600.0, "hours of training")):
             curves = [
                 curve
                 for group in comparison.groups
