@@ -1,5 +1,7 @@
 """The two-stream transformer against one that is written straight from the paper: interleaved, with sets of keys."""
 
+import copy
+
 import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stream
@@ -314,6 +316,46 @@ def test_streams_part_when_it_is_time(start):
     torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout[0], from_the_paper(backbone, tokens[0])[1])
     assert not torch.allclose(backbone.encode(plain_batch(tokens)).readout, before)
     assert bool(backbone.state_dict()["separated"])  # what a checkpoint is read as is kept with it
+
+
+def test_weights_say_whether_the_streams_are_separate():
+    young, grown = made("sps", separate_from=0.5), made("sps", separate_from=0.5)
+    grown.set_progress(1.0)
+    weights, tokens = grown.state_dict(), tokens_of()
+    young.load_state_dict(weights)
+    assert young.flops(9) == grown.flops(9)
+    torch.testing.assert_close(young.encode(plain_batch(tokens)).readout, grown.encode(plain_batch(tokens)).readout)
+    grown.load_state_dict({**weights, "separated": torch.tensor(False)})
+    assert grown.streams == ("input",)
+    assert copy.deepcopy(young).streams == ("input", "prediction")
+
+
+def test_decoding_asks_no_tensor_for_its_truth(monkeypatch):
+    """It would wait for a GPU."""
+    backbone, tokens = made("sps", separate_from=0.5), tokens_of(rows=2)
+    backbone.set_progress(0.5)
+    cache = backbone.make_cache(2)
+
+    def waiting(tensor):
+        raise AssertionError("a tensor was read")
+
+    for name in ("__bool__", "__int__", "__float__", "item", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, waiting)
+    for place in range(3):
+        backbone.extend(tokens[:, place : place + 1], cache)
+
+
+def test_the_mask_of_cached_keys_is_taken_apart_once_a_pass(monkeypatch):
+    backbone, tokens, taken = made("sps", layers=5), tokens_of(), []
+    split = torch.split
+    cache = backbone.make_cache(len(tokens))
+    backbone.extend(tokens[:, :2], cache)
+    monkeypatch.setattr(torch, "split", lambda *given, **more: (taken.append(1), split(*given, **more))[1])
+    backbone.readouts(plain_batch(tokens))
+    assert not taken
+    backbone.every_stream(tokens[:, 2:4], cache)
+    backbone.read_prompt(tokens[:, 4:5], cache)
+    assert len(taken) <= 1
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from statewise.loading import load_model, new_model
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_text
 from statewise.run import Run
+from statewise.training.trainer import Trainer
 from statewise.types import NotFinite
 
 TINY = [
@@ -371,6 +372,22 @@ def test_the_pace_in_arithmetic_is_recorded_where_the_objective_can_say_its_cost
             assert ("flops_per_second" in record) == (objective != "multi_token")
             assert "flops" not in record
             assert "mfu" not in record  # of a processor nobody knows the peak
+
+
+def test_operations_are_those_of_the_step_although_batches_are_drawn_ahead(tmp_path, monkeypatch):
+    counted, log = [], Trainer._log
+
+    def noted(self):
+        counted.append(self.progress.window["flops"])
+        log(self)
+
+    monkeypatch.setattr(Trainer, "_log", noted)
+    backbone = ["--backbone=two_stream", "--backbone.window=2", "--backbone.separate_from=0.5"]
+    trainer = ["--trainer.steps=4", "--trainer.log_every=1", "--trainer.evaluate_every=0"]
+    train(tiny(*backbone, *trainer), tmp_path / "run")
+    young, _, grown, _ = counted
+    assert counted == [young, young, grown, grown]
+    assert grown > young
 
 
 def test_use_of_the_device_is_the_share_of_its_peak(tmp_path, monkeypatch):

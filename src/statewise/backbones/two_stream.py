@@ -149,9 +149,10 @@ class StreamAttention(nn.Module):
                 query, key, value, streams=asking, reach=context.reach, documents=context.documents, dropout=dropout
             )
         else:
-            rows = [context.streams.index(stream) for stream in asking]
-            parts = torch.split(context.mask, T, dim=-2)
-            mask = torch.cat([parts[row] for row in rows], dim=-2)
+            mask = context.mask
+            if asking != context.streams:  # in the last block
+                parts = torch.split(mask, T, dim=-2)
+                mask = torch.cat([parts[context.streams.index(stream)] for stream in asking], dim=-2)
             found = attend(query.reshape(B, H, S * T, W), *read, mask=mask).view(B, H, S, T, W)
         return self.out_proj(found.permute(0, 2, 3, 1, 4).reshape(B, S, T, H * W))
 
@@ -255,7 +256,9 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         self.blocks = nn.ModuleList(StreamBlock(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.width, vocabulary, bias=False)
-        self.register_buffer("separated", torch.tensor(config.separate_from == 0))
+        self._separated = config.separate_from == 0  # on the host: reading the buffer would wait for a GPU
+        self.register_buffer("separated", torch.tensor(self._separated))
+        self.register_load_state_dict_post_hook(_read_separated)  # type: ignore[no-untyped-call]
         init_weights(self, config.init, config.layers)
 
     @property
@@ -266,11 +269,12 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
 
     def set_progress(self, fraction: float) -> None:
         """Separates the streams at the configured share of training."""
-        self.separated.fill_(fraction >= self.config.separate_from)
+        self._separated = fraction >= self.config.separate_from
+        self.separated.fill_(self._separated)
 
     def _now(self) -> tuple[Variant, Reach]:
         variant, reach = self.variant, self.config.reach
-        if not self.separated:
+        if not self._separated:
             variant, reach = VARIANTS["standard"], Reach(None, -1)
         return variant, Reach(*(self.longest if span is None else span for span in reach))
 
@@ -452,6 +456,12 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
     def make_cache(self, rows: int) -> StreamCache:
         """An empty cache, with one layer per block."""
         return StreamCache(rows, self.layers, self._now()[1], self.context)
+
+
+def _read_separated(model: nn.Module, incompatible: object) -> None:
+    """After weights have been loaded."""
+    assert isinstance(model, TwoStream)
+    model._separated = bool(model.separated)
 
 
 def _pairs(query: int, key: int, length: int, span: int | None) -> int:

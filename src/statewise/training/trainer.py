@@ -78,8 +78,6 @@ class Drawn(NamedTuple):
     parts: list[Batch]
     """This process's share of the batch, in micro-batches."""
     tokens: int
-    flops: float | None
-    """FLOPs of training on them; None if unknown."""
 
 
 class Trainer:
@@ -164,10 +162,8 @@ class Trainer:
     def _draw(self, step: int) -> Drawn:
         """What a step needs from the host."""
         parts = self.stream.batches(step, self.config.accumulate)
-        costs = [self.objective.flops(batch) for batch in parts]
-        known = [cost for cost in costs if cost is not None]
         tokens = sum(int(np.count_nonzero(batch.real.numpy())) for batch in parts)
-        return Drawn(parts, tokens, sum(known) if len(known) == len(costs) else None)
+        return Drawn(parts, tokens)
 
     def _step(self, drawn: Drawn) -> int | None:
         """One optimiser step. Returns the signal to stop for, once every process knows of it."""
@@ -207,8 +203,11 @@ class Trainer:
         window["steps"] = window.get("steps", 0.0) + 1
         window["tokens"] = window.get("tokens", 0.0) + drawn.tokens * world
         self.progress.tokens += drawn.tokens * world
-        if drawn.flops is not None:
-            window["flops"] = window.get("flops", 0.0) + drawn.flops * world
+        # Not in `_draw`: backbones that change during training are then still those of an earlier step.
+        costs = [self.objective.flops(batch) for batch in drawn.parts]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) == len(costs):
+            window["flops"] = window.get("flops", 0.0) + sum(known) * world
         return stop
 
     def _to_device(self, batch: Batch) -> Batch:
