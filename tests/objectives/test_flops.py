@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from doubles import CONTEXT, VOCABULARY, pack, random_batch, tiny_gpt, tiny_objective
+from doubles import CONTEXT, VOCABULARY, pack, random_batch, tiny_gpt, tiny_objective, tiny_recurrent
 from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.backbones.base import plain_batch
@@ -52,11 +52,7 @@ def test_a_step_of_next_token_prediction_is_three_forward_passes():
 def test_a_step_of_next_latent_prediction_is_what_a_counter_finds(settings):
     """Full rows without prompts, so that nothing is computed for padding; the counter also sees what is masked."""
     objective = tiny_objective("next_latent", horizon=2, **settings)
-    batch = random_batch(prompts=False)
-    full = torch.ones_like(batch.real)
-    scored = full.clone()
-    scored[:, 0] = False
-    batch = batch._replace(real=full, scored=scored, span=(1, full.shape[1]))
+    batch = full_rows()
     B, T = batch.tokens.shape
     backbone = objective.backbone
     found = counted(lambda: objective(batch).value().backward())
@@ -64,12 +60,57 @@ def test_a_step_of_next_latent_prediction_is_what_a_counter_finds(settings):
     assert objective.flops(batch) == pytest.approx(found - masked, rel=0.02)
 
 
+def full_rows():
+    """A batch of full rows without prompts, so that nothing is computed for padding."""
+    batch = random_batch(prompts=False)
+    full = torch.ones_like(batch.real)
+    scored = full.clone()
+    scored[:, 0] = False
+    return batch._replace(real=full, scored=scored, span=(1, full.shape[1]))
+
+
+@pytest.mark.parametrize("make_backbone", [tiny_gpt, tiny_recurrent])
+def test_a_step_of_multi_token_prediction_is_what_a_counter_finds(make_backbone):
+    """But for the scores that attention computes and masks, and what a recurrent kernel hides from the counter."""
+    objective, batch = tiny_objective("multi_token", make_backbone=make_backbone, horizon=3), full_rows()
+    if make_backbone is tiny_recurrent:  # its three more layers, and three heads of one, two, three targets fewer
+        (B, T), backbone = batch.tokens.shape, objective.backbone
+        plain = 3 * (B * backbone.flops(T) + B * (T - 1) * head_flops(backbone))
+        more = 3 * (3 * B * backbone.flops(T) / 2 + B * (3 * (T - 1) - 6) * head_flops(backbone))
+        assert objective.flops(batch) == plain + more
+        return
+    B, T = batch.tokens.shape
+    found = counted(lambda: objective(batch).value().backward())
+    masked = 3 * B * (objective.backbone.layers + 3) * 4 * objective.backbone.width * T * (T - 1) / 2
+    assert objective.flops(batch) == found - masked
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_step_of_joint_prediction_is_what_a_counter_finds_of_fetch_place_by_place(packed):
+    objective = tiny_objective("joint_multi_token", horizon=3)
+    batch = random_batch(longest=8)
+    batch = pack(batch) if packed else batch
+    backbone, fetch = objective.backbone, objective.fetch
+    D, documents = backbone.width, batch.document_ids
+    total = 0.0
+    for length, number in document_lengths(batch).items():
+        total += number * backbone.flops(length)
+    for b, t in torch.nonzero(batch.real).tolist():
+        wanted = [place for place in range(4) if t + place + 1 < batch.tokens.shape[1]
+                  and batch.scored[b, t + place + 1] and documents[b, t + place] == documents[b, t]]  # fmt: skip
+        total += len(wanted) * head_flops(backbone)
+        if wanted:
+            places = max(wanted) + 1
+            whole = counted(lambda: fetch(torch.zeros(1, D), torch.zeros(1, places, D)))  # noqa: B023
+            masked = 4 * D * places * (places - 1) / 2
+            unasked = [place for place in range(places) if place not in wanted]  # their queries, scores and outputs
+            total += whole - masked - sum(2 * 2 * D * D + 4 * D * (place + 1) for place in unasked)
+    assert objective.flops(batch) == pytest.approx(3 * total)
+
+
 def test_a_backbone_that_cannot_say_makes_the_objective_silent(monkeypatch):
     batch = random_batch()
-    for name in OBJECTIVES:
-        assert tiny_objective(name).flops(batch) is None or name in ("next_token", "next_latent", "teacherless")
-    objectives = [tiny_objective(name) for name in ("next_token", "next_latent", "teacherless")]
-    for objective in objectives:
+    for objective in [tiny_objective(name) for name in OBJECTIVES if name != "belief_state"]:
         assert objective.flops(batch) > 0
         monkeypatch.setattr("statewise.objectives.costs.Counted", Carrying)  # no GPT is one
         assert objective.flops(batch) is None

@@ -153,6 +153,10 @@ class GPT(Branching, Counted, Followed, Hookable):
         pairs = length * (length + 1) // 2
         return 2.0 * (length * self.block_weights + self.layers * pairs * 2 * self.width)
 
+    def branch_flops(self, length: int) -> float:
+        """See `Branching.branch_flops`: all blocks are alike."""
+        return self.flops(length) / self.config.layers
+
     def hook_points(self) -> dict[str, HookPoint]:
         """See `Hookable`."""
         points = {"hook_embed": HookPoint(self.embedding)}

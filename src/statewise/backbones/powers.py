@@ -39,6 +39,10 @@ class Branching(Backbone):
     def make_branch(self) -> nn.Module:
         """A new last block with its norm, a branch: maps the result of `trunk` to (B, T, D)."""
 
+    @abstractmethod
+    def branch_flops(self, length: int) -> float:
+        """Operations of such a block on one document of so many tokens, counted as by `Counted`."""
+
 
 class ReadoutOnly(Backbone):
     """It can compute the readouts of a batch at a lower cost than `encode`."""

@@ -297,6 +297,10 @@ class Recurrent(Branching, Counted, Hookable):
         gates = 3 if self.config.cell == "gru" else 4
         return 2.0 * length * self.config.layers * gates * 2 * self.width**2
 
+    def branch_flops(self, length: int) -> float:
+        """See `Branching.branch_flops`: all layers are alike."""
+        return self.flops(length) / self.config.layers
+
 
 class Branch(nn.Module):
     """Another top layer for the trunk of a recurrent network."""

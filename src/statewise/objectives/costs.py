@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,9 +24,12 @@ def document_lengths(batch: Batch) -> Counter[int]:
 
 def backbone_flops(backbone: Backbone, batch: Batch) -> float | None:
     """FLOPs of one forward pass of a batch, without a head; None if unknown."""
-    if not isinstance(backbone, Counted):
-        return None
-    return sum(backbone.flops(length) * number for length, number in document_lengths(batch).items())
+    return document_flops(backbone.flops, batch) if isinstance(backbone, Counted) else None
+
+
+def document_flops(of_length: Callable[[int], float], batch: Batch) -> float:
+    """Sum over the documents of a batch of the FLOPs of one of its length."""
+    return sum(of_length(length) * number for length, number in document_lengths(batch).items())
 
 
 def head_flops(backbone: Backbone) -> float:

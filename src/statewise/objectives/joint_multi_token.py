@@ -19,9 +19,17 @@ from statewise.nn.initialisation import Init, check_init, init_weights
 from statewise.nn.masks import causal_bias
 from statewise.nn.norm import make_norm
 from statewise.objectives.base import Objective
+from statewise.objectives.costs import head_flops, token_flops
 from statewise.objectives.head_loss import head_loss
 from statewise.objectives.predictors import CausalCursor, CausalPredictor
-from statewise.objectives.targets import AheadConfig, ahead_counts, ahead_targets, reached_columns, token_targets
+from statewise.objectives.targets import (
+    AheadConfig,
+    ahead_counts,
+    ahead_targets,
+    predicts,
+    reached_columns,
+    token_targets,
+)
 from statewise.types import Batch, Hidden, Loss, Part
 
 MOST_HEADS = 4
@@ -109,6 +117,25 @@ class JointMultiToken(Objective):
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """See `ahead_counts`."""
         return ahead_counts(batch, self.config.horizon)
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`. Of Fetch, queries and outputs of the places that have a target, and keys and values
+        of these and of those before them."""
+        plain = token_flops(self.backbone, batch)
+        if plain is None:
+            return None
+        K, (first, end) = self.config.horizon, batch.span
+        asked = batch.scored.new_zeros(K + 1, *batch.tokens.shape)
+        asked[0, :, first - 1 : end - 1] = batch.scored[:, first:end]
+        for steps in range(1, K + 1):
+            start, stop = reached_columns(batch, steps)
+            asked[steps, :, start - steps : stop - steps] = predicts(batch, steps)
+        by_place = asked.sum((1, 2))
+        read = int((asked.flip(0).cumsum(0) > 0).sum())
+        pairs = int((by_place * torch.arange(1, K + 2)).sum())
+        width = self.backbone.width
+        fetch = 4 * width**2 * (int(by_place.sum()) + read) + 4 * width * pairs
+        return plain + 3 * (fetch + head_flops(self.backbone) * int(by_place[1:].sum()))
 
     def predictor(self) -> JointPredictor:
         """The backbone, place 0 of Fetch, and the head."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from statewise.backbones.base import BackboneFactory
 from statewise.backbones.powers import Branching
 from statewise.objectives.base import Objective
+from statewise.objectives.costs import document_flops, head_flops, token_flops
 from statewise.objectives.head_loss import head_loss
 from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.objectives.targets import AheadConfig, ahead_counts, ahead_targets, reached_columns, token_targets
@@ -62,6 +63,15 @@ class MultiToken(Objective):
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """See `ahead_counts`."""
         return ahead_counts(batch, self.config.horizon)
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`: of each further head a last block, and the vocabulary head where it has a target."""
+        plain = token_flops(self.backbone, batch)
+        if plain is None:
+            return None
+        blocks = self.config.horizon * document_flops(self.backbone.branch_flops, batch)
+        ahead = ahead_counts(batch, self.config.horizon)["ahead"]
+        return plain + 3 * (blocks + head_flops(self.backbone) * int(ahead.sum()))
 
     def predictor(self) -> TrunkPredictor:
         """The backbone and its head."""
