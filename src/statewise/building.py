@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Sequence, Sized
+from typing import Any, Protocol
 
 import torch
 
@@ -37,7 +37,19 @@ def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:
     return TASKS[recipe.task.name](recipe.task.config, kept)
 
 
-def make_objective(recipe: Recipe, task: Task) -> Objective:
+class Symbols(Protocol):
+    """What a model must know of a task."""
+
+    @property
+    def vocab(self) -> Sized:
+        """As many symbols as there are token ids."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence."""
+
+
+def make_objective(recipe: Recipe, task: Symbols) -> Objective:
     """The recipe's objective around its backbone, with weights drawn by the recipe's seed. Raises `ValueError` if the
     weights are more than this machine can hold, or if objective, backbone and order of rows do not go together."""
 

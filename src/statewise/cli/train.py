@@ -14,6 +14,7 @@ import yaml
 from statewise.cli.arguments import Parser, at_least
 
 if TYPE_CHECKING:
+    from statewise.config import Recipe
     from statewise.launch import Listener
     from statewise.tables import Table
 
@@ -23,6 +24,7 @@ DESCRIPTION = """Trains a run from a recipe, or resumes one.
   statewise train --config my.yaml --trainer.steps 2000 --out runs/x
   statewise train --resume runs/nl-1
   statewise train path-star-small --seeds 1-5 --jobs 2 --out runs/nl
+  statewise train tinystories --dry-run --vocabulary 1000 --length 256
 
 Dotted flags set the fields of the recipe; `statewise train RECIPE --help` explains them."""
 
@@ -36,7 +38,14 @@ def run(words: list[str]) -> int:
     if options.resume is not None:
         return _resume(options, flags)
     text, source = _recipe(options)
-    if not options.print_config:
+    given = [name for name in ("vocabulary", "length") if getattr(options, name) is not None]
+    if given and not options.dry_run:
+        raise ValueError(f"--{given[0]} replaces the data of a dry run: give it with --dry-run")
+    if len(given) == 1:
+        raise ValueError("--vocabulary and --length replace the data of a dry run together: give both")
+    if options.dry_run and not options.print_config:
+        _begin(f"dry run of {source}")
+    elif not options.print_config:
         if options.out is None:
             raise ValueError("--out is missing: the directory of the new run")
         _begin(f"{source} into {options.out}")
@@ -46,6 +55,8 @@ def run(words: list[str]) -> int:
     if options.print_config:
         print(yaml.safe_dump(recipe.as_dict(), sort_keys=False), end="")
         return 0
+    if options.dry_run:
+        return _dry_run(recipe, options)
     if options.seeds is not None:
         from statewise.cli import seeds
 
@@ -57,6 +68,24 @@ def run(words: list[str]) -> int:
 
     return _watched(lambda listener: train(recipe, options.out, overwrite=options.overwrite, listener=listener),
                     options.out)  # fmt: skip
+
+
+def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
+    """Prints what a run will need."""
+    from statewise.cli.dry_run import as_text
+    from statewise.dry_run import make_plan, random_data, task_data
+
+    if options.vocabulary is not None:
+        data = random_data(recipe, options.vocabulary, options.length)
+    else:
+        try:
+            data = task_data(recipe)
+        except (ValueError, OSError) as error:
+            hint = "Without these data give --vocabulary N --length T: rows of T random tokens, of a vocabulary of N"
+            raise ValueError(f"{error}. {hint}") from None
+    plan = make_plan(recipe, data)
+    print(f"{recipe.objective.name} on {recipe.task.name}, backbone {recipe.backbone.name}\n\n{as_text(plan)}")
+    return 0
 
 
 def _begin(what: str) -> None:
@@ -78,6 +107,13 @@ def _parser() -> Parser:
         "--jobs", type=at_least(1), default=1, metavar="N", help="with --seeds: parallel runs (default 1)"
     )
     parser.add_argument("--print_config", action="store_true", help="print the resolved recipe and exit")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print parameters, operations, memory and time on this machine; no run"
+    )
+    parser.add_argument(
+        "--vocabulary", type=at_least(2), metavar="N", help="with --dry-run: random tokens of N in place of the data"
+    )
+    parser.add_argument("--length", type=at_least(2), metavar="T", help="with --vocabulary: tokens of each row")
     parser.add_argument("-h", "--help", action="store_true", help="show this help; with a recipe, also its fields")
     return parser
 
@@ -101,7 +137,8 @@ def _recipe(options: argparse.Namespace) -> tuple[str | bytes, str]:
 
 
 def _resume(options: argparse.Namespace, flags: list[str]) -> int:
-    others = (options.recipe, options.config, options.out, options.seeds, options.overwrite, options.print_config)
+    others = (options.recipe, options.config, options.out, options.seeds, options.overwrite, options.print_config,
+              options.dry_run, options.vocabulary, options.length)  # fmt: skip
     if any(others) or flags:
         raise ValueError("--resume continues a run unchanged: give no recipe, --out or fields with it")
     from statewise.cli import seeds

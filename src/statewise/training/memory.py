@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
@@ -21,15 +22,23 @@ def machine_bytes() -> int | None:
         return None
 
 
+def device_bytes(device: str) -> int | None:
+    """Memory of a device, of the cpu main memory; None where the system does not say."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    return machine_bytes() if device in ("cpu", "mps") else None
+
+
 @contextlib.contextmanager
 def weights_that_fit() -> Iterator[None]:
     """Within this context, raises `ValueError` at the first parameter with which the modules constructed so far no
-    longer fit main memory. A parameter is counted when it is registered, before its pages are first written."""
+    longer fit main memory. A parameter is counted when it is registered, before its pages are first written;
+    parameters on the device `meta` need none."""
     limit, total = machine_bytes(), 0
 
     def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
         nonlocal total
-        total += 0 if parameter is None else parameter.numel() * parameter.element_size()
+        total += 0 if parameter is None or parameter.is_meta else parameter.numel() * parameter.element_size()
         if limit is not None and total > limit:
             raise ValueError(
                 f"this model needs more than {limit / 2**30:,.0f} GiB for its weights, all the memory of this machine: "

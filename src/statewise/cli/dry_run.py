@@ -1,0 +1,98 @@
+"""The table of `statewise train --dry-run`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from statewise.dry_run import Plan
+
+NOT_KNOWN = "not known"
+Rows = Sequence[tuple[str, str]]
+
+
+def as_text(plan: Plan) -> str:
+    """Sections of labels and values, aligned, and how they were found; at most 80 characters wide."""
+    sections: dict[str, Rows] = {
+        "parameters": [
+            *((name, f"{count:,}" if count or name != "head" else "none of its own")
+              for name, count in plan.parameters.items()),
+            ("total", f"{plan.total:,}"),
+        ],
+        "training": [
+            ("steps", f"{plan.steps:,}"),
+            ("sequences a step", f"{plan.sequences:,}"),
+            ("tokens a step", f"{plan.tokens:,}"),
+            ("tokens in all", f"{plan.tokens * plan.steps:,}"),
+            ("floating-point operations a step", scientific(plan.flops)),
+            ("floating-point operations in all", scientific(plan.flops and plan.flops * plan.steps)),
+        ],
+        "memory of a device": memory(plan),
+        "time on this machine": times(plan),
+    }  # fmt: skip
+    rows = [row for section in sections.values() for row in section]
+    label, value = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = []
+    for title, section in sections.items():
+        lines += ["", title, *(f"  {name:{label}}  {text:>{value}}" for name, text in section)]
+    return "\n".join([*lines[1:], "", *notes(plan)])
+
+
+def memory(plan: Plan) -> Rows:
+    """Rows of what the weights take, and of what was measured."""
+    weights = 4.0 * plan.total
+    parts = {"weights": weights, "gradients": weights}
+    if plan.measured is not None:
+        parts |= {"optimiser": plan.measured.optimizer_bytes, f"activations of {plan.part:,} sequences":
+                  plan.measured.kept_bytes}  # fmt: skip
+        return [*((name, gibibytes(size)) for name, size in parts.items()), ("total", gibibytes(sum(parts.values())))]
+    return [*((name, gibibytes(size)) for name, size in parts.items()), ("optimiser, activations", NOT_KNOWN)]
+
+
+def times(plan: Plan) -> Rows:
+    """Rows of the time that steps take."""
+    seconds = plan.step_seconds
+    if seconds is None:
+        return [("a step", NOT_KNOWN), ("all steps", NOT_KNOWN)]
+    rate = [] if plan.flops is None else [("operations a second", scientific(plan.flops / seconds))]
+    return [("a step", span(seconds)), ("all steps", span(seconds * plan.steps)), *rate]
+
+
+def notes(plan: Plan) -> list[str]:
+    """How time and memory were found."""
+    return textwrap.wrap(" ".join([f"This machine: {plan.device}.", *how_measured(plan)]), 80)
+
+
+def how_measured(plan: Plan) -> list[str]:
+    """Sentences."""
+    if plan.measured is None:
+        return ["Time and memory are not known: not even a few layers of this model fit."]
+    few = "" if plan.measured.sequences == plan.part else f"{plan.measured.sequences:,} of "
+    one = f"{few}the {plan.part:,} sequences that a device works on at a time"
+    found = [f"Time, optimiser and activations: from real training steps on {one}."]
+    if plan.by_layers:
+        found = [
+            "The model does not fit.",
+            f"Time, optimiser and activations: from real training steps of the model with 2 and 3 of its {plan.layers} "
+            f"layers on {one}; each further layer is counted like the third.",
+        ]
+    return [*found, "Evaluations, checkpoints and passing memory such as logits come on top."]
+
+
+def scientific(value: float | None) -> str:
+    """`1.79e+13`."""
+    return NOT_KNOWN if value is None else f"{value:.2e}"
+
+
+def gibibytes(size: float) -> str:
+    """`1.25 GiB`, or MiB below a tenth of one."""
+    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.2f} MiB"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its largest unit: `12.3 s`, `5.2 days`."""
+    units = {"years": 365.25 * 86400, "days": 86400, "hours": 3600, "minutes": 60, "s": 1, "ms": 1e-3}
+    unit = next((unit for unit, length in units.items() if seconds >= (2 * length if length > 1 else length)), "ms")
+    return f"{seconds / units[unit]:,.1f} {unit}"
