@@ -223,19 +223,19 @@ def test_compare_groups_over_seeds(capsys, runs, tmp_path):
     folders = sorted(runs.glob("next_token-*")) + sorted(runs.glob("next_latent-*"))
     code, out, _ = called(capsys, "compare", *folders, "--out", tmp_path / "report")
     assert code == 0
-    assert "next_latent" in out
+    assert "next-latent" in out
     report = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert [group["label"] for group in report["groups"]] == ["next_token", "next_latent"]
+    assert [group["label"] for group in report["groups"]] == ["next-token", "next-latent"]
     assert [group["solved"] for group in report["groups"]] == [0, 0]
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<svg viewBox" in page
     assert (tmp_path / "report" / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "| next_latent | 2 |" in (tmp_path / "report" / "table.md").read_text()
+    assert "| next-latent | 2 |" in (tmp_path / "report" / "table.md").read_text()
     tests = ("--better", folders[-1], "--margin", "0.5")
     code, out, _ = called(capsys, "compare", *folders, "--out", tmp_path / "report", "--overwrite", *tests)
     assert code == 0
-    assert "next_latent is better than next_token" in out
-    assert "next_token equals, within 0.5, next_latent" in out
+    assert "next-latent is better than next-token" in out
+    assert "next-token equals, within 0.5, next-latent" in out
 
 
 def test_several_seeds_run_resume_and_compare_as_a_whole(capfd, tmp_path):

@@ -77,9 +77,9 @@ def test_curves_are_means_over_seeds(folders, tmp_path):
     (overlay,) = means(analysis_panels(compared))
     assert (overlay.title, overlay.x_title, overlay.y_title, overlay.shares) == ("probe", "rides", "streets", True)
     first, second = overlay.curves
-    assert (first.group, first.label, first.x) == ("next_token", "", [0, 1, 2, 4])
+    assert (first.group, first.label, first.x) == ("next-token", "", [0, 1, 2, 4])
     assert first.y == pytest.approx([1.0, 2.5, 4.0, 7.0])
-    assert (second.group, second.x, second.y) == ("next_latent", [0, 4], [1.0, 1.0])
+    assert (second.group, second.x, second.y) == ("next-latent", [0, 4], [1.0, 1.0])
     written = {path.name: path for path in write_report(compared, tmp_path / "report")}
     assert written["analyses.png"].read_bytes().startswith(b"\x89PNG")
     assert "<h2>Analyses</h2>" in written["report.html"].read_text()
@@ -98,9 +98,9 @@ def test_several_curves_of_a_panel_are_told_apart_by_name(folders):
         analysed(folder, "ratio", [panel(curves), panel([] if folder == folders[2] else curves)])
     (overlay,) = means(analysis_panels(compare(folders, metrics="all")))
     assert [(one.group, one.label) for one in overlay.curves] == [
-        ("next_token", "input"),
-        ("next_token", "prediction"),
-        ("next_latent", "input"),
+        ("next-token", "input"),
+        ("next-token", "prediction"),
+        ("next-latent", "input"),
     ]
 
 
@@ -110,9 +110,9 @@ def test_a_curve_that_one_seed_lacks_is_not_shown_for_the_group(folders):
         analysed(folder, "ratio", [panel(curves[:1] if folder == folders[1] else curves)])
     (overlay,) = means(analysis_panels(compare(folders, metrics="all")))
     assert [(one.group, one.label) for one in overlay.curves] == [
-        ("next_token", "input"),
-        ("next_latent", "input"),
-        ("next_latent", "prediction"),
+        ("next-token", "input"),
+        ("next-latent", "input"),
+        ("next-latent", "prediction"),
     ]
 
 
@@ -123,7 +123,7 @@ def test_relative_curves_are_what_lies_above_the_first_group(folders):
     (overlay,) = means(analysis_panels(compare(folders, metrics="all", relative=True)))
     first, second = overlay.curves
     assert (first.x, first.y) == ([0, 2, 4], [0.0, 0.0, 0.0])
-    assert (second.group, second.x, second.y) == ("next_latent", [1, 2], [2.0, 0.0])
+    assert (second.group, second.x, second.y) == ("next-latent", [1, 2], [2.0, 0.0])
     assert not overlay.shares
     assert overlay.y_title == "streets, minus the first"
     with pytest.raises(ValueError, match="set --metrics all too"):
@@ -136,6 +136,6 @@ def test_relative_to_a_group_without_a_curve_there_is_none(folders):
         analysed(folder, "ratio", [panel(both if folder == folders[2] else both[:1])])
     (overlay,) = means(analysis_panels(compare(folders, metrics="all", relative=True)))
     assert [(one.group, one.label, one.y) for one in overlay.curves] == [
-        ("next_token", "input", [0.0, 0.0]),
-        ("next_latent", "input", [0.0, 0.0]),
+        ("next-token", "input", [0.0, 0.0]),
+        ("next-latent", "input", [0.0, 0.0]),
     ]

@@ -11,13 +11,14 @@ from scipy import stats
 from statewise.figures import Curve, Panel
 from statewise.reporting.compare import compare
 from statewise.reporting.html import _agreed
-from statewise.reporting.multiples import MOST_LINES, small_multiples
+from statewise.reporting.multiples import MOST_GROUPS, MOST_LINES, small_multiples
 from statewise.reporting.panels import training_panels
 from statewise.reporting.plots import draw_panels
 from statewise.reporting.report import write_report
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
 from statewise.reporting.tables import fitted_tables, markdown_table, number, text_table
+from statewise.reporting.words import setting_words
 from statewise.run import Run
 
 
@@ -29,9 +30,9 @@ def test_groups_are_runs_that_differ_in_the_seed_alone(tmp_path):
     ]  # fmt: skip
     found = compare(folders)
     assert [group.label for group in found.groups] == [
-        "next_token",
-        "next_latent (clip not set)",
-        "next_latent (clip 3)",
+        "next-token",
+        "next-latent (gradient clipping not set)",
+        "next-latent (gradient clipping 3)",
     ]
     assert [len(group.members) for group in found.groups] == [2, 3, 1]
     assert [group.solved for group in found.groups] == [0, 2, 0]
@@ -58,7 +59,14 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
     write_report(found, tmp_path / "report", overwrite=True)
 
 
-@pytest.mark.parametrize("groups", [1, 3, MOST_LINES, MOST_LINES + 1])
+PANELS = (
+    "path accuracy, held out",
+    "loss, held out (nats per token)",
+    "next-token loss in training (nats per token)",
+)
+
+
+@pytest.mark.parametrize("groups", [1, 3, MOST_GROUPS, MOST_GROUPS + 1, 12])
 def test_the_legend_covers_no_curve_however_long_its_labels(tmp_path, groups):
     long = {f"option_{place}": "a" * 12 for place in range(6)}
     folders = [make_run(tmp_path / str(number), 1, 0.5, **{name: f"{value}{number}" for name, value in long.items()})
@@ -68,10 +76,12 @@ def test_the_legend_covers_no_curve_however_long_its_labels(tmp_path, groups):
     figure = draw_panels(training_panels(found), [group.label for group in found.groups])
     figure.draw_without_rendering()
     labels = [group.label for group in found.groups]
-    if groups > MOST_LINES:  # each has plots of its own, named above them
+    if groups > MOST_GROUPS:  # each has plots of its own, named above them
         assert not figure.legends
         titles = [" ".join(axes.get_title().split()) for axes in figure.axes]
-        assert all(title.endswith(label) for title, label in zip(titles, labels * 3, strict=True))
+        assert titles == labels * 3
+        assert {axes.get_ylabel().replace("\n", " ") for axes in figure.axes} == {"", *PANELS}
+        legends_are_beside_plots(figure)
         return
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == labels
@@ -84,6 +94,39 @@ def test_the_legend_covers_no_curve_however_long_its_labels(tmp_path, groups):
         whole = axes.get_tightbbox()
         assert not box.overlaps(whole)
         assert axes.get_window_extent().height > 200  # pixels of 360: the plots are not squeezed for it
+    legends_are_beside_plots(figure)
+
+
+def legends_are_beside_plots(figure):
+    """Those of single plots, too, such as of chance."""
+    found = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    assert found
+    for legend in found:
+        box = legend.get_window_extent()
+        assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
+        assert not any(box.overlaps(axes.xaxis.label.get_window_extent()) for axes in figure.axes)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("objective.kl_weight", 0.1, "KL weight 0.1"),
+        ("trainer.clip", 0, "without gradient clipping"),
+        ("trainer.clip", 1.0, "gradient clipping 1"),
+        ("trainer.tokens", None, "tokens not set"),
+        ("trainer.betas", [0.9, 0.95], "AdamW betas 0.9, 0.95"),
+        ("trainer.learning_rate", 3e-4, "learning rate 0.0003"),
+        ("backbone.tied", False, "without tied head"),
+        ("objective.stop_gradient", True, "with stop-gradient"),
+        ("backbone", "two_stream", "backbone two stream"),
+        ("backbone", "mine:Some_model", "backbone mine:Some_model"),
+        ("objective.pairs", "any_prefix", "pairs any prefix"),
+        ("task.held_out_graphs", 20, "held out graphs 20"),
+        ("task.path", "my_file", "path my_file"),
+    ],
+)
+def test_settings_are_told_in_words(key, value, words):
+    assert setting_words(key, value) == words
 
 
 def test_a_group_is_shown_by_its_mean_its_range_and_its_runs(tmp_path):
@@ -95,7 +138,7 @@ def test_a_group_is_shown_by_its_mean_its_range_and_its_runs(tmp_path):
     assert [(run.role, run.run, run.y) for run in runs] == [
         ("raw", "seed 1", [0.2, 0.2]), ("raw", "seed 2", [0.9, 0.9]), ("raw", "seed 3", [0.4, 0.4]),
     ]  # fmt: skip
-    assert (single.group, single.y, single.band) == ("next_latent", [0.7, 0.7], None)
+    assert (single.group, single.y, single.band) == ("next-latent", [0.7, 0.7], None)
     assert (chance.label, chance.role, chance.x, chance.y) == ("chance", "control", [5, 10], [0.5, 0.5])
 
 
@@ -115,8 +158,16 @@ def test_more_lines_than_can_be_told_apart_become_small_multiples():
     assert [one.title for one in by_label] == ["probe: x", "probe: y", "probe: z"]
     assert [seen(one) for one in by_label] == [[(group, label) for group in "abc"] for label in "xyz"]
     assert all(control in one.curves for one in by_label)
+    groups = "abcdefg"
+    assert len(groups) == MOST_GROUPS + 1 < MOST_LINES
+    by_group = small_multiples(replace(panel, curves=[*lines(groups, "x"), control]))
+    assert [(one.title, one.y_title) for one in by_group] == [(group, "probe: y") for group in groups]
+    assert [seen(one) for one in by_group] == [[(group, "x")] for group in groups]
+    assert len(small_multiples(replace(panel, curves=lines(groups[1:], "x")))) == 1
     by_both = small_multiples(replace(panel, curves=lines("abcdefghi", "xy")))
-    assert [one.title for one in by_both] == [f"probe: {label}\n{group}" for label in "xy" for group in "abcdefghi"]
+    assert [(one.title, one.y_title) for one in by_both] == [
+        (group, f"probe: {label}: y") for label in "xy" for group in "abcdefghi"
+    ]
     assert [seen(one) for one in by_both] == [[(group, label)] for label in "xy" for group in "abcdefghi"]
     assert all([curve.role for curve in one.curves] == ["background"] * 8 + ["line"] for one in by_both)
 
@@ -222,9 +273,9 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
     folders = three_groups(tmp_path)
     found = compare(folders, better=folders[4], margin=0.1)
     assert [(claim.kind, claim.group, claim.other) for claim in found.claims] == [
-        ("better", "next_latent", "next_token"), ("better", "next_latent", "teacherless"),
-        ("equal", "next_token", "next_latent"), ("equal", "next_token", "teacherless"),
-        ("equal", "next_latent", "teacherless"),
+        ("better", "next-latent", "next-token"), ("better", "next-latent", "teacherless"),
+        ("equal", "next-token", "next-latent"), ("equal", "next-token", "teacherless"),
+        ("equal", "next-latent", "teacherless"),
     ]  # fmt: skip
     first, single, apart = found.claims[:3]
     assert first.difference == pytest.approx(0.4)
@@ -233,13 +284,13 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
     assert single.p_value is None
     assert apart.p_value > 0.99
     for text in (found.as_text(), found.as_markdown()):
-        assert "next_latent is better than next_token" in text
-        assert "next_token equals, within 0.1, next_latent" in text
+        assert "next-latent is better than next-token" in text
+        assert "next-token equals, within 0.1, next-latent" in text
         assert "within 0.1, teacherless" not in text  # one seed
         assert "Only one seed, hence no interval and no test: teacherless." in text
     assert json.loads(found.as_json())["claims"][1]["p_value"] is None
     page = write_report(found, tmp_path / "report")[-1].read_text()
-    assert "next_latent is better than next_token" in page
+    assert "next-latent is better than next-token" in page
     plain = compare(folders)
     assert plain.claims == []
     assert "claim about" not in plain.as_text()
@@ -247,7 +298,7 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
     alone = compare([folders[0], folders[6]], margin=0.1)
     assert [claim.p_value for claim in alone.claims] == [None]
     assert "claim about" not in alone.as_text() + alone.as_markdown()
-    assert "no interval and no test: next_token; teacherless." in alone.as_text()
+    assert "no interval and no test: next-token; teacherless." in alone.as_text()
     assert "<h2>Tests</h2>" not in write_report(alone, tmp_path / "alone")[-1].read_text()
 
 
@@ -330,16 +381,16 @@ def test_fields_that_only_one_backbone_has_tell_apart_those_of_it(tmp_path):
     kinds = [{"name": "gpt", "width": 8}, *slots]
     folders = [make_run(tmp_path / str(place), 1, 0.5, backbone=kind) for place, kind in enumerate(kinds)]
     assert [group.label for group in compare(folders).groups] == [
-        "next_token (backbone gpt)",
-        "next_token (backbone belief_slots, slots 1)",
-        "next_token (backbone belief_slots, slots 2)",
+        "next-token (backbone gpt)",
+        "next-token (backbone belief slots, slots 1)",
+        "next-token (backbone belief slots, slots 2)",
     ]
 
 
 def test_runs_that_only_a_field_tells_apart_are_told_apart(tmp_path):
     kinds = [{"name": "gpt"}, {"name": "gpt", "width": 8}]
     folders = [make_run(tmp_path / str(place), 1, 0.5, backbone=kind) for place, kind in enumerate(kinds)]
-    assert [group.label for group in compare(folders).groups] == ["next_token (width not set)", "next_token (width 8)"]
+    assert [group.label for group in compare(folders).groups] == ["next-token (width not set)", "next-token (width 8)"]
 
 
 def with_baselines(folder, bigram=0.3):
@@ -359,7 +410,7 @@ def test_baselines_stand_under_the_groups_and_in_plots(tmp_path):
     found = compare([with_baselines(make_run(tmp_path / "a", 1, 0.5)),
                      with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"), bigram=0.3 + 1e-15)])  # fmt: skip
     header, rows = found.table()
-    assert [row[0] for row in rows] == ["next_token", "next_latent", "bigram", "always <end>"]
+    assert [row[0] for row in rows] == ["next-token", "next-latent", "bigram", "always <end>"]
     assert {len(row) for row in rows} == {len(header)}
     assert dict(zip(header, rows[2])) == {"group": "bigram", "runs": "-", "solved": "-", "path_accuracy": "0.3000",
                                           "loss": "0.9000", "steps": "-", "minutes": "-"}  # fmt: skip

@@ -13,6 +13,7 @@ from statewise.reporting.comparison import Comparison, Group
 from statewise.reporting.matching import Match, match
 from statewise.reporting.members import Member, alike
 from statewise.reporting.statistics import Claim, equivalence, summarise, welch
+from statewise.reporting.words import objective_words, setting_words
 from statewise.types import Headline
 
 
@@ -181,17 +182,8 @@ def _label(
     names = [member.recipe["objective"]["name"] for member in firsts]
     twins = [other for other in range(len(names)) if names[other] == names[place]]
     telling = [
-        _words(key, values[place]) for key, values in differences.items()
+        setting_words(key, values[place]) for key, values in differences.items()
         if key in having[place] and any(key in having[twin] and values[twin] != values[place] for twin in twins)
     ]  # fmt: skip
-    return f"{names[place]} ({', '.join(telling)})" if telling else names[place]
-
-
-def _words(key: str, value: Any) -> str:
-    """A recipe value in a legend: `clip 1`, `clip not set`, `tied embeddings off`."""
-    name = (key.partition(".")[2] or key).replace("_", " ")
-    if value is None:
-        return f"{name} not set"
-    if isinstance(value, bool):
-        return f"{name} {'on' if value else 'off'}"
-    return f"{name} {str(value).removesuffix('.0')}"
+    name = objective_words(names[place])
+    return f"{name} ({', '.join(telling)})" if telling else name

@@ -8,18 +8,21 @@ from statewise.figures import Panel
 
 MOST_LINES = 8
 """Per plot."""
+MOST_GROUPS = 6
+"""Of a comparison per plot: each has a band and thin lines of its own besides."""
 
 
 def small_multiples(panel: Panel) -> list[Panel]:
-    """The panel itself, or several if it has more than `MOST_LINES` lines.
+    """The panel itself, or several if it has more than `MOST_LINES` lines or `MOST_GROUPS` groups.
 
     Panels with several groups and labels are first split by label. What is still too large becomes one panel per group
-    (per label without groups), with the other lines in grey.
+    (per label without groups), titled with it, with the other lines in grey; what the panel shows then stands at its
+    y axis.
     """
     lines = [curve for curve in panel.curves if curve.role == "line"]
     groups = list(dict.fromkeys(curve.group for curve in lines))
     labels = list(dict.fromkeys(curve.label for curve in lines))
-    if len(lines) <= MOST_LINES:
+    if len(lines) <= MOST_LINES and len(groups) <= MOST_GROUPS:
         return [panel]
     if len(groups) > 1 and len(labels) > 1:
         return [
@@ -41,5 +44,6 @@ def small_multiples(panel: Panel) -> list[Panel]:
                 curves.append(curve)
             elif curve.role == "line":
                 curves.insert(0, replace(curve, role="background", band=None))
-        multiples.append(replace(panel, title=f"{panel.title}\n{name}" if panel.title else name, curves=curves))
+        shown = ": ".join(title for title in (panel.title, panel.y_title) if title)
+        multiples.append(replace(panel, title=name, y_title=shown, curves=curves))
     return multiples

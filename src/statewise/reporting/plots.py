@@ -24,14 +24,20 @@ DASHES: dict[Any, str] = {
     **{(0, (8, 2)): "longdash", (0, (1, 5)): "1px,5px", (0, (8, 2, 1, 2)): "longdashdot"},
 }
 """The same for controls."""
-ACROSS = 3
-"""Plots side by side."""
+ACROSS, MULTIPLES_ACROSS = 3, 4
+"""Plots side by side; if there are small multiples."""
 SHOWN_OF_A_SERIES = 8
 """Curves of a series that the legend names, evenly spaced."""
-LETTERS = 13
-"""Characters of a legend per inch."""
-MOST_WITHIN = 3
-"""A legend with more entries is placed beside the plot."""
+DPI = 150
+"""Of PNGs: a figure of three plots can be read at half its size."""
+LETTERS = 11
+"""Characters of a legend or title per inch."""
+BELOW = 0.55
+"""Inches from a plot down to the legend below it: the numbers and the title of its x axis lie between."""
+BESIDE = 24
+"""Characters of a line of a plot's own legend."""
+MOST_BELOW = 3
+"""A legend of a plot with more entries is placed beside the plot, not below."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
 
@@ -40,7 +46,7 @@ FEW_POINTS = 25
 def save_panels(panels: Sequence[Panel], path: Path, groups: Sequence[str] = ()) -> None:
     """`draw_panels` as a PNG."""
     with replacing(path) as file:
-        draw_panels(panels, groups).savefig(file, format="png", dpi=130)
+        draw_panels(panels, groups).savefig(file, format="png", dpi=DPI)
 
 
 @plain_text
@@ -48,14 +54,16 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = ()) -> Figure:
     """Panels side by side; small multiples of a panel start a new row and share their y axis.
 
     `groups` get the colours in order. Their legend is below all plots, since labels may be as long as a plot is wide;
-    small multiples have no legend but titles.
+    small multiples have no legend but titles. No legend lies on a plot.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.transforms import ScaledTranslation
 
     split = [small_multiples(panel) for panel in panels]
-    across = min(ACROSS, max(len(panels), *map(len, split)))
+    several = any(len(multiples) > 1 for multiples in split)
+    across = min(MULTIPLES_ACROSS if several else ACROSS, max(len(panels), *map(len, split)))
     cells: list[tuple[int, Panel] | None] = []
     for number, multiples in enumerate(split):
         if len(multiples) > 1 or (number and len(split[number - 1]) > 1):
@@ -63,10 +71,10 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = ()) -> Figure:
         cells += [(number, panel) for panel in multiples]
     shown = [cell and len({curve.group for curve in cell[1].curves if curve.role == "line"}) > 1 for cell in cells]
     legend = groups if len(groups) == 1 or any(shown) else ()
-    width = 4.6 if groups else 5.2
+    width, height = (3.7, 2.9) if several else (4.6 if groups else 5.2, 3.6)
     columns = min(len(legend), max(1, int(width * across * LETTERS / (max(map(len, legend)) + 8)))) if legend else 1
-    height = 3.6 * -(-len(cells) // across) + 0.18 * -(-len(legend) // columns)
-    figure = Figure(figsize=(width * across, height), layout="constrained")
+    whole = height * -(-len(cells) // across) + 0.22 * -(-len(legend) // columns)
+    figure = Figure(figsize=(width * across, whole), layout="constrained")
     FigureCanvasAgg(figure)
     firsts: dict[int, Any] = {}
     named: list[str] = []
@@ -74,17 +82,22 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = ()) -> Figure:
         axes = figure.add_subplot(-(-len(cells) // across), across, place, sharey=firsts.get(number))
         firsts.setdefault(number, axes)
         _draw(axes, panel, groups)
-        titles = [textwrap.wrap(title, int(width * LETTERS * 0.8)) for title in panel.title.split("\n")]
-        axes.set_title("\n".join(line for title in titles for line in title), fontsize=10)
+        titles = [textwrap.wrap(title, int(width * LETTERS * 0.9)) for title in panel.title.split("\n")]
+        if (place - 1) % across == 0 or not several:
+            axes.set_ylabel(textwrap.fill(panel.y_title, int(height * LETTERS)))
+        axes.set_title("\n".join(line for title in titles for line in title), fontsize=11)
         handles = dict(zip(*axes.get_legend_handles_labels()[::-1]))
-        within = groups and len(handles) <= MOST_WITHIN
-        beside = {"loc": "best"} if within else {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+        if groups and len(handles) <= MOST_BELOW:
+            lower = axes.transAxes + ScaledTranslation(0, -BELOW, figure.dpi_scale_trans)
+            beside = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": lower, "ncols": len(handles)}
         if handles and list(handles) != named and (len(handles) > 1 or groups):
-            axes.legend(handles.values(), handles.keys(), frameon=False, fontsize=8, **beside)
+            names = [textwrap.fill(name, BESIDE) for name in handles]
+            axes.legend(handles.values(), names, frameon=False, fontsize=10, **beside)
         named = list(handles)
     if legend:
         keys = [Line2D([], [], color=_colour(place), label=label) for place, label in enumerate(legend)]
-        figure.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        figure.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     return figure
 
 
@@ -121,16 +134,15 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
         for place, label in enumerate(labels):
             axes.plot([], [], color="0.3", linestyle=list(STYLES)[place % len(STYLES)], label=label)
     axes.set_xlabel(panel.x_title)
-    axes.set_ylabel(panel.y_title)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if panel.log_x:
         axes.set_xscale("log")
         ticks = sorted({x for curve in panel.curves for x in curve.x})
-        axes.set_xticks(ticks, [f"{x:,g}" for x in ticks], fontsize=8)
+        axes.set_xticks(ticks, [f"{x:,g}" for x in ticks], fontsize=9)
         axes.minorticks_off()
     elif all(x == int(x) for curve in panel.curves for x in curve.x):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if panel.shares:
         axes.set_ylim(-0.03, 1.05)
 
