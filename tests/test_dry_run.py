@@ -156,7 +156,7 @@ def test_what_is_kept_of_few_sequences_tells_of_many(monkeypatch, whole, long_en
     monkeypatch.setattr(dry_run, "TOO_LONG", long_enough)
     monkeypatch.setattr(dry_run, "LONG_ENOUGH", 100.0)
     plan = make_plan(recipe, task_data(recipe))
-    assert plan.measured.sequences == (16 if long_enough else 2)
+    assert plan.measured.sequences == (16 if long_enough else 1)
     assert plan.measured.kept_bytes == pytest.approx(kept_by(recipe, 16), rel=0.02)
 
 
@@ -182,7 +182,8 @@ def test_the_table_fits_a_terminal_and_nothing_is_written(capsys, monkeypatch, t
     assert main(["train", "fineweb-edu", "--dry-run", *words, *small]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
-    for label, value in {"sequences a step": 4, "tokens a step": 48, "embeddings": 300 * 32, "head": 300 * 32}.items():
+    wanted = {"sequences per step": 4, "tokens per step": 48, "embeddings": 300 * 32, "head": 300 * 32}
+    for label, value in wanted.items():
         assert re.search(rf"^  {label} +{value:,}$", out, re.M), label
     assert not list(tmp_path.iterdir())
 
@@ -211,3 +212,9 @@ def test_lengths_of_time_are_in_a_unit_that_reads_well():
     assert [span(seconds) for seconds in times] == [
         *("4.2 ms", "1.5 s", "90.0 s", "3.3 minutes", "2.0 hours", "3.0 days", "2.2 years"),
     ]  # fmt: skip
+
+
+def test_lines_go_through_the_first_and_the_last_point():
+    assert dry_run.grown([(1, 5.0), (2, 9.0), (3, 9.0)], 5) == 13.0
+    assert dry_run.grown([(2, 5.0)], 6) == 15.0
+    assert dry_run.grown([(1, 5.0), (3, 4.0)], 100) == 4.0  # noise

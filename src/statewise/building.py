@@ -62,7 +62,7 @@ def make_objective(recipe: Recipe, task: Symbols) -> Objective:
 
     torch.manual_seed(recipe.seed)
     with naming_who_has(), weights_that_fit():
-        if recipe.trainer.rows == "consecutive":
+        if recipe.trainer.rows == "consecutive" and isinstance(task, Task):
             consecutive_rows(task)
         objective = OBJECTIVES[recipe.objective.name](recipe.objective.config, make_backbone)
     if objective.backbones_across_rows() and recipe.trainer.rows != "consecutive":

@@ -38,13 +38,13 @@ SHARE = 0.5
 SHALLOW = (2, 3)
 """Layers of the models that stand for one that is too large."""
 AGAIN = 2.0
-"""Passes of fewer seconds are taken again: a first one also makes what later ones find."""
+"""Passes of fewer seconds are timed twice; the shorter time counts."""
 LONG_ENOUGH = 0.5
 """Seconds of a pass whose time is trusted; shorter ones are measured with more sequences ..."""
 OVER_ONE = 3.0
 """... as are those that take less than so many times as long as with one sequence ..."""
 TOO_LONG = 20.0
-"""... but for passes of so many seconds."""
+"""... unless they take so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def task_data(recipe: Recipe) -> Data:
     """The first step's sequences as training draws them. Raises `ValueError` or `OSError` if the task's data are not
     there or not as they must be."""
     task, config = make_task(recipe), recipe.trainer
-    stream = Stream(task, seed=recipe.seed, batch_size=config.batch_size)
+    stream = Stream(task, seed=recipe.seed, batch_size=config.batch_size, rows=config.rows)
     return Data(task.vocab, task.context, stream.batches(0, config.accumulate * config.devices))
 
 
@@ -194,51 +194,59 @@ def measure(
     objective: Objective, part: Batch, config: Any, device: str, precision: str, memory: float | None
 ) -> Measured:
     """Takes real training steps with more and more sequences of `part`, up to all of them, until one is long enough or
-    takes too much memory. Time and what is kept are taken to grow evenly with the sequences, above what a step of none
-    would take: weights are read, and under autocast copied, once a step."""
+    the next would take too much memory. Time and what is kept are assumed to grow linearly with the sequences, above a
+    fixed amount: weights are read, and under autocast copied, once a step."""
     machine.keep_freed_memory()
     objective.train()
     objective.set_progress(0.0)
     optimizer = make_optimizer(objective, config)
     own = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
 
-    def forward_and_backward(batch: Batch) -> None:
+    rows = len(part.tokens)
+
+    def loss_of(sequences: int) -> Any:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
-            loss = objective(batch).value()
-        loss.backward()
+            return objective(first_rows(part, sequences).to(device)).value()
 
     def update() -> None:
         torch.nn.utils.clip_grad_norm_(objective.parameters(), config.clip or float("inf"))
         optimizer.step()
-        optimizer.zero_grad()
 
-    taken: list[tuple[int, float, float]] = []
-    rows = 1
+    kept = []
+    for sequences in range(1, min(2, rows) + 1):
+        with kept_for_backward(own) as storages:
+            loss_of(sequences)
+        kept.append((sequences, float(sum(storages.values()))))
+    taken: list[tuple[int, float]] = []
+    sequences = 1
     while True:
-        batch = first_rows(part, rows).to(device)
-        with kept_for_backward(own) as kept:
-            seconds = timed(lambda: forward_and_backward(batch), device)  # noqa: B023
+        seconds = timed(lambda: loss_of(sequences).backward(), device)  # noqa: B023
         if seconds < AGAIN:
-            seconds = min(timed(lambda: forward_and_backward(batch), device) for _ in range(2))  # noqa: B023
-        taken.append((rows, seconds, float(sum(kept.values()))))
-        long = seconds > max(LONG_ENOUGH, OVER_ONE * taken[0][1]) or (rows > 1 and seconds > TOO_LONG)
-        if rows == len(part.tokens) or long or (memory is not None and 2 * taken[-1][2] > SHARE * memory):
+            seconds = min(seconds, timed(lambda: loss_of(sequences).backward(), device))  # noqa: B023
+        taken.append((sequences, seconds))
+        enough = seconds > TOO_LONG or seconds > max(LONG_ENOUGH, OVER_ONE * taken[0][1])
+        if sequences == rows or enough or (memory is not None and 2 * grown(kept, 2 * sequences) > SHARE * memory):
             break
-        rows = min(2 * rows, len(part.tokens))
+        sequences = min(2 * sequences, rows)
     update()
-    forward_and_backward(batch)
     update_seconds = timed(update, device)
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    (fewest, *least), (most, *last) = taken[0] if len(taken) > 1 else (0, 0.0, 0.0), taken[-1]
-    further = (len(part.tokens) - most) / (most - fewest)
-    pass_seconds, kept_bytes = (high + further * max(0.0, high - low) for low, high in zip(least, last))
     return Measured(
-        most,
-        pass_seconds,
+        sequences,
+        grown([taken[0], taken[-1]], rows),
         update_seconds,
-        kept_bytes,
+        grown(kept, rows),
         optimizer_bytes=float(sum(state.numel() * state.element_size() for state in states)),
     )
+
+
+def grown(points: list[tuple[int, float]], at: int) -> float:
+    """The value at `at` of a line through the first and the last of some points (x, y), in order; of a single one that
+    through the origin. It does not fall."""
+    (first, low), (last, high) = points[0], points[-1]
+    if first == last:
+        return high * at / last
+    return high + (at - last) * max(0.0, high - low) / (last - first)
 
 
 def deepened(shallow: list[Measured | None], layers: int) -> Measured | None:
@@ -246,11 +254,9 @@ def deepened(shallow: list[Measured | None], layers: int) -> Measured | None:
     first, second = shallow
     if first is None or second is None:
         return None
-    further = (layers - SHALLOW[0]) / (SHALLOW[1] - SHALLOW[0])
 
     def at_depth(field: str) -> float:
-        low, high = getattr(first, field), getattr(second, field)
-        return float(low + further * max(0.0, high - low))
+        return grown([(SHALLOW[0], getattr(first, field)), (SHALLOW[1], getattr(second, field))], layers)
 
     fields = ("pass_seconds", "update_seconds", "kept_bytes", "optimizer_bytes")
     return Measured(second.sequences, *map(at_depth, fields))
@@ -263,9 +269,13 @@ def count(number: int, thing: str) -> str:
 
 def first_rows(batch: Batch, rows: int) -> Batch:
     """The first sequences of a batch, as wide as the whole."""
-    documents = None if batch.documents is None else batch.documents[:rows]
+    documents, continuation = batch.documents, batch.continuation
     return batch._replace(
-        tokens=batch.tokens[:rows], scored=batch.scored[:rows], real=batch.real[:rows], documents=documents
+        tokens=batch.tokens[:rows],
+        scored=batch.scored[:rows],
+        real=batch.real[:rows],
+        documents=None if documents is None else documents[:rows],
+        continuation=None if continuation is None else type(continuation)(*(part[:rows] for part in continuation)),
     )
 
 

@@ -77,13 +77,13 @@ def folders(tmp_path):
 def test_each_group_is_set_against_the_first(folders, tmp_path):
     found = compare(folders)
     assert [(one.group, one.other) for one in found.matches] == [
-        ("next_latent", "next_token"), ("next_token", "next_latent"),
+        ("next-latent", "next-token"), ("next-token", "next-latent"),
     ]  # fmt: skip
     header, rows = found.matches_table()
     assert header == ["group", "matches", "its loss", "after tokens", "of its tokens", "runs"]
     assert rows == [
-        ["next_latent", "next_token", "3.1000", "200", "66.7%", "1/1"],
-        ["next_token", "next_latent", "2.0000", "not reached", "-", "0/2"],
+        ["next-latent", "next-token", "3.1000", "200", "66.7%", "1/1"],
+        ["next-token", "next-latent", "2.0000", "not reached", "-", "0/2"],
     ]
     assert json.loads(found.as_json())["tokens_to_match"][0]["tokens"] == {"1": pytest.approx(200.0)}
     for text in (found.as_text(), found.as_markdown(), write_report(found, tmp_path / "report")[-1].read_text()):
@@ -99,7 +99,7 @@ def test_the_loss_is_drawn_over_tokens_and_hours(folders):
     assert (mean.x, mean.y) == (pytest.approx([1e-4, 2e-4, 3e-4]), pytest.approx([5.0, 4.0, 3.1]))
     assert panels["hours of training"].curves[0].x == [0.5, 1.0, 1.5]
     assert [curve.group for curve in panels["hours of training"].curves if curve.role == "line"] == [
-        "next_token", "next_latent",
+        "next-token", "next-latent",
     ]  # fmt: skip
 
 

@@ -23,11 +23,11 @@ def as_text(plan: Plan) -> str:
         ],
         "training": [
             ("steps", f"{plan.steps:,}"),
-            ("sequences a step", f"{plan.sequences:,}"),
-            ("tokens a step", f"{plan.tokens:,}"),
+            ("sequences per step", f"{plan.sequences:,}"),
+            ("tokens per step", f"{plan.tokens:,}"),
             ("tokens in all", f"{plan.tokens * plan.steps:,}"),
-            ("floating-point operations a step", scientific(plan.flops)),
-            ("floating-point operations in all", scientific(plan.flops and plan.flops * plan.steps)),
+            ("FLOPs per step", scientific(plan.flops)),
+            ("FLOPs in all", scientific(plan.flops and plan.flops * plan.steps)),
         ],
         "memory of a device": memory(plan),
         "time on this machine": times(plan),
@@ -55,9 +55,9 @@ def times(plan: Plan) -> Rows:
     """Rows of the time that steps take."""
     seconds = plan.step_seconds
     if seconds is None:
-        return [("a step", NOT_KNOWN), ("all steps", NOT_KNOWN)]
-    rate = [] if plan.flops is None else [("operations a second", scientific(plan.flops / seconds))]
-    return [("a step", span(seconds)), ("all steps", span(seconds * plan.steps)), *rate]
+        return [("one step", NOT_KNOWN), ("all steps", NOT_KNOWN)]
+    rate = [] if plan.flops is None else [("FLOPs per second", scientific(plan.flops / seconds))]
+    return [("one step", span(seconds)), ("all steps", span(seconds * plan.steps)), *rate]
 
 
 def notes(plan: Plan) -> list[str]:

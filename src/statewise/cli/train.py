@@ -108,7 +108,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--print_config", action="store_true", help="print the resolved recipe and exit")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print parameters, operations, memory and time on this machine; no run"
+        "--dry-run", action="store_true", help="print parameters, FLOPs, memory and time; writes nothing"
     )
     parser.add_argument(
         "--vocabulary", type=at_least(2), metavar="N", help="with --dry-run: random tokens of N in place of the data"
