@@ -266,9 +266,11 @@ def test_names_that_are_not_there_are_answered_with_those_that_are():
     ):
         activations.read(gpt, whole(), ["blocks.1.hook_resid_pst"])
     with pytest.raises(ValueError, match=r"ln_final.hook_out \(blocks 0 to 1\)$"):
+        activations.read(gpt, whole(), ["block.1.hook_resid_post"])
+    with pytest.raises(ValueError, match=r"^blocks.2.hook_resid_post: there are blocks 0 to 1, and no block 2$"):
         activations.read(gpt, whole(), ["blocks.2.hook_resid_post"])
     with (
-        pytest.raises(ValueError, match="unknown activation"),
+        pytest.raises(ValueError, match=r"^blocks.7.\*: there are blocks 0 to 1, and no block 7$"),
         activations.patched(gpt, {"blocks.7.*": torch.zeros_like}),
     ):
         pass

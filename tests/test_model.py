@@ -37,3 +37,50 @@ def test_asking_computes_in_the_precision_of_the_run(model, precision):
 def test_asking_says_who_has_a_power_that_is_missing(model):
     with pytest.raises(ValueError, match="such are the tasks stories and text"), model.asking():
         running_text(model.task)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ([], ValueError, "sequences is empty: give at least one sequence"),
+        ([""], ValueError, r"sequences\[0\] is empty: give at least one symbol"),
+        (
+            "3,4|4,5/3,5=",
+            TypeError,
+            r'sequences must be a list of sequences as text, not one text: write \["3,4\|4,5/3',
+        ),
+        ([3, 4], TypeError, r"sequences\[0\] must be text, not int 3"),
+        (["3,4|4,5/3,5=", None], TypeError, r"sequences\[1\] must be text, not NoneType null"),
+        (None, TypeError, "sequences must be a list of sequences as text, not NoneType"),
+        (7, TypeError, "sequences must be a list of sequences as text, not int"),
+    ],
+)
+def test_sequences_that_are_no_list_of_text_are_refused(model, given, error, message):
+    for ask in (model.states, model.batch, lambda x: model.activations(x, ["*"])):
+        with pytest.raises(error, match=message):
+            ask(given)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("blocks.*.hook_resid_post", r'names must be a list of activations, not one text: write \["blocks'),
+        ([3], r"names\[0\] must be text, not int 3"),
+        (None, "names must be a list of activations, not NoneType"),
+    ],
+)
+def test_names_that_are_no_list_of_text_are_refused(model, names, message):
+    with pytest.raises(TypeError, match=message):
+        model.activations(["1,2|2,3/1,3="], names)
+
+
+def test_prompts_and_files_of_other_types_are_refused(model):
+    with pytest.raises(TypeError, match=r'prompts must be a list of prompts as text, not one text: write \["1,2'):
+        model.generate("1,2|2,3/1,3=")
+    with pytest.raises(TypeError, match="embed reads a file: give its path, not list; `states` takes sequences"):
+        model.embed(["1,2|2,3/1,3="])
+
+
+def test_a_list_may_be_any_iterable_of_text_with_a_length(model):
+    texts = ["1,2|2,3/1,3=", "4,5|5,6/4,6="]
+    torch.testing.assert_close(model.states(tuple(texts)).state, model.states(texts).state)

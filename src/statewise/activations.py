@@ -13,6 +13,7 @@ from torch import Tensor
 from statewise.backbones.base import Backbone
 from statewise.config import unknown
 from statewise.decoding.predictor import Predictor
+from statewise.messages import check_texts, cut
 from statewise.nn.hooks import Hookable, HookPoint, See
 from statewise.objectives.predictors import CausalPredictor
 from statewise.types import Batch, LacksPower
@@ -39,11 +40,15 @@ def hook_points(backbone: Backbone) -> Mapping[str, HookPoint]:
 
 def choose(names: Sequence[str], points: Mapping[str, HookPoint]) -> list[str]:
     """The names of `points` that are given, or fit a given pattern (`*`: any text), in the order of `points`. Raises
-    `ValueError` for a name or pattern that fits none, with what there is."""
+    `ValueError` for a name or pattern that fits none, with what there is, `TypeError` if `names` is no list of text."""
+    check_texts(names, "names", "activations")
     for name in names:
         if not any(fnmatchcase(known, name) for known in points):
             layers = len({known.split(".")[1] for known in points if known.startswith("blocks.")})
             patterns = list(dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.*.", known) for known in points))
+            block = re.match(r"blocks\.(\d+)\.", name)
+            if block and int(block[1]) >= layers:
+                raise ValueError(f"{cut(name)}: there are blocks 0 to {layers - 1}, and no block {cut(block[1])}")
             raise ValueError(f"{unknown('activation', name, patterns)} (blocks 0 to {layers - 1})")
     return [known for known in points if any(fnmatchcase(known, name) for name in names)]
 

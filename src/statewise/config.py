@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from statewise.bounds import LARGEST
 from statewise.declarations import Declared, declared_fields
-from statewise.messages import short
+from statewise.messages import cut, cut_words, short, without_advice
 from statewise.training.config import TWO_UNITS, TrainerConfig
 
 KINDS = ("task", "backbone", "objective")
@@ -64,9 +64,9 @@ class Recipe:
 
 def unknown(kind: str, name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
     """The message for an unknown name."""
-    near = difflib.get_close_matches(name, list(choices), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name[:200], list(choices), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"unknown {kind} {name!r}: {hint}choices: {', '.join(choices)}"
+    return f"unknown {kind} {cut(repr(name))}: {hint}choices: {', '.join(choices)}"
 
 
 def parse(
@@ -99,12 +99,16 @@ def parse(
     try:
         parsed = parser.parse_args([*from_base, *flags])
         built = parser.instantiate_classes(parsed)
-    except (ArgumentError, ValueError) as error:
+    except (ArgumentError, ValueError, OverflowError) as error:
         message = _plain(str(error)) if isinstance(error, ArgumentError) else str(error)
+        if isinstance(error, OverflowError):  # of the longest number; the parser does not say which
+            key, _, value = max([*from_base, *flags], key=len).removeprefix("--").partition("=")
+            message = f"{key}: {cut(value)} is too large"
         by_flag = any(flag.partition("=")[0].rpartition(".")[2].removeprefix("--") in message for flag in flags)
         raise ValueError(message if by_flag else f"{source}: {message}") from None
     if not 0 <= built["seed"] < LARGEST:
-        raise ValueError(f"seed must be at least 0 and less than {LARGEST:,}, not {short(built['seed'])}")
+        where = "" if any(flag.partition("=")[0] == "--seed" for flag in flags) else f"{source}: "
+        raise ValueError(f"{where}seed must be at least 0 and less than {LARGEST:,}, not {short(built['seed'])}")
     return Recipe(
         **{
             kind: Component(chosen[kind], built[kind] if len(dataclasses.fields(configs[kind])) else configs[kind]())
@@ -153,6 +157,8 @@ def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
         raise ValueError(f"{where}: not YAML: {problem}") from None
     except RecursionError:
         raise ValueError(f"{source}: not YAML: brackets are nested too deeply") from None
+    except ValueError as error:  # of a number or a date
+        raise ValueError(f"{source}: {without_advice(error)}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{source}: a recipe must hold keys, not {type(found).__name__}")
     return found
@@ -277,8 +283,8 @@ def _as_flag(value: Any) -> str:
     value = list(value) if isinstance(value, tuple) else value
     try:
         return yaml.safe_dump(value, default_flow_style=True, width=2**30).removesuffix("...\n").strip()
-    except yaml.YAMLError:
-        raise ValueError(f"{value!r} is not plain data, so a recipe cannot hold it") from None
+    except (yaml.YAMLError, ValueError):
+        raise ValueError(f"{short(value)} is not plain data, so a recipe cannot hold it") from None
 
 
 def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
@@ -290,10 +296,25 @@ def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
 
 
 def _plain(message: str) -> str:
-    """Simplifies a parser's message: `task.length: expected int, not 'x'`."""
+    """Simplifies a parser's message: `task.length: expected a whole number, not 'x'`."""
     message = " ".join(message.split())
     found = re.match(r'Parser key "(.+?)": Expected an? (.+?)\. Got value: (.*)', message)
-    if not found:
-        return message
-    kind = re.sub(r"<class '(\w+)'>", r"\1", found[2]).replace("typing.Literal", "one of ")
-    return f"{found[1]}: expected {kind}, not {found[3]!r}"
+    if found:
+        return f"{found[1]}: expected {_type(found[2])}, not {cut(repr(found[3]))}"
+    found = re.match(
+        r'Parser key "(.+?)": Does not validate .*? Subtypes: \[(.+?)\] Errors: .* Given value: (.*)', message
+    )
+    if found:
+        kinds = " or ".join(map(_type, found[2].split(", ")))
+        return f"{found[1]}: expected {kinds}, not {cut(repr(found[3]))}"
+    key, quote, problem = message.removeprefix('Parser key "').partition('": ')
+    return cut_words(f"{key}: {without_advice(ValueError(problem))}" if quote else message)
+
+
+def _type(name: str) -> str:
+    """A parser's type in words."""
+    name = re.sub(r"<class '(\w+)'>", r"\1", name).replace("typing.Literal", "one of ")
+    name = re.sub(r"tuple with (\d+) elements", r"a list of \1 values", name)
+    words = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "text",
+             "NoneType": "null"}  # fmt: skip
+    return words.get(name, name)

@@ -15,7 +15,7 @@ from types import EllipsisType
 from typing import Any, TypeAlias
 
 from statewise.bounds import LARGEST
-from statewise.messages import short
+from statewise.messages import short, without_advice
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ TEXT = Leaf("text", lambda value: isinstance(value, str))
 FLAG = Leaf("true or false", lambda value: isinstance(value, bool))
 COUNT = Leaf("a whole number from 0 on",
              lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST)  # fmt: skip
+POSITIVE = Leaf("a whole number from 1 on", lambda value: COUNT.holds(value) and value > 0)
 NUMBER = Leaf("a finite number", lambda value: _is_number(value) and abs(value) <= LARGEST**16)
 MEASURED = Leaf("a number", _is_number)
 """What was computed, and may have come to nothing, which is NaN."""
@@ -82,9 +83,7 @@ def loads(content: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("not JSON: brackets are nested too deeply") from None
     except ValueError as error:
-        if "integer string conversion" in str(error):  # Python's limit, with advice to change it
-            raise ValueError("a whole number in it has more digits than can be read") from None
-        raise ValueError(f"not JSON: {error}") from None
+        raise ValueError(f"not JSON: {without_advice(error)}") from None
     raise ValueError("not JSON: it is empty")
 
 

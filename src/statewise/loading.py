@@ -22,7 +22,10 @@ def model_of_run(run: Run) -> Model:
     """An untrained model of the recipe of a run. Raises `ValueError` if the run's files are damaged."""
     recipe = parse(run.recipe(), [], TABLES, source=str(run.folder / "config.json"))
     task = make_task(recipe, run.task_files())
-    return Model(recipe, task, make_objective(recipe, task), run)
+    try:
+        return Model(recipe, task, make_objective(recipe, task), run)
+    except ValueError as error:
+        raise ValueError(f"{run.folder / 'config.json'}: {error}") from None
 
 
 def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:

@@ -1,8 +1,10 @@
-"""Values of users in messages: short ones as they are, long ones cut."""
+"""Values of users in messages: short ones as they are, long ones cut; and what is said of values of a wrong type."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 
 
 def short(value: object, most: int = 60) -> str:
@@ -10,7 +12,7 @@ def short(value: object, most: int = 60) -> str:
     if isinstance(value, int) and value.bit_length() > 200:  # Python may refuse to write it
         return f"a number of {int(value.bit_length() * 0.30103) + 1:,} digits"
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         try:
             text = repr(value)
@@ -22,3 +24,26 @@ def short(value: object, most: int = 60) -> str:
 def cut(text: str, most: int = 60) -> str:
     """`text`, or its beginning and length."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def cut_words(message: str, most: int = 200) -> str:
+    """A message of other software, with words of more than `most` characters cut."""
+    return re.sub(rf"\S{{{most + 1},}}", lambda word: cut(word[0]), message)
+
+
+def without_advice(error: ValueError) -> str:
+    """Its message; if Python refuses to read a long whole number, without the advice to change its limit."""
+    too_long = "integer string conversion" in str(error)
+    return "a whole number has more digits than can be read" if too_long else str(error)
+
+
+def check_texts(values: object, name: str, what: str) -> None:
+    """Raises `TypeError` unless `values` is a list, or something like it, of text: `name` in the message, of `what`. A
+    single text is refused, since it would be taken for a list of its characters."""
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be a list of {what}, not one text: write [{short(values)}]")
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list of {what}, not {type(values).__name__}")
+    for place, value in enumerate(values):
+        if not isinstance(value, str):
+            raise TypeError(f"{name}[{place}] must be text, not {type(value).__name__} {short(value)}")

@@ -24,6 +24,7 @@ from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor, carrier, closing_symbol
 from statewise.decoding.reverse import Reverse
 from statewise.evaluation import choose_examples, evaluate
+from statewise.messages import check_texts
 from statewise.objectives.base import Measured, Objective
 from statewise.powers import naming_who_has
 from statewise.run import Checkpoint, Run
@@ -70,8 +71,15 @@ class Model:
             yield self.predictor()
 
     def batch(self, sequences: Sequence[str]) -> Batch:
-        """A batch of sequences as a person writes them, tokens (B, T)."""
+        """A batch of sequences as a person writes them, tokens (B, T). Raises `TypeError` for anything but a list of
+        text, `ValueError` for an empty list, an empty sequence, and what the task cannot encode."""
+        check_texts(sequences, "sequences", "sequences as text")
+        if not sequences:
+            raise ValueError("sequences is empty: give at least one sequence")
         rows = [self.task.encode(text) for text in sequences]
+        for place, row in enumerate(rows):
+            if not len(row):
+                raise ValueError(f"sequences[{place}] is empty: give at least one symbol")
         return collate(Examples.of(rows, [0] * len(rows)))
 
     def states(self, batch: Batch | Sequence[str]) -> Hidden:
@@ -119,6 +127,7 @@ class Model:
         empty, too long, or contain unknown symbols, and for models that cannot condition on a goal, have no closing
         symbol, or do not predict previous tokens.
         """
+        check_texts(prompts, "prompts", "prompts as text")
         made = make_decoder(decoder, **fields)
         made = Reverse(made) if reverse else made
         with self.asking() as predictor:
@@ -201,6 +210,10 @@ class Model:
         task does not take are in `left_out`. Raises `ValueError` for lines that cannot be read, and if the model lacks
         such beliefs.
         """
+        if not isinstance(data, (str, Path)):
+            raise TypeError(
+                f"embed reads a file: give its path, not {type(data).__name__}; `states` takes sequences as text"
+            )
         if prompts:
             examples = self.task.read_prompts(Path(data))
             read = Numbered(examples, np.arange(len(examples)), [])

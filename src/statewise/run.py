@@ -90,6 +90,10 @@ class Checkpoint:
 
     def verify(self) -> None:
         """Raises `DamagedCheckpoint` unless every file is as it was written."""
+        for path in (self.folder / name for name in reversed(CHECKPOINT)):
+            if not path.is_file():
+                what = "is a folder, not a file" if path.is_dir() else "is missing"
+                raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} {what}")
         try:
             sums = read_json(self.folder / "manifest.json", SUMS)
             for name, expected in sums.items():
@@ -174,8 +178,10 @@ class Run:
             raise FileNotFoundError(
                 f"{folder} is no run: making it was interrupted; give the command that began it once more"
             )
+        if (folder / CONFIG).is_dir():
+            raise FileNotFoundError(f"{folder} is no run: its {CONFIG} is a folder, not a file")
         if not run.exists():
-            raise FileNotFoundError(f"{folder} is no run: it has no config.json")
+            raise FileNotFoundError(f"{folder} is no run: it has no {CONFIG}")
         return run
 
     def exists(self) -> bool:
@@ -338,7 +344,7 @@ class Run:
                 except DamagedCheckpoint:
                     continue
                 return f"the newest intact one is step {checkpoint.step}: add --checkpoint {checkpoint.step}"
-        return "no other is intact"
+        return "no other is intact: restore it from a copy, or train again"
 
     # Reports
 

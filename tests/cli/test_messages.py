@@ -74,3 +74,123 @@ def test_a_name_that_is_no_text_is_refused_in_a_recipe_file(capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text("task: {name: [path_star]}")
     said = refused(capsys, "train", "--config", tmp_path / "mine.yaml", "--out", tmp_path / "out")
     assert 'mine.yaml: task.name must be text, not ["path_star"]' in said
+
+
+@pytest.mark.parametrize("value", [10**400, "9" * 401, [10**400]])
+def test_long_values_are_cut(capsys, run, value):
+    for part, key in (("backbone", "width"), ("trainer", "learning_rate"), ("task", "training_graphs")):
+        edit(run, **{part: {key: value}})
+        said = refused(capsys, "evaluate", run)
+        assert len(said) < len(str(run)) + 220, said
+        assert key in said
+        edit(run, **{part: {key: 8}})
+
+
+@pytest.mark.parametrize("value", [10**30, 10**400])
+def test_a_seed_out_of_bounds_names_the_file(capsys, run, value):
+    edit(run, seed=value)
+    said = refused(capsys, "evaluate", run)
+    assert f"{run / 'config.json'}: seed must be at least 0" in said
+    assert "--" not in refused(capsys, "train", "path-star-small", "--out", run / "x", f"--seed={value}")
+
+
+@pytest.mark.parametrize("digits", [401, 5001])
+def test_no_message_passes_on_the_advice_to_change_pythons_limit(capsys, run, tmp_path, digits):
+    number = "9" * digits
+    (tmp_path / "mine.yaml").write_text(f"task: path_star\nbackbone: gpt\nobjective: next_token\nseed: {number}\n")
+    records = (run / "metrics.jsonl").read_text()
+    said = [
+        refused(capsys, "train", "--config", tmp_path / "mine.yaml", "--out", tmp_path / "out"),
+        refused(capsys, "train", "path-star-small", "--out", tmp_path / "out", f"--seed={number}"),
+        refused(capsys, "train", "path-star-small", "--out", tmp_path / "out", f"--trainer.learning_rate={number}"),
+        refused(capsys, "train", number, "--out", tmp_path / "out"),
+        refused(capsys, "evaluate", run, "--num", number),
+    ]
+    (run / "metrics.jsonl").write_text(records.replace('"step": 2', f'"step": {number}'))
+    said.append(refused(capsys, "compare", run, "--out", tmp_path / "report"))
+    assert "metrics.jsonl:" in said[-1]
+    (run / "metrics.jsonl").write_text(records)
+    config = (run / "config.json").read_text()
+    (run / "config.json").write_text(config.replace('"seed": 1', f'"seed": {number}'))
+    said.append(refused(capsys, "evaluate", run))
+    assert "config.json" in said[-1]
+    for one in said:
+        assert "sys." not in one
+        assert len(one) < len(str(run)) + 800, one
+
+
+def test_an_absurd_width_names_the_file(capsys, run):
+    edit(run, backbone={"width": 10**9})
+    assert f"{run / 'config.json'}: this model" in refused(capsys, "evaluate", run)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [("backbone.width", "1e+99", "a whole number"), ("trainer.learning_rate", "nan", "a finite number"),
+     ("backbone.tied", "5", "true or false"), ("task.training_graphs", "x", "a whole number or null"),
+     ("trainer.betas", "[1]", "a list of 2 values")],
+)  # fmt: skip
+def test_types_are_named_in_words(capsys, tmp_path, key, value, kind):
+    said = refused(capsys, "train", "path-star-small", "--out", tmp_path / "x", f"--{key}={value}")
+    assert f"{key}: expected {kind}, not '{value}'" in said
+
+
+STEP = "checkpoints/step-00000002"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors", "training.pt"])
+def test_a_file_of_a_checkpoint_that_is_missing_or_a_folder_is_named(capsys, run, name):
+    (run / STEP / name).unlink()
+    said = refused(capsys, "evaluate", run)
+    assert f"checkpoint {run / STEP} is damaged: its {name} is missing" in said
+    assert "restore it from a copy, or train again" in said
+    (run / STEP / name).mkdir()
+    assert f"its {name} is a folder, not a file" in refused(capsys, "evaluate", run)
+
+
+def test_a_folder_in_place_of_a_file_is_said(capsys, run, tmp_path):
+    assert f"{tmp_path} is a folder: give a file" in refused(
+        capsys, "embed", run, tmp_path, "--out", tmp_path / "e.npy"
+    )
+    (run / "config.json").unlink()
+    (run / "config.json").mkdir()
+    assert "its config.json is a folder, not a file" in refused(capsys, "evaluate", run)
+
+
+def test_a_block_that_is_not_there_is_answered_with_those_that_are(capsys, run, tmp_path):
+    (tmp_path / "g.txt").write_text("1,2|2,3/1,3=\n")
+    words = ["embed", run, tmp_path / "g.txt", "--prompts", "--out", tmp_path / "e.npy", "--layer"]
+    said = refused(capsys, *words, "blocks.7.hook_resid_post")
+    assert said == "statewise: blocks.7.hook_resid_post: there are blocks 0 to 0, and no block 7\n"
+
+
+def test_compare_names_the_command_that_evaluates_on_the_same_examples(capsys, run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "other")
+    edit(other, seed=2)
+    report = json.loads((other / "reports" / "evaluation.json").read_text())
+    report["num"] = 7
+    (other / "reports" / "evaluation.json").write_text(json.dumps(report))
+    words = ["compare", run, other, "--out", tmp_path / "report"]
+    assert f"`statewise evaluate {other}` evaluates it on all held-out examples" in refused(capsys, *words)
+    code, out, _ = called(capsys, "evaluate", other, "--num", "5")
+    assert (code, out.splitlines()[-1]) == (0, f"wrote {other / 'reports' / 'evaluation-first-5.json'}")
+    refused(capsys, *words)
+    code, out, _ = called(capsys, "evaluate", other)
+    assert (code, out.splitlines()[-1]) == (0, f"wrote {other / 'reports' / 'evaluation.json'}")
+    assert called(capsys, *words)[0] == 0
+    edit(other, task={"data_seed": 9})
+    report["num"] = 7
+    (other / "reports" / "evaluation.json").write_text(json.dumps(report))
+    assert "so do the held-out sets of the tasks" in refused(capsys, *words, "--overwrite")
+
+
+def test_missing_and_empty_records_of_training_are_no_failed_training(capsys, run, tmp_path):
+    path = run / "metrics.jsonl"
+    again = f"train again with `statewise train --config {run} --out {run}-again`"
+    for state, change in (("empty", lambda: path.write_text("")), ("missing", path.unlink)):
+        change()
+        said = refused(capsys, "compare", run, "--out", tmp_path / "report")
+        assert f"{path} is {state}" in said
+        assert again in said
+    path.write_text('{"kind": "end", "step": 2, "reason": "not finite"}\n')
+    assert "training of" in refused(capsys, "compare", run, "--out", tmp_path / "report")

@@ -73,7 +73,9 @@ def _fail(code: int, error: BaseException, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     message = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+    if isinstance(error, IsADirectoryError) and error.filename is not None:
+        message = f"{error.filename} is a folder: give a file"
+    elif isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
     if os.environ.get("LOCAL_RANK", "0") == "0":  # only the first process prints
         print(f"statewise: {message}", file=sys.stderr)

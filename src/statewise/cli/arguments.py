@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from statewise.bounds import LARGEST
+from statewise.messages import cut_words
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -63,7 +64,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises `ValueError`."""
         message = re.sub(r"^argument (\S+): must", r"\1 must", message)
-        raise ValueError(f"{message} (see {self.prog} --help)")
+        raise ValueError(f"{cut_words(message)} (see {self.prog} --help)")
 
     def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
         """The options. Raises `ValueError` for an unknown one, with the near misses."""

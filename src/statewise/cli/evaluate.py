@@ -21,9 +21,16 @@ if TYPE_CHECKING:
     from statewise.model import Model
 
 
+DESCRIPTION = """Scores a run on the held-out data of its task, or on a file in the task's format.
+
+Writes a report into the run's folder reports: evaluation.json of all held-out examples of the best checkpoint, which
+`statewise compare` reads; any other evaluation under a name of its own, such as evaluation-first-50.json with --num 50.
+Of those `compare --metrics all` reads the ones of --data."""
+
+
 def run(words: list[str]) -> int:
     """Runs the command."""
-    parser = Parser("evaluate", "Scores a run on the held-out data of its task, or on a file in the task's format.")
+    parser = Parser("evaluate", DESCRIPTION)
     parser.add_run()
     parser.add_argument("--num", type=at_least(1), help="examples to evaluate (default: all held out)")
     parser.add_argument("--data", metavar="FILE", help="a file or corpus to evaluate on instead")
@@ -116,7 +123,7 @@ def _show(
     from statewise.reporting.tables import baselines_table, metrics_table, number, text_table
 
     protocols = {protocol: found.metrics for protocol, found in (asked or {}).items()}
-    content = keep_report(model, name, report(model.task, evaluation, data, protocols))
+    content, written = keep_report(model, name, report(model.task, evaluation, data, protocols))
     if options.json:
         shown = ["checkpoint", "num", "metrics", "baselines", "protocols"]
         print(json.dumps({key: content[key] for key in shown if content.get(key)}, indent=2))
@@ -137,6 +144,8 @@ def _show(
     if seeing_targets(protocols):
         mark = "* " if len(protocols) > 1 else ""
         print(f"{mark}same-chunk sees its own targets: it is not a likelihood, and comparable with nothing else")
+    if written:
+        print(f"wrote {written}")
     return 0
 
 
@@ -168,10 +177,12 @@ def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
     with model.asking() as predictor:
         metrics = referee(predictor, model.task, found)
     name = f"fills-{path.stem}" + ("" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}")
-    content = keep_report(model, name, {"file": str(path), "num": len(found), "metrics": metrics})
+    content, written = keep_report(model, name, {"file": str(path), "num": len(found), "metrics": metrics})
     if options.json:
         print(json.dumps(content, indent=2))
     else:
         print(f"{path}, {len(found)} sequences, scored by {options.run}, step {content['checkpoint']}")
         print(metrics_table(metrics))
+        if written:
+            print(f"wrote {written}")
     return 0

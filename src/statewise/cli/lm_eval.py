@@ -58,7 +58,7 @@ def run(words: list[str]) -> int:
                             progress=counter("requests"))  # fmt: skip
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.limit is None else [f"first-{options.limit}"]
-    content = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), found)
+    content, written = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), found)
     as_json = json.dumps(content, indent=2)
     if out is not None:
         write_atomically(out, as_json.encode() + b"\n")
@@ -69,6 +69,8 @@ def run(words: list[str]) -> int:
     else:
         print(f"{options.run}, step {content['checkpoint']}, lm-evaluation-harness {content['lm_eval']}")
         print(table(content))
+        if written:
+            print(f"wrote {written}")
     return 0
 
 

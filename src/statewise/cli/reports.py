@@ -6,20 +6,22 @@ import contextlib
 import errno
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from statewise.model import Model
 
 
-def keep_report(model: Model, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes a report into the run of a loaded model: its checkpoint's step, then `content`. Returns the report."""
+def keep_report(model: Model, name: str, content: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
+    """Writes a report into the run of a loaded model: its checkpoint's step, then `content`. Returns the report and its
+    path; None if the run is read-only."""
     assert model.run is not None
     assert model.checkpoint is not None
-    report = {"checkpoint": model.checkpoint.step, **content}
+    report, written = {"checkpoint": model.checkpoint.step, **content}, None
     with if_writable():
-        model.run.write_report(name, report)
-    return report
+        written = model.run.write_report(name, report)
+    return report, written
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def run(words: list[str]) -> int:
     deviations += [] if options.num is None else [f"first-{options.num}"]
     head = {"file": str(path.resolve()), "kind": questions.kind, "num": len(answers.items)}
     name = "-".join(["score", path.stem, *deviations])
-    content = keep_report(model, name, {**head, **dataclasses.asdict(answers)})
+    content, written = keep_report(model, name, {**head, **dataclasses.asdict(answers)})
     if answers.cut:
         print(f"{answers.cut} of {len(answers.items)} questions are longer than the context: the beginning was cut",
               file=sys.stderr)  # fmt: skip
@@ -58,4 +58,6 @@ def run(words: list[str]) -> int:
         print(metrics_table(answers.metrics))
         if answers.chance:
             print(f"chance: {answers.chance['accuracy']:.4f}")
+        if written:
+            print(f"wrote {written}")
     return 0

@@ -71,10 +71,7 @@ def compare(
                 f"{members[0].folder} and {member.folder} are ranked by different metrics: compare them separately"
             )
         if member.report["num"] != members[0].report["num"]:
-            raise ValueError(
-                f"{members[0].folder} was evaluated on {members[0].report['num']} examples and {member.folder} on "
-                f"{member.report['num']}: evaluate both on the same number"
-            )
+            raise ValueError(_unlike(members[0], member))
     chances = [member.report["chance"] for member in members]
     chance = {name: value for name, value in chances[0].items() if all(other.get(name) == value for other in chances)}
     baselines = [member.report.get("baselines", {}) for member in members]
@@ -92,6 +89,18 @@ def compare(
     matches = _matches(groups, headline, differences)
     return Comparison(
         groups, headline, chance, differences, claims, margin, chosen, shared, relative, matches, left_out
+    )
+
+
+def _unlike(first: Member, other: Member) -> str:
+    """The message for runs that were evaluated on different numbers of examples."""
+    fewer = min(first, other, key=lambda member: int(member.report["num"]))
+    differ = first.recipe["task"] != other.recipe["task"]
+    return (
+        f"{first.folder} was evaluated on {first.report['num']} examples and {other.folder} on {other.report['num']}: "
+        f"`statewise evaluate {fewer.folder}` evaluates it on all held-out examples"
+        + "; if they still differ, so do the held-out sets of the tasks, whose fields are not the same"
+        * differ
     )
 
 

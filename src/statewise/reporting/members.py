@@ -72,7 +72,13 @@ class Member:
         if report["headline"]["metric"] not in report["metrics"]:
             raise ValueError(f"{path}: metrics.{report['headline']['metric']}, the headline metric, is missing")
         records = run.metrics()
-        if not records or "seconds" not in records[-1]:
+        if not records:
+            path = folder / "metrics.jsonl"
+            raise ValueError(
+                f"{path} is {'empty' if path.is_file() else 'missing'}, and with it the steps and times of training: "
+                f"restore it, or train again with `{repeat(folder)}`"
+            )
+        if "seconds" not in records[-1]:
             raise ValueError(f"the training of {folder} failed: see {folder / 'metrics.jsonl'}")
         recipe = check(run.recipe(), RECIPE, str(run.folder / "config.json"))
         analyses = {}
@@ -117,8 +123,7 @@ class Member:
     @property
     def repeat(self) -> str:
         """The command that repeats its training."""
-        again = self.folder.with_name(f"{self.folder.name}-again")
-        return shlex.join(["statewise", "train", "--config", str(self.folder), "--out", str(again)])
+        return repeat(self.folder)
 
     def flat(self) -> dict[str, Any]:
         """Its recipe with dotted keys, without the seed."""
@@ -127,6 +132,12 @@ class Member:
             if isinstance(value, dict):
                 flat |= {group if key == "name" else f"{group}.{key}": item for key, item in value.items()}
         return flat
+
+
+def repeat(folder: Path) -> str:
+    """The command that repeats the training of a run."""
+    again = folder.with_name(f"{folder.name}-again")
+    return shlex.join(["statewise", "train", "--config", str(folder), "--out", str(again)])
 
 
 def _check_analysis(content: dict[str, Any], path: Path) -> None:

@@ -22,6 +22,8 @@ def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise ValueError(f"{path}:{number}: not UTF-8 text ({error.reason})") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: damaged gzip file: {error}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder: give a file") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
 

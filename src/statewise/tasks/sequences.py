@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from statewise.bounds import bounded
-from statewise.json_files import COUNT, FLAG, TEXT, Shape, loads
+from statewise.json_files import FLAG, POSITIVE, TEXT, Shape, loads
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.baselines import accuracies, baselines
 from statewise.tasks.kept import kept_json
@@ -47,7 +47,7 @@ class SequencesConfig(SequenceFile):
         bounded(self, "held_out_share", prefix="task.", above=0, below=1)
 
 
-KEPT: Shape = {"symbols": [TEXT], "context": COUNT, "has_prompts": FLAG, "sha256": {...: TEXT}}
+KEPT: Shape = {"symbols": [TEXT], "context": POSITIVE, "has_prompts": FLAG, "sha256": {...: TEXT}}
 """What a run keeps about its data."""
 
 

@@ -49,7 +49,10 @@ def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(checkpoint.training, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise DamagedCheckpoint(f"{checkpoint.training} holds more than plain data: it was not loaded") from None
+        raise DamagedCheckpoint(
+            f"{checkpoint.training} holds more than plain data, such as code: it was not loaded. "
+            "Restore it from a copy, or resume from another step with --checkpoint"
+        ) from None
     except Exception as error:  # PyTorch raises almost anything for a damaged archive
         raise DamagedCheckpoint(f"{checkpoint.training} cannot be read: {error}") from None
     if not isinstance(state, dict) or not isinstance(state.get("optimizer"), dict) or "progress" not in state:
