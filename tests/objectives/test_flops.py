@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.backbones.base import plain_batch
 from statewise.backbones.powers import Carrying
-from statewise.objectives import OBJECTIVES
+from statewise.objectives import OBJECTIVES, pair_workers
 from statewise.objectives.costs import document_lengths, head_flops
 
 
@@ -108,9 +108,72 @@ def test_a_step_of_joint_prediction_is_what_a_counter_finds_of_fetch_place_by_pl
     assert objective.flops(batch) == pytest.approx(3 * total)
 
 
+def of_states(objective, batch):
+    """Forward passes of both encoders over the documents, and over the empty prefix and suffix."""
+    flops = objective.prefix_encoder.flops
+    return sum(flops(length) * number for length, number in document_lengths(batch).items()) + flops(1)
+
+
+def test_a_step_of_the_belief_state_transformer_is_what_a_counter_finds(monkeypatch):
+    monkeypatch.setitem(pair_workers.BLOCK, "cpu", 1)  # no block then computes a pair that does not count
+    objective, batch = tiny_objective("belief_state", head_width=8), full_rows()
+    B, T = batch.tokens.shape
+    backbone = objective.prefix_encoder
+    found = counted(lambda: objective(batch).value().backward())
+    masked = 2 * 3 * B * backbone.layers * 4 * backbone.width * T * (T - 1) / 2
+    pairs = B * T * (T + 1) // 2
+    in_place = objective.head.flops(0, 0, pairs, 2 * pairs)  # gradients of the head's matrices: `addmm_` is not counted
+    assert objective.flops(batch) == found - masked + in_place
+
+
+@pytest.mark.parametrize("fields", [{"head": "mlp"}, {"head": "gated"}, {"head": "mixture", "experts": 3},
+                                    {"head": "mixture", "expert_width": 5}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("backward", [True, False])
+def test_a_text_head_takes_what_a_counter_finds_of_one_state_and_one_pair(fields, backward):
+    objective = tiny_objective("belief_state", head_width=8, backward=backward, **fields)
+    head, state = objective.head, torch.zeros(objective.prefix_encoder.width)
+    assert head.flops(1, 0, 0, 0) == counted(lambda: head.project_prefix(state))
+    assert head.flops(0, 1, 0, 0) == counted(lambda: head.project_suffix(state))
+    if fields["head"] == "mixture":  # the products of a pair are those of `mixture_pairs`, not of `logits`
+        assert head.flops(0, 0, 1, 2) == (2 * 2 * head.experts * head.vocabulary if backward else 0)
+        return
+    pair = head.project_prefix(state), head.project_suffix(state)
+    assert head.flops(0, 0, 1, 2) == counted(lambda: head.logits(*pair))
+    assert head.flops(0, 0, 1, 1) == counted(lambda: head.logits(*pair, 1))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"previous_weight": 0.0}, {"pairs": "answer"}, {"min_gap": 1}], ids=str)
+def test_the_targets_of_a_step_are_those_that_are_counted(packed, fields):
+    objective, batch = tiny_objective("belief_state", head_width=8, **fields), random_batch(longest=8)
+    batch = pack(batch) if packed else batch
+    counts = sum(int(count) for count in objective.counts(batch).values())
+    head, asked = objective.head, []
+
+    def noted(prefixes, suffixes, pairs, targets):
+        asked.append((prefixes, suffixes, pairs, targets))
+        return type(head).flops(head, prefixes, suffixes, pairs, targets)
+
+    head.flops = noted
+    found = objective.flops(batch)
+    ((prefixes, suffixes, pairs, targets),) = asked
+    assert targets == counts
+    assert counts / 2 <= pairs <= counts
+    assert max(prefixes, suffixes) <= 1 + int(batch.real.sum())
+    assert found == 3 * (2 * of_states(objective, batch) + type(head).flops(head, *asked[0]))
+
+
+def test_without_a_backward_encoder_pairs_of_a_prefix_are_one():
+    objective, batch = tiny_objective("belief_state", head_width=8, backward=False), full_rows()
+    prefixes = (batch.tokens.shape[1] - 1) * len(batch.tokens) + 1
+    head = objective.head
+    expected = of_states(objective, batch) + head.flops(prefixes, 0, prefixes, 2 * prefixes)
+    assert objective.flops(batch) == 3 * expected
+
+
 def test_a_backbone_that_cannot_say_makes_the_objective_silent(monkeypatch):
     batch = random_batch()
-    for objective in [tiny_objective(name) for name in OBJECTIVES if name != "belief_state"]:
+    for objective in [tiny_objective(name) for name in OBJECTIVES]:
         assert objective.flops(batch) > 0
         monkeypatch.setattr("statewise.objectives.costs.Counted", Carrying)  # no GPT is one
         assert objective.flops(batch) is None

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.objectives.pair_costs import pair_numbers
 from statewise.objectives.pairs import Pairs, Sampling, expected_weights, layout
 
 
@@ -156,3 +157,44 @@ def test_packed_documents_and_padding_cost_next_to_nothing():
             computed += math.prod(cut.stop - cut.start for cut in (documents, places, suffixes))
     assert counted <= computed < 1.25 * counted
     assert computed < 4 * 1024 * 1025 / 2 / 3  # all pairs of whole rows
+
+
+def numbers_directly(pairs, sampling, closed):
+    """`pair_numbers`, pair by pair."""
+    group, following, previous, prefixes = (
+        part.numpy() for part in (pairs.group, pairs.next_targets, pairs.previous_targets, pairs.prefixes)
+    )
+    number, before, behind = np.zeros(3), {None}, {None}
+
+    def add(row, prefix, suffix, heads, times=1.0):
+        if any(heads):
+            before.add(None if prefix is None else (row, prefix))
+            behind.add(None if suffix is None else (row, suffix))
+            number[:] += times * np.array([1, *heads])
+
+    for row, p in np.argwhere(group > 0):
+        document = np.flatnonzero(group[row] == group[row, p])
+        first, last = document[0], document[-1]
+        prefix = None if p == first else p - 1
+        for s in range(p, last + 1):
+            suffix = None if s == last else s + 1
+            inside = prefix is not None and suffix is not None
+            far = sampling.max_gap is not None and s - p + 1 > sampling.max_gap
+            heads = following[row, p], prefixes[row, p] and previous[row, s]
+            add(row, prefix, suffix, heads, (0.0 if far else sampling.share) if inside else 1.0)
+        if closed:
+            heads = following[row, p], prefixes[row, p] and previous[row, p]
+            add(row, prefix, p, heads)
+            if p == last:
+                add(row, p, None, heads)
+    return (len(before), len(behind), *number)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), closed=st.booleans(), documents=st.booleans(),
+    sampling=st.sampled_from([*SAMPLINGS, Sampling(share=0.25), Sampling(share=0.5, max_gap=3)]),
+)  # fmt: skip
+def test_pairs_are_numbered_without_being_listed(seed, closed, documents, sampling):
+    pairs = draw_pairs(seed, documents=documents)
+    assert pair_numbers(pairs, sampling, closed) == pytest.approx(numbers_directly(pairs, sampling, closed))

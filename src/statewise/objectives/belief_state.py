@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import Backbone, BackboneFactory, plain_batch
+from statewise.backbones.powers import Counted
 from statewise.bounds import bounded
 from statewise.nn.initialisation import Init, check_init
 from statewise.objectives.base import Objective
 from statewise.objectives.belief_predictors import BeliefPredictor, GoalPredictor
+from statewise.objectives.costs import backbone_flops
+from statewise.objectives.pair_costs import pair_numbers
 from statewise.objectives.pair_loss import pair_loss
 from statewise.objectives.pairs import Pairs, Sampling, closes, expected_weights, layout
 from statewise.objectives.targets import to_float32
@@ -127,6 +130,22 @@ class BeliefState(Objective):
     def head_matrices(self) -> list[Tensor]:
         """See `Objective.head_matrices`; those of the text head as well."""
         return [*super().head_matrices(), *self.head.head_matrices()]
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`; of sampled pairs the expected number. Without a backward encoder pairs of one prefix
+        have the same distributions."""
+        body = backbone_flops(self.prefix_encoder, batch)
+        if body is None or not isinstance(self.prefix_encoder, Counted):
+            return None
+        pairs = self.pairs(batch)
+        if not self.config.previous_weight:
+            pairs = pairs._replace(previous_targets=torch.zeros_like(pairs.previous_targets))
+        found = pair_numbers(pairs, self.config.sampling, closed=self.config.min_gap == 1)
+        encoders, taken, targets = 2, found.pairs, found.next_tokens + found.previous_tokens
+        if self.suffix_encoder is None:
+            encoders, taken, targets = 1, found.prefixes, self.head.outputs * found.prefixes
+        encoded = encoders * (body + self.prefix_encoder.flops(1))  # and the empty prefix and suffix
+        return 3 * (encoded + self.head.flops(found.prefixes, found.suffixes, taken, targets))
 
     def predictor(self) -> BeliefPredictor:
         """A predictor with an empty suffix; with a backward encoder it can also condition on goals and score them."""

@@ -44,6 +44,11 @@ class TextHead(nn.Module, ABC):
     def head_matrices(self) -> list[Tensor]:
         """The matrices that map to logits."""
 
+    @abstractmethod
+    def flops(self, prefixes: float, suffixes: float, pairs: float, targets: float) -> float:
+        """FLOPs of a forward pass over so many prefix and suffix states and pairs of them. `targets`: distributions
+        that are asked for, up to K per pair."""
+
 
 class MLPHead(TextHead):
     """A three-layer ReLU MLP from [f; b] to K V logits (BST, appendix D)."""
@@ -85,6 +90,13 @@ class MLPHead(TextHead):
     def head_matrices(self) -> list[Tensor]:
         """See `TextHead`."""
         return [self.third.weight]
+
+    def flops(self, prefixes: float, suffixes: float, pairs: float, targets: float) -> float:
+        """See `TextHead.flops`."""
+        hidden, sides = self.first.out_features, 2 if self.reads_suffix else 1
+        of_state = self.first.weight.numel() / sides
+        mapped = of_state * (prefixes + (suffixes if self.reads_suffix else 0))
+        return 2.0 * (mapped + hidden**2 * pairs + hidden * self.vocabulary * targets)
 
 
 class GatedHead(TextHead):
@@ -136,6 +148,11 @@ class GatedHead(TextHead):
     def head_matrices(self) -> list[Tensor]:
         """See `TextHead`."""
         return [self.third.weight]
+
+    def flops(self, prefixes: float, suffixes: float, pairs: float, targets: float) -> float:
+        """See `TextHead.flops`."""
+        mapped = 2 * self.hidden * self.width * (prefixes + (suffixes if self.reads_suffix else 0))
+        return 2.0 * (mapped + self.second.weight.numel() * pairs + self.third.weight.numel() * targets)
 
 
 class MixtureHead(TextHead):
@@ -210,6 +227,18 @@ class MixtureHead(TextHead):
         experts = self.words or (self.prefix_experts, self.suffix_experts)
         maps = (self.prefix_gates, self.suffix_gates, *experts)
         return [part.weight for part in maps if isinstance(part, nn.Linear)]
+
+    def flops(self, prefixes: float, suffixes: float, pairs: float, targets: float) -> float:
+        """See `TextHead.flops`: a pair takes a product of length V per expert of each target, see `mixture_pairs`."""
+        words = sum(part.weight.numel() for part in self.words.children() if isinstance(part, nn.Linear))
+        total = 0.0
+        for number, maps in (
+            (prefixes, (self.prefix_experts, self.prefix_gates)),
+            (suffixes, (self.suffix_experts, self.suffix_gates)),
+        ):
+            total += number * sum(part.weight.numel() + 0.0 for part in maps if part is not None)
+            total += number * words * self.experts if maps[0] is not None else 0.0
+        return 2.0 * (total + (self.experts * self.vocabulary * targets if self.reads_suffix else 0.0))
 
     def _experts(self, mapped: Tensor) -> Tensor:
         parts = mapped.view(*mapped.shape[:-1], self.outputs, self.experts, -1)
