@@ -1,6 +1,8 @@
 """Activations by name, against a forward pass by hand, and patches, against a forward pass with the change in it."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ from statewise.cli import main
 from statewise.nn.block import rotary_angles, rotate
 from statewise.nn.streams import INPUT, PREDICTION, stream_mask
 from statewise.objectives import OBJECTIVES
+from statewise.overwriting import strangers
+from statewise.run import FILES
 from statewise.types import Batch, LacksPower
 
 STREAMS = {INPUT: "input", PREDICTION: "prediction"}
@@ -312,7 +316,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("activations") / "run"
     words = (
         "--task.held_out_graphs=40 --backbone.width=16 --backbone.heads=2 --backbone.layers=2 --trainer.steps=3 "
-        "--trainer.batch_size=8 --trainer.precision=fp32"
+        "--trainer.batch_size=8 --trainer.precision=fp32 --trainer.checkpoint_every=1 --trainer.keep=every:1"
     )
     assert main(["train", "path-star-demo", *words.split(), "--out", str(folder)]) == 0
     task = load(folder).task
@@ -372,6 +376,49 @@ def test_probes_ask_one_layer_each_layer_or_all_side_by_side(run):
     assert found["concat"].metrics.keys() == state.metrics.keys()
     with pytest.raises(ValueError, match=r"unknown activation 'blocks\.9'"):
         model.analyze(make_analysis("future-probe", layer="blocks.9", **options))
+
+
+PROBES = {"future-probe": {"offsets": "1,2"}, "world-probe": {}, "prompt-probe": {}}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_every_probe_asks_layers_of_every_checkpoint(run, name):
+    options = {"sequences": 20, "training_sequences": 40, "steps": 20, **PROBES[name]}
+    model, first = load(run), load(run, checkpoint="1")
+    layer = "blocks.1.hook_resid_post"
+    one = model.analyze(make_analysis(name, layer=layer, checkpoints="1,3", **options))
+    alone = first.analyze(make_analysis(name, layer=layer, **options))
+    curves = {curve.label: curve.y for curve in one.panels[0].curves}
+    of_first = {curve.label: curve.y for curve in alone.panels[0].curves}
+    assert curves["step 1"] == of_first["step 1"]
+    assert {"step 1", "step 3"} <= curves.keys()
+    # The model itself, and the state that is its last norm's output.
+    assert one.metrics["accuracy"] == model.analyze(make_analysis(name, layer=layer, **options)).metrics["accuracy"]
+    state = model.analyze(make_analysis(name, checkpoints="1,3", **options))
+    normed = model.analyze(make_analysis(name, layer="ln_final.hook_out", checkpoints="1,3", **options))
+    assert normed.metrics == state.metrics
+    assert normed.panels == state.panels
+    every = model.analyze(make_analysis(name, layer="all", checkpoints="1,3", **options))
+    assert every.metrics[f"accuracy_{layer}"] == one.metrics["accuracy"]
+    assert {"step 1", "step 3"} <= {curve.label for curve in every.panels[0].curves}
+
+
+def test_analyses_of_layers_have_reports_of_their_own(run, capsys, tmp_path):
+    words = ["analyze", str(run), "future-probe", "--sequences", "20", "--training_sequences", "40", "--steps", "5",
+             "--offsets", "1"]  # fmt: skip
+    layers = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post", "all", "blocks.*.hook_mlp_out", None]
+    names = set()
+    for layer in layers:
+        assert main([*words, *(["--layer", layer] if layer else []), "--out", str(tmp_path / "out")]) == 0
+        (path,) = re.findall(r"wrote (\S+/reports/.*\.json)", capsys.readouterr().out)
+        assert json.loads(Path(path).read_text())["settings"]["layer"] == layer
+        names.add(Path(path).stem)
+    assert {"future-probe", "future-probe-layer-blocks.0.hook_resid_post", "future-probe-layer-all"} < names
+    assert len(names) == len(layers)
+    assert {path.stem for path in (tmp_path / "out").glob("*.json")} == names
+    assert main([*words, "--layer", "all", "--checkpoint", "3"]) == 0
+    assert "future-probe-layer-all-checkpoint-3.json" in capsys.readouterr().out
+    assert strangers(run, FILES) == []
 
 
 def test_embed_writes_layers(run, capsys):

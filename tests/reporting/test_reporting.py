@@ -13,7 +13,7 @@ from statewise.reporting.compare import compare
 from statewise.reporting.html import _agreed
 from statewise.reporting.multiples import MOST_GROUPS, MOST_LINES, small_multiples
 from statewise.reporting.panels import training_panels
-from statewise.reporting.plots import draw_panels
+from statewise.reporting.plots import draw_panels, interactive
 from statewise.reporting.report import write_report
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
@@ -463,3 +463,70 @@ def test_baselines_of_other_data_are_not_shown_for_all(tmp_path):
 )
 def test_what_agrees_is_shown_in_whole_words(truth, predicted, agreed):
     assert _agreed(truth, predicted) == agreed
+
+
+def test_solved_is_shown_only_where_a_task_can_be_solved(tmp_path):
+    folders = [make_run(tmp_path / "a", 1, 0.5), with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"))]
+    assert "solved" in compare(folders).table()[0]
+    for folder in folders:
+        report = Run(folder).report("evaluation")
+        report["headline"]["solved_at"] = None
+        Run(folder).write_report("evaluation", report)
+    header, rows = compare(folders).table()
+    assert "solved" not in header
+    assert {len(row) for row in rows} == {len(header)}
+
+
+def test_a_p_value_that_is_not_defined_is_explained(tmp_path):
+    a = [make_run(tmp_path / f"a{seed}", seed, 0.5) for seed in (1, 2)]
+    b = [make_run(tmp_path / f"b{seed}", seed, 0.7, "next_latent") for seed in (1, 2)]
+    found = compare([*a, *b], better=b[0])
+    header, rows = found.table()
+    assert dict(zip(header, rows[1]))["p (Welch)"] == "-"
+    (note,) = [note for note in found.notes() if note.startswith("p is -")]
+    assert "all runs have the same value" in note
+    c = make_run(tmp_path / "b3", 3, 0.8, "next_latent")
+    assert not [note for note in compare([*a, *b, c]).notes() if note.startswith("p is -")]
+    assert not [note for note in compare([a[0], b[0]]).notes() if note.startswith("p is -")]
+
+
+def evaluated_once(folder):
+    """Drops all evaluations but the last from the records of training."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"evaluation"' not in line or '"step": 10' in line))
+    return folder
+
+
+def test_baselines_are_drawn_across_a_plot_of_a_single_evaluation(tmp_path):
+    found = compare([evaluated_once(with_baselines(make_run(tmp_path / "a", 1, 0.5)))])
+    figure = draw_panels(training_panels(found), [group.label for group in found.groups])
+    axes = figure.axes[0]
+    lines = {line.get_label(): line.get_xdata() for line in axes.lines}
+    for name in ("bigram", "chance"):
+        low, high = axes.get_xlim()
+        assert max(lines[name]) - min(lines[name]) > 0.8 * (high - low)
+    figure.canvas.draw()
+    shown = [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
+    assert all(float(tick).is_integer() for tick in shown)
+    plotly = pytest.importorskip("plotly")
+    assert plotly
+    assert interactive(training_panels(found)[0], ["next-token"]).layout.xaxis.dtick == 1
+
+
+def test_every_panel_of_losses_names_their_unit(tmp_path):
+    folder = make_run(tmp_path / "a", 1, 0.5)
+    report = Run(folder).report("evaluation")
+    report["headline"] = {"metric": "loss", "higher_is_better": False, "solved_at": None}
+    Run(folder).write_report("evaluation", report)
+    titles = [panel.title for panel in training_panels(compare([folder]))]
+    assert titles[0] == "loss, held out (nats per token)"
+    assert all("(nats per token)" in title for title in titles if "loss" in title)
+
+
+def test_a_figure_has_a_heading(tmp_path):
+    panel = Panel("rank", "share", [Curve("a", [1, 2], [0.5, 0.4])])
+    assert draw_panels([panel], heading="runs/a, step 2, effective-rank").get_suptitle() == (
+        "runs/a, step 2, effective-rank"
+    )
+    assert draw_panels([panel]).get_suptitle() == ""

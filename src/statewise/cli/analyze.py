@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import re
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, pairs
 from statewise.cli.commands import listed
 
-DESCRIPTION = """Analyses a run; writes ANALYSIS.json, ANALYSIS.png and further pictures into its reports folder.
+DESCRIPTION = """Analyses a run; writes ANALYSIS.json, ANALYSIS.png and further pictures into its reports
+folder. With --layer their names hold the layer, with --checkpoint the step. The same
+analysis again renews them.
 
   statewise analyze runs/nl-1 effective-rank --sequences 100 --positions 50
   statewise analyze runs/nl-1 future-probe --checkpoints all
@@ -53,12 +57,14 @@ def run(words: list[str]) -> int:
     model = load_model(options.run, options.checkpoint, options.device)
     assert model.run is not None
     assert model.checkpoint is not None
-    name = options.analysis.replace(":", ".")
+    layer = getattr(analysis.config, "layer", None)
+    name = options.analysis.replace(":", ".") + ("" if layer is None else f"-layer-{_in_a_file_name(layer)}")
     name += "" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}"
     out = None if options.out is None else Path(options.out)
     if out is not None:
         check_free(out, name, options.overwrite)
     findings = model.analyze(analysis)
+    title = f"{options.run}, step {model.checkpoint.step}, {options.analysis}"
     content = {
         "checkpoint": model.checkpoint.step,
         "settings": dataclasses.asdict(analysis.config),
@@ -67,11 +73,17 @@ def run(words: list[str]) -> int:
     written = []
     with if_writable():
         written = [model.run.write_report(name, content)]
-        written += save_pictures(findings, model.run.reports_folder, name)
+        written += save_pictures(findings, model.run.reports_folder, name, title)
     if out is not None:
-        written += save(findings, content, out, name)
+        written += save(findings, content, out, name, title)
     if options.json:
         print(json.dumps(content, indent=2))
     else:
-        tell(f"{options.run}, step {model.checkpoint.step}, {options.analysis}", findings, written)
+        tell(title, findings, written)
     return 0
+
+
+def _in_a_file_name(layer: str) -> str:
+    """A layer's name or pattern without what a file name cannot hold; a checksum then tells patterns apart."""
+    plain = re.sub(r"[^\w.-]", "_", layer)[:100]
+    return plain if plain == layer else f"{plain}-{hashlib.sha256(layer.encode()).hexdigest()[:8]}"

@@ -27,21 +27,22 @@ def check_free(folder: Path, name: str, overwrite: bool) -> None:
     check_files(folder, names, {names[0]: json_with("metrics", "panels")}, overwrite)
 
 
-def save(findings: Findings, content: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
+def save(findings: Findings, content: Mapping[str, Any], folder: Path, name: str, title: str) -> list[Path]:
     """Writes a report, `NAME.json`, and its pictures into a folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / f"{name}.json"
     write_atomically(report, (json.dumps(content, indent=2) + "\n").encode())
-    return [report, *save_pictures(findings, folder, name)]
+    return [report, *save_pictures(findings, folder, name, title)]
 
 
-def save_pictures(findings: Findings, folder: Path, name: str) -> list[Path]:
-    """`NAME.png` of panels; `NAME-drawing.png` of drawings and, with the extra `report`, `NAME-drawing.html`."""
+def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> list[Path]:
+    """`NAME.png` of panels, with the title; of drawings `NAME-drawing.png` and, with the extra `report`,
+    `NAME-drawing.html`."""
     from statewise.reporting.drawings import save_drawings, save_page
     from statewise.reporting.plots import save_panels
 
     written = [folder / f"{name}.png"]
-    save_panels(findings.panels, written[0])
+    save_panels(findings.panels, written[0], heading=title)
     if findings.drawings:
         written.append(folder / f"{name}-drawing.png")
         save_drawings(findings.drawings, written[-1])

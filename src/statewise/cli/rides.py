@@ -90,11 +90,12 @@ def run(words: list[str]) -> int:
     settings = MapSettings(options.degree, options.radius)
     found = findings(task, rides, settings)
     content = {"settings": vars(settings), **as_plain_data(found)}
-    written = save(found, content, Path(options.out), "map")
+    title = f"{options.file or 'drawn rides'} on {options.map}"
+    written = save(found, content, Path(options.out), "map", title)
     if options.json:
         print(json.dumps(content, indent=2))
     else:
-        tell(f"{options.file or 'drawn rides'} on {options.map}", found, written)
+        tell(title, found, written)
     return 0
 
 

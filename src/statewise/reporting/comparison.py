@@ -64,11 +64,21 @@ class Comparison:
         shown = self.shown_metrics()
         several = any(len(group.members) > 1 for group in self.groups)
         tested = several and len(self.groups) > 1
-        header = ["group", "runs", "solved", *shown, *(["p (Welch)"] if tested else []), "steps", "minutes"]
+        solvable = any(group.solved is not None for group in self.groups)
+        header = [
+            "group",
+            "runs",
+            *["solved"] * solvable,
+            *shown,
+            *(["p (Welch)"] if tested else []),
+            "steps",
+            "minutes",
+        ]
         rows = []
         for group in self.groups:
             cells = [group.label, str(len(group.members))]
-            cells.append("-" if group.solved is None else f"{group.solved}/{len(group.members)}")
+            if solvable:
+                cells.append("-" if group.solved is None else f"{group.solved}/{len(group.members)}")
             for name in shown:
                 summary = group.metrics[name]
                 spread = f" ±{(summary.interval[1] - summary.interval[0]) / 2:.4f}" if summary.interval else ""
@@ -80,7 +90,7 @@ class Comparison:
                 cells.append(f"{mean:,.0f}" if name == "step" else f"{mean / 60:.1f}")
             rows.append(cells)
         for name, metrics in self.baselines.items():
-            cells = [name, "-", "-", *(number(metrics.get(metric)) for metric in shown)]
+            cells = [name, "-", *["-"] * solvable, *(number(metrics.get(metric)) for metric in shown)]
             rows.append(cells + ["-"] * (len(header) - len(cells)))
         return header, rows
 
@@ -156,7 +166,16 @@ class Comparison:
                 "±: 95% confidence interval of the mean over seeds (Student's t). p (Welch): two-sided, against the "
                 "first group."
             )
-        return notes + self._single_notes()
+        return notes + self._untestable_notes() + self._single_notes()
+
+    def _untestable_notes(self) -> list[str]:
+        """Explains a missing p value of groups of several runs, in the table or in the claims."""
+        of = {group.label: list(group.metrics[self.headline.metric].values.values()) for group in self.groups}
+        pairs = [(self.groups[0].label, group.label) for group in self.groups[1:]]
+        pairs += [(claim.group, claim.other) for claim in self._tested()]
+        constant = [all(len(of[name]) > 1 and len(set(of[name])) == 1 for name in pair) for pair in pairs]
+        return ["p is -: within each of the two groups all runs have the same value, so there is no spread to test "
+                "against."] * any(constant)  # fmt: skip
 
     def _single_notes(self) -> list[str]:
         """Names groups of a single seed, if others have several or a test was requested."""

@@ -16,7 +16,8 @@ def training_panels(comparison: Comparison) -> list[Panel]:
     """Headline metric and losses over training steps, with chance and baselines where known; next-token accuracy if
     baselines have one; a held-out loss that is the headline also over tokens and hours."""
     headline = comparison.headline.metric
-    shown = [(f"{headline.replace('_', ' ')}, held out", "evaluation", headline)]
+    unit_of = " (nats per token)" if headline == "loss" else ""
+    shown = [(f"{headline.replace('_', ' ')}, held out{unit_of}", "evaluation", headline)]
     if headline != "loss":
         shown.append(("loss, held out (nats per token)", "evaluation", "loss"))
     if headline != "token_accuracy" and any("token_accuracy" in metrics for metrics in comparison.baselines.values()):
@@ -33,6 +34,8 @@ def training_panels(comparison: Comparison) -> list[Panel]:
         for name, metrics in known.items():
             if metric in metrics:
                 ends = [float(end([end(curve.x) for curve in curves if curve.role != "control"])) for end in (min, max)]
+                if ends[0] == ends[1]:  # of one evaluation: a line across the axis
+                    ends = [ends[0] - 1, ends[1] + 1]
                 curves.append(Curve(name, ends, [metrics[metric]] * 2, "control"))
         shares = metric.endswith("accuracy") or metric == "exact_match"
         panels.append(Panel("training step", "", curves, shares, title))
@@ -46,7 +49,7 @@ def training_panels(comparison: Comparison) -> list[Panel]:
                 )
             ]
             if curves:
-                panels.append(Panel(x_title, "", curves, False, f"{shown[0][0]} (nats per token)"))
+                panels.append(Panel(x_title, "", curves, False, shown[0][0]))
     return panels
 
 

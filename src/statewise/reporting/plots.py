@@ -38,20 +38,22 @@ BESIDE = 24
 """Characters of a line of a plot's own legend."""
 MOST_BELOW = 3
 """A legend of a plot with more entries is placed beside the plot, not below."""
+FEWEST_STEPS = 6
+"""An x axis of whole numbers with fewer of them has a tick at each."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
 
 
 @plain_text
-def save_panels(panels: Sequence[Panel], path: Path, groups: Sequence[str] = ()) -> None:
+def save_panels(panels: Sequence[Panel], path: Path, groups: Sequence[str] = (), heading: str = "") -> None:
     """`draw_panels` as a PNG."""
     with replacing(path) as file:
-        draw_panels(panels, groups).savefig(file, format="png", dpi=DPI)
+        draw_panels(panels, groups, heading).savefig(file, format="png", dpi=DPI)
 
 
 @plain_text
-def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = ()) -> Figure:
-    """Panels side by side; small multiples of a panel start a new row and share their y axis.
+def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = (), heading: str = "") -> Figure:
+    """Panels side by side below a heading; small multiples of a panel start a new row and share their y axis.
 
     `groups` get the colours in order. Their legend is below all plots, since labels may be as long as a plot is wide;
     small multiples have no legend but titles. No legend lies on a plot.
@@ -76,6 +78,8 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = ()) -> Figure:
     whole = height * -(-len(cells) // across) + 0.22 * -(-len(legend) // columns)
     figure = Figure(figsize=(width * across, whole), layout="constrained")
     FigureCanvasAgg(figure)
+    if heading:
+        figure.suptitle(textwrap.fill(heading, int(width * across * LETTERS * 0.9)), fontsize=11)
     firsts: dict[int, Any] = {}
     named: list[str] = []
     for place, (number, panel) in ((place, cell) for place, cell in enumerate(cells, 1) if cell):
@@ -141,7 +145,7 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
         ticks = sorted({x for curve in panel.curves for x in curve.x})
         axes.set_xticks(ticks, [f"{x:,g}" for x in ticks], fontsize=9)
         axes.minorticks_off()
-    elif all(x == int(x) for curve in panel.curves for x in curve.x):
+    elif _whole_steps(panel):
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if panel.shares:
         axes.set_ylim(-0.03, 1.05)
@@ -192,6 +196,8 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
     )  # fmt: skip
     if panel.log_x:
         figure.update_xaxes(type="log")
+    elif _whole_steps(panel) and _span(panel) < FEWEST_STEPS:  # else plotly divides them
+        figure.update_xaxes(dtick=1)
     if panel.shares:
         figure.update_yaxes(range=[-0.03, 1.05])
     return figure
@@ -200,6 +206,15 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
 def _labels(panel: Panel) -> list[str]:
     """Labels of the lines, in order."""
     return list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "line"))
+
+
+def _whole_steps(panel: Panel) -> bool:
+    return all(x == int(x) for curve in panel.curves for x in curve.x)
+
+
+def _span(panel: Panel) -> float:
+    every = [x for curve in panel.curves for x in curve.x]
+    return max(every) - min(every) if every else 0.0
 
 
 def _shown(count: int) -> set[int]:
