@@ -205,7 +205,7 @@ def field_help(
 
 def lines_of(fields: Mapping[str, Declared], prefix: str = "", values: Mapping[str, Any] | None = None) -> list[str]:
     """For each field its flag with its value or default, and its documentation, wrapped to the terminal's width."""
-    room, indent = shutil.get_terminal_size((1000, 24)).columns, " " * 8
+    room, indent = shutil.get_terminal_size((80, 24)).columns, " " * 8
     return [
         f"  --{prefix}{name} {_as_flag((values or {}).get(prefix + name, field.default))}\n"
         + textwrap.fill(field.text, room, initial_indent=indent, subsequent_indent=indent)

@@ -31,10 +31,11 @@ def dispatch(
     return code
 
 
-def listed(rows: Mapping[str, str], width: int | None = None) -> str:
-    """One line per name with its description, wrapped to the terminal where there is one. `width`: of the names."""
+def listed(rows: Mapping[str, str], width: int | None = None, without_terminal: int = 80) -> str:
+    """One line per name with its description, wrapped to the terminal, or to `without_terminal` characters. `width`: of
+    the names."""
     width = max(map(len, rows)) if width is None else width
-    room = shutil.get_terminal_size((1000, 24)).columns
+    room = shutil.get_terminal_size((without_terminal, 24)).columns
     hanging = " " * (width + 4)
     return "\n".join(
         textwrap.fill(what, max(room, width + 30), initial_indent=f"  {name:{width}}  ", subsequent_indent=hanging)

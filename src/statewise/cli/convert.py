@@ -10,8 +10,9 @@ from statewise.run import Run
 
 DESCRIPTION = """Makes a run of a checkpoint of the State-Prediction Separation paper's code (sps).
 
-  statewise convert sps model.safetensors --config config.json --corpus CORPUS --out runs/theirs
-  statewise evaluate runs/theirs             # and whatever else works on runs but training
+  statewise convert sps model.safetensors --config config.json \\
+      --corpus CORPUS --out runs/theirs
+  statewise evaluate runs/theirs             # every command but training
 
 The corpus (`statewise data text`) gives the tokenizer, which must be the checkpoint's, and the held-out text. Files of
 PyTorch may hold tensors and plain data alone."""
@@ -27,7 +28,10 @@ def run(words: list[str]) -> int:
     parser.add_argument("--corpus", metavar="DIR", required=True, help="a corpus with the checkpoint's tokenizer")
     parser.add_argument("--out", metavar="RUN", required=True, help="directory of the new run")
     parser.add_argument(
-        "--variant", choices=VARIANTS, help="default: sps; standard if the configuration has no predict_token_id"
+        "--variant",
+        choices=VARIANTS,
+        metavar="NAME",
+        help=f"one of {', '.join(VARIANTS)} (default: sps; standard if the configuration has no predict_token_id)",
     )
     parser.add_argument("--context", metavar="N", type=at_least(2), help="tokens of a row (default: block_size)")
     parser.add_overwrite("replace the run in --out")

@@ -23,7 +23,8 @@ def run(words: list[str]) -> int:
         "  statewise embed runs/nl-1 graphs.txt --out beliefs.npy\n"
         "  statewise embed runs/nl-1 prompts.txt --prompts --out beliefs.npy\n"
         "  statewise embed runs/nl-1 graphs.txt --positions all --out beliefs.npy\n"
-        "  statewise embed runs/nl-1 graphs.txt --layer blocks.1.hook_resid_post --out layer.npy\n\n"
+        "  statewise embed runs/nl-1 graphs.txt --layer blocks.1.hook_resid_post \\\n"
+        "      --out layer.npy\n\n"
         "--positions last: one vector per sequence, (n, D), after its last token (the end symbol, if the task has\n"
         "one). prompt: after the prompt. all: one vector per position, (sum of lengths, D); those of sequence i are\n"
         "rows offsets[i] to offsets[i + 1], where offsets is in the file OUT.offsets.npy (without OUT's .npy).",
@@ -33,7 +34,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--out", metavar="OUT.npy", required=True, help="file to write")
     parser.add_overwrite("replace OUT and the files beside it")
     parser.add_argument("--prompts", action="store_true", help="FILE holds prompts without answers, one a line")
-    parser.add_argument("--positions", default="last", choices=["last", "prompt", "all"], help="(default: last)")
+    parser.add_argument("--positions", default="last", choices=["last", "prompt", "all"],
+                        help="where to read: after the last token, the prompt's last token, or every token "
+                        "(default: last)")  # fmt: skip
     parser.add_argument(
         "--of",
         default="prefix",

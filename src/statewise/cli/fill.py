@@ -18,11 +18,13 @@ LINE: Shape = {**dict.fromkeys(KEYS, TEXT), "ended_by?": one_of("length", "model
 
 DESCRIPTION = """Gives a model the beginning and the end of held-out sequences and writes the middles that it generates.
 
-  statewise fill runs/bst --decoder goal_search --rollouts 120 --num 100 --out bst.jsonl
+  statewise fill runs/bst --decoder goal_search --rollouts 120 --num 100 \\
+      --out bst.jsonl
   statewise fill runs/fim --decoder beam --beams 120 --num 100 --out fim.jsonl
   statewise fill runs/bst --unconditional --decoder goal_search --out free.jsonl
   statewise evaluate runs/referee --fills bst.jsonl
-  statewise judge bst.jsonl fim.jsonl --url http://localhost:8000/v1 --model NAME --out judged.jsonl
+  statewise judge bst.jsonl fim.jsonl \\
+      --url http://localhost:8000/v1 --model NAME --out judged.jsonl
 
 A middle has as many tokens as the original, unless --free-length or --unconditional lets the model end it. Options of
 the decoders are those of `statewise generate`. The same command continues an incomplete file."""

@@ -20,8 +20,10 @@ def run(words: list[str]) -> int:
         "generate",
         "Completes a prompt, or shows the best candidates of a search.\n\n"
         "  statewise generate runs/nl-1 --prompt '3,4|5,6|3,5|4,7/3,7='\n"
-        "  statewise generate runs/mine --prompt 'a b c' --decoder sample --temperature 0.8 --seed 3\n"
-        "  statewise generate runs/mine --prompt 'a b' --goal 'y z' --decoder goal_search --candidates 5\n\n"
+        "  statewise generate runs/mine --prompt 'a b c' --decoder sample \\\n"
+        "      --temperature 0.8 --seed 3\n"
+        "  statewise generate runs/mine --prompt 'a b' --goal 'y z' \\\n"
+        "      --decoder goal_search --candidates 5\n\n"
         "Options of the decoders:\n"
         "  sample       --temperature, --top_k, --top_p, --floor, --seed\n"
         "  beam         --beams (sequences kept at every step)\n"

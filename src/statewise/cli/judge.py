@@ -15,7 +15,8 @@ KEY = "STATEWISE_JUDGE_KEY"
 
 DESCRIPTION = f"""Lets a language model compare two files of stories, pair by pair.
 
-  statewise judge bst.jsonl fim.jsonl --url http://localhost:8000/v1 --model NAME --out judged.jsonl
+  statewise judge bst.jsonl fim.jsonl \\
+      --url http://localhost:8000/v1 --model NAME --out judged.jsonl
 
 Each line of a file is a story: {{"prompt": ..., "completion": ..., "goal": ...}}, or {{"prompt": ..., "story": ...}};
 both files must hold the same prompts. The server must offer the OpenAI-compatible chat protocol; its key, if it needs

@@ -31,5 +31,5 @@ def run(words: list[str]) -> int:
     sections["recipes"] = {name: recipe_summary(name) for name in recipe_names()}
     width = max(len(name) for rows in sections.values() for name in rows)
     for title, rows in sections.items():
-        print(f"{title}\n{listed(rows, width)}")
+        print(f"{title}\n{listed(rows, width, without_terminal=1000)}")
     return 0

@@ -17,7 +17,7 @@ from statewise.overwriting import check_file
 DESCRIPTION = """Scores a run on benchmarks of lm-evaluation-harness (extra `eval`) and writes a report into the run.
 
   statewise lm-eval runs/x --tasks arc_easy,hellaswag,piqa,sciq,lambada_openai
-  statewise lm-eval runs/x --tasks mine --include-path FOLDER    # your own YAML files
+  statewise lm-eval runs/x --tasks mine --include-path FOLDER  # your own YAML
 
 The package downloads the data of its benchmarks. The task of the run must be text or stories."""
 

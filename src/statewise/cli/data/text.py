@@ -9,7 +9,8 @@ from statewise.cli.arguments import Parser, at_least
 DESCRIPTION = """Writes a corpus for the task `text`: token shards of encoded documents.
 
   statewise data text FILE_OR_FOLDER... --tokenizer bpe:4096 --out corpus/
-  statewise data text books/ --tokenizer gpt2:FOLDER --documents blank-lines --out corpus/
+  statewise data text books/ --tokenizer gpt2:FOLDER \\
+      --documents blank-lines --out corpus/
   statewise data text --hub tinystories --tokenizer bpe:4096 --out corpus/
 
 Files are UTF-8 text, or JSON lines (.jsonl) with one document per line; both may be gzipped. A folder stands for all

@@ -19,7 +19,8 @@ def run(words: list[str]) -> int:
         "precision and recall of preconditions and effects (atoms matched) and of applicable actions on random walks,\n"
         "and exact equivalence.\n\n"
         "  statewise strips evaluate learned/ --traces test.csv\n"
-        "  statewise strips evaluate learned/ --traces test.csv --against blocksworld:3 --json",
+        "  statewise strips evaluate learned/ --traces test.csv \\\n"
+        "      --against blocksworld:3 --json",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--traces", metavar="FILE", help="test traces with labels")

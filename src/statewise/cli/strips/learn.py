@@ -23,7 +23,7 @@ def run(words: list[str]) -> int:
         "(with --lifted it starts over).\n\n"
         "  statewise strips learn train.csv --atoms 16 --out learned/\n"
         "  statewise strips learn train.csv --atoms auto --restarts 10 --out learned/\n"
-        "  statewise strips learn train.csv --lifted --out learned/     # schemas, for instances of any size",
+        "  statewise strips learn train.csv --lifted --out learned/  # any size",
     )
     parser.add_argument("traces", metavar="FILE", help="CSV with trace_id,action[,label], or JSON lines")
     parser.add_argument("--atoms", default="auto", help="heads per restart, or auto: find the number (default)")

@@ -18,8 +18,9 @@ def run(words: list[str]) -> int:
         "strips reproduce",
         "Runs an experiment cell by cell: draw traces, learn, test, verify. The same command continues it.\n\n"
         "  statewise strips reproduce table1 --out results/\n"
-        "  statewise strips reproduce table1 --domains simple,ferry:2x1 --sizes 50,200 --draws 3 --out results/\n"
-        "  statewise strips reproduce larger --out results/      # also: atoms, noise, lifted",
+        "  statewise strips reproduce table1 --domains simple,ferry:2x1 \\\n"
+        "      --sizes 50,200 --draws 3 --out results/\n"
+        "  statewise strips reproduce larger --out results/  # also: atoms, noise, lifted",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="table1, larger, atoms, noise or lifted")
     parser.add_argument("--domains", help="some of its domains, separated by commas")

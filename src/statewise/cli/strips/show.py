@@ -14,8 +14,8 @@ def run(words: list[str]) -> int:
         "strips show",
         "Shows an action model as text, its weights theta as a picture, and its B-RASP program on a trace.\n\n"
         "  statewise strips show learned/\n"
-        "  statewise strips show learned/ --against blocksworld:3      # side by side, atoms matched\n"
-        '  statewise strips show simple --trace "a c c b c a"          # Figures 1 and 3 of the paper',
+        "  statewise strips show learned/ --against blocksworld:3  # atoms matched\n"
+        '  statewise strips show simple --trace "a c c b c a"  # Figures 1 and 3',
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder, a model.json, or a domain such as simple")
     parser.add_argument("--trace", help="actions, separated by spaces or commas")

@@ -13,10 +13,12 @@ def run(words: list[str]) -> int:
     parser = Parser(
         "strips traces",
         "Draws unique random traces, as in the STRIPS Transformer paper, and writes them as CSV or JSON lines.\n\n"
-        "  statewise strips traces blocksworld:3 --num 1000 --max-length 30 --seed 1 --out train.csv\n"
-        "  statewise strips traces blocksworld:3 --num 10000 --max-length 50 --negatives 0.5 --split test \\\n"
-        "    --out test.csv\n"
-        "  statewise strips traces --domain d.pddl --problem p.pddl --num 500 --out train.csv",
+        "  statewise strips traces blocksworld:3 --num 1000 --max-length 30 \\\n"
+        "      --seed 1 --out train.csv\n"
+        "  statewise strips traces blocksworld:3 --num 10000 --max-length 50 \\\n"
+        "      --negatives 0.5 --split test --out test.csv\n"
+        "  statewise strips traces --domain d.pddl --problem p.pddl \\\n"
+        "      --num 500 --out train.csv",
     )
     parser.add_argument("name", metavar="DOMAIN", nargs="?", help="such as simple, blocksworld:3, ferry:2x1")
     parser.add_argument("--domain", metavar="FILE", help="a PDDL domain instead")

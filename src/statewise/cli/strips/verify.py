@@ -20,7 +20,7 @@ def run(words: list[str]) -> int:
         "Exit code: 0 equivalent, 1 different, 3 unknown (a limit was reached).\n\n"
         "  statewise strips verify learned/ --against blocksworld:3\n"
         "  statewise strips verify learned/ --against blocksworld:3 --real-states\n"
-        "  statewise strips verify learned/ --against blocksworld:5       # a model that was learned lifted",
+        "  statewise strips verify learned/ --against blocksworld:5  # learned lifted",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--against", metavar="REFERENCE", required=True, help=AGAINST)
