@@ -20,7 +20,14 @@ from statewise.types import Batch, Hidden
 
 
 class Backbone(nn.Module, ABC):
-    """A sequence model without a loss, independent of tasks, objectives and distributed training."""
+    """A sequence model without a loss, independent of tasks, objectives and distributed training.
+
+    It is constructed as `cls(config, *, vocabulary, context, embedding_of)`: `config`, an instance of `Config`;
+    `vocabulary`, the number V of token ids, those that an objective adds included; `context`, the longest sequence;
+    `embedding_of`, a backbone of the same class whose embedding matrix it shares, or None. `Config` must have
+    the fields `layers` and `tied` (whether the vocabulary head is the embedding matrix), which objectives with a second
+    backbone set.
+    """
 
     Config: ClassVar[type]
     """Dataclass of its recipe fields."""

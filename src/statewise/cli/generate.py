@@ -7,11 +7,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, at_least, pairs
+from statewise.cli.commands import listed
+from statewise.declarations import declared_fields
+from statewise.decoding import DECODERS
 from statewise.overwriting import check_file
 
 if TYPE_CHECKING:
     from statewise.tasks.base import Task
     from statewise.types import Completion
+
+
+def _decoder_options() -> str:
+    """Each decoder with its fields; nothing is imported."""
+    fields = {name: declared_fields(DECODERS.target(name)) for name in DECODERS}
+    return listed({
+        name: ", ".join(f"--{field}={_shown(one.default)}" for field, one in of_decoder.items())
+        for name, of_decoder in fields.items() if of_decoder
+    })  # fmt: skip
+
+
+def _shown(default: Any) -> str:
+    return "null" if default is None else str(default)
 
 
 def run(words: list[str]) -> int:
@@ -24,12 +40,7 @@ def run(words: list[str]) -> int:
         "      --temperature 0.8 --seed 3\n"
         "  statewise generate runs/mine --prompt 'a b' --goal 'y z' \\\n"
         "      --decoder goal_search --candidates 5\n\n"
-        "Options of the decoders:\n"
-        "  sample       --temperature, --top_k, --top_p, --floor, --seed\n"
-        "  beam         --beams (sequences kept at every step)\n"
-        "  goal_search  --rollouts (number of candidates), --candidates_from queue|beam,\n"
-        "               --score goal|previous|next, --scored_tokens (how many last tokens\n"
-        "               are scored without a goal), --batch (rows at a time)",
+        f"Options of the decoders, with their defaults:\n{_decoder_options()}",
     )
     parser.add_run()
     parser.add_argument("--prompt", default="", help="in the format of the task's files")

@@ -13,7 +13,7 @@ from statewise.cli.reports import keep_report
 
 DESCRIPTION = """Answers the questions in a file by likelihood. The file holds JSON lines of one kind:
 
-  multiple choice  {"context": "The cat sat", "choices": ["on", "in"], "answer": 0}
+  multiple choice  {"context": "A cat", "choices": ["sat", "ran"], "answer": 0}
   last word        {"text": "She poured the tea into his cup"}
 
 Context and choice are joined by a space, unless there is white space already. The task of the run must be text or
