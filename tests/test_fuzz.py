@@ -139,7 +139,10 @@ TARGETS = {
 
 HARMLESS = {
     "judged.jsonl": (r"(?!title|model|first).+", "other judgements, whose number is counted later"),
-    "run/config.json": (r"trainer|seed|.*", "a recipe may be edited; what is left out has its default"),
+    "run/config.json": (
+        r"trainer(\..+)?|seed|(task|objective)\..+|backbone\.(?!width|layers).+",
+        "a recipe may be edited: other valid values, or defaults for what is left out",
+    ),
     "run/environment.json": (r"device_name|torch|python|steps|device|threads", "notes, or how a resumed run begins"),
     "run/task/sequences.json": (
         r"sha256.*|context|symbols\[\d+\]|has_prompts",
@@ -147,19 +150,36 @@ HARMLESS = {
     ),
     f"run/{STEP}/manifest.json": (r"^$", ""),
     "run/checkpoints/best.json": (r"(?!step).+", "a note on why it is the best"),
-    "run/metrics.jsonl": (r".*", "numbers of records are shown as they are"),
-    "run/reports/evaluation.json": (r"(?!headline.metric|metrics$).+", "shown as it is"),
-    "run/reports/effective-rank.json": (r".*", "shown, or an analysis of another checkpoint"),
+    "run/metrics.jsonl": (r"(?!kind$|step$)\w+", "records of training are shown as they are, if they can be true"),
+    "run/reports/evaluation.json": (
+        r"(checkpoint|num|chance|samples|continuations|hardest|easiest|baselines|metrics\.|headline\.(?!metric)).*",
+        "shown as it is, if it can be true",
+    ),
+    "run/reports/effective-rank.json": (
+        r"checkpoint|main\[\d+\]|main|notes.*|details.*|drawings|metrics\..+|settings.*|"
+        r"panels|panels\[0\]|panels\[0\]\.(title|[xy]_title|log_x|shares|curves|curves\[0\].*)",
+        "shown as it is, if it can be true, or an analysis of another checkpoint",
+    ),
     "group/seeds.json": (r"seeds.*", "fewer seeds"),
-    "group/recipe.yaml": (r".*", "a recipe may be edited, and complete seeds do not read it"),
+    "group/recipe.yaml": (
+        r"trainer(\..+)?|seed|(task|backbone|objective)\..+",
+        "a recipe may be edited, and complete seeds do not read it",
+    ),
     "text/task/corpus.json": (r"(?!tokenizer).*", "read where the corpus is asked for"),
-    "questions.jsonl": (r".*", "another question"),
+    "questions.jsonl": (r"context|choices\[\d+\]|answer|text", "another question"),
     "corpus/index.json": (r"sources.*", "where the text lay"),
-    "learned/model.json": (r".*", "another model"),
+    "learned/model.json": (r"atoms(\[\d+\])?|actions\.\w+\.(pre|add|delete)(\[\d+\])?|actions\.\w+", "another model"),
     "learned/report.json": (r"(?!best_restart).*", "notes"),
-    "lifted/schemas.json": (r".*", "other schemas"),
+    "lifted/schemas.json": (r"\w+(\.(pre|add|delete)(\[\d+\]){0,2})?", "other schemas"),
 }
 """The keys of each file that may hold something else, and why."""
+DROPPED = object()
+"""In place of the value of a key that was left out."""
+TRUE = {
+    r"(.*\.)?(\w*_)?accuracy|(.*\.)?exact_match": lambda value: 0 <= value <= 1 or math.isnan(value),
+    r"seconds|tokens": lambda value: 0 <= value < math.inf,
+}
+"""What a value that is shown must be, by key."""
 
 
 def places(value, at=()):
@@ -171,11 +191,12 @@ def places(value, at=()):
 
 
 def changed(content, rng):
-    """(bytes, key): a file's JSON, or one of its lines, with one place changed; or other bytes altogether."""
+    """(bytes, key, value): a file's JSON, or one of its lines, with one place changed to `value` or `DROPPED`; or other
+    bytes altogether, without a key."""
     if rng.random() < 0.25:
         if rng.random() < 0.4:
-            return content[: rng.randrange(len(content))], None
-        return rng.choice(CONTENTS), None
+            return content[: rng.randrange(len(content.rstrip()))], None, None
+        return rng.choice(CONTENTS), None, None
     lines = content.decode().splitlines()
     try:
         parts = [json.loads(content)]
@@ -197,7 +218,7 @@ def changed(content, rng):
             inner[place[-1]] = put
     parts[number] = value
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
-    return ("\n".join(map(json.dumps, parts)) + "\n").encode(), key
+    return ("\n".join(map(json.dumps, parts)) + "\n").encode(), key, DROPPED if drop else put
 
 
 WHOLE = {
@@ -214,7 +235,7 @@ NAMELESS = {
 """What means something else, and is refused by whoever meets it later."""
 
 
-def judge(target, content, key, outcome, path):
+def judge(target, content, key, value, outcome, path):
     """Raises `AssertionError` unless the answer is one that a person can use."""
     code, _, said = outcome
     assert code in (0, 1, 2, 3)
@@ -228,6 +249,9 @@ def judge(target, content, key, outcome, path):
         assert target in WHOLE, content[:200]
     else:
         assert re.fullmatch(HARMLESS.get(target, ("(?!)", ""))[0], key), (key, content[:200])
+        for shown, true in TRUE.items():
+            if re.fullmatch(shown, key) and target.startswith("run/") and value is not DROPPED:
+                assert true(value), (key, value)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -236,7 +260,7 @@ def test_damaged_files_are_refused_or_harmless(world, target):
     whole, rng = path.read_bytes(), random.Random(target)
     assert ask(world)[0] in (0, 1, 3), ask(world)
     for _ in range(CASES):
-        content, key = changed(whole, rng)
+        content, key, value = changed(whole, rng)
         if content == whole:
             continue
         path.write_bytes(content)
@@ -246,7 +270,7 @@ def test_damaged_files_are_refused_or_harmless(world, target):
             raise AssertionError(f"{target}, {key}: {content[:300]!r}: {type(error).__name__}: {error}") from error
         finally:
             path.write_bytes(whole)
-        judge(target, content, key, outcome, path)
+        judge(target, content, key, value, outcome, path)
 
 
 BINARY = {
@@ -362,3 +386,26 @@ def test_mutated_command_lines_end_in_a_sentence(world, tmp_path, seed):
         assert "Traceback" not in said
         if code == 2 and words[0] in ("evaluate", "generate", "embed", "score"):
             assert said.strip(), words
+
+
+@pytest.mark.parametrize("value", [math.nan, -7, 1.5, math.inf])
+@pytest.mark.parametrize("of", ["metrics", "chance", "baselines"])
+def test_no_accuracy_that_cannot_be_is_compared(world, value, of):
+    path = world / "run/reports/evaluation.json"
+    whole = path.read_bytes()
+    report = json.loads(whole)
+    report["metrics"]["token_accuracy"] = 0.5
+    part = report["baselines"]["bigram"] if of == "baselines" else report[of]
+    part["token_accuracy"] = value
+    report["headline"]["metric"] = "token_accuracy"
+    path.write_text(json.dumps(report))
+    try:
+        code, _, said = COMPARED(world)
+    finally:
+        path.write_bytes(whole)
+    if math.isnan(value) and of != "metrics":  # of none; shown as a dash
+        assert code == 0
+        return
+    assert code == 2
+    assert "token_accuracy must be a" in said
+    assert str(path) in said

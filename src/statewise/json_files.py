@@ -2,7 +2,7 @@
 
 A shape says what must be there: a `Leaf`, a list of one shape, or keys with their shapes. `{"step": COUNT, "reason?":
 TEXT, ...: NUMBER}` is an object with a step and perhaps a reason, whose further values are numbers; without `...` there
-may be anything else besides. A `Maybe` may be null.
+may be anything else besides. `...` may also have a function from a key to its shape. A `Maybe` may be null.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Maybe:
     shape: Shape
 
 
-Keys: TypeAlias = "Mapping[str | EllipsisType, Shape]"
+Keys: TypeAlias = "Mapping[str | EllipsisType, Shape | Callable[[str], Shape]]"
 Shape: TypeAlias = "Leaf | Maybe | list[Shape] | Keys"
 
 
@@ -51,6 +51,15 @@ POSITIVE = Leaf("a whole number from 1 on", lambda value: COUNT.holds(value) and
 NUMBER = Leaf("a finite number", lambda value: _is_number(value) and abs(value) <= LARGEST**16)
 MEASURED = Leaf("a number", _is_number)
 """What was computed, and may have come to nothing, which is NaN."""
+
+AMOUNT = Leaf("a number from 0 on", lambda value: NUMBER.holds(value) and value >= 0)
+SHARE = Leaf("a number from 0 to 1", lambda value: _is_number(value) and not (value < 0 or value > 1 + 1e-9))
+"""Of what was counted; NaN of none."""
+
+
+def metric(name: str) -> Leaf:
+    """What a metric of this name may be: accuracies are shares."""
+    return SHARE if name.endswith(("accuracy", "exact_match")) or name.startswith("accuracy_") else MEASURED
 
 
 def one_of(*choices: str) -> Leaf:
@@ -108,8 +117,10 @@ def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:
         for key, inner in shape.items():
             if isinstance(key, EllipsisType):
                 for name in value.keys() - named:
-                    check(value[name], inner, where, inside + name)
-            elif key.removesuffix("?") in value:
+                    check(value[name], inner(name) if callable(inner) else inner, where, inside + name)
+                continue
+            assert not callable(inner)
+            if key.removesuffix("?") in value:
                 check(value[key.removesuffix("?")], inner, where, inside + key.removesuffix("?"))
             elif not key.endswith("?"):
                 raise ValueError(f"{where}: {inside}{key} is missing")

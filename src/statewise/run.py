@@ -28,7 +28,7 @@ import numpy as np
 
 from statewise import overwriting
 from statewise.durable import append, lock, write_array, write_atomically
-from statewise.json_files import ANYTHING, COUNT, MEASURED, NUMBER, TEXT, Shape, one_of, parse_json, read_json
+from statewise.json_files import AMOUNT, ANYTHING, COUNT, TEXT, Shape, metric, one_of, parse_json, read_json
 from statewise.system import sync_folder
 
 FORMAT = 1
@@ -63,7 +63,7 @@ _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"format": ANYTHING, "task?": _NAMED, "backbone?": _NAMED, "objective?": _NAMED}
 ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": COUNT, "steps?": COUNT}
 RECORD: Shape = {"kind": one_of("train", "evaluation", "end"), "step": COUNT, "reason?": TEXT, "part?": TEXT,
-                 "seconds?": NUMBER, ...: MEASURED}  # fmt: skip
+                 "seconds?": AMOUNT, "tokens?": AMOUNT, ...: metric}  # fmt: skip
 SUMS: Shape = {"weights.safetensors": TEXT, "training.pt": TEXT, ...: TEXT}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from statewise.json_files import COUNT, FLAG, MEASURED, NUMBER, TEXT, Maybe, Shape, check
+from statewise.json_files import COUNT, FLAG, MEASURED, NUMBER, TEXT, Maybe, Shape, check, metric
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.run import Record, Run
 
@@ -20,12 +20,12 @@ _SCORED: Shape = {"text": TEXT, "tokens": COUNT, "nats_per_token": MEASURED, "co
 EVALUATION: Shape = {
     "checkpoint": COUNT,
     "headline": {"metric": TEXT, "higher_is_better": FLAG, "solved_at": Maybe(NUMBER)},
-    "chance": {...: NUMBER},
-    "metrics": {...: MEASURED},
+    "chance": {...: metric},
+    "metrics": {...: metric},
     "num": COUNT,
     "samples": [_SAMPLE],
     "continuations?": [_SAMPLE],
-    "baselines?": {...: {...: MEASURED}},
+    "baselines?": {...: {...: metric}},
     "hardest?": [_SCORED],
     "easiest?": [_SCORED],
 }
@@ -35,7 +35,7 @@ _LAYER: Shape = {"label": TEXT, "lines": [[[NUMBER]]], "names": [TEXT], "stands_
 ANALYSIS: Shape = {
     "checkpoint": COUNT,
     "settings": {},
-    "metrics": {...: MEASURED},
+    "metrics": {...: metric},
     "main": [TEXT],
     "panels": [{"x_title": TEXT, "y_title": TEXT, "shares": FLAG, "log_x?": FLAG, "curves": [_CURVE]}],
     "drawings?": [{"title": TEXT, "layers": [_LAYER]}],
@@ -69,8 +69,10 @@ class Member:
             raise ValueError(f"{folder} has no evaluation yet: {how} with `{command}`")
         path = run.reports_folder / "evaluation.json"
         check(report, EVALUATION, str(path))
-        if report["headline"]["metric"] not in report["metrics"]:
-            raise ValueError(f"{path}: metrics.{report['headline']['metric']}, the headline metric, is missing")
+        headline = report["headline"]["metric"]
+        if headline not in report["metrics"]:
+            raise ValueError(f"{path}: metrics.{headline}, the headline metric, is missing")
+        check(report["metrics"][headline], NUMBER, str(path), f"metrics.{headline}")
         records = run.metrics()
         if not records:
             path = folder / "metrics.jsonl"
