@@ -1,7 +1,7 @@
 """A run that was cut after any of its file operations can be gone on with, or made again."""
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 
@@ -14,74 +14,54 @@ from statewise.run import Run
 WORDS = ["train", "path-star-small", *SMALL_RUN, "--backbone.width=8", "--task.held_out_graphs=4", "--trainer.steps=2",
          "--trainer.checkpoint_every=1", "--trainer.evaluate_every=1", "--trainer.warmup_steps=0"]  # fmt: skip
 
-CUT = '''
-"""Does what training does to the disk, cut before each of its operations in turn: `BASE/N/run` for each N."""
-import itertools, os, shutil, sys
+RECORD = '''
+"""Trains, and copies the folder before each operation on the disk and at the end: `BASE/N/run` for each N."""
+import shutil, sys, os
 from pathlib import Path
-from statewise.run import Run
+from statewise.cli import main
 
-source, base, replaces = Run(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3] == "replaces"
-os.fsync = lambda number: None  # which no kill of a process can undo
-steps = [(one.step, {"weights.safetensors": one.weights.read_bytes(), "training.pt": one.training.read_bytes()})
-         for one in source.checkpoints()]
+base, words = Path(sys.argv[1]), sys.argv[2:]
+work, copies, copying = base / "work", 0, False
+changing = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
 
-def work(folder):
-    run = Run.create(folder, source.recipe(), source.task_files(), source.environment(), overwrite=replaces)
-    with run.lock():
-        run.forget_after(0)
-        for (step, files) in steps:
-            for record in source.metrics():
-                if record["step"] == step and record["kind"] != "end":
-                    run.log(record)
-            run.write_checkpoint(step, files)
-            run.mark_best(step, "x", 1.0)
-            run.drop_checkpoints(newest=1, keeps=lambda step: False)
-        run.log(source.metrics()[-1])
-        run.write_report("evaluation", source.report("evaluation"))
+def copy():
+    global copies, copying
+    copying = True
+    shutil.copytree(work, base / str(copies))
+    copies, copying = copies + 1, False
 
-def count_down(left):
-    def hook(event, arguments):
-        nonlocal left
-        changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate") or (
-            event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        )
-        if changes and str(base) in str(arguments[0]):
-            if not left:
-                os._exit(9)
-            left -= 1
-    sys.addaudithook(hook)
+def hook(event, arguments):
+    changes = event in changing or (
+        event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    )
+    if changes and not copying and str(work) in str(arguments[0]):
+        copy()
 
-for number in itertools.count():
-    folder = base / str(number) / "run"
-    folder.parent.mkdir(parents=True)
-    if replaces:
-        shutil.copytree(source.folder, folder)
-    child = os.fork()
-    if not child:
-        count_down(number)
-        work(folder)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code != 9:
-        break
-assert code == 0
-print(number)
+sys.addaudithook(hook)
+assert main(words) == 0
+copy()
+print(copies - 1)
 '''
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source") / "run"
-    assert main([*WORDS, "--trainer.keep=every:1", "--out", str(folder)]) == 0
+    assert main([*WORDS, "--out", str(folder)]) == 0
     return folder
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 @pytest.mark.parametrize("how", ["new", "replaces"])
 def test_every_beginning_of_a_run_has_a_way_on(tmp_path, capsys, source, how):
-    done = subprocess.run([sys.executable, "-c", CUT, source, tmp_path, how], capture_output=True, text=True)
+    run = tmp_path / "work" / "run"
+    run.parent.mkdir()
+    words = [*WORDS, "--out", str(run)]
+    if how == "replaces":
+        shutil.copytree(source, run)
+        words.append("--overwrite")
+    done = subprocess.run([sys.executable, "-c", RECORD, tmp_path, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    operations = int(done.stdout)
+    operations = int(done.stdout.splitlines()[-1])
     assert operations > 25
     seen, resumed, made = set(), 0, 0
     for number in range(operations + 1):
