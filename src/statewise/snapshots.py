@@ -52,8 +52,7 @@ def subject(
     def untrained() -> Snapshot:
         other = make_objective(dataclasses.replace(recipe, seed=recipe.seed + 1), task).to(device)
         # Buffers tell how far training has come where a backbone changes with it: the control changes, too.
-        for fresh, known in zip(other.buffers(), objective.buffers()):
-            fresh.copy_(known)
+        other.load_state_dict(dict(objective.named_buffers()), strict=False)
         return snapshot(other, run=run)
 
     def completed(examples: Examples) -> list[Completion]:
