@@ -4,9 +4,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from statewise.strips import pooling
 from statewise.strips.domains import domain
 from statewise.strips.head_arrays import Heads, Judge
 from statewise.strips.model import Action, ActionModel
@@ -221,20 +222,59 @@ def test_more_traces_are_more_evidence():
     assert (worth[1] > 3 * worth[0]).all()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)  # fails for (423, 5, 4): the cover there is not the best
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 9), st.integers(1, 8))
+@example(423, 5, 4)  # worths whose difference is below the default tolerance of the solver
 def test_the_cover_is_a_smallest_one(seed, count, columns):
     rng = np.random.default_rng(seed)
     catches = rng.random((count, columns)) < 0.4
     catches[rng.integers(count, size=columns), np.arange(columns)] = True  # there is one
     worth = rng.random(count)
-    found = _smallest_cover(catches, worth)
+    found, proven = _smallest_cover(catches, worth)
+    assert proven
     assert catches[found].any(0).all()
     subsets = [np.flatnonzero(bits) for bits in product([False, True], repeat=count)]
     covers = [subset for subset in subsets if catches[subset].any(0).all()]
     least = min(map(len, covers))
     assert len(found) == least
     assert worth[found].sum() == pytest.approx(max(worth[one].sum() for one in covers if len(one) == least), abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 30), st.integers(1, 40))
+def test_a_cover_found_without_time_is_never_called_smallest_wrongly(seed, count, columns):
+    rng = np.random.default_rng(seed)
+    catches = rng.random((count, columns)) < 0.2
+    catches[rng.integers(count, size=columns), np.arange(columns)] = True
+    worth = 100 * rng.random(count)
+    found, proven = _smallest_cover(catches, worth, seconds=0.0)
+    best, _ = _smallest_cover(catches, worth)
+    assert catches[found].any(0).all()
+    assert len(set(found)) == len(found)
+    assert len(found) >= len(best)
+    if proven:
+        assert len(found) == len(best)
+        assert worth[found].sum() == pytest.approx(worth[best].sum())
+
+
+def test_a_cover_too_hard_for_its_time_is_not_proven():
+    """In a projective plane of order 7 any two of the 57 lines meet in one point: presolving does not help."""
+    points = [(1, y, z) for y in range(7) for z in range(7)] + [(0, 1, z) for z in range(7)] + [(0, 0, 1)]
+    catches = np.array(points) @ np.array(points).T % 7 == 0
+    found, proven = _smallest_cover(catches, np.ones(len(points)), seconds=0.0)
+    assert not proven
+    assert catches[found].any(0).all()
+
+
+def test_a_pool_without_time_for_its_cover_says_so(monkeypatch):
+    _, given_traces, heads, _ = true_and_junk("ferry:2x1", 300, 200)
+    judge, candidates = Judge(given_traces), Candidates.alone(heads)
+    assert pool(candidates, judge, threshold=float("inf")).proven
+    assert pool(candidates, judge, threshold=0).proven  # no cover is needed
+    monkeypatch.setattr(pooling, "_solve", lambda *_: (None, False))
+    hasty = pool(candidates, judge, threshold=float("inf"))
+    assert not hasty.proven
+    assert hasty.caught == 1
 
 
 def test_without_evidence_the_smallest_set_that_catches_all_is_taken():

@@ -155,7 +155,7 @@ def _described(pooled: Pool | None, offered: int) -> dict[str, Any] | None:
         return None
     return {"offered": offered, "sound": pooled.sound, "supported": pooled.supported,
             "chosen": len(pooled.chosen), "negatives_caught": pooled.caught,
-            "training_accuracy": pooled.accuracy}  # fmt: skip
+            "training_accuracy": pooled.accuracy, "cover_proven": pooled.proven}  # fmt: skip
 
 
 def _digest(traces: Traces) -> str:

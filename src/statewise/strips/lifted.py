@@ -199,6 +199,7 @@ def learn_lifted(
         "sound": pooled.sound,
         "predicates": len(kept),
         "training_accuracy": pooled.accuracy,
+        "cover_proven": pooled.proven,
     }
     learned = LiftedModel(schemas, report)
     if folder is not None:

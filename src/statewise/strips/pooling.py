@@ -86,6 +86,8 @@ class Pool:
     """Share of the negatives that the chosen candidates catch."""
     accuracy: float
     """Share of the traces whose every prefix they classify correctly."""
+    proven: bool
+    """Whether those beyond the supported ones are proven to be as few as possible; False if time ran out."""
 
 
 def sound(candidates: Candidates, judge: Judge, noise: float = 0.0) -> np.ndarray:
@@ -120,14 +122,16 @@ def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold:
     supported = int(taken.sum())
     negative = judge.labels == 1
     alarms, catches = able.verdicts(judge)
+    proven = True
     open_ones = catches[:, negative].any(0) & ~catches[taken][:, negative].any(0)
     if open_ones.sum() > noise * negative.sum():
         rest = np.flatnonzero(~taken)
-        taken[rest[_smallest_cover(catches[rest][:, negative][:, open_ones], worth[rest])]] = True
+        cover, proven = _smallest_cover(catches[rest][:, negative][:, open_ones], worth[rest])
+        taken[rest[cover]] = True
     caught = float(catches[taken][:, negative].any(0).mean()) if negative.any() else 1.0
     accuracy = float(judge.right(alarms[taken], catches[taken]).mean())
     chosen = np.flatnonzero(taken)
-    return Pool(places[chosen], able.only(chosen).heads, len(able), supported, caught, accuracy)
+    return Pool(places[chosen], able.only(chosen).heads, len(able), supported, caught, accuracy, proven)
 
 
 def undominated(heads: Heads) -> np.ndarray:
@@ -172,18 +176,40 @@ def prune(candidates: Candidates, actions: Sequence[str], seconds: float = 30.0)
     return np.flatnonzero(kept)
 
 
-def _smallest_cover(catches: np.ndarray, worth: np.ndarray) -> np.ndarray:
-    """Places of the fewest rows [H, N] that cover every column; ties go to those of more worth."""
+def _smallest_cover(catches: np.ndarray, worth: np.ndarray, seconds: float = 20.0) -> tuple[np.ndarray, bool]:
+    """Places of the fewest rows [H, N] that cover every column, ties to the greatest sum of worth; and whether both are
+    proven. If time runs out, they are not: the cover is then the best that the solver or a greedy search found."""
+    end = time.monotonic() + seconds
+    worth = worth / max(1e-9, float(worth.max()))
+    needs = np.unique(catches.T, axis=0).astype(float)
+    # The count first, then the worth: weighed in one sum, differences of worth are lost in the solver's tolerances.
+    fewest, fewest_proven = _solve(np.ones(len(worth)), needs, seconds / 2)
+    found = [_greedy_cover(catches, worth)] + ([] if fewest is None else [fewest])
+    least = min(map(len, found))
+    best, best_proven = _solve(-worth, needs, max(0.0, end - time.monotonic()), least)
+    found += [] if best is None else [best]
+    return min(found, key=lambda cover: (len(cover), -worth[cover].sum())), fewest_proven and best_proven
+
+
+def _solve(
+    cost: np.ndarray, needs: np.ndarray, seconds: float, count: int | None = None
+) -> tuple[np.ndarray | None, bool]:
+    """Places of the cover of least cost, of `count` rows if given, and whether that is proven; if not, it may be any
+    cover, or None."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    cost = 1 - 1e-3 * worth / max(1e-9, float(worth.max()))
-    needs = np.unique(catches.T, axis=0).astype(float)
-    found = milp(cost, constraints=LinearConstraint(needs, 1, np.inf), integrality=np.ones(len(cost)),
-                 bounds=Bounds(0, 1), options={"time_limit": 20.0})  # fmt: skip
-    if found.x is not None:
-        return np.flatnonzero(found.x > 0.5)
-    left, places = np.ones(catches.shape[1], dtype=bool), []  # no minimal cover in time: take a greedy one
+    constraints = [LinearConstraint(needs, 1, np.inf)]
+    if count is not None:
+        constraints.append(LinearConstraint(np.ones((1, len(cost))), count, count))
+    found = milp(cost, constraints=constraints, integrality=np.ones(len(cost)), bounds=Bounds(0, 1),
+                 options={"time_limit": seconds, "mip_rel_gap": 0.0})  # fmt: skip
+    return (None if found.x is None else np.flatnonzero(found.x > 0.5)), found.status == 0
+
+
+def _greedy_cover(catches: np.ndarray, worth: np.ndarray) -> np.ndarray:
+    """Places of rows that cover every column: always the row that covers most open ones; ties by worth, at most 1."""
+    left, places = np.ones(catches.shape[1], dtype=bool), []
     while left.any():
-        places.append(int(np.argmax(catches[:, left].sum(1) + 1e-6 * worth)))
+        places.append(int(np.argmax(catches[:, left].sum(1) + 0.5 * worth)))
         left &= ~catches[places[-1]]
     return np.array(places)

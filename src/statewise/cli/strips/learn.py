@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, at_least
 
@@ -60,6 +60,7 @@ def run(words: list[str]) -> int:
               f"traces right at every prefix; wrote {out}")  # fmt: skip
         if not lifted.report["predicates"]:
             print("no predicate was found: give more --steps, --restarts or traces", file=sys.stderr)
+        _warn_of_cover(lifted.report, "predicates")
         return 0
     learned = learn(given, settings, folder=out, overwrite=options.overwrite, progress=_progress())
     report = learned.report
@@ -75,7 +76,15 @@ def run(words: list[str]) -> int:
               + ("" if report["pooled"] else ": the best single restart is used"))  # fmt: skip
     print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
     print(f"{report['seconds']:.0f} s; wrote {out}")
+    if report["pooled"]:
+        _warn_of_cover(report["pool"], "heads")
     return 0
+
+
+def _warn_of_cover(pool: dict[str, Any], what: str) -> None:
+    if not pool["cover_proven"]:
+        print(f"of the {what} that the traces support too little, more may be in the model than needed: the search for "
+              "the fewest that catch the remaining negatives reached its time limit", file=sys.stderr)  # fmt: skip
 
 
 def _whole(text: str) -> int:
