@@ -84,7 +84,7 @@ def test_sizes_that_the_paper_does_not_print_follow_from_its_shapes(name):
     }
 
 
-EVERY = ["next_token", "next_latent", "multi_token", "joint_multi_token", "belief_state", "teacherless"]
+EVERY = ["next_token", "next_latent", "multi_token", "joint_multi_token", "belief_state", "teacherless", "token_order"]
 BACKBONES = {
     "tied": ["--backbone.tied=true"],
     "untied": ["--backbone.tied=false"],

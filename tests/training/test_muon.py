@@ -45,6 +45,7 @@ def test_hidden_matrices_are_muons_and_all_else_is_adamws():
     assert of_muon("next_token", "gpt", backbone={"tied": False, "bias": True, "positions": "learned"}) == trunk
     assert of_muon("next_token", "two_stream", backbone={"tied": False}) == trunk
     assert of_muon("teacherless", "gpt") == trunk
+    assert of_muon("token_order", "gpt") == trunk
     assert of_muon("next_latent", "gpt") == trunk | {f"dynamics.{one}.weight" for one in ("first", "second", "third")}
     assert of_muon("joint_multi_token", "gpt") == trunk | {"fetch.in_proj.weight", "fetch.out_proj.weight"}
     assert of_muon("multi_token", "gpt") == trunk | {f"branches.0.block.{matrix}" for matrix in BLOCK}

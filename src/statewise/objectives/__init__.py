@@ -35,5 +35,9 @@ OBJECTIVES: Table[Objective] = Table(
             "statewise.objectives.next_latent:NextLatent",
             "the state also predicts later states (NextLat)",
         ),
+        "token_order": (
+            "statewise.objectives.token_order:TokenOrder",
+            "which tokens come soonest, by a second head (TOP)",
+        ),
     },
 )

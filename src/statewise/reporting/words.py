@@ -41,6 +41,7 @@ OBJECTIVES = {
     "belief_state": "belief-state",
     "multi_token": "multi-token",
     "joint_multi_token": "joint multi-token",
+    "token_order": "token-order",
 }
 _CHOICE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
 
