@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,6 +88,17 @@ def test_only_temporary_files_of_a_killed_writer_are_ours(tmp_path):
 def test_signs_read_the_content(tmp_path, sign, content, ours):
     (tmp_path / "index.json").write_bytes(content)
     assert recognised(tmp_path, {"index.json": sign}) is ours
+
+
+def test_an_archive_of_another_version_is_foreign(tmp_path):
+    path = tmp_path / "theta.npz"
+    np.savez(path, theta=np.zeros(3))
+    signs = {"theta.npz": arrays_with("theta")}
+    assert recognised(tmp_path, signs)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 200  # the version needed to read it
+    path.write_bytes(content)
+    assert not recognised(tmp_path, signs)
 
 
 def test_what_is_made_from_a_ledger_is_replaced_where_the_ledger_is(tmp_path):

@@ -160,7 +160,7 @@ def _which(signs: Signs) -> str:
 def _passes(sign: Sign, path: Path) -> bool:
     try:
         return sign(path)
-    except (ValueError, OSError, zipfile.BadZipFile):
+    except (ValueError, OSError, zipfile.BadZipFile, NotImplementedError):  # the last: a zip file of another version
         return False
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from statewise.strips.domains import domain
-from statewise.strips.learned import Learned, read_checkpoint
+from statewise.strips.learned import Learned, read_arrays, read_checkpoint
 from statewise.strips.learning import auto_atoms, learn
 from statewise.strips.metrics import trace_accuracy
 from statewise.strips.random_traces import Traces, traces, with_noise
@@ -275,6 +275,33 @@ def test_a_damaged_folder(tmp_path, uninterrupted):
     assert "damaged" in damage("theta.npz", bytes(flipped))
     uninterrupted.save(tmp_path)
     assert same(Learned.load(tmp_path), uninterrupted)
+
+
+def test_no_flipped_bit_of_an_archive_goes_unnoticed(tmp_path):
+    path, theta = tmp_path / "theta.npz", np.arange(6.0).reshape(2, 3)
+    np.savez(path, theta=theta)
+    whole, noticed = path.read_bytes(), 0
+    for place in range(0, 8 * len(whole), 5):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            assert read_arrays(path, "theta")["theta"].tolist() == theta.tolist()  # a bit of a date
+        except ValueError as error:
+            assert str(error).startswith(f"{path}: damaged: ")
+            noticed += 1
+    assert noticed > len(whole)
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, uninterrupted):
+    uninterrupted.save(tmp_path)
+    (tmp_path / "theta.npz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"theta\.npz"):
+        Learned.load(tmp_path)
+    (tmp_path / "theta.npz").mkdir()
+    with pytest.raises(OSError, match=r"theta\.npz") as caught:
+        Learned.load(tmp_path)
+    assert "damaged" not in str(caught.value)
 
 
 # what cannot be learned

@@ -9,6 +9,7 @@ schemas.json     after lifted learning, instead of theta.npz: the schemas; model
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -170,15 +171,22 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
 
 
 def read_arrays(path: Path, needed: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file. Raises `ValueError` if it is damaged or lacks the array `needed`."""
+    """The arrays of an .npz file. Raises `ValueError` if it is damaged or lacks the array `needed`, `OSError` if it cannot
+    be read."""
+    import lzma
     import zipfile
     import zlib
 
+    content = path.read_bytes()  # first, so that an error of the disk is not taken for damage
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    # NumPy and zipfile raise almost anything for a damaged archive.
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, OSError) as error:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}  # whole, so that checksums are checked
+        arrays = {
+            name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(member), allow_pickle=False)
+            for name, member in members.items()
+        }
+    # Raised if a flipped bit says: other compression (OSError is bzip2's), encryption, another version, another length.
+    except (ValueError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError) as error:
         raise ValueError(f"{path}: damaged: {error}") from None
     if needed not in arrays:
         raise ValueError(f"{path}: damaged: it holds no {needed}")
