@@ -171,8 +171,8 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
 
 
 def read_arrays(path: Path, needed: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file. Raises `ValueError` if it is damaged or lacks the array `needed`, `OSError` if it cannot
-    be read."""
+    """The arrays of an .npz file. Raises `OSError` if it cannot be read, `ValueError` if it is damaged or lacks the array
+    `needed`."""
     import lzma
     import zipfile
     import zlib
