@@ -171,7 +171,7 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
 
 
 def read_arrays(path: Path, needed: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file. Raises `OSError` if it cannot be read, `ValueError` if it is damaged or lacks the array
+    """The arrays of an .npz file. Raises `OSError` if it cannot be read, `ValueError` if it is damaged or lacks
     `needed`."""
     import lzma
     import zipfile
