@@ -65,3 +65,17 @@ def split(model: ActionModel, seed: int) -> ActionModel:
 def _half(random: Random, actions: int) -> int:
     numbers = list(bits(actions))
     return sum(1 << number for number in random.sample(numbers, (len(numbers) + 1) // 2))
+
+
+def two_of_three(many=6):
+    """Two models that are equivalent, though pairs of atoms do not show it: any two of x1, x2, x3 can be fine, but
+    never all three; the y's make it long to see."""
+    xs, ys = ["x1", "x2", "x3"], [f"y{at}" for at in range(many)]
+    effects = {
+        "a": ([], [], [*xs, *ys, "q"]),
+        **{f"s{x}": ([], [each for each in xs if each != x], [x]) for x in xs},
+        **{f"f{y}": ([], [y], []) for y in ys},
+        "c": ([*xs, *ys, "q"], [], []),
+    }
+    reference = ActionModel.of([*xs, *ys, "q"], effects)
+    return reference.with_atoms(list(range(len(xs + ys)))), reference

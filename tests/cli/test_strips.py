@@ -219,3 +219,25 @@ def test_reproduction_goes_on_where_it_was(capsys, tmp_path, monkeypatch):
     assert "| simple | 100 |" in out
     assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
     assert "| simple | 50 |" in (tmp_path / "table1.md").read_text()
+
+
+def test_the_report_says_what_was_proven(capsys, folder, tmp_path):
+    from schemas_by_hand import BLOCKSWORLD, as_schemas
+
+    from statewise.strips.domains import domain
+    from statewise.strips.learned import write_schemas
+    from statewise.strips.schemas import ground
+
+    schemas = as_schemas({**BLOCKSWORLD, "putdown": (*BLOCKSWORLD["putdown"][:2], set())})
+    right = as_schemas(BLOCKSWORLD)
+    actions = domain("blocksworld:3").model.names
+    write_schemas(tmp_path / "right", right, ground(right, actions), {})
+    write_schemas(tmp_path / "wrong", schemas, ground(schemas, actions), {})
+    code, out, _ = called(capsys, "verify", tmp_path / "right", "--against", "blocksworld:10", "--drawn-only")
+    assert code == 0
+    assert "proven for all instances" in out.splitlines()[0]
+    code, out, _ = called(capsys, "verify", tmp_path / "wrong", "--against", "blocksworld:10", "--drawn-only")
+    assert code == 1
+    assert "counterexample: putdown b1, putdown b1\n" in out
+    code, out, _ = called(capsys, "verify", folder / "learned", "--against", "simple")
+    assert "proven for this instance" in out

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
 from statewise.strips.domains import domain
 from statewise.strips.head_arrays import Heads
@@ -13,24 +14,7 @@ from statewise.strips.schemas import Schema, arguments, ground
 from statewise.strips.settings import Settings
 from statewise.strips.verification import verify
 
-FERRY = {
-    "sail": ({("at-ferry", (0,))}, {("at-ferry", (1,))}, {("at-ferry", (0,))}),
-    "board": ({("at", (0, 1)), ("empty", ()), ("at-ferry", (1,))}, {("on", (0,))}, {("at", (0, 1)), ("empty", ())}),
-    "debark": ({("on", (0,)), ("at-ferry", (1,))}, {("at", (0, 1)), ("empty", ())}, {("on", (0,))}),
-}
-FREE = {("clear", (0,)), ("ontable", (0,)), ("handempty", ())}
-HELD, STACKED = {("holding", (0,)), ("clear", (1,))}, {("on", (0, 1)), ("clear", (0,)), ("handempty", ())}
-BLOCKSWORLD = {
-    "pickup": (FREE, {("holding", (0,))}, FREE),
-    "putdown": ({("holding", (0,))}, FREE, {("holding", (0,))}),
-    "stack": (HELD, STACKED, HELD),
-    "unstack": (STACKED, HELD, STACKED),
-}
 BY_HAND = [("ferry:3x2", FERRY), ("blocksworld:3", BLOCKSWORLD), ("blocksworld:2", BLOCKSWORLD), ("ferry:2x1", FERRY)]
-
-
-def as_schemas(by_hand):
-    return {name: Schema(*(frozenset(part) for part in parts)) for name, parts in by_hand.items()}
 
 
 def in_space(space: Space, by_hand) -> list[tuple[int, np.ndarray]]:

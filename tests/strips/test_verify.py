@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from product_search import product_search, real_search
-from rewritten import flipped, permuted, split, with_needless_adds
+from rewritten import flipped, permuted, split, two_of_three, with_needless_adds
 
-from statewise.strips import containment
+from statewise.strips import containment, verification
 from statewise.strips.containment import contained, implied
 from statewise.strips.domains import Domain, domain
 from statewise.strips.heads import heads
@@ -249,24 +249,24 @@ def test_what_a_verdict_says():
 
 
 def test_limits_make_it_unknown():
-    where = domain("blocksworld:4")
-    learned, reference = split(where.model, 1), split(where.model, 2)
+    learned, reference = two_of_three()
+    where = Domain("two of three", reference, ((1 << 10) - 1,))
     assert verify(learned, reference).states > 20
     for limits, reason in (({"max_states": 20}, "20 states"), ({"seconds": 0.0}, "0 s")):
-        for verdict in (
-            verify(learned, reference, **limits),
-            verify(learned, where, real_states=True, **limits),
-        ):
+        for verdict in (verify(learned, reference, **limits), verify(learned, where, real_states=True, **limits)):
             assert verdict.outcome == "unknown"
             assert not verdict
-            assert verdict.counterexample is None
+            assert verdict.counterexample is verdict.proven is None
+            assert verdict.depth >= 1
             assert reason in verdict.reason
         assert contained(learned, reference, **limits) is None
-    assert implied(split(where.model, 1), 0, 0, max_states=0) is None
-    assert verify(where.model, where, seconds=0.0, max_states=0), "nothing needs to be searched"
+    assert implied(reference, 9, (1 << 9) - 1, max_states=0) is None
+    assert verify(reference, where, seconds=0.0, max_states=0), "nothing needs to be searched"
 
 
-def test_many_real_states_are_given_up_in_time():
+def test_many_real_states_are_given_up_in_time(monkeypatch):
+    monkeypatch.setattr(verification, "cut_off", lambda *models: None)
+    monkeypatch.setattr(verification._Verification, "_prove_here", lambda *given: None)
     where = domain("blocksworld:8")
     verdict = verify(split(where.model, 1), where, real_states=True, seconds=0.5)
     assert (verdict.outcome, verdict.reason) == ("unknown", "undecided within 0.5 s")

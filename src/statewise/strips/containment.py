@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from statewise.strips.heads import Head, heads, uncovered
 from statewise.strips.model import Action, ActionModel, Atoms, bits
+from statewise.strips.pair_proof import closed, pairs_of_states, together
 from statewise.strips.search import MAX_STATES, SECONDS, Limits, Node, Search, shortest
 
 HERE = 0
@@ -44,12 +45,10 @@ class KnownFalseSearch(Search):
 
     def excluded(self, limits: Limits) -> bool:
         """Decided by pairs of atoms."""
-        return pairs_exclude(
-            [false for (_, false), _ in self.begin()],
-            [action[:3] for action in self.actions],
-            [goal for goal, _ in self.goals],
-            limits,
-        )
+        begins = (self.relevant & ~false for (_, false), _ in self.begin())
+        actions = [Action("", *sets) for *sets, _ in self.actions]
+        pairs = closed(pairs_of_states(begins, len(self.accepting.atoms)), actions, limits)
+        return all(together(pairs, goal) is None for goal, _ in self.goals)
 
     def steps(self, node: Node) -> Iterator[tuple[Node, int]]:
         """Accepted actions that add at least one atom known to be false."""
@@ -73,50 +72,6 @@ def _relevant(goals: Iterable[Atoms], actions: Sequence[Action]) -> tuple[Atoms,
                 used[place] = grown = True
                 relevant |= action.pre
     return relevant, used
-
-
-def pairs_exclude(
-    starts: Sequence[Atoms], actions: Iterable[tuple[Atoms, Atoms, Atoms]], goals: Sequence[Atoms], limits: Limits
-) -> bool:
-    """Whether pairs of atoms prove that no known-false set disjoint from one of the `goals` can be reached.
-
-    `starts` are known-false sets, `actions` the pre, add and delete of each. For every atom, keeps an over-approximated
-    set of the atoms that can be not known false together with it: the h^2 bound of planning (Haslum and Geffner, 2000),
-    from all starts at once. False proves nothing.
-    """
-    split = [(pre, list(bits(pre)), add, list(bits(add)), delete) for pre, add, delete in actions]
-    atoms = 0
-    for goal in goals:
-        atoms |= goal
-    for pre, _, add, _, _ in split:
-        atoms |= pre | add
-    fine = 0
-    together = dict.fromkeys(bits(atoms), 0)
-    for false in starts:
-        free = atoms & ~false
-        fine |= free
-        for atom in bits(free):
-            together[atom] |= free
-    grown = True
-    while grown:
-        grown = False
-        limits.look_at_the_clock()
-        for pre, required, add, added, delete in split:
-            along = fine  # can be not known false together with all preconditions
-            for atom in required:
-                along &= together[atom]
-            if pre & ~along:
-                continue
-            fine |= add
-            beside = along & ~delete | add
-            for atom in added:
-                more = beside & ~together[atom]
-                if more:
-                    grown = True
-                    together[atom] |= more
-                    for other in bits(more):
-                        together[other] |= 1 << atom
-    return all(any(goal & ~together[atom] for atom in bits(goal)) for goal in goals)
 
 
 def contained(
@@ -144,9 +99,8 @@ def implied(
 def _none_rejects(wanted: Iterable[Head], accepting: ActionModel, limits: Limits) -> bool | None:
     """Whether no head in `wanted` rejects a trace that the model accepts; None if undecided."""
     searches = [KnownFalseSearch(accepting, head) for head in uncovered(wanted, heads(accepting))]
-    found, limit = shortest(
-        searches, limits, lambda trace: trace[:0]
-    )  # any trace will do; an empty one ends the search for shorter ones
-    if found is not None:
+    # any trace will do; an empty one ends the search for shorter ones
+    result = shortest(searches, limits, lambda trace: trace[:0])
+    if result.found is not None:
         return False
-    return True if limit is None else None
+    return True if result.limit is None else None

@@ -13,8 +13,9 @@ import heapq
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from itertools import count
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from statewise.strips.heads import Head
 from statewise.strips.model import ActionModel, Atoms, bits
@@ -36,8 +37,10 @@ class LimitReached(Exception):
 class Limits:
     """Limits on time and states, shared by all searches of a query; counts the states."""
 
-    def __init__(self, seconds: float = SECONDS, max_states: int = MAX_STATES) -> None:
+    def __init__(self, seconds: float = SECONDS, max_states: int = MAX_STATES, within: Limits | None = None) -> None:
+        """`within` are the limits of the whole, which are counted and reached too."""
         self.seconds, self.max_states, self.states = seconds, max_states, 0
+        self.within = within
         self.started = time.perf_counter()
 
     @property
@@ -47,6 +50,8 @@ class Limits:
 
     def count(self) -> None:
         """Counts one more state. Raises `LimitReached`; checks the time every 64 states."""
+        if self.within is not None:
+            self.within.count()
         self.states += 1
         if self.states > self.max_states:
             raise LimitReached(f"undecided within {self.max_states:,} states")
@@ -55,6 +60,8 @@ class Limits:
 
     def look_at_the_clock(self) -> None:
         """Raises `LimitReached` if the time is up."""
+        if self.within is not None:
+            self.within.look_at_the_clock()
         if self.elapsed > self.seconds:
             raise LimitReached(f"undecided within {self.seconds:g} s")
 
@@ -174,10 +181,22 @@ def least(sets: Iterable[tuple[Atoms, int]]) -> list[tuple[Atoms, int]]:
 Found = TypeVar("Found", bound=Sized)
 
 
+@dataclass(frozen=True)
+class Result(Generic[Found]):
+    """What several searches found together."""
+
+    found: Found | None
+    """What was made of the shortest trace found."""
+    limit: str | None
+    """Which limit was reached; None if all searches ended, so that no shorter trace exists."""
+    depth: int | None
+    """With a limit: all traces of at most this many actions were searched."""
+
+
 def shortest(
-    searches: Iterable[Search], limits: Limits, seen: Callable[[list[int]], Found]
-) -> tuple[Found | None, str | None]:
-    """The shortest trace that one of the searches finds, and why it may not be: the limit that was reached, or None.
+    searches: Iterable[Search], limits: Limits, seen: Callable[[list[int]], Found], below: int | None = None
+) -> Result[Found]:
+    """The shortest trace that one of the searches finds; with `below`, of fewer actions than that.
 
     `seen` maps each trace found to the result to keep, which may be shorter. The search with the fewest states so far
     advances next, so that a hard one does not delay the easy ones; none searches traces that are as long as the best
@@ -186,18 +205,18 @@ def shortest(
     order = count()
     waiting = [(0, next(order), search) for search in searches]
     best: Found | None = None
-    try:
-        while waiting:
-            _, _, search = heapq.heappop(waiting)
-            if best is not None and search.length >= len(best):
-                continue
+    while waiting:
+        _, _, search = heapq.heappop(waiting)
+        if below is not None and search.length >= below:
+            continue
+        try:
             trace = search.advance(limits)
-            if trace is not None:
-                kept = seen(trace)
-                if best is None or len(kept) < len(best):
-                    best = kept
-            elif not search.over:
-                heapq.heappush(waiting, (search.searched, next(order), search))
-    except LimitReached as limit:
-        return best, str(limit)
-    return best, None
+        except LimitReached as limit:
+            return Result(best, str(limit), min(each.length for each in (search, *(one for _, _, one in waiting))) - 1)
+        if trace is not None:
+            kept = seen(trace)
+            if best is None or len(kept) < len(best):
+                best, below = kept, len(kept)
+        elif not search.over:
+            heapq.heappush(waiting, (search.searched, next(order), search))
+    return Result(best, None, None)

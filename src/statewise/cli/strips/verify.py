@@ -16,11 +16,12 @@ def run(words: list[str]) -> int:
 
     parser = Parser(
         "strips verify",
-        "Decides whether two action models accept the same traces, with a shortest counterexample if not.\n"
+        "Decides whether two action models accept the same traces, with a shortest counterexample if not. The report\n"
+        "says whether an equivalence is proven for all instances or for this one, or else how far the search came.\n"
         "Exit code: 0 equivalent, 1 different, 3 unknown (a limit was reached).\n\n"
         "  statewise strips verify learned/ --against blocksworld:3\n"
         "  statewise strips verify learned/ --against blocksworld:3 --real-states\n"
-        "  statewise strips verify learned/ --against blocksworld:5  # learned lifted",
+        "  statewise strips verify learned/ --against blocksworld:10  # learned lifted",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--against", metavar="REFERENCE", required=True, help=AGAINST)
@@ -44,7 +45,14 @@ def run(words: list[str]) -> int:
     if options.json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
         return CODES[found.outcome]
-    print(f"{found.outcome} ({found.notion}; {found.states} states, {found.seconds:.2f} s)")
+    proven = f"; proven for {found.proven}" if found.proven is not None else ""
+    print(f"{found.outcome} ({found.notion}; {found.states} states, {found.seconds:.2f} s){proven}")
+    if found.excluded:
+        print(f"whatever the number of objects, from every state that holds none of these {len(found.excluded)} pairs: "
+              f"{'; '.join(found.excluded)}")  # fmt: skip
+    if found.depth is not None:
+        print(f"no trace of up to {found.depth} actions tells them apart"
+              + (f", and none over {', '.join(found.objects)}" if found.objects else ""))  # fmt: skip
     if found.counterexample is not None:
         print(f"counterexample: {', '.join(found.counterexample)}"
               + ("" if found.shortest else "   (there may be a shorter one)"))  # fmt: skip
