@@ -217,16 +217,26 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (ONE % ":action", START, r"domain\.pddl:\d: cannot be read"),
         (ONE % ACT.replace("(not (p))", "(not (zz))"), START, r"domain\.pddl:3: .*zz"),
         (ONE % ACT, START.replace("(:init (p))", "(:init (zz))"), r"problem\.pddl:2: .*zz"),
-        (ONE % ACT, "(define (problem x) (:domain d) (:init (p)))", r"problem\.pddl: .*goal"),
+        (ONE % ACT, "(define (problem x) (:domain d) (:init (p)))", r"problem\.pddl:1: .*goal"),
         (ONE % "(:derived (q) (p))", START, r"domain\.pddl:3: derived predicates"),
         (ONE % "(:durative-action a)", START, r"domain\.pddl:3: durative actions"),
-        (ONE % f"; (:derived\n (:functions (f)) {ACT.replace('(not (p))', '(increase (f) 1)')}",
-         START.replace("(p))", "(p) (= (f) 0))", 1), r"domain\.pddl, .*numeric conditions or effects"),
+        (ONE % ("; (:derived\n (:functions (f)) " + ACT.replace("(p)", "(and (p)\n (> (f) 1))", 1)),
+         START.replace("(p))", "(p) (= (f) 0))", 1), r"domain\.pddl:5: numeric conditions \(>\) cannot be grounded"),
+        (ONE % ("(:functions (f)) " + ACT.replace("(p)", "(= (f) 1)", 1)), START, r"domain\.pddl:3: numeric .* \(=\)"),
+        (ONE % ("(:functions (f) - object) " + ACT.replace("(p)", "(= (g) x)", 1)), START,
+         r"domain\.pddl:3: object fluents"),
+        (ONE % ACT.replace("(p)", "(preference a (p))", 1), START, r"domain\.pddl:3: preferences \(preference\)"),
+        (ONE % ACT.replace("()", "(?a - thing)"), START, r"domain\.pddl:3: the type 'thing' is not declared"),
+        (ONE % ACT.replace("(p)", "(p ?a)", 1), START, r"domain\.pddl:3: \(p \?a\): .* has 0 arguments, not 1"),
+        (ONE % ACT.replace("(p)", "(= ?a ?a)", 1), START, r"domain\.pddl:3: '\?a' is not a parameter"),
+        (ONE % f"{ACT}\n {ACT}", START, r"domain\.pddl:4: the action 'act' is declared twice"),
+        (ONE % ACT + ")", START, r"domain\.pddl:3: cannot be read as PDDL: '\)' comes after"),
+        (ONE % ACT.replace(":effect", ":cost (p) :effect"), START, r"domain\.pddl:3: ':cost' is not a part of an act"),
         (ONE % ACT, START.replace("(:init (p))", "(:init (p) (at 5 (q)))"), r"time.* cannot be grounded"),
         (ONE % ACT, START.replace("(:goal (p))", "(:goal (p)) (:constraints (always (p)))"),
          r"problem\.pddl:3: trajectory constraints"),
-        (ONE % f"{ACT} (:action back :parameters () :precondition (q) :effect (p))",
-         START.replace("(:goal (p))", "(:goal (or (p) (q)))"), r"problem\.pddl: .*not a conjunction"),
+        (ONE % f"{ACT} (:action back :parameters () :precondition (p) :effect (q))",
+         START.replace("(:goal (p))", "(:goal (or (p) (q)))"), r"problem\.pddl:3: .*not a conjunction"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said(tmp_path, domain_text, problem_text, said):
@@ -249,7 +259,7 @@ def test_without_the_extra_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "unified_planning.environment", None)
     said = r"needs unified-planning: pip install 'statewise\[planning\]'"
     with pytest.raises(ValueError, match=said):
-        read_problem(*written(tmp_path, BLOCKS, THREE))
+        validated(written(tmp_path, BLOCKS, THREE), [])
     with pytest.raises(ValueError, match=said):
         write_pddl(domain("simple").model, tmp_path / "out.pddl", "simple")
 

@@ -1,25 +1,28 @@
-"""Grounds a lifted planning problem read by unified-planning.
+"""Grounds a lifted planning task: the reachable actions, with everything that STRIPS lacks compiled away.
 
-unified-planning compiles away quantifiers, conditional effects and disjunctions; negative conditions are compiled away
-here, with complementary atoms `not-...`. Then actions that the h^2 fixpoint rules out, and atoms that are always or
-never true, are dropped.
+Quantifiers are expanded over the objects, static facts simplified away; disjunctions and conditional effects split an
+action into several, and negative conditions get complementary atoms `not-...`. Then actions that the h^2 fixpoint rules
+out, and atoms that are always or never true, are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
 
+from statewise.strips.instantiation import Instance, bindings, instantiated, reachable_instances
 from statewise.strips.model import Action, ActionModel, Atoms
+from statewise.strips.pddl_parsing import Atom, Condition, Equal, Every, Is, Not, Quantified, Task
 from statewise.strips.reachability import possible_actions, reachable_pairs
 
-RAN = "statewise-ran"
-"""An effect added to every action during compilation: unified-planning drops actions without effects."""
-
-Literal = tuple[str, bool]
+Literal = tuple[Atom, bool]
 """A ground atom, and whether it is positive or negated."""
+Conjunction = frozenset[Literal]
+Truth = Callable[[Atom], "bool | None"]
+"""Whether a ground atom is always true, never true, or neither (None)."""
+
+MOST_VARIANTS = 10_000
+"""The largest number of actions that one ground action may be compiled into."""
 
 
 @dataclass(frozen=True)
@@ -36,38 +39,66 @@ class _Variant:
     """A ground action, or one of several that it was compiled into."""
 
     name: str
-    pre: set[Literal]
-    effects: dict[str, bool]
+    pre: Conjunction
+    effects: dict[Atom, bool]
 
 
-def ground(problem: Any, environment: Any) -> Ground:
-    """Grounds a `unified_planning` problem whose features have been checked.
+class NotStrips(ValueError):
+    """A condition that cannot be compiled; `line` is that of its action or goal, `in_domain` its file."""
+
+    def __init__(self, message: str, line: int, in_domain: bool) -> None:
+        super().__init__(message)
+        self.line, self.in_domain = line, in_domain
+
+
+def ground(task: Task) -> Ground:
+    """Grounds a task.
 
     An action with a disjunction or a conditional effect is compiled into several: `schema#1 object`,
-    `schema#2 object`, and so on. An atom that an action both adds and deletes is added, as in PDDL. Raises `ValueError`
-    if the goal is not a conjunction of literals.
+    `schema#2 object`, and so on. An atom that an action both adds and deletes is added, as in PDDL. Raises `NotStrips`
+    if the goal is not a conjunction of literals, or if an action would be compiled into too many.
     """
-    order = list(_atom_names(problem))
-    initial = {_spelled(atom) for atom, value in problem.initial_values.items() if value.is_true()}
-    goal = set(_literals(problem.goals))
-    variants = list(_variants(problem, environment))
-    affected = {atom for each in variants for atom in each.effects}
-    static = {atom: atom in initial for atom in order if atom not in affected}
+    changing = {effect.atom[0] for each in task.operators for effect in each.effects}
+
+    def static(atom: Atom) -> bool | None:
+        return None if atom[0] in changing else atom in task.initial
+
+    def allows(condition: Condition, binding: dict[str, str]) -> bool:
+        return _possible(task, condition, binding, True, static)
+
+    instances, reached = reachable_instances(task, allows)
+
+    def known(atom: Atom) -> bool | None:
+        return static(atom) if atom in reached else False
+
+    variants = [variant for each in instances for variant in _variants(task, each, known)]
+    affected = {atom: value for each in variants for atom, value in each.effects.items()}
+    added = {atom for each in variants for atom, value in each.effects.items() if value}
+    deleted = {atom for each in variants for atom, value in each.effects.items() if not value}
+    always = task.initial - deleted
+
+    def constant(atom: Atom) -> bool | None:
+        return True if atom in always else None if atom in added or atom in task.initial else False
+
     kept = []
-    for each in variants:  # unified-planning simplified static predicates; this simplifies single static atoms
-        if all(static.get(atom, value) == value for atom, value in each.pre):
-            each.pre = {literal for literal in each.pre if literal[0] not in static}
+    for each in variants:
+        if all(constant(atom) in (None, value) for atom, value in each.pre):
+            each.pre = frozenset(literal for literal in each.pre if constant(literal[0]) is None)
             kept.append(each)
-    goal = {(atom, value) for atom, value in goal if static.get(atom) != value}
+    goal = {(atom, value) for atom, value in _goal(task, constant) if constant(atom) != value}
     denied = {atom for atom, value in goal.union(*(each.pre for each in kept)) if not value}
-    names = [name for atom in order for name in ((atom, f"not-{atom}") if atom in denied else (atom,))]
+    relevant = {atom for atom in affected if constant(atom) is None} | {atom for atom, _ in goal}
+    predicate_at = {name: place for place, name in enumerate(task.predicates)}
+    object_at = {name: place for place, name in enumerate(task.objects)}
+    order = sorted(relevant, key=lambda atom: (predicate_at[atom[0]], *(object_at[name] for name in atom[1:])))
+    names = [name for atom in order for name in ((_spelled(atom), f"not-{_spelled(atom)}")
+                                                 if atom in denied else (_spelled(atom),))]  # fmt: skip
     place = {name: 1 << at for at, name in enumerate(names)}
 
     def as_bits(literals: Iterable[Literal]) -> Atoms:
         total = 0
         for atom, value in literals:
-            name = atom if value else f"not-{atom}"
-            total |= place.get(name, 0)
+            total |= place.get(_spelled(atom) if value else f"not-{_spelled(atom)}", 0)
         return total
 
     def as_action(each: _Variant) -> Action:
@@ -75,7 +106,7 @@ def ground(problem: Any, environment: Any) -> Ground:
         return Action(each.name, as_bits(each.pre), as_bits(made), as_bits((atom, not value) for atom, value in made))
 
     model = ActionModel(tuple(names), tuple(as_action(each) for each in kept))
-    start = as_bits((atom, atom in initial) for atom in order)
+    start = as_bits((atom, atom in task.initial) for atom in order)
     whole = pruned(Ground(model, start, as_bits(goal)))
     return Ground(_numbered_variants(whole.model), whole.initial, whole.goal)
 
@@ -88,10 +119,9 @@ def pruned(whole: Ground) -> Ground:
     model = whole.model
     beside = reachable_pairs(model, whole.initial)
     actions = tuple(model.actions[number] for number in possible_actions(model, beside))
-    deleted = added = 0
+    deleted = 0
     for action in actions:
         deleted |= action.delete
-        added |= action.add
     kept = []
     for at in range(len(model.atoms)):
         bit = 1 << at
@@ -106,44 +136,125 @@ def pruned(whole: Ground) -> Ground:
     return Ground(ActionModel(moved.atoms, tuple(rest)), last.add, last.delete)
 
 
-def _variants(problem: Any, environment: Any) -> Iterator[_Variant]:
-    """Ground actions with literals as preconditions, numbered: `schema object#0`, `schema object#1`, ..."""
-    from unified_planning.engines import CompilationKind
-    from unified_planning.model import Fluent
-    from unified_planning.plans import ActionInstance
+def _goal(task: Task, constant: Truth) -> Conjunction:
+    """The goal's literals; constant ones stay, so that an unreachable goal is kept."""
+    try:
+        parts = list(_disjuncts(task, task.goal, {}, True, lambda atom: None))
+    except _TooMany:
+        parts = []
+    possible = [each for each in parts if all(constant(atom) in (None, value) for atom, value in each)]
+    simple = {frozenset(literal for literal in each if constant(literal[0]) is None) for each in possible}
+    if len(parts) == 1:
+        return parts[0]
+    if len(simple) != 1:
+        raise NotStrips("the goal is not a conjunction of atoms and negated atoms: it cannot be grounded to STRIPS",
+                        task.goal_line, False)  # fmt: skip
+    return simple.pop()
 
-    ran = Fluent(RAN, environment.type_manager.BoolType(), environment=environment)
-    marked = problem.clone()
-    marked.add_fluent(ran, default_initial_value=False)
-    for action in marked.actions:
-        action.add_effect(ran, True)
-    names = []
-    compiled = marked
-    for kind, compiler in (
-        (CompilationKind.QUANTIFIERS_REMOVING, "up_quantifiers_remover"),
-        (CompilationKind.GROUNDING, "up_grounder"),
-        (CompilationKind.CONDITIONAL_EFFECTS_REMOVING, "up_conditional_effects_remover"),
-        (CompilationKind.DISJUNCTIVE_CONDITIONS_REMOVING, "up_disjunctive_conditions_remover"),
-    ):
-        with environment.factory.Compiler(name=compiler) as engine:
-            result = engine.compile(compiled, kind)
-        compiled = result.problem
-        names.append(result.map_back_action_instance)
-    for number, action in enumerate(compiled.actions):
-        instance = ActionInstance(action)
-        for back in reversed(names):
-            instance = back(instance)
-            if instance is None:
-                break
-        if instance is None:
-            continue  # an artificial action that unified-planning adds for a goal with a disjunction
-        effects: dict[str, bool] = {}
-        for effect in action.effects:
-            atom, value = _spelled(effect.fluent), effect.value.is_true()
-            if atom != RAN:
-                effects[atom] = effects.get(atom, False) or value
-        name = " ".join((instance.action.name, *map(str, instance.actual_parameters)))
-        yield _Variant(f"{name}#{number}", set(_literals(action.preconditions)), effects)
+
+class _TooMany(Exception):
+    """A condition has too many disjuncts."""
+
+
+def _disjuncts(
+    task: Task, condition: Condition, binding: dict[str, str], value: bool, truth: Truth
+) -> set[Conjunction]:
+    """The condition, or its negation if `value` is false, as a disjunction of conjunctions of literals; no conjunction:
+    false. Raises `_TooMany`."""
+    if isinstance(condition, Not):
+        return _disjuncts(task, condition.part, binding, not value, truth)
+    if isinstance(condition, Is):
+        atom = instantiated(condition.atom, binding)
+        constant = truth(atom)
+        if constant is None:
+            return {frozenset({(atom, value)})}
+        return {frozenset()} if constant == value else set()
+    if isinstance(condition, Equal):
+        same = binding.get(condition.left, condition.left) == binding.get(condition.right, condition.right)
+        return {frozenset()} if same == value else set()
+    if isinstance(condition, Quantified):
+        parts = [(condition.part, inner) for inner in bindings(task, condition.variables, binding)]
+        conjunction = condition.for_all == value
+    else:
+        parts = [(each, binding) for each in condition.parts]
+        conjunction = isinstance(condition, Every) == value
+    if not conjunction:
+        found: set[Conjunction] = set()
+        for part, inner in parts:
+            found |= _disjuncts(task, part, inner, value, truth)
+            if frozenset() in found:
+                return {frozenset()}
+        return _limited(found)
+    product: set[Conjunction] = {frozenset()}
+    for part, inner in parts:
+        more = _disjuncts(task, part, inner, value, truth)
+        product = _limited({joined for one in product for other in more if _consistent(joined := one | other)})
+        if not product:
+            break
+    return product
+
+
+def _limited(found: set[Conjunction]) -> set[Conjunction]:
+    if len(found) > MOST_VARIANTS:
+        raise _TooMany
+    return found
+
+
+def _consistent(literals: Conjunction) -> bool:
+    return not any((atom, not value) in literals for atom, value in literals)
+
+
+def _possible(task: Task, condition: Condition, binding: dict[str, str], value: bool, truth: Truth) -> bool:
+    """Whether static facts allow the condition: literals that are not constant count as possible."""
+    if isinstance(condition, Not):
+        return _possible(task, condition.part, binding, not value, truth)
+    if isinstance(condition, Is):
+        return truth(instantiated(condition.atom, binding)) in (None, value)
+    if isinstance(condition, Equal):
+        return (binding.get(condition.left, condition.left) == binding.get(condition.right, condition.right)) == value
+    if isinstance(condition, Quantified):
+        results = (_possible(task, condition.part, inner, value, truth)
+                   for inner in bindings(task, condition.variables, binding))  # fmt: skip
+        return all(results) if condition.for_all == value else any(results)
+    results = (_possible(task, each, binding, value, truth) for each in condition.parts)
+    return all(results) if isinstance(condition, Every) == value else any(results)
+
+
+def _variants(task: Task, instance: Instance, truth: Truth) -> Iterator[_Variant]:
+    """The ground actions that an instance is compiled into, numbered: `schema object#0`, `schema object#1`, ..."""
+    operator, binding = instance.operator, instance.binding
+    name = " ".join((operator.name, *instance.objects))
+    try:
+        cases: dict[tuple[Conjunction, frozenset[tuple[Atom, bool]]], None] = {
+            (pre, frozenset()): None for pre in _disjuncts(task, operator.precondition, binding, True, truth)
+        }
+        for effect in operator.effects:
+            for inner in bindings(task, effect.variables, binding):
+                atom = instantiated(effect.atom, inner)
+                if effect.condition == Every(()):
+                    cases = {(pre, made | {(atom, effect.adds)}): None for pre, made in cases}
+                    continue
+                holds = _disjuncts(task, effect.condition, inner, True, truth)
+                fails = _disjuncts(task, effect.condition, inner, False, truth)
+                cases = {
+                    (joined, made | {(atom, effect.adds)} if is_made else made): None
+                    for pre, made in cases
+                    for is_made, conditions in ((True, holds), (False, fails))
+                    for condition in conditions
+                    if _consistent(joined := pre | condition)
+                }
+                if len(cases) > MOST_VARIANTS:
+                    raise _TooMany
+    except _TooMany:
+        raise NotStrips(
+            f"the action {name!r} has so many disjunctions or conditional effects that it would become more than "
+            f"{MOST_VARIANTS:,} STRIPS actions", operator.line, True
+        ) from None  # fmt: skip
+    for number, (pre, made) in enumerate(cases):
+        effects: dict[Atom, bool] = {}
+        for atom, value in made:
+            effects[atom] = effects.get(atom, False) or value
+        yield _Variant(f"{name}#{number}", pre, effects)
 
 
 def _numbered_variants(model: ActionModel) -> ActionModel:
@@ -165,30 +276,5 @@ def _numbered_variants(model: ActionModel) -> ActionModel:
     return ActionModel(model.atoms, tuple(numbered))
 
 
-def _atom_names(problem: Any) -> Iterator[str]:
-    """Every ground atom of the problem, in declaration order."""
-    for fluent in problem.fluents:
-        if fluent.type.is_bool_type():
-            for objects in product(*(list(problem.objects(each.type)) for each in fluent.signature)):
-                yield " ".join((fluent.name, *(each.name for each in objects)))
-
-
-def _literals(conditions: Iterable[Any]) -> Iterator[Literal]:
-    """The literals of a conjunction. Raises `ValueError` for anything else."""
-    todo = list(conditions)
-    while todo:
-        each = todo.pop()
-        if each.is_and():
-            todo.extend(each.args)
-        elif each.is_true():
-            continue
-        elif each.is_fluent_exp():
-            yield _spelled(each), True
-        elif each.is_not() and each.arg(0).is_fluent_exp():
-            yield _spelled(each.arg(0)), False
-        else:
-            raise ValueError(f"the condition {each} is not a conjunction of atoms and negated atoms")
-
-
-def _spelled(expression: Any) -> str:
-    return " ".join((expression.fluent().name, *map(str, expression.args)))
+def _spelled(atom: Atom) -> str:
+    return " ".join(atom)

@@ -133,8 +133,11 @@ class ActionModel:
 
     def with_atoms(self, kept: Sequence[int], names: Sequence[str] | None = None) -> ActionModel:
         """The model with only the atoms `kept`, in that order, renamed if `names` is given."""
+        new: dict[int, Atoms] = {}
+        for place, old in enumerate(kept):
+            new[old] = new.get(old, 0) | 1 << place
         moved = tuple(
-            Action(action.name, *(_move(atoms, kept) for atoms in (action.pre, action.add, action.delete)))
+            Action(action.name, *(_move(atoms, new) for atoms in (action.pre, action.add, action.delete)))
             for action in self.actions
         )
         return ActionModel(tuple(names) if names else tuple(self.atoms[place] for place in kept), moved)
@@ -189,5 +192,8 @@ def bits(atoms: Atoms) -> Iterator[int]:
         atoms ^= lowest
 
 
-def _move(atoms: Atoms, kept: Sequence[int]) -> Atoms:
-    return sum(1 << place for place, old in enumerate(kept) if atoms >> old & 1)
+def _move(atoms: Atoms, new: Mapping[int, Atoms]) -> Atoms:
+    moved = 0
+    for old in bits(atoms):
+        moved |= new.get(old, 0)
+    return moved

@@ -1,4 +1,4 @@
-"""PDDL files: reads and grounds a domain with a problem; writes an action model. Needs the extra `planning`.
+"""PDDL files: reads and grounds a domain with a problem; writes an action model, which needs the extra `planning`.
 
 problem = read_problem(Path("domain.pddl"), Path("problem.pddl"))
 write_pddl(problem.domain.model, Path("ground.pddl"), "ground", problem=problem)
@@ -17,47 +17,6 @@ from typing import Any
 from statewise.durable import write_atomically
 from statewise.strips.domains import Domain
 from statewise.strips.model import ActionModel, Atoms, bits
-
-SECTIONS = {
-    ":derived": "derived predicates",
-    ":durative-action": "durative actions",
-    ":process": "processes",
-    ":event": "events",
-    ":constraints": "trajectory constraints",
-    ":task": "hierarchical tasks",
-    ":method": "hierarchical tasks",
-    ":htn": "hierarchical tasks",
-}
-"""Sections without an equivalent in STRIPS; unified-planning cannot parse some of them."""
-
-HANDLED = {
-    *("ACTION_BASED", "FLAT_TYPING", "HIERARCHICAL_TYPING", "EQUALITIES", "NEGATIVE_CONDITIONS"),
-    *("DISJUNCTIVE_CONDITIONS", "EXISTENTIAL_CONDITIONS", "UNIVERSAL_CONDITIONS", "CONDITIONAL_EFFECTS"),
-    *("FORALL_EFFECTS", "UNDEFINED_INITIAL_SYMBOLIC"),
-    # costs do not affect which actions are applicable
-    *("ACTIONS_COST", "PLAN_LENGTH", "STATIC_FLUENTS_IN_ACTIONS_COST", "INT_NUMBERS_IN_ACTIONS_COST"),
-    *("REAL_NUMBERS_IN_ACTIONS_COST", "INT_FLUENTS", "REAL_FLUENTS", "NUMERIC_FLUENTS", "UNDEFINED_INITIAL_NUMERIC"),
-    *("CONTINUOUS_NUMBERS", "DISCRETE_NUMBERS"),
-}
-"""unified-planning's names of features that can be grounded to STRIPS or ignored."""
-
-FEATURES = {
-    "SIMPLE_NUMERIC_PLANNING": "numeric conditions or effects",
-    "GENERAL_NUMERIC_PLANNING": "numeric conditions or effects",
-    "INCREASE_EFFECTS": "numeric conditions or effects",
-    "DECREASE_EFFECTS": "numeric conditions or effects",
-    "FLUENTS_IN_NUMERIC_ASSIGNMENTS": "numeric conditions or effects",
-    "STATIC_FLUENTS_IN_NUMERIC_ASSIGNMENTS": "numeric conditions or effects",
-    "CONTINUOUS_TIME": "time",
-    "DISCRETE_TIME": "time",
-    "TIMED_EFFECTS": "timed initial literals",
-    "TIMED_GOALS": "timed goals",
-    "OBJECT_FLUENTS": "object fluents",
-    "TRAJECTORY_CONSTRAINTS": "trajectory constraints",
-    "STATE_INVARIANTS": "trajectory constraints",
-    "HIERARCHICAL": "hierarchical tasks",
-}
-"""What messages call features that cannot be grounded to STRIPS."""
 
 
 @dataclass(frozen=True)
@@ -96,42 +55,44 @@ def read_domain(domain_path: Path, problem_path: Path) -> Domain:
     return read_problem(domain_path, problem_path).domain
 
 
-@_quietly()
 def read_problem(domain_path: Path, problem_path: Path) -> Problem:
     """Reads and grounds a PDDL domain with one of its problems.
 
     Actions are written `schema object object` and atoms `predicate object`, in lower case, as in `domains`.
     Quantifiers, conditional effects, disjunctions and negative conditions are compiled away (see `grounding.ground`
     for the names); action costs are ignored; static atoms, and actions and atoms unreachable from the initial state
-    by the h^2 bound, are dropped. Raises `ValueError`, with the file and if known the line, for malformed PDDL, for
-    features that cannot be grounded to STRIPS, and without the extra; `OSError` for a missing file.
+    by the h^2 bound, are dropped. Raises `ValueError`, with file and line, for malformed PDDL and for features that
+    cannot be grounded to STRIPS; `OSError` for a missing file.
     """
-    from statewise.strips.grounding import ground
+    from statewise.strips.grounding import NotStrips, ground
+    from statewise.strips.pddl_parsing import parse_task
 
-    domain_text, problem_text = _text(domain_path), _text(problem_path)
-    parsed, environment = _parsed(domain_path, domain_text, problem_path, problem_text)
-    for feature in sorted(parsed.kind.features - HANDLED):
-        name = FEATURES.get(feature, feature.lower().replace("_", " "))
-        raise ValueError(f"{domain_path}, {problem_path}: {name} cannot be grounded to STRIPS")
-    if any(not goal_part.type.is_bool_type() for goal_part in parsed.goals):
-        raise ValueError(f"{problem_path}: the goal is not a condition")
-    parsed.clear_quality_metrics()
     try:
-        grounded = ground(parsed, environment)
-    except ValueError as error:
-        raise ValueError(f"{domain_path}, {problem_path}: {error}") from None
+        grounded = ground(parse_task(domain_path, _text(domain_path), problem_path, _text(problem_path)))
+    except NotStrips as error:
+        path = domain_path if error.in_domain else problem_path
+        raise ValueError(f"{path}:{error.line}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{domain_path}, {problem_path}: nested too deeply to be read") from None
     domain = Domain(str(problem_path), grounded.model, (grounded.initial,))
     return Problem(domain, grounded.initial, grounded.goal, (domain_path, problem_path))
 
 
 @_quietly()
-def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool:
-    """Whether unified-planning's validator accepts a plan for a PDDL problem: independent of our grounding.
+def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool | None:
+    """Whether unified-planning's validator accepts a plan for a PDDL problem: independent of our parser and grounding.
 
-    Actions are named as by `read_problem`. Raises as `read_problem`, and for an action that the domain lacks.
+    Actions are named as by `read_problem`. None if unified-planning cannot read the files: it knows no `either`.
+    Raises `ValueError` without the extra and for an action that the domain lacks, `OSError` for a missing file.
     """
-    domain_path, problem_path = files
-    parsed, environment = _parsed(domain_path, _text(domain_path), problem_path, _text(problem_path))
+    environment = quiet_environment()
+    from unified_planning.io import PDDLReader
+
+    texts = [_text(path) for path in files]
+    try:
+        parsed = PDDLReader(environment).parse_problem_string(*texts)
+    except Exception:  # it raises syntax errors, its own classes, assertions and look-up errors
+        return None
     from unified_planning.plans import ActionInstance, SequentialPlan
 
     steps = []
@@ -141,7 +102,7 @@ def validated(files: tuple[Path, Path], plan: Sequence[str]) -> bool:
             action = parsed.action(schema.partition("#")[0])
             arguments = [environment.expression_manager.ObjectExp(parsed.object(each)) for each in objects]
         except Exception as error:  # unified-planning's own exception classes
-            raise ValueError(f"{name!r} is not an action of {domain_path}: {error}") from None
+            raise ValueError(f"{name!r} is not an action of {files[0]}: {error}") from None
         steps.append(ActionInstance(action, tuple(arguments)))
     parsed.clear_quality_metrics()
     with environment.factory.PlanValidator(problem_kind=parsed.kind) as validator:
@@ -221,38 +182,6 @@ def quiet_environment() -> Any:
     environment.credits_stream = None
     environment.error_used_name = False  # a predicate and an action may share a name
     return environment
-
-
-def _parsed(domain_path: Path, domain_text: str, problem_path: Path, problem_text: str) -> tuple[Any, Any]:
-    """The parsed problem and its environment."""
-    environment = quiet_environment()
-    from unified_planning.io import PDDLReader
-
-    for path, text in ((domain_path, domain_text), (problem_path, problem_text)):
-        for line, content in enumerate(text.splitlines(), 1):
-            for section in re.findall(r"\(\s*(:[\w-]+)", content.partition(";")[0].lower()):
-                if section in SECTIONS:
-                    raise ValueError(f"{path}:{line}: {SECTIONS[section]} ({section}) cannot be grounded to STRIPS")
-    reader = PDDLReader(environment)
-    # parse the domain alone first: unified-planning does not say which file an error is in
-    with _errors_of(domain_path):
-        PDDLReader(environment).parse_problem_string(domain_text)
-    with _errors_of(problem_path):
-        return reader.parse_problem_string(domain_text, problem_text), environment
-
-
-@contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    """Adds the file, and the line if known, to any error that unified-planning's reader raises."""
-    try:
-        yield
-    except RecursionError:
-        raise ValueError(f"{path}: nested too deeply to be read") from None
-    except Exception as error:  # it raises syntax errors, its own classes, assertions and look-up errors
-        reason = " ".join(str(error).split()) or type(error).__name__
-        line = re.search(r"\bline:?\s*(\d+)", reason)
-        where = f"{path}:{line[1]}" if line else str(path)
-        raise ValueError(f"{where}: cannot be read as PDDL: {reason}") from None
 
 
 def _text(path: Path) -> str:

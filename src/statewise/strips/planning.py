@@ -56,9 +56,9 @@ def plan(
     and learned atoms express the goal. All three use the true model.
 
     Every plan is checked by simulating it in the learned model; with a problem, also in the true model, and by
-    unified-planning's validator if the problem was read from PDDL. No plan is a result, not an error. Raises
-    `ValueError` for unknown names and an unknown or missing planner, and its subclasses `UnmatchedGoal` for a goal atom
-    that matches no learned atom and `PlannerTimeout` after `timeout` seconds.
+    unified-planning's validator if the problem was read from PDDL that it can read. No plan is a result, not an error.
+    Raises `ValueError` for unknown names and an unknown or missing planner, and its subclasses `UnmatchedGoal` for a
+    goal atom that matches no learned atom and `PlannerTimeout` after `timeout` seconds.
     """
     if (goal is None) == (problem is None):
         raise ValueError("planning needs either a goal in learned atoms or a problem")
@@ -87,7 +87,7 @@ def plan(
     fine = _reaches(learned, start, found, wanted)
     truly: bool | None = None
     if problem is not None:
-        truly = problem.solved_by(actions) and (problem.files is None or validated(problem.files, actions))
+        truly = problem.solved_by(actions) and (problem.files is None or validated(problem.files, actions) is not False)
     return Plan(actions, fine, truly, names, seconds, used)
 
 

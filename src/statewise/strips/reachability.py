@@ -21,10 +21,18 @@ def reachable_pairs(model: ActionModel, *start_true: Atoms) -> list[Atoms]:
     for state in start_true:
         for atom in bits(state):
             beside[atom] |= state
-    changed = True
-    while changed:
-        changed = False
-        for action in model.actions:
+    users: list[list[int]] = [[] for _ in model.atoms]
+    free = []
+    for number, action in enumerate(model.actions):
+        for atom in bits(action.pre):
+            users[atom].append(number)
+        if not action.pre:
+            free.append(number)
+    due = set(range(len(model.actions)))
+    while due:
+        now, due = sorted(due), set()  # only actions whose preconditions' rows have grown can give something new
+        for number in now:
+            action = model.actions[number]
             holds = compatible(beside, action.pre)
             if holds is None:
                 continue
@@ -33,10 +41,13 @@ def reachable_pairs(model: ActionModel, *start_true: Atoms) -> list[Atoms]:
             for atom in bits(added):
                 news = after & ~beside[atom]
                 if news:
-                    changed = True
+                    if not beside[atom]:
+                        due.update(free)  # an action without preconditions may now happen beside this atom
                     beside[atom] |= news
+                    due.update(users[atom])
                     for other in bits(news):
                         beside[other] |= 1 << atom
+                        due.update(users[other])
     return beside
 
 
@@ -45,9 +56,12 @@ def compatible(beside: list[Atoms], atoms: Atoms) -> Atoms | None:
 
     `beside` is the result of `reachable_pairs`.
     """
-    holds = sum(1 << place for place, others in enumerate(beside) if others)
-    for atom in bits(atoms):
-        holds &= beside[atom]
+    if not atoms:
+        return sum(1 << place for place, others in enumerate(beside) if others)
+    rows = (beside[atom] for atom in bits(atoms))
+    holds = next(rows)
+    for row in rows:
+        holds &= row
     return None if atoms & ~holds else holds
 
 
