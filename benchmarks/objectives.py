@@ -99,7 +99,6 @@ CASES = {
     "JTP, d = 8": Case("joint_multi_token", {"horizon": 8}, 1.43, 60),
     "NextLat, d = 1": Case("next_latent", {"horizon": 1, "dynamics_factor": 4 / 3}, 1.14, 66),
     "NextLat, d = 8": Case("next_latent", {"horizon": 8, "dynamics_factor": 4 / 3}, 1.97, 66),
-    "TOP": Case("token_order", {}, None, 58, bar=None, most=1.1),
     "teacherless": Case("teacherless", {}, None, 57, bar=None),
     "BST": Case("belief_state", {}, 19.6, 114, bar=1.25, most=5.2),
     "BST, mixture": Case("belief_state", {"head": "mixture", "expert_width": 128}, None, 114, bar=None, most=2.6),

@@ -84,7 +84,8 @@ def test_sizes_that_the_paper_does_not_print_follow_from_its_shapes(name):
     }
 
 
-EVERY = ["next_token", "next_latent", "multi_token", "joint_multi_token", "belief_state", "teacherless", "token_order"]
+EVERY = ["next_token", "next_latent", "multi_token", "joint_multi_token", "belief_state", "teacherless", "token_order",
+         "future_summary", "latent_multi_token", "semantic_tube"]  # fmt: skip
 BACKBONES = {
     "tied": ["--backbone.tied=true"],
     "untied": ["--backbone.tied=false"],

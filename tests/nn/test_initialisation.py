@@ -32,12 +32,14 @@ HEADS = {
     "belief_state": {}, "gated belief_state": {"head": "gated"}, "mixture belief_state": {"head": "mixture"},
     "shared mixture belief_state": {"head": "mixture", "expert_width": 24}, "next_latent": {"horizon": 2},
     "joint_multi_token": {"horizon": 2}, "multi_token": {"horizon": 2}, "token_order": {},
+    "future_summary": {}, "bag future_summary": {"summary": "bag"}, "latent_multi_token": {"horizon": 2},
 }  # fmt: skip
 """Objectives that own weights."""
-ADDED_LATER = {"token_order"}
+BRANCHING = {"multi_token", "latent_multi_token"}
+ADDED_LATER = {"token_order", "future_summary", "bag future_summary", "latent_multi_token"}
 """Those that had the choice from the start."""
 pairs = [(head, model) for head in HEADS for model in MODELS
-         if head != "multi_token" or model not in ("two_stream", "belief_slots", "gated belief_slots")]  # fmt: skip
+         if head not in BRANCHING or model not in ("two_stream", "belief_slots", "gated belief_slots")]  # fmt: skip
 
 
 def made(head, model, seed=0, own=None, **backbone):
@@ -88,7 +90,7 @@ def deviation(name, parameter, objective, backbone_init, own):
     inputs, backbone = parameter.shape[1], backbone_of(objective)
     if name.endswith(".initial"):  # of slots: a state, no matrix
         return 0.02
-    of_backbone = name.startswith(("backbone.", "branches.", "prefix_encoder.", "suffix_encoder."))
+    of_backbone = name.startswith(("backbone.", "branches.", "prefix_encoder.", "suffix_encoder.", "reverse."))
     rule = backbone_init if of_backbone or own is None else own
     if isinstance(rule, float):
         return rule
@@ -113,7 +115,7 @@ def backbone_of(objective):
 @pytest.mark.parametrize(("head", "model"), pairs)
 def test_every_matrix_has_its_standard_deviation(head, model, init):
     backbone_init, own = init
-    own = None if head == "multi_token" else own
+    own = None if head in BRANCHING else own
     objective = wide(head, model, own=own, **({} if backbone_init is None else {"init": backbone_init}))
     usual = "pytorch" if isinstance(backbone_of(objective), Recurrent) else "gpt2"
     looked = 0
@@ -182,7 +184,7 @@ def test_a_recipe_and_a_flag_hold_names_and_numbers(name, written):
 
 
 @pytest.mark.parametrize("model", [model for model in MODELS if "recurrent" not in model and "lstm" not in model])
-@pytest.mark.parametrize("head", [head for head in HEADS if head != "multi_token"])
+@pytest.mark.parametrize("head", [head for head in HEADS if head not in BRANCHING])
 def test_every_norm_has_the_epsilon_of_the_backbone(head, model):
     norms = [part for part in made(head, model, norm_eps=1e-3).modules() if isinstance(part, nn.RMSNorm | nn.LayerNorm)]
     assert len(norms) > 4

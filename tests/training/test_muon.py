@@ -46,6 +46,9 @@ def test_hidden_matrices_are_muons_and_all_else_is_adamws():
     assert of_muon("next_token", "two_stream", backbone={"tied": False}) == trunk
     assert of_muon("teacherless", "gpt") == trunk
     assert of_muon("token_order", "gpt") == trunk
+    assert of_muon("semantic_tube", "gpt") == trunk
+    assert of_muon("future_summary", "gpt", summary="bag") == trunk
+    assert of_muon("future_summary", "gpt") == trunk | blocks("reverse.blocks") | {"map.weight"}
     assert of_muon("next_latent", "gpt") == trunk | {f"dynamics.{one}.weight" for one in ("first", "second", "third")}
     assert of_muon("joint_multi_token", "gpt") == trunk | {"fetch.in_proj.weight", "fetch.out_proj.weight"}
     assert of_muon("multi_token", "gpt") == trunk | {f"branches.0.block.{matrix}" for matrix in BLOCK}
@@ -67,7 +70,7 @@ def test_hidden_matrices_are_muons_and_all_else_is_adamws():
 @pytest.mark.parametrize("backbone", BACKBONES_OF)
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_trained_parameter_is_in_one_group_and_decay_touches_matrices_alone(name, backbone):
-    if name == "multi_token" and backbone in ("two_stream", "belief_slots"):
+    if name in ("multi_token", "latent_multi_token") and backbone in ("two_stream", "belief_slots"):
         return
     objective = tiny_objective(name, make_backbone=BACKBONES_OF[backbone])
     found = groups(objective)

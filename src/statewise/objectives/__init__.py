@@ -39,5 +39,17 @@ OBJECTIVES: Table[Objective] = Table(
             "statewise.objectives.token_order:TokenOrder",
             "which tokens come soonest, by a second head (TOP)",
         ),
+        "future_summary": (
+            "statewise.objectives.future_summary:FutureSummary",
+            "a summary of what follows, by a reverse model or a bag of words (FSP)",
+        ),
+        "latent_multi_token": (
+            "statewise.objectives.latent_multi_token:LatentMultiToken",
+            "multi-token heads whose states are pulled to the true ones (LSE-MTP)",
+        ),
+        "semantic_tube": (
+            "statewise.objectives.semantic_tube:SemanticTube",
+            "the path of the states is to be straight (STP)",
+        ),
     },
 )

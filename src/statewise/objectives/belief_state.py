@@ -24,6 +24,7 @@ from statewise.objectives.costs import backbone_flops
 from statewise.objectives.pair_costs import pair_numbers
 from statewise.objectives.pair_loss import pair_loss
 from statewise.objectives.pairs import Pairs, Sampling, closes, expected_weights, layout
+from statewise.objectives.right_to_left import answers, encode_backwards
 from statewise.objectives.targets import to_float32
 from statewise.objectives.text_head import GatedHead, MixtureHead, MLPHead, TextHead
 from statewise.types import Batch, Loss, Part
@@ -160,14 +161,7 @@ class BeliefState(Objective):
     def suffix_states(self, batch: Batch) -> Tensor:
         """(B, T, D): B of the suffix that begins with each token."""
         assert self.suffix_encoder is not None
-        column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-        length = batch.real.sum(1, keepdim=True)
-        mirror = torch.where(column < length, length - 1 - column, column)  # padding stays at the end
-        documents = None if batch.documents is None else batch.documents.gather(1, mirror)
-        # Padding stays in place. A reversed row does not continue the previous one.
-        mirrored = batch._replace(tokens=batch.tokens.gather(1, mirror), documents=documents, continuation=None)
-        state = self.suffix_encoder.encode(mirrored).state
-        return state.gather(1, mirror[:, :, None].expand_as(state))
+        return encode_backwards(self.suffix_encoder, batch).state
 
     def empty_prefix(self) -> Tensor:
         """(1, 1, D): F of the empty prefix."""
@@ -204,12 +198,3 @@ def make_head(config: BeliefStateConfig, encoder: Backbone, vocabulary: int) -> 
     if config.head == "mlp":
         return MLPHead(width, config.head_width, vocabulary, **every)
     return GatedHead(width, config.head_width, vocabulary, norm_eps=encoder.norm_eps, **every)
-
-
-def answers(batch: Batch, group: Tensor) -> Tensor:
-    """(B, T) bool: the scored tokens, and the first token of a document whose second one is scored."""
-    opens = torch.ones_like(batch.scored)
-    opens[:, 1:] = group[:, 1:] != group[:, :-1]
-    follows = torch.zeros_like(batch.scored)
-    follows[:, :-1] = batch.scored[:, 1:] & (group[:, 1:] == group[:, :-1])
-    return batch.scored | (opens & follows)

@@ -7,8 +7,9 @@ shared trunk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,33 +33,39 @@ class MultiToken(Objective):
     """Next-token loss plus the mean of the losses of K further heads."""
 
     Config = MultiTokenConfig
+    name: ClassVar[str] = "multi_token"
+    """In messages."""
 
     def __init__(self, config: MultiTokenConfig, make_backbone: BackboneFactory) -> None:
         super().__init__()
         self.config = config
         backbone = make_backbone()
         if not isinstance(backbone, Branching):
-            raise LacksPower("multi_token needs a backbone whose last block can be replicated", Branching)
+            raise LacksPower(f"{self.name} needs a backbone whose last block can be replicated", Branching)
         self.backbone: Branching = backbone
         self.branches = nn.ModuleList(backbone.make_branch() for _ in range(config.horizon))
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead`, the latter with one sum per head, in nats per token."""
-        first, end = batch.span
+        return Loss(self.token_parts(batch, counts, self.readouts(batch)))
+
+    def readouts(self, batch: Batch) -> list[Tensor]:
+        """The readouts (B, T, D) of the first head, then of each further one."""
         trunk = self.backbone.trunk(batch)
-        readout, weight = self.backbone.last(trunk).readout, self.backbone.head_weight()
-        following = head_loss(readout[:, first - 1 : end - 1], weight, token_targets(batch))
+        return [self.backbone.last(trunk).readout, *(branch(trunk) for branch in self.branches)]
+
+    def token_parts(self, batch: Batch, counts: Mapping[str, Tensor], readouts: Sequence[Tensor]) -> dict[str, Part]:
+        """The parts of `loss`."""
+        (first, end), weight = batch.span, self.backbone.head_weight()
+        following = head_loss(readouts[0][:, first - 1 : end - 1], weight, token_targets(batch))
         ahead = []
-        for steps, branch in enumerate(self.branches, 1):
+        for steps, readout in enumerate(readouts[1:], 1):
             start, stop = reached_columns(batch, steps)
-            readout = branch(trunk)[:, start - steps : stop - steps]
-            ahead.append(head_loss(readout, weight, ahead_targets(batch, steps)))
-        return Loss(
-            {
-                "next_token": Part(following, counts["next_token"], 1.0),
-                "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
-            }
-        )
+            ahead.append(head_loss(readout[:, start - steps : stop - steps], weight, ahead_targets(batch, steps)))
+        return {
+            "next_token": Part(following, counts["next_token"], 1.0),
+            "ahead": Part(torch.stack(ahead), counts["ahead"], self.config.ahead_weight),
+        }
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """See `ahead_counts`."""

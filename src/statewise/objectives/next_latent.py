@@ -28,6 +28,7 @@ from statewise.objectives.head_loss import fits_whole, head_loss
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, head_predictor
 from statewise.objectives.targets import (
     ahead_targets,
+    follows,
     predicts,
     reached_columns,
     to_float32,
@@ -273,14 +274,6 @@ class NextLatent(Measured):
         if not self.backbone.state_predicts:
             return head_predictor(self.backbone)
         return head_predictor(self.backbone, LatentDrafter, self.dynamics)
-
-
-def follows(batch: Batch, step: int) -> Tensor:
-    """(B, T - step) bool: whether position t + step exists and is in the same document as t."""
-    real = batch.real[:, step:]
-    if batch.documents is None:
-        return real
-    return real & (batch.documents[:, step:] == batch.documents[:, :-step])
 
 
 class LatentDrafter(CausalPredictor, Drafter, FutureReader):

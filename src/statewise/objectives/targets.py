@@ -51,6 +51,14 @@ def predicts(batch: Batch, steps: int) -> Tensor:
     return scored & (batch.documents[:, start:stop] == batch.documents[:, start - steps : stop - steps])
 
 
+def follows(batch: Batch, step: int) -> Tensor:
+    """(B, T - step) bool: whether position t + step exists and is in the same document as t."""
+    real = batch.real[:, step:]
+    if batch.documents is None:
+        return real
+    return real & (batch.documents[:, step:] == batch.documents[:, :-step])
+
+
 @dataclass(frozen=True)
 class AheadConfig:
     """Fields of the objectives that predict further tokens besides the next one."""

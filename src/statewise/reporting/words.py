@@ -42,6 +42,9 @@ OBJECTIVES = {
     "multi_token": "multi-token",
     "joint_multi_token": "joint multi-token",
     "token_order": "token-order",
+    "future_summary": "future-summary",
+    "latent_multi_token": "latent multi-token",
+    "semantic_tube": "semantic-tube",
 }
 _CHOICE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
 

@@ -1,0 +1,107 @@
+"""Semantic tube prediction (Huang, LeCun, Balestriero 2026): the path of the states should be straight.
+
+Of a span from s to t of a document, the step h_t - h_s should point as the rest of the way does, (h_end - h_start) -
+(h_t - h_s): the loss is 1 - cos of the two. The authors draw spans at random; here all spans of a document are
+averaged, which is the expectation. All products needed are between states, so they are one matrix product per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from statewise.backbones.base import BackboneFactory
+from statewise.bounds import bounded
+from statewise.objectives.base import Objective
+from statewise.objectives.costs import document_flops, token_flops
+from statewise.objectives.head_loss import head_loss
+from statewise.objectives.predictors import CausalPredictor, head_predictor
+from statewise.objectives.targets import to_float32, token_targets
+from statewise.types import Batch, Loss, Part
+
+EPSILON = 1e-12
+"""Least product of two squared lengths: of states that coincide the cosine is 0."""
+
+
+@dataclass(frozen=True)
+class SemanticTubeConfig:
+    """Fields of `objective: semantic_tube`."""
+
+    tube_weight: float = 0.02
+    """Factor of 1 - cos."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "tube_weight", above=0, reason="without it this is the objective next_token")
+
+
+class SemanticTube(Objective):
+    """Next-token loss plus the mean over documents of the mean over their spans of 1 - cos."""
+
+    Config = SemanticTubeConfig
+
+    def __init__(self, config: SemanticTubeConfig, make_backbone: BackboneFactory) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = make_backbone()
+
+    def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
+        """Parts `next_token`, in nats per token, and `tube`, 1 - cos per document of three tokens or more."""
+        first, end = batch.span
+        hidden = self.backbone.encode(batch)
+        following = head_loss(hidden.readout[:, first - 1 : end - 1], self.backbone.head_weight(), token_targets(batch))
+        return Loss(
+            {
+                "next_token": Part(following, counts["next_token"], 1.0),
+                "tube": Part(bend(hidden.state, batch), counts["tube"], self.config.tube_weight),
+            }
+        )
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Scored tokens; documents of three tokens or more, counted at their third."""
+        group = batch.document_ids
+        third = (group[:, 2:] > 0) & (group[:, 2:] == group[:, :-2])
+        opens = torch.ones_like(third)
+        opens[:, 1:] = group[:, 1:-2] != group[:, :-3]
+        return {"next_token": batch.scored.sum(), "tube": (third & opens).sum()}
+
+    def flops(self, batch: Batch) -> float | None:
+        """See `Objective.flops`: the products of all pairs of states of a document."""
+        plain, width = token_flops(self.backbone, batch), self.backbone.state_width
+        if plain is None:
+            return None
+        return plain + 3 * document_flops(lambda length: width * length * (length + 1), batch)
+
+    def predictor(self) -> CausalPredictor:
+        """The backbone and its head."""
+        return head_predictor(self.backbone)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def bend(states: Tensor, batch: Batch) -> Tensor:
+    """Scalar: the sum over documents of at least three tokens of the mean over spans s < t, but for the whole document,
+    of 1 - cos between h_t - h_s and the rest of the way. `states` (B, T, E); products in float32 or better."""
+    T, group = states.shape[1], batch.document_ids
+    same = (group[:, :, None] == group[:, None]) & (group > 0)[:, :, None]
+    place = torch.arange(T, device=states.device)
+    start = same.int().argmax(-1)
+    length = same.sum(-1)
+    last = (start + length - 1).clamp(min=0)
+    spans = same & (place[:, None] > place)  # [t, s]
+    spans &= ~((place == last)[:, :, None] & (place == start)[:, None])
+    share = (1 / (length * (length - 1) / 2 - 1).clamp(min=1))[:, :, None]
+    with torch.autocast(states.device.type, enabled=False):
+        exact = to_float32(states)
+        # Relative to the document's first state, lengths are small and differences lose little.
+        moved = exact - exact.gather(1, start[:, :, None].expand_as(exact))
+        products = moved @ moved.transpose(1, 2)
+        along = products.gather(2, last[:, :, None])  # h_i . (h_end - h_start)
+        square = products.diagonal(dim1=1, dim2=2)
+        whole = square.gather(1, last)[:, :, None]
+        step = square[:, :, None] + square[:, None] - 2 * products
+        towards = along - along.transpose(1, 2)
+        rest = whole - 2 * towards + step
+        cosine = (towards - step) * (step * rest).clamp(min=EPSILON).rsqrt()
+        return ((1 - cosine) * share * spans).sum()
