@@ -71,6 +71,15 @@ def tiny_recurrent(
     return Recurrent(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
 
 
+TINY_BACKBONES: dict[str, Callable[..., Backbone]] = {
+    "gpt": tiny_gpt,
+    "recurrent": tiny_recurrent,
+    "two_stream": tiny_two_stream,
+    "belief_slots": tiny_belief_slots,
+}
+"""A tiny one of each backbone of the table."""
+
+
 class PhasedGPT(GPT, Phased):
     """Notes when it is told of the fraction of training done; from half of it on it adds 1 to its readout."""
 

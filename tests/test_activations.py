@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from doubles import (
+    TINY_BACKBONES,
     VOCABULARY,
     pack,
     random_batch,
     spread_weights,
-    tiny_belief_slots,
     tiny_gpt,
     tiny_objective,
-    tiny_recurrent,
     tiny_two_stream,
 )
 from torch.nn import functional as F
@@ -127,25 +126,24 @@ def recurrent_by_hand(model, tokens, changes=None):
     return found
 
 
-MODELS = {
-    "recurrent": (tiny_recurrent, recurrent_by_hand),
-    "gpt": (tiny_gpt, gpt_by_hand),
-    "two_stream": (lambda: tiny_two_stream(variant="sps"), two_stream_by_hand),
-    "belief_slots": (tiny_belief_slots, belief_slots_by_hand),
+BY_HAND = {
+    "recurrent": recurrent_by_hand,
+    "gpt": gpt_by_hand,
+    "two_stream": two_stream_by_hand,
+    "belief_slots": belief_slots_by_hand,
 }
 
 
 def test_every_backbone_of_the_table_is_here():
-    assert set(MODELS) == set(BACKBONES)
+    assert set(BY_HAND) == set(BACKBONES)
 
 
 @pytest.fixture
 def made(request, float64):
-    make, hand = MODELS[request.param]
     torch.manual_seed(0)
-    model = make().eval()
+    model = TINY_BACKBONES[request.param]().eval()
     spread_weights(model)
-    return model, hand
+    return model, BY_HAND[request.param]
 
 
 def whole(B=3, T=10, seed=0):
@@ -169,7 +167,7 @@ def state_of(model, batch):
         return model.encode(batch)
 
 
-@pytest.mark.parametrize("made", MODELS, indirect=True)
+@pytest.mark.parametrize("made", BY_HAND, indirect=True)
 def test_every_activation_is_that_of_a_forward_pass_by_hand(made):
     model, hand = made
     batch = whole()
@@ -182,7 +180,7 @@ def test_every_activation_is_that_of_a_forward_pass_by_hand(made):
     assert hooks(model) == 0
 
 
-@pytest.mark.parametrize("made", MODELS, indirect=True)
+@pytest.mark.parametrize("made", BY_HAND, indirect=True)
 def test_a_patched_model_is_one_with_the_change_in_its_forward_pass(made):
     model, hand = made
     batch, plain = whole(), state_of(made[0], whole())
@@ -224,7 +222,7 @@ def test_several_patches_come_together_and_one_of_two_places_of_a_tensor_leaves_
     torch.testing.assert_close(everywhere, hand(model, batch.tokens, both)["ln_final.hook_out"])
 
 
-@pytest.mark.parametrize("made", MODELS, indirect=True)
+@pytest.mark.parametrize("made", BY_HAND, indirect=True)
 def test_packed_and_padded_rows_have_the_activations_of_each_alone(made):
     model, _ = made
     batch = random_batch(longest=10)
@@ -240,7 +238,7 @@ def test_packed_and_padded_rows_have_the_activations_of_each_alone(made):
                 torch.testing.assert_close(packed[name][row // 2, first : first + length], activation[0])
 
 
-@pytest.mark.parametrize("made", MODELS, indirect=True)
+@pytest.mark.parametrize("made", BY_HAND, indirect=True)
 def test_step_by_step_a_patched_model_says_what_it_says_at_once(made):
     model, _ = made
     objective = tiny_objective("next_token", make_backbone=lambda **more: model)

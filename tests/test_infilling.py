@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from command_line import called
 from doubles import MarkovPredictor, small_stories
 
 from statewise.cli import main
@@ -18,12 +19,6 @@ TINY = [
     "--backbone.width=16", "--backbone.heads=2", "--backbone.layers=1", "--trainer.batch_size=4", "--trainer.steps=3",
     "--trainer.warmup_steps=1",
 ]  # fmt: skip
-
-
-def called(capsys, *words):
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture(scope="module")

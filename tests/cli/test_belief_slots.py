@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from command_line import called
 from doubles import small_corpus
 
 from statewise.backbones.base import plain_batch
@@ -31,13 +32,6 @@ def run(tmp_path_factory, corpus):
     )
     assert main(["train", "text-small", *flags.split(), *SMALL.split(), "--out", str(folder)]) == 0
     return folder
-
-
-def called(capsys, *words):
-    capsys.readouterr()
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_all_protocols_stand_in_one_table_and_the_leak_is_marked(run, capsys):

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import yaml
+from command_line import called
 from doubles import SMALL_RUN
 
 from statewise import __version__
@@ -41,12 +42,6 @@ def runs(tmp_path_factory):
             words = ["train", "path-star-small", *TINY, "--objective", objective, "--seed", str(seed)]
             assert main([*words, "--out", str(folder / f"{objective}-{seed}")]) == 0
     return folder
-
-
-def called(capsys, *words):
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_help_list_and_version_answer(capsys):

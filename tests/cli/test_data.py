@@ -3,17 +3,12 @@
 import json
 
 import pytest
+from command_line import called
 from doubles import SMALL_RUN, small_stories
 
 from statewise.cli import main
 from statewise.run import Run, evaluation_of
 from statewise.tasks.corpus.folder import Corpus
-
-
-def called(capsys, *words):
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture

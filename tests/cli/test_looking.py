@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from command_line import called
 from doubles import SMALL_RUN, small_stories
 
 from statewise.building import read_recipe
@@ -33,12 +34,6 @@ def graphs(run, tmp_path):
     path = tmp_path / "graphs.txt"
     path.write_text("".join(f"{line}\n" for line in task.lines(task.held_out(7))))
     return path
-
-
-def called(capsys, *words):
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_probes_of_several_checkpoints_leave_every_number_and_a_picture(capsys, run):

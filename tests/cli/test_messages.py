@@ -4,23 +4,12 @@ import json
 import shutil
 
 import pytest
-from doubles import SMALL_RUN
-
-from statewise.cli import main
-
-
-def called(capsys, *words):
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+from command_line import called, refused, two_steps
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    flags = ["--task.held_out_graphs=40", "--trainer.steps=2", "--trainer.warmup_steps=0"]
-    assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--out", str(folder)]) == 0
-    return folder
+    return two_steps(tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture
@@ -35,15 +24,6 @@ def edit(run, **parts):
     for part, value in parts.items():
         recipe[part] = {**recipe[part], **value} if isinstance(value, dict) else value
     (run / "config.json").write_text(json.dumps(recipe))
-
-
-def refused(capsys, *words):
-    """The sentence with which a command line is refused."""
-    code, _, err = called(capsys, *words)
-    assert code == 2, err
-    assert err.startswith("statewise: ")
-    assert len(err.splitlines()) == 1, err
-    return err
 
 
 READERS = [

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from command_line import called, two_steps
 from doubles import SMALL_RUN
 
 from statewise import durable
@@ -14,18 +15,9 @@ from statewise.overwriting import strangers
 from statewise.run import FILES, Run
 
 
-def called(capsys, *words):
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    flags = ["--task.held_out_graphs=40", "--trainer.steps=2", "--trainer.warmup_steps=0"]
-    assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--out", str(folder)]) == 0
-    return folder
+    return two_steps(tmp_path_factory.mktemp("runs") / "run")
 
 
 MINE = "years of work"

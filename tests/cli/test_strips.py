@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import command_line
 import pytest
 
 from statewise.cli import main
@@ -25,9 +26,7 @@ QUICK = ["--restarts", "4", "--steps", "2000"]
 
 
 def called(capsys, *words):
-    code = main(["strips", *(str(word) for word in words)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return command_line.called(capsys, "strips", *words)
 
 
 @pytest.fixture(scope="module")

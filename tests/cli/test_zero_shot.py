@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from command_line import called
 from doubles import SMALL_RUN, small_corpus, small_stories
 
 from statewise.cli import main
@@ -34,13 +35,6 @@ def questions(tmp_path_factory):
     path = tmp_path_factory.mktemp("questions") / "asked.jsonl"
     path.write_text("".join(f"{json.dumps(question)}\n" for question in QUESTIONS))
     return path
-
-
-def called(capsys, *words):
-    capsys.readouterr()
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys, monkeypatch):

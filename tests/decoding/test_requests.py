@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 from doubles import (
+    TINY_BACKBONES,
     VOCABULARY,
     MarkovPredictor,
     spread_weights,
     tiny_belief_slots,
-    tiny_gpt,
     tiny_objective,
-    tiny_recurrent,
-    tiny_two_stream,
 )
 
 from statewise.building import make_decoder
@@ -23,19 +21,13 @@ from statewise.decoding.base import Request
 CONTEXT = 24
 END = 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7]]
-BACKBONES = {
-    "gpt": tiny_gpt,
-    "two_stream": tiny_two_stream,
-    "belief_slots": tiny_belief_slots,
-    "recurrent": tiny_recurrent,
-}
 
 
-@pytest.fixture(scope="module", params=BACKBONES)
+@pytest.fixture(scope="module", params=TINY_BACKBONES)
 def predictor(request):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    objective = tiny_objective("next_token", make_backbone=BACKBONES[request.param], backbone={"context": CONTEXT})
+    objective = tiny_objective("next_token", make_backbone=TINY_BACKBONES[request.param], backbone={"context": CONTEXT})
     spread_weights(objective)
     torch.set_default_dtype(before)
     return objective.eval().predictor()

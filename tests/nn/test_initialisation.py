@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from doubles import tiny_belief_slots, tiny_gpt, tiny_objective, tiny_recurrent, tiny_two_stream
+from doubles import TINY_BACKBONES, tiny_belief_slots, tiny_gpt, tiny_objective, tiny_recurrent, tiny_two_stream
 from torch import nn
 
 from statewise.backbones import gpt, two_stream
@@ -20,12 +20,10 @@ from statewise.objectives.joint_multi_token import Fetch, JointMultiTokenConfig
 from statewise.objectives.next_latent import NextLatentConfig
 
 MODELS = {
-    "gpt": tiny_gpt,
+    **TINY_BACKBONES,
     "gpt with biases": functools.partial(tiny_gpt, bias=True, norm="layer", positions="learned", tied=False),
     "two_stream": functools.partial(tiny_two_stream, positions="learned", tied=False),
-    "belief_slots": tiny_belief_slots,
     "gated belief_slots": functools.partial(tiny_belief_slots, update="gated", injection="linear", pooling="mean"),
-    "recurrent": tiny_recurrent,
     "tied lstm": functools.partial(tiny_recurrent, cell="lstm", tied=True),
 }
 HEADS = {

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 from doubles import (
+    TINY_BACKBONES,
     VOCABULARY,
     pack,
     random_batch,
     spread_weights,
-    tiny_belief_slots,
-    tiny_gpt,
     tiny_objective,
-    tiny_recurrent,
     tiny_two_stream,
 )
 from safetensors.torch import load_file, save_file
@@ -31,11 +29,8 @@ from statewise.types import Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
 BACKBONES_OF = {
-    "gpt": tiny_gpt,
-    "recurrent": tiny_recurrent,
-    "two_stream": tiny_two_stream,
+    **TINY_BACKBONES,
     "two_stream, own": functools.partial(tiny_two_stream, prediction_start="own"),
-    "belief_slots": tiny_belief_slots,
 }
 """A tiny one of each backbone of the table, some also with another option behind a comma."""
 GUIDE = "the guide's"

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from command_line import called
 from doubles import SMALL_RUN
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -407,12 +408,6 @@ def run(tmp_path_factory):
     few = ["--trainer.steps=2", "--task.held_out_problems=30", "--trainer.evaluate_num=10"]
     assert main(["train", "countdown-small", *SMALL_RUN, *few, "--out", str(folder)]) == 0
     return folder
-
-
-def called(capsys, *words):
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_evaluate_asks_for_held_out_targets(capsys, run):

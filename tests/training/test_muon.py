@@ -4,15 +4,12 @@ import copy
 
 import pytest
 import torch
-from doubles import tiny_belief_slots, tiny_gpt, tiny_objective, tiny_recurrent, tiny_two_stream
+from doubles import TINY_BACKBONES, tiny_objective
 
 from statewise.objectives import OBJECTIVES
 from statewise.training.config import TrainerConfig
 from statewise.training.optim import make_optimizer
 
-BACKBONES_OF = {
-    "gpt": tiny_gpt, "recurrent": tiny_recurrent, "two_stream": tiny_two_stream, "belief_slots": tiny_belief_slots,
-}  # fmt: skip
 CONFIG = TrainerConfig(optimizer="muon", learning_rate=0.01, weight_decay=0.3)
 
 
@@ -28,7 +25,7 @@ def groups(objective):
 
 
 def of_muon(name, kind, **fields):
-    objective = tiny_objective(name, make_backbone=BACKBONES_OF[kind], **fields)
+    objective = tiny_objective(name, make_backbone=TINY_BACKBONES[kind], **fields)
     return {parameter for parameter, (label, _) in groups(objective).items() if label == "muon"}
 
 
@@ -67,12 +64,12 @@ def test_hidden_matrices_are_muons_and_all_else_is_adamws():
     assert gated == slots | {"backbone.update.cell.weight_ih", "backbone.update.cell.weight_hh"}
 
 
-@pytest.mark.parametrize("backbone", BACKBONES_OF)
+@pytest.mark.parametrize("backbone", TINY_BACKBONES)
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_trained_parameter_is_in_one_group_and_decay_touches_matrices_alone(name, backbone):
     if name in ("multi_token", "latent_multi_token") and backbone in ("two_stream", "belief_slots"):
         return
-    objective = tiny_objective(name, make_backbone=BACKBONES_OF[backbone])
+    objective = tiny_objective(name, make_backbone=TINY_BACKBONES[backbone])
     found = groups(objective)
     for parameter, tensor in objective.named_parameters():
         label, decay = found[parameter]
