@@ -115,7 +115,7 @@ def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
     """Prepares `folder` for a model; with `overwrite` deletes the one there. Raises `FileExistsError` if the folder
     holds anything else, or if it holds a model and `overwrite` is not given. An interrupted run stays if learning
     `resumes`."""
-    interrupted = (folder / "checkpoint.npz").is_file() and not (folder / "model.json").exists()
+    interrupted = (folder / "checkpoint.npz").is_file()
     if overwrite or not (resumes and interrupted):
         overwriting.check_folder(folder, FILES, SIGNS, "learned model", overwrite)
         overwriting.delete(folder, FILES)

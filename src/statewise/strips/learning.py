@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -73,7 +72,7 @@ def learn(
     group = Restarts(traces, (width, len(traces.actions)), settings.restarts, seed=settings.seed, batch=settings.batch,
                      learning_rate=settings.learning_rate)  # fmt: skip
     work = _Work(settings, Judge(traces), [Attempt(number) for number in range(settings.restarts)], group.binary())
-    facts = {"format": FORMAT, "settings": asdict(settings), "traces": _digest(traces)}
+    facts = {"format": FORMAT, "settings": asdict(settings), "traces": traces.sha256}
     if folder is not None:
         claim(folder, overwrite, resumes=True)
         _resume(work, group, folder, facts)
@@ -132,7 +131,7 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     report = {
         "settings": asdict(settings),
         "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
-                   "sha256": _digest(traces)},
+                   "sha256": traces.sha256},
         "actions": len(traces.actions),
         "heads": width,
         "restarts": [asdict(each) for each in work.results],
@@ -156,11 +155,6 @@ def _described(pooled: Pool | None, offered: int) -> dict[str, Any] | None:
     return {"offered": offered, "sound": pooled.sound, "supported": pooled.supported,
             "chosen": len(pooled.chosen), "negatives_caught": pooled.caught,
             "training_accuracy": pooled.accuracy, "cover_proven": pooled.proven}  # fmt: skip
-
-
-def _digest(traces: Traces) -> str:
-    content = json.dumps([traces.actions, traces.rows, traces.labels])
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _save_checkpoint(work: _Work, group: Any, folder: Path, facts: dict[str, Any]) -> None:

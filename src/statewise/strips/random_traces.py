@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +26,8 @@ class Traces:
     actions: tuple[str, ...]
     rows: tuple[Trace, ...]
     labels: tuple[int, ...]
+    lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """The line of its file at which each trace begins; empty if they were not read from a file."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -38,6 +42,15 @@ class Traces:
         """The length of the longest trace."""
         return max(map(len, self.rows), default=0)
 
+    @property
+    def sha256(self) -> str:
+        """A checksum of actions, rows and labels."""
+        return hashlib.sha256(json.dumps([self.actions, self.rows, self.labels]).encode()).hexdigest()
+
+    def where(self, place: int) -> str:
+        """How messages call a trace: by its line, or its number from 1."""
+        return f"line {self.lines[place]}" if self.lines else f"trace {place + 1}"
+
     def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Action numbers [N, T], padded with -1; lengths [N]; labels [N]."""
         lengths = np.array([len(row) for row in self.rows], dtype=np.int64)
@@ -49,7 +62,8 @@ class Traces:
     def only(self, places: Iterable[int]) -> Traces:
         """The traces at `places`."""
         kept = list(places)
-        return Traces(self.actions, tuple(self.rows[at] for at in kept), tuple(self.labels[at] for at in kept))
+        lines = tuple(self.lines[at] for at in kept) if self.lines else ()
+        return Traces(self.actions, tuple(self.rows[at] for at in kept), tuple(self.labels[at] for at in kept), lines)
 
     def with_actions(self, actions: Sequence[str]) -> Traces:
         """The same traces, numbered by another list of actions. Raises `ValueError` if an action is not in it."""
@@ -59,7 +73,7 @@ class Traces:
         if unknown:
             raise ValueError(f"{unknown[0]!r} is not an action of the model ({len(unknown)} such actions)")
         move = [number.get(name, -1) for name in self.actions]
-        return Traces(tuple(actions), tuple(tuple(move[at] for at in row) for row in self.rows), self.labels)
+        return Traces(tuple(actions), tuple(tuple(move[at] for at in row) for row in self.rows), self.labels, self.lines)
 
 
 def traces(

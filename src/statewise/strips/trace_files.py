@@ -53,7 +53,8 @@ def read_traces(path: Path, actions: Sequence[str] | None = None) -> Traces:
             if name not in number:
                 raise ValueError(f"{path}:{line}: {name!r} is not an action of the model{_near(name, known)}")
         rows.append(tuple(number[name] for name in each.actions))
-    return Traces(tuple(known), tuple(rows), tuple(_label(each, path) for each in found))
+    labels = tuple(_label(each, path) for each in found)
+    return Traces(tuple(known), tuple(rows), labels, tuple(each.line for each in found))
 
 
 def write_traces(written: Traces, path: Path) -> None:

@@ -1,0 +1,224 @@
+"""Learns a ground action model exactly: by SAT over the seen windows, without training.
+
+1. The minimal seen windows are read off the valid traces (`windows`).
+2. All alternating features are listed (`features`); each negative that none of them catches gets the smallest feature
+   that does, of a wider kind if need be.
+3. Each feature gets the preconditions that are worth their description (`preconditions`).
+4. Atoms that the others imply are dropped (`pooling.prune`), which keeps the language.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer, alternating
+from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
+from statewise.strips.exact.windows import Windows
+from statewise.strips.head_arrays import Judge
+from statewise.strips.learned import Learned, claim, read_checkpoint, write_checkpoint
+from statewise.strips.model import bits
+from statewise.strips.pooling import Candidates, prune, undominated
+from statewise.strips.random_traces import Trace, Traces
+
+SECONDS = 60.0
+"""The default limit of time."""
+FORMAT = 1
+
+
+class Contradiction(ValueError):
+    """No action model explains the traces."""
+
+
+@dataclass
+class Clock:
+    """When to stop, and whether something was left undone."""
+
+    seconds: float
+    stop: Callable[[], bool] = lambda: False
+    begun: float = field(default_factory=time.monotonic)
+    cut: list[str] = field(default_factory=list)
+    """What was left undone, in words."""
+
+    def left(self) -> float:
+        """Seconds until the limit; 0 once `stop` says so."""
+        return 0.0 if self.stop() else max(0.0, self.begun + self.seconds - time.monotonic())
+
+    def going_on(self) -> bool:
+        """Whether there is time left."""
+        return self.left() > 0
+
+
+def learn_exact(
+    traces: Traces,
+    *,
+    seconds: float = SECONDS,
+    stop: Callable[[], bool] = lambda: False,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Learned:
+    """Learns an action model that accepts every valid trace and rejects every negative one.
+
+    Negative traces are not needed: without them preconditions follow from what never happened. After `seconds`, or once
+    `stop()` is true, the best model so far is returned; `report["unfinished"]` says what was left undone, and the same
+    call with the same `folder` goes on from the features found. With `folder` the model is written there. Raises
+    `Contradiction` if no action model explains the traces, `FileExistsError` if the folder holds anything else,
+    `ValueError` without python-sat.
+    """
+    windows = Windows.of(traces)
+    negatives = distinct_negatives(traces)
+    check_consistent(traces, windows)
+    clock = Clock(seconds, stop)
+    facts = {"format": FORMAT, "settings": {"method": "exact"}, "traces": traces.sha256}
+    known: list[Feature] = []
+    before = 0.0
+    if folder is not None:
+        claim(folder, overwrite, resumes=True)
+        known, before = _resume(folder, facts, len(traces.actions))
+    progress(f"{len(windows)} minimal windows")
+    found = alternating(windows, known=known, seconds=clock.left() / 3, stop=stop)
+    if not found.complete and len(found.features) < MOST:
+        clock.cut.append("listing the alternating features")
+    progress(f"{len(found.features)} alternating features" + ("" if found.complete else ", not all"))
+    able = {feature: windows.required(*feature) for feature in found.features}
+    priced = price(windows, negatives, able, clock, complete=found.complete)
+    features = [each for each in able if able[each]]
+    occasions = Occasions.at(traces, features)
+    swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features])
+    worth = evidence(features, occasions, swapped)
+    of_kind = {feature: kind for kind, some in priced.items() for feature in some}
+    sure = [
+        each.delete & able[each] if value >= EVIDENCE and of_kind.get(each, KINDS[0]) == KINDS[0] else 0
+        for each, value in zip(features, worth)
+    ]
+    chosen = preconditions([able[each] for each in features], sure, occasions, going_on=clock.going_on)
+    if not clock.going_on():
+        clock.cut.append("weighing preconditions")
+    heads = as_heads(features, chosen, len(traces.actions))
+    heads = heads.only(heads.unique())
+    heads = heads.only(undominated(heads))
+    progress(f"{len(heads)} atoms")
+    kept = heads.only(prune(Candidates.alone(heads), traces.actions, min(30.0, clock.left())))
+    judge = Judge(traces)
+    verdicts = judge.verdicts(kept)
+    unseen = [traces.actions[a] for a in range(len(traces.actions)) if not occasions.counts[a]]
+    report: dict[str, Any] = {
+        "method": "exact",
+        "settings": {"seconds": seconds},
+        "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
+                   "sha256": traces.sha256},
+        "actions": len(traces.actions),
+        "never_valid": unseen,
+        "windows": len(windows),
+        "features": len(found.features),
+        "all_features": found.complete,
+        "priced": {kind: len(some) for kind, some in priced.items()},
+        "supported": int((worth >= EVIDENCE).sum()),
+        "best_restart": 0,
+        "heads_before_pruning": len(heads),
+        "atoms": len(kept),
+        "training_accuracy": float(judge.right(verdicts.alarms, verdicts.catches).mean()),
+        "unfinished": clock.cut,
+        "seconds": round(before + time.monotonic() - clock.begun, 2),
+    }  # fmt: skip
+    learned = Learned(kept.model(traces.actions), kept.theta()[None], report)
+    if folder is not None:
+        learned.save(folder)
+        if clock.cut:
+            progress_facts = {"results": [], "log": [], "seconds": report["seconds"],
+                              "features": [[hex(part) for part in each] for each in found.features]}  # fmt: skip
+            write_checkpoint(folder, {}, {**facts, "progress": progress_facts})
+    return learned
+
+
+def distinct_negatives(traces: Traces) -> list[Trace]:
+    """The negative traces, shortest first."""
+    return sorted({row for row, label in zip(traces.rows, traces.labels) if label}, key=lambda row: (len(row), row))
+
+
+def check_consistent(traces: Traces, windows: Windows) -> None:
+    """Raises `Contradiction` if no action model explains the traces: a negative trace ends in an action that every model
+    of the valid actions accepts. The message says where the first such traces begin."""
+    unexplained = {row for row in distinct_negatives(traces) if not windows.new(row)}
+    if not unexplained:
+        return
+    places = [place for place, (row, label) in enumerate(zip(traces.rows, traces.labels)) if label and row in unexplained]
+    row = traces.rows[places[0]]
+    twins = [place for place, other in enumerate(traces.rows)
+             if other[: len(row)] == row and len(other) - traces.labels[place] >= len(row)]  # fmt: skip
+    end = traces.actions[row[-1]]
+    why = (f"{traces.where(twins[0])} contains the same actions with {end!r} valid" if twins else
+           f"what happened in the valid traces implies that {end!r} is valid there")  # fmt: skip
+    raise Contradiction(
+        f"the traces contradict each other: {len(places)} negative trace{'s end' if len(places) > 1 else ' ends'} in an "
+        f"action that the valid ones show to be valid ({_listed([traces.where(place) for place in places])}). "
+        f"For {traces.where(places[0])}: {why}. Correct the labels, or learn with --method neural or --noise SHARE"
+    )
+
+
+def price(
+    windows: Windows, negatives: Sequence[Trace], able: dict[Feature, int], clock: Clock, *, complete: bool
+) -> dict[str, list[Feature]]:
+    """For each negative that no feature of `able` catches a smallest one that does, of the narrowest kind that has one;
+    adds them to `able`, with the actions that can require them. If all alternating features are known
+    (`complete`), none is searched for."""
+    found: dict[str, list[Feature]] = {kind: [] for kind in KINDS}
+    pricers: dict[str, Pricer] = {}
+    by_end: dict[int, list[Feature]] = {}
+    for feature, required in able.items():
+        for c in bits(required):
+            by_end.setdefault(c, []).append(feature)
+    for row in negatives:
+        if any(catches(row, each) for each in by_end.get(row[-1], ())):
+            continue
+        if not clock.going_on():
+            clock.cut.append("explaining all negative traces")
+            break
+        for kind in KINDS[complete:]:
+            if kind not in pricers:
+                pricers[kind] = Pricer(windows, kind)
+            feature = pricers[kind].smallest(row)
+            if feature is not None:
+                found[kind].append(feature)
+                able[feature] = windows.required(*feature)
+                for c in bits(able[feature]):
+                    by_end.setdefault(c, []).append(feature)
+                break
+    return found
+
+
+def catches(row: Trace, feature: Feature) -> bool:
+    """Whether the atom is known to be false before the last action."""
+    for action in reversed(row[:-1]):
+        if (feature.delete | feature.add) >> action & 1:
+            return bool(feature.delete >> action & 1)
+    return False
+
+
+def _listed(places: Sequence[str]) -> str:
+    return ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
+
+
+def _resume(folder: Path, facts: dict[str, Any], actions: int) -> tuple[list[Feature], float]:
+    """The features found so far and the seconds used, if the folder has a checkpoint."""
+    checkpoint = read_checkpoint(folder)
+    if checkpoint is None:
+        return [], 0.0
+    kept = checkpoint[1]
+    changed = [key for key in ("settings", "traces") if kept.get(key) != facts[key]]
+    if changed:
+        raise ValueError(
+            f"{folder} holds an interrupted run with other {' and '.join(changed)}: choose another --out, or give "
+            "--overwrite"
+        )
+    try:
+        known = [Feature(int(delete, 16), int(add, 16)) for delete, add in kept["progress"]["features"]]
+        if any(part >> actions for each in known for part in each):
+            raise ValueError("a feature has unknown actions")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: start over with --overwrite") from None
+    return known, float(kept["progress"]["seconds"])

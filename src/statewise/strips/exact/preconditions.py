@@ -1,0 +1,185 @@
+"""Which actions require an atom of given effect: two-part description length, one action at a time.
+
+Every action that never occurred while the atom was known to be false *can* require it (`Windows.required`); the largest
+such set rejects too much, since rare actions lack occasions. A precondition is worth its description if it shortens that
+of the valid actions. Code these position by position, each action c by whether it occurs where the preconditions chosen
+so far allow it. With n positions that allow c and k occurrences of c this takes n h(k / n) bits, h the binary entropy. A
+further precondition lowers n and never k, at a price of log2 F bits to name one of F atoms and (1/2) log2 V bits for a
+parameter fitted to V positions (Rissanen, 1978). So what counts is what a precondition excludes beyond the others, at the
+rate at which c occurs where it may: walks are correlated, and what is rare because something else is missing speaks for
+nothing.
+
+An atom whose effect alternates is deleted only while true, so the actions that delete it may require it at no price. That
+it alternates must be worth its description, too: `EVIDENCE` times the bits to write the effect down.
+
+The remaining negatives are covered by the fewest further preconditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from statewise.strips.exact.features import Feature
+from statewise.strips.head_arrays import Heads
+from statewise.strips.heads import ActionSet
+from statewise.strips.model import bits
+from statewise.strips.pooling import _smallest_cover
+from statewise.strips.random_traces import Traces
+
+EVIDENCE = 4.0
+"""Bits that alternation must save, in units of the description of the effect."""
+
+
+@dataclass(frozen=True)
+class Occasions:
+    """Which atoms are known to be false at each position of the traces; equal positions once."""
+
+    false: np.ndarray
+    """[F, ceil(U / 8)] uint8: packed bits over U distinct sets of atoms known to be false."""
+    times: np.ndarray
+    """[U] the number of valid actions that follow each set."""
+    counts: np.ndarray
+    """[A] the number of valid occurrences of each action."""
+    negatives: list[np.ndarray]
+    """For each action the distinct places in U where it ends a negative trace."""
+
+    @property
+    def valid(self) -> int:
+        """The number of valid actions."""
+        return int(self.counts.sum())
+
+    def of(self, features: Sequence[int] | np.ndarray) -> np.ndarray:
+        """[f, U] bool: where each of these atoms is known to be false."""
+        return np.unpackbits(self.false[features], axis=1, count=len(self.times)).astype(bool)
+
+    def excluded(self) -> np.ndarray:
+        """[F] the number of valid actions before which each atom is known to be false."""
+        blocks = [self.of(np.arange(first, min(first + 64, len(self.false)))) @ self.times
+                  for first in range(0, len(self.false), 64)]  # fmt: skip
+        return np.concatenate([np.zeros(0, dtype=np.int64), *blocks])
+
+    @classmethod
+    def at(cls, traces: Traces, features: Sequence[Feature]) -> Occasions:
+        """Walks through all traces at once."""
+        actions = len(traces.actions)
+        delete, add = (as_array([each[which] for each in features], actions).T for which in (0, 1))
+        keep, enter = np.packbits(~(delete | add), axis=1), np.packbits(delete, axis=1)  # [A, ceil(F / 8)]
+        numbers, lengths, labels = traces.padded()
+        state = np.zeros((len(numbers), keep.shape[1]), dtype=np.uint8)
+        states, acts, ends = [], [], []
+        for at in range(numbers.shape[1]):
+            going = np.flatnonzero(lengths > at)
+            act, before = numbers[going, at], state[going]
+            states.append(before)
+            acts.append(act)
+            ends.append((labels[going] == 1) & (lengths[going] == at + 1))
+            state[going] = before & keep[act] | enter[act]
+        act, end, known = np.concatenate(acts), np.concatenate(ends), np.concatenate(states)
+        first, place = _distinct(known)
+        packed = [np.zeros((0, -(-len(first) // 8)), dtype=np.uint8)]
+        for byte in range(known.shape[1]):
+            columns = np.unpackbits(known[first, byte : byte + 1], axis=1).T
+            packed.append(np.packbits(columns, axis=1))
+        return cls(
+            np.concatenate(packed)[: len(features)],
+            np.bincount(place[~end], minlength=len(first)),
+            np.bincount(act[~end], minlength=actions),
+            [np.unique(place[end & (act == c)]) for c in range(actions)],
+        )
+
+
+def evidence(features: Sequence[Feature], occasions: Occasions, swapped: Occasions) -> np.ndarray:
+    """[F] the bits that alternation saves, in units of the description of the effect: no action deletes the atom while it
+    is false, none adds it while it is true. `swapped` are the occasions of the complements, whose deletions are the
+    additions."""
+    from scipy.special import gammaln
+
+    actions, valid = len(occasions.counts), occasions.valid
+    saved = np.zeros(len(features))
+    for which, of in ((0, occasions), (1, swapped)):
+        chosen = as_array([each[which] for each in features], actions)
+        gain = bits_to_code(of.counts[None], valid) - bits_to_code(of.counts[None], valid - of.excluded()[:, None])
+        saved += np.where(chosen, gain, 0.0).sum(1)
+    size = np.array([each.delete.bit_count() + each.add.bit_count() for each in features], dtype=float)
+    places = 2 * actions
+    description = (gammaln(places + 1) - gammaln(size + 1) - gammaln(places - size + 1)) / np.log(2)
+    return saved / description
+
+
+def preconditions(
+    able: Sequence[ActionSet],
+    sure: Sequence[ActionSet],
+    occasions: Occasions,
+    *,
+    going_on: Callable[[], bool] = lambda: True,
+) -> list[ActionSet]:
+    """For each atom the actions that require it, of those that can (`able`); `sure` are chosen at no price. When
+    `going_on` says no, the remaining actions get the sure ones alone."""
+    chosen = list(sure)
+    price = np.log2(max(2, len(able))) + np.log2(max(2, occasions.valid)) / 2
+    for c in range(len(occasions.counts)):
+        given = [place for place, each in enumerate(sure) if each >> c & 1]
+        free = [place for place, each in enumerate(able) if each >> c & 1 and not sure[place] >> c & 1]
+        if free and going_on():
+            for place in _of_action(c, given, np.array(free), occasions, price):
+                chosen[place] |= 1 << c
+    return chosen
+
+
+def _of_action(c: int, given: Sequence[int], free: np.ndarray, occasions: Occasions, price: float) -> list[int]:
+    """The atoms of `free` that action `c` requires beside those `given`."""
+    left = occasions.times.astype(np.float64)
+    ends = occasions.negatives[c]
+    if given:
+        rejected = occasions.of(given).any(0)
+        left[rejected] = 0
+        ends = ends[~rejected[ends]]
+    false = occasions.of(free)
+    count, chosen = int(occasions.counts[c]), []
+    weights = false.astype(np.float32)
+    while True:
+        excluded = weights @ left.astype(np.float32)
+        gain = bits_to_code(count, left.sum()) - bits_to_code(count, left.sum() - excluded)
+        best = int(np.argmax(gain))
+        if gain[best] < price:
+            break
+        chosen.append(int(free[best]))
+        left[false[best]] = 0
+        ends = ends[~false[best, ends]]
+    catches = false[:, ends]
+    catches = catches[:, catches.any(0)]
+    if catches.size:
+        chosen += [int(free[place]) for place in _smallest_cover(catches, gain)]
+    return chosen
+
+
+def bits_to_code(count: np.ndarray | int, positions: np.ndarray | float) -> np.ndarray:
+    """n h(k / n): the bits that say at which of n positions k occurrences are."""
+    n = np.maximum(np.asarray(positions, dtype=float), np.asarray(count, dtype=float))
+    share = np.clip(np.asarray(count) / np.maximum(n, 1), 1e-15, 1 - 1e-15)
+    return np.asarray(n * -(share * np.log2(share) + (1 - share) * np.log2(1 - share)))
+
+
+def as_array(sets: Sequence[ActionSet], actions: int) -> np.ndarray:
+    """[S, A] bool."""
+    out = np.zeros((len(sets), actions), dtype=bool)
+    for place, each in enumerate(sets):
+        out[place, list(bits(each))] = True
+    return out
+
+
+def as_heads(features: Sequence[Feature], required: Sequence[ActionSet], actions: int) -> Heads:
+    """The atoms with these effects and preconditions."""
+    delete, add = (as_array([each[which] for each in features], actions) for which in (0, 1))
+    return Heads(as_array(required, actions), add, delete)
+
+
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First places of the distinct rows [M, B] of bytes, and for each row the place of its equal among them."""
+    wide = np.ascontiguousarray(rows if rows.shape[1] else np.zeros((len(rows), 1), dtype=np.uint8))
+    as_one = wide.view([("", wide.dtype)] * wide.shape[1]) if wide.shape[1] == 1 else wide.view(f"V{wide.shape[1]}")
+    _, first, place = np.unique(as_one.ravel(), return_index=True, return_inverse=True)
+    return first, place

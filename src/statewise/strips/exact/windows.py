@@ -1,0 +1,117 @@
+"""Seen windows: all that valid traces say about a hidden STRIPS model.
+
+In a valid trace take an action c and an earlier action x, and let W be the set of actions strictly between the *last* x
+and c: the pair (x, c) was seen with window W. An atom that x deletes and c requires accepts this occurrence of c iff
+an action in W adds the atom. So an atom accepts all valid traces iff each seen window (x, W, c), with x among the actions
+that delete the atom and c among those that require it, has an action that adds it. Only windows that are minimal by
+inclusion matter, so the traces can be read once and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from statewise.strips.heads import ActionSet
+from statewise.strips.model import bits
+from statewise.strips.random_traces import Trace, Traces
+
+Window = tuple[int, ActionSet, int]
+"""(x, W, c)."""
+
+
+class Windows:
+    """The minimal seen windows of each pair of actions."""
+
+    def __init__(self, actions: int) -> None:
+        self.actions = actions
+        """The number of actions, A."""
+        self.minimal: dict[tuple[int, int], list[ActionSet]] = {}
+        """The minimal windows of each pair (x, c) that was seen."""
+
+    @classmethod
+    def of(cls, traces: Traces) -> Windows:
+        """The windows of the valid actions of `traces`: of a negative trace all but the last."""
+        found = cls(len(traces.actions))
+        for row in valid_rows(traces):
+            found.add(row)
+        return found
+
+    def __len__(self) -> int:
+        return sum(map(len, self.minimal.values()))
+
+    def __iter__(self) -> Iterator[Window]:
+        for (x, c), windows in self.minimal.items():
+            for window in windows:
+                yield x, window, c
+
+    def add(self, row: Sequence[int]) -> None:
+        """Reads a valid trace."""
+        minimal = self.minimal
+        for windows in windows_of(row):
+            for x, between, c in windows:
+                known = minimal.get((x, c))
+                if known is None:
+                    minimal[x, c] = [between]
+                elif not any(window & between == window for window in known):
+                    minimal[x, c] = [*(window for window in known if between & window != between), between]
+
+    def insert(self, x: int, between: ActionSet, c: int) -> None:
+        """Adds one seen window, unless it contains a known one."""
+        known = self.minimal.setdefault((x, c), [])
+        if not any(window & between == window for window in known):
+            known[:] = [*(window for window in known if between & window != between), between]
+
+    def contains_seen(self, x: int, between: ActionSet, c: int) -> bool:
+        """Whether a seen window of (x, c) is a subset of `between`: then every atom that accepts all valid traces
+        accepts c here as far as x is concerned."""
+        return any(window & between == window for window in self.minimal.get((x, c), ()))
+
+    def new(self, row: Sequence[int]) -> list[tuple[int, ActionSet]]:
+        """The pairs (x, W) of the last action of `row` that contain no seen window: how an atom that accepts all valid
+        traces can reject it. If there are none, no such atom does."""
+        last: list[Window] = []
+        for windows in windows_of(row):
+            last = windows
+        return [(x, between) for x, between, c in last if not self.contains_seen(x, between, c)]
+
+    def required(self, delete: ActionSet, add: ActionSet) -> ActionSet:
+        """The actions that can require an atom with these effects without rejecting a valid action."""
+        out = (1 << self.actions) - 1
+        for x in bits(delete):
+            for c in bits(out):
+                if any(not window & add for window in self.minimal.get((x, c), ())):
+                    out &= ~(1 << c)
+        return out
+
+    @property
+    def seen(self) -> ActionSet:
+        """The actions that occur in a pair."""
+        found = 0
+        for x, c in self.minimal:
+            found |= 1 << x | 1 << c
+        return found
+
+
+def windows_of(row: Sequence[int]) -> Iterator[list[Window]]:
+    """For each position of a trace the windows of its action."""
+    recent: list[int] = []  # distinct actions, the latest first
+    for c in row:
+        between, found = 0, []
+        for x in recent:
+            found.append((x, between, c))
+            between |= 1 << x
+        yield found
+        if c in recent:
+            recent.remove(c)
+        recent.insert(0, c)
+
+
+def valid_rows(traces: Traces) -> list[Trace]:
+    """The valid part of each trace, without those that begin another one."""
+    return longest(row[: len(row) - label] for row, label in zip(traces.rows, traces.labels))
+
+
+def longest(rows: Iterable[Trace]) -> list[Trace]:
+    """The distinct rows, sorted, without those that begin another one."""
+    ordered = sorted(set(rows))
+    return [row for row, after in zip(ordered, [*ordered[1:], ()]) if row and after[: len(row)] != row]
