@@ -32,7 +32,7 @@ from timing import parser
 from statewise.reporting.tables import number, text_table
 from statewise.strips.domains import Domain, domain
 from statewise.strips.enumeration import MOST_ACTIONS, enumerate_features
-from statewise.strips.learning import learn
+from statewise.strips.learning import learn_neural
 from statewise.strips.lifted import learn_lifted
 from statewise.strips.model import Action, ActionModel, bits
 from statewise.strips.random_traces import Traces, traces
@@ -64,12 +64,12 @@ def sift_like(data: Traces, of: Domain, settings: Settings) -> ActionModel:
 
 def ours(data: Traces, of: Domain, settings: Settings) -> ActionModel:
     """The STRIPS Transformer, ten restarts pooled; it is told the number of atoms, and learns from negatives too."""
-    return learn(data, replace(settings, atoms=len(of.model.atoms))).model
+    return learn_neural(data, replace(settings, atoms=len(of.model.atoms))).model
 
 
 def ours_untold(data: Traces, of: Domain, settings: Settings) -> ActionModel:
     """The same without the number of atoms."""
-    return learn(data, settings).model
+    return learn_neural(data, settings).model
 
 
 def ours_lifted(data: Traces, of: Domain, settings: Settings) -> ActionModel:

@@ -44,6 +44,32 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.fixture(scope="module")
+def exact(folder):
+    """The folder learned exactly from the same traces."""
+    assert main(["strips", "learn", str(folder / "train.csv"), "--out", str(folder / "exact")]) == 0
+    return folder / "exact"
+
+
+def test_clean_traces_are_learned_exactly(capsys, exact):
+    capsys.readouterr()
+    code, out, _ = called(capsys, "verify", exact, "--against", "simple", "--drawn-only")
+    assert (code, out.split()[0]) == (0, "equivalent")
+    assert called(capsys, "show", exact)[0] == 0
+    code, out, err = called(capsys, "learn", exact.parent / "train.csv", "--out", exact, "--overwrite")
+    assert code == 0
+    assert "method     exact: the traces are clean" in out
+    assert "minimal windows" in err
+
+
+def test_plans_alone_are_learned_from(capsys, tmp_path):
+    (tmp_path / "plans.txt").write_text("(a) (c) (b) (c) (c) (a)\n; cost = 6\n\na, c, b\nc, b, c, a\n")
+    code, out, err = called(capsys, "learn", tmp_path / "plans.txt", "--positive-only", "--out", tmp_path / "learned")
+    assert code == 0
+    assert "3 traces (3 positive), 3 actions, up to 6 long" in err
+    assert "exact" in out
+
+
 def test_help_explains_every_verb(capsys):
     code, out, _ = called(capsys, "--help")
     assert code == 0
@@ -157,7 +183,8 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["learn", "pos.csv", "--out", "x"], "no negative traces"),
+        (["learn", "pos.csv", "--method", "neural", "--out", "x"], "no negative traces"),
+        (["learn", "pos.csv", "--method", "exact", "--steps", "5", "--out", "x"], "--steps is an option of training"),
         (["learn", "gap.csv", "--out", "x"], "gap.csv:4: trace 1 continues here after other traces"),
         (["learn", "late.csv", "--out", "x"], "late.csv:3: label 1 on an action that is not the last"),
         (["learn", "train.csv", "--atoms", "0", "--out", "x"], "atoms must be at least 1"),

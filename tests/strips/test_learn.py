@@ -9,7 +9,7 @@ import pytest
 
 from statewise.strips.domains import domain
 from statewise.strips.learned import Learned, read_arrays, read_checkpoint
-from statewise.strips.learning import auto_atoms, learn
+from statewise.strips.learning import auto_atoms, learn_neural
 from statewise.strips.metrics import trace_accuracy
 from statewise.strips.random_traces import Traces, traces, with_noise
 from statewise.strips.restarts import Restarts
@@ -24,7 +24,7 @@ SHORT = Settings(atoms=4, restarts=3, steps=500, learning_rate=0.05, check_every
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    return learn(GIVEN, SHORT)
+    return learn_neural(GIVEN, SHORT)
 
 
 def without_seconds(report):
@@ -48,7 +48,7 @@ def stop_at(wanted):
 
 def test_simple_is_learned_exactly():
     seen = []
-    learned = learn(GIVEN, QUICK, progress=lambda *each: seen.append(each))
+    learned = learn_neural(GIVEN, QUICK, progress=lambda *each: seen.append(each))
     assert verify(learned.model, SIMPLE)
     assert learned.model.names == SIMPLE.model.names
     assert trace_accuracy(learned.model, GIVEN)["accuracy"] == 1
@@ -71,7 +71,7 @@ def test_simple_is_learned_exactly():
 
 
 def test_the_number_of_atoms_is_found():
-    learned = learn(GIVEN, replace(QUICK, atoms=None, restarts=1))
+    learned = learn_neural(GIVEN, replace(QUICK, atoms=None, restarts=1))
     assert verify(learned.model, SIMPLE)
     assert learned.report["heads"] == auto_atoms(3) == 6
     assert len(learned.model.atoms) == 3
@@ -79,7 +79,7 @@ def test_the_number_of_atoms_is_found():
 
 def test_flipped_labels_do_no_harm_where_they_are_expected():
     damaged = with_noise(GIVEN, 0.05, "labels", 1)
-    learned = learn(damaged, replace(QUICK, restarts=1, noise=0.05))
+    learned = learn_neural(damaged, replace(QUICK, restarts=1, noise=0.05))
     assert verify(learned.model, SIMPLE)
     assert learned.report["pooled"]
     assert learned.report["training_accuracy"] == 0.95
@@ -87,7 +87,7 @@ def test_flipped_labels_do_no_harm_where_they_are_expected():
 
 def test_heads_of_several_restarts_make_up_what_none_of_them_has():
     """Two heads a restart, where three atoms are needed."""
-    learned = learn(GIVEN, Settings(atoms=2, restarts=4, steps=400, learning_rate=0.05, check_every=25))
+    learned = learn_neural(GIVEN, Settings(atoms=2, restarts=4, steps=400, learning_rate=0.05, check_every=25))
     assert max(each["accuracy"] for each in learned.report["restarts"]) < 0.9
     assert learned.report["pooled"]
     assert learned.report["training_accuracy"] == learned.report["pool"]["training_accuracy"] == 1
@@ -97,7 +97,7 @@ def test_heads_of_several_restarts_make_up_what_none_of_them_has():
 def test_a_pool_that_judges_better_than_the_best_restart_is_taken_though_it_leaves_some_uncaught():
     """Two heads a restart, where three atoms are needed."""
     settings = Settings(atoms=2, restarts=2, steps=800, learning_rate=0.02, check_every=50, seed=3)
-    learned = learn(GIVEN, settings)
+    learned = learn_neural(GIVEN, settings)
     best = max(each["accuracy"] for each in learned.report["restarts"])
     assert best < learned.report["pool"]["training_accuracy"] < 1
     assert learned.report["pooled"]
@@ -106,7 +106,7 @@ def test_a_pool_that_judges_better_than_the_best_restart_is_taken_though_it_leav
 
 @pytest.mark.parametrize("asked", [False, None, True])
 def test_a_pool_that_judges_worse_than_the_best_restart_is_taken_only_if_asked_for(asked):
-    learned = learn(GIVEN, replace(SHORT, pool=asked, steps=100))
+    learned = learn_neural(GIVEN, replace(SHORT, pool=asked, steps=100))
     accuracies = [each["accuracy"] for each in learned.report["restarts"]]
     assert len(set(accuracies)) > 1
     assert accuracies[learned.report["best_restart"]] == max(accuracies)
@@ -169,7 +169,7 @@ def test_what_was_interrupted_goes_on_exactly(tmp_path, uninterrupted, monkeypat
     ends = sorted(each["steps"] for each in uninterrupted.report["restarts"])
     for at in (25, ends[0]):  # the second time just when a restart has ended
         with pytest.raises(StoppedError):
-            learn(GIVEN, SHORT, folder=tmp_path, progress=stop_at(at))
+            learn_neural(GIVEN, SHORT, folder=tmp_path, progress=stop_at(at))
         assert read_checkpoint(tmp_path)[0]["group.steps"] == at
         with pytest.raises(FileNotFoundError, match="holds no learned model: learning was interrupted; the same comm"):
             Learned.load(tmp_path)
@@ -183,32 +183,32 @@ def test_what_was_interrupted_goes_on_exactly(tmp_path, uninterrupted, monkeypat
 
         patched.setattr(Restarts, "step", killed)
         with pytest.raises(StoppedError):
-            learn(GIVEN, SHORT, folder=tmp_path)
+            learn_neural(GIVEN, SHORT, folder=tmp_path)
     assert read_checkpoint(tmp_path)[0]["group.steps"] == ends[0] + 25
     seen = []
-    learned = learn(GIVEN, SHORT, folder=tmp_path, progress=lambda step, *_: seen.append(step))
+    learned = learn_neural(GIVEN, SHORT, folder=tmp_path, progress=lambda step, *_: seen.append(step))
     assert seen[0] == ends[0] + 50  # nothing is done twice
     assert same(learned, uninterrupted)
     assert same(Learned.load(tmp_path), learned)
     assert not (tmp_path / "checkpoint.npz").exists()
     with pytest.raises(FileExistsError, match="exists: choose another --out, or give --overwrite"):
-        learn(GIVEN, SHORT, folder=tmp_path)
+        learn_neural(GIVEN, SHORT, folder=tmp_path)
 
 
 def test_interrupted_before_the_end_is_written(tmp_path, monkeypatch):
     settings = replace(SHORT, steps=50, atoms=None)
     with monkeypatch.context() as patched:
-        patched.setattr(Learned, "save", lambda *_: stop_at(0)(0))
+        patched.setattr(Learned, "save", lambda *_, **options: stop_at(0)(0))
         with pytest.raises(StoppedError):
-            learn(GIVEN, settings, folder=tmp_path)
-    assert same(learn(GIVEN, settings, folder=tmp_path), learn(GIVEN, settings))
+            learn_neural(GIVEN, settings, folder=tmp_path)
+    assert same(learn_neural(GIVEN, settings, folder=tmp_path), learn_neural(GIVEN, settings))
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopped")
     with pytest.raises(StoppedError):
-        learn(GIVEN, SHORT, folder=folder, progress=stop_at(25))
+        learn_neural(GIVEN, SHORT, folder=folder, progress=stop_at(25))
     return folder
 
 
@@ -222,13 +222,13 @@ def stopped(tmp_path_factory):
 )
 def test_a_folder_of_other_settings(stopped, change, message):
     with pytest.raises(ValueError, match=message):
-        learn(GIVEN, replace(SHORT, **change), folder=stopped)
+        learn_neural(GIVEN, replace(SHORT, **change), folder=stopped)
 
 
 @pytest.mark.parametrize("other", [GIVEN.only(range(199)), GIVEN.only([1, 0, *range(2, 200)])])
 def test_a_folder_of_other_traces(stopped, other):
     with pytest.raises(ValueError, match=f"{stopped} holds an interrupted run with other traces"):
-        learn(other, SHORT, folder=stopped)
+        learn_neural(other, SHORT, folder=stopped)
 
 
 def test_a_damaged_checkpoint(tmp_path, stopped):
@@ -236,10 +236,10 @@ def test_a_damaged_checkpoint(tmp_path, stopped):
     for damaged in (content[: len(content) // 2], b"", b"nothing of the kind"):
         (tmp_path / "checkpoint.npz").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged"):
-            learn(GIVEN, SHORT, folder=tmp_path)
+            learn_neural(GIVEN, SHORT, folder=tmp_path)
     np.savez(tmp_path / "checkpoint.npz", other=np.zeros(3))
     with pytest.raises(ValueError, match=r"checkpoint\.npz: damaged"):
-        learn(GIVEN, SHORT, folder=tmp_path)
+        learn_neural(GIVEN, SHORT, folder=tmp_path)
 
 
 # the folder
@@ -309,12 +309,12 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, uninterrupte
 
 def test_without_negatives_there_is_nothing_to_learn():
     with pytest.raises(ValueError, match="no negative traces: a model that rejects nothing would explain the positive"):
-        learn(Traces(("a",), ((0,), (0, 0)), (0, 0)), QUICK)
+        learn_neural(Traces(("a",), ((0,), (0, 0)), (0, 0)), QUICK)
 
 
 def test_negatives_alone_are_enough():
     given = GIVEN.only([place for place, label in enumerate(GIVEN.labels) if label])
-    learned = learn(given, replace(QUICK, restarts=1))
+    learned = learn_neural(given, replace(QUICK, restarts=1))
     assert trace_accuracy(learned.model, given)["accuracy"] == 1
 
 

@@ -13,10 +13,10 @@ from statewise.strips.head_arrays import Heads, Judge
 from statewise.strips.model import Action, ActionModel
 from statewise.strips.pooling import (
     Candidates,
-    _smallest_cover,
     evidence,
     pool,
     prune,
+    smallest_cover,
     sound,
     undominated,
 )
@@ -230,7 +230,7 @@ def test_the_cover_is_a_smallest_one(seed, count, columns):
     catches = rng.random((count, columns)) < 0.4
     catches[rng.integers(count, size=columns), np.arange(columns)] = True  # there is one
     worth = rng.random(count)
-    found, proven = _smallest_cover(catches, worth)
+    found, proven = smallest_cover(catches, worth)
     assert proven
     assert catches[found].any(0).all()
     subsets = [np.flatnonzero(bits) for bits in product([False, True], repeat=count)]
@@ -247,8 +247,8 @@ def test_a_cover_found_without_time_is_never_called_smallest_wrongly(seed, count
     catches = rng.random((count, columns)) < 0.2
     catches[rng.integers(count, size=columns), np.arange(columns)] = True
     worth = 100 * rng.random(count)
-    found, proven = _smallest_cover(catches, worth, seconds=0.0)
-    best, _ = _smallest_cover(catches, worth)
+    found, proven = smallest_cover(catches, worth, seconds=0.0)
+    best, _ = smallest_cover(catches, worth)
     assert catches[found].any(0).all()
     assert len(set(found)) == len(found)
     assert len(found) >= len(best)
@@ -261,7 +261,7 @@ def test_a_cover_too_hard_for_its_time_is_not_proven():
     """In a projective plane of order 7 any two of the 57 lines meet in one point: presolving does not help."""
     points = [(1, y, z) for y in range(7) for z in range(7)] + [(0, 1, z) for z in range(7)] + [(0, 0, 1)]
     catches = np.array(points) @ np.array(points).T % 7 == 0
-    found, proven = _smallest_cover(catches, np.ones(len(points)), seconds=0.0)
+    found, proven = smallest_cover(catches, np.ones(len(points)), seconds=0.0)
     assert not proven
     assert catches[found].any(0).all()
 

@@ -94,7 +94,7 @@ def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
     def instead(given, settings):
         raise SeenError(given, settings)
 
-    monkeypatch.setattr(learning, "learn", instead)
+    monkeypatch.setattr(learning, "learn_neural", instead)
 
     def seen(**more):
         with pytest.raises(SeenError) as caught:

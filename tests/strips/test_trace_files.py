@@ -162,3 +162,23 @@ def test_a_file_that_is_no_text(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / "t.csv")) + ": not UTF-8 text"):
         read_traces(tmp_path / "t.csv")
+
+
+def test_a_text_file_holds_a_plan_per_line(tmp_path):
+    (tmp_path / "plans.txt").write_text("(go a  b) (stay)\n; cost = 2\n\n0.5: (go b a) [1.0]\ngo a b, stay\n")
+    found = read_traces(tmp_path / "plans.txt")
+    assert found.actions == ("go a b", "go b a", "stay")
+    assert (found.rows, found.labels, found.lines) == (((0, 2), (1,), (0, 2)), (0, 0, 0), (1, 4, 5))
+
+
+def test_a_folder_holds_a_plan_per_file(tmp_path):
+    (tmp_path / "one.plan").write_text("(go a b)\n(stay)\n; cost = 2\n")
+    (tmp_path / "two.plan").write_text("(stay)\n")
+    assert read_traces(tmp_path).rows == ((0, 1), (1,))
+
+
+@pytest.mark.parametrize(("line", "said"), [("go, , stay", "a gap"), ("(go) stay", "outside the parentheses")])
+def test_a_line_that_is_no_plan_is_named(tmp_path, line, said):
+    (tmp_path / "plans.txt").write_text(f"stay\n{line}\n")
+    with pytest.raises(ValueError, match=f"plans.txt:2: .*{said}"):
+        read_traces(tmp_path / "plans.txt")

@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from statewise.strips.domains import Domain as Domain
     from statewise.strips.domains import domain as domain
     from statewise.strips.domains import domain_usage as domain_usage
+    from statewise.strips.exact.ground import learn_exact as learn_exact
     from statewise.strips.learned import PICTURE_SIGNS as PICTURE_SIGNS
     from statewise.strips.learned import PICTURES as PICTURES
     from statewise.strips.learned import Learned as Learned
     from statewise.strips.learned import read_learned_model as read_learned_model
     from statewise.strips.learned import read_schemas as read_schemas
-    from statewise.strips.learning import learn as learn
+    from statewise.strips.learning import learn_neural as learn_neural
     from statewise.strips.lifted import learn_lifted as learn_lifted
     from statewise.strips.mapping import match_atoms as match_atoms
     from statewise.strips.mapping import renamed as renamed
+    from statewise.strips.methods import METHODS as METHODS
+    from statewise.strips.methods import learn as learn
     from statewise.strips.metrics import applicability as applicability
     from statewise.strips.metrics import problem_solving as problem_solving
     from statewise.strips.metrics import syntactic as syntactic
@@ -56,10 +59,12 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
+    "exact.ground": ("learn_exact",),
     "learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
-    "learning": ("learn",),
+    "learning": ("learn_neural",),
     "lifted": ("learn_lifted",),
     "mapping": ("match_atoms", "renamed"),
+    "methods": ("METHODS", "learn"),
     "metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
     "model": ("ActionModel", "Atoms"),
     "pddl": ("read_domain", "read_problem"),

@@ -70,13 +70,14 @@ class Learned:
     report: dict[str, Any] = field(repr=False)
     """Plain data: settings, restarts, pool, seconds."""
 
-    def save(self, folder: Path) -> None:
-        """Writes the folder and deletes the checkpoint."""
+    def save(self, folder: Path, *, keep_checkpoint: bool = False) -> None:
+        """Writes the folder and deletes the checkpoint, unless learning is to continue from it."""
         folder.mkdir(parents=True, exist_ok=True)
         write_arrays(folder / "theta.npz", theta=self.theta)
-        write_atomically(folder / "report.json", (json.dumps(self.report, indent=2) + "\n").encode())
+        write_report(folder, self.report)
         write_atomically(folder / "model.json", self.model.as_json().encode())
-        (folder / "checkpoint.npz").unlink(missing_ok=True)
+        if not keep_checkpoint:
+            (folder / "checkpoint.npz").unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: Path) -> Learned:
@@ -121,6 +122,11 @@ def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
         overwriting.delete(folder, FILES)
 
 
+def write_report(folder: Path, report: Mapping[str, Any]) -> None:
+    """Writes how the model was learned."""
+    write_atomically(folder / "report.json", (json.dumps(report, indent=2) + "\n").encode())
+
+
 def write_schemas(folder: Path, schemas: Mapping[str, Schema], model: ActionModel, report: Mapping[str, Any]) -> None:
     """Writes a folder for a lifted model."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +136,7 @@ def write_schemas(folder: Path, schemas: Mapping[str, Schema], model: ActionMode
         for name, schema in schemas.items()
     }  # fmt: skip
     write_atomically(folder / "schemas.json", (json.dumps(content, indent=2) + "\n").encode())
-    write_atomically(folder / "report.json", (json.dumps(report, indent=2) + "\n").encode())
+    write_report(folder, report)
     write_atomically(folder / "model.json", model.as_json().encode())
 
 

@@ -44,10 +44,12 @@ Progress = Callable[[int, int, np.ndarray, int], None]
 active restarts."""
 
 
-def learn(
+def learn_neural(
     traces: Traces,
     settings: Settings,
     *,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
     folder: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -56,9 +58,9 @@ def learn(
 
     Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling.py`). With
     `folder`, a checkpoint is written there at each check; the same call resumes from it, exactly, or with `overwrite`
-    starts over. Raises `ValueError` without negative traces, and if the folder holds a run with other settings or
-    traces; `FileExistsError` if it holds anything else.
-    """
+    starts over. After `seconds`, or once `stop()` is true, the best model so far is returned, `report["unfinished"]`
+    says so, and the same call with the same folder continues. Raises `ValueError` without negative traces, and if the
+    folder holds a run with other settings or traces; `FileExistsError` if it holds anything else."""
     if not sum(traces.labels):
         raise ValueError(
             "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
@@ -77,7 +79,15 @@ def learn(
         claim(folder, overwrite, resumes=True)
         _resume(work, group, folder, facts)
     began = time.monotonic() - work.seconds
+    end = time.monotonic() + seconds if seconds is not None else float("inf")
+    cut = False
     while len(group.numbers) and group.steps < settings.steps:
+        if cut := stop() or time.monotonic() > end:
+            work.seconds = time.monotonic() - began
+            if folder is not None:
+                _save_checkpoint(work, group, folder, facts)
+            _check(work, group)  # after the checkpoint, which continues as if nothing had been looked at
+            break
         group.step()
         if group.steps % settings.check_every == 0 or group.steps == settings.steps:
             _check(work, group)
@@ -88,8 +98,9 @@ def learn(
                 accuracy = np.array([each.accuracy for each in work.results])
                 progress(group.steps, settings.steps, accuracy, len(group.numbers))
     learned = _finish(work, traces, width, torch.get_num_threads())
+    learned.report["unfinished"] = [f"training: {group.steps} of at most {settings.steps} steps"] if cut else []
     if folder is not None:
-        learned.save(folder)
+        learned.save(folder, keep_checkpoint=cut)
     return learned
 
 
@@ -129,6 +140,7 @@ def _finish(work: _Work, traces: Traces, width: int, threads: int) -> Learned:
     pruned = chosen.only(prune(Candidates.alone(chosen), traces.actions))
     verdicts = judge.verdicts(pruned)
     report = {
+        "method": "neural",
         "settings": asdict(settings),
         "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
                    "sha256": traces.sha256},

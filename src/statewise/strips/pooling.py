@@ -126,7 +126,7 @@ def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold:
     open_ones = catches[:, negative].any(0) & ~catches[taken][:, negative].any(0)
     if open_ones.sum() > noise * negative.sum():
         rest = np.flatnonzero(~taken)
-        cover, proven = _smallest_cover(catches[rest][:, negative][:, open_ones], worth[rest])
+        cover, proven = smallest_cover(catches[rest][:, negative][:, open_ones], worth[rest])
         taken[rest[cover]] = True
     caught = float(catches[taken][:, negative].any(0).mean()) if negative.any() else 1.0
     accuracy = float(judge.right(alarms[taken], catches[taken]).mean())
@@ -176,7 +176,7 @@ def prune(candidates: Candidates, actions: Sequence[str], seconds: float = 30.0)
     return np.flatnonzero(kept)
 
 
-def _smallest_cover(catches: np.ndarray, worth: np.ndarray, seconds: float = 20.0) -> tuple[np.ndarray, bool]:
+def smallest_cover(catches: np.ndarray, worth: np.ndarray, seconds: float = 20.0) -> tuple[np.ndarray, bool]:
     """Places of the fewest rows [H, N] that cover every column, ties to the greatest sum of worth; and whether both are
     proven. If time runs out, they are not: the cover is then the best that the solver or a greedy search found."""
     end = time.monotonic() + seconds

@@ -73,7 +73,15 @@ class Traces:
         if unknown:
             raise ValueError(f"{unknown[0]!r} is not an action of the model ({len(unknown)} such actions)")
         move = [number.get(name, -1) for name in self.actions]
-        return Traces(tuple(actions), tuple(tuple(move[at] for at in row) for row in self.rows), self.labels, self.lines)
+        rows = tuple(tuple(move[at] for at in row) for row in self.rows)
+        return Traces(tuple(actions), rows, self.labels, self.lines)
+
+    def valid_only(self) -> Traces:
+        """The valid actions alone, all labelled 0; a trace that has none is left out."""
+        kept = [(row[: len(row) - label], place) for place, (row, label) in enumerate(zip(self.rows, self.labels))
+                if len(row) > label]  # fmt: skip
+        lines = tuple(self.lines[place] for _, place in kept) if self.lines else ()
+        return Traces(self.actions, tuple(row for row, _ in kept), (0,) * len(kept), lines)
 
 
 def traces(

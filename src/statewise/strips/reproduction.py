@@ -186,7 +186,7 @@ def run_cell(cell: Cell) -> Record:
     import torch
 
     from statewise.strips.head_arrays import Heads, Judge
-    from statewise.strips.learning import learn
+    from statewise.strips.learning import learn_neural
     from statewise.strips.random_traces import traces, with_noise
     from statewise.strips.settings import Settings
 
@@ -199,7 +199,7 @@ def run_cell(cell: Cell) -> Record:
         return _run_lifted(cell, given, test)
     began = time.monotonic()
     atoms = len(world.model.atoms) if cell.atoms == "true" else None
-    learned = learn(given, Settings(atoms=atoms, restarts=cell.restarts, seed=cell.draw, noise=cell.noise))
+    learned = learn_neural(given, Settings(atoms=atoms, restarts=cell.restarts, seed=cell.draw, noise=cell.noise))
     seconds = time.monotonic() - began
     judge = Judge(test)
 

@@ -2,7 +2,8 @@
 
 `label` is 0 for a valid action and 1 for an invalid one, which must be the last of its trace. It may be given on every
 row, or once per trace, on its first or last row. Without labels all actions are valid. JSON lines hold
-`{"actions": [...], "label": 0}`.
+`{"actions": [...], "label": 0}`. A text file holds a plan per line, its actions in parentheses, as planners print them,
+or separated by commas; a folder holds a plan per file. Plans are valid.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,16 +33,13 @@ class _Read:
 
 
 def read_traces(path: Path, actions: Sequence[str] | None = None) -> Traces:
-    """Reads a file: JSON lines if it ends in `.jsonl` or `.json`, otherwise CSV.
+    """Reads a file: JSON lines if it ends in `.jsonl` or `.json`, plans if it is a folder, or ends in `.txt` and does
+    not begin with CSV's columns, otherwise CSV.
 
     With `actions`, those of a model, any other action is an error. Without, the actions are those of the file, sorted
     by name. Raises `ValueError` with file and line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
-    found = list(_from_json(text, path) if path.suffix in (".jsonl", ".json") else _from_csv(text, path))
+    found = list(_from_folder(path) if path.is_dir() else _reader(path)(_text(path), path))
     if not found:
         raise ValueError(f"{path} holds no traces")
     known = list(actions) if actions is not None else sorted({name for each in found for name in each.actions})
@@ -55,6 +54,19 @@ def read_traces(path: Path, actions: Sequence[str] | None = None) -> Traces:
         rows.append(tuple(number[name] for name in each.actions))
     labels = tuple(_label(each, path) for each in found)
     return Traces(tuple(known), tuple(rows), labels, tuple(each.line for each in found))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+
+
+def _reader(path: Path) -> Callable[[str, Path], Iterator[_Read]]:
+    if path.suffix in (".jsonl", ".json"):
+        return _from_json
+    return _from_plans if path.suffix == ".txt" and "trace_id" not in _text(path).partition("\n")[0] else _from_csv
 
 
 def write_traces(written: Traces, path: Path) -> None:
@@ -142,6 +154,42 @@ def _from_json(text: str, path: Path) -> Iterator[_Read]:
             raise ValueError(f"{path}:{line}: label must be 0 or 1, not {label!r}")
         count = len(actions)
         yield _Read(line, actions, [line] * count, [*([None] * (count - 1)), label] if count else [])
+
+
+def _from_plans(text: str, path: Path) -> Iterator[_Read]:
+    for line, content in enumerate(text.split("\n"), 1):
+        if actions := _plan(content, path, line):
+            yield _Read(line, actions, [line] * len(actions), [None] * len(actions))
+
+
+def _from_folder(folder: Path) -> Iterator[_Read]:
+    """A plan per file."""
+    for path in sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")):
+        found = _Read(1)
+        for line, content in enumerate(_text(path).split("\n"), 1):
+            actions = _plan(content, path, line)
+            found.actions += actions
+            found.lines += [line] * len(actions)
+        found.labels += [None] * len(found.actions)
+        if found.actions:
+            yield found
+
+
+def _plan(content: str, path: Path, line: int) -> list[str]:
+    """The actions of one line; none if it is empty or a comment."""
+    plan = content.partition(";")[0].strip()
+    if not plan:
+        return []
+    if "(" in plan or ")" in plan:
+        actions = re.findall(r"\(([^()]*)\)", plan)
+        if re.sub(r"\([^()]*\)|\[[\d.]+\]|[\d.]+:|[\s,]", "", plan):
+            raise ValueError(f"{path}:{line}: not a plan: there is text outside the parentheses of its actions")
+    else:
+        actions = plan.split(",")
+    named = [" ".join(action.split()) for action in actions]
+    if "" in named:
+        raise ValueError(f"{path}:{line}: the plan has a gap: an action without a name")
+    return named
 
 
 def _name(action: object, path: Path, line: int) -> str:

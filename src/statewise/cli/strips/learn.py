@@ -2,71 +2,108 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from statewise.cli.arguments import Parser, at_least
+from statewise.cli.arguments import Parser, above, at_least
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from statewise.strips import Settings, Traces
+
+OF_TRAINING = ("atoms", "restarts", "steps", "pool")
+"""Options that only training has: one of them chooses it."""
 
 
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "strips learn",
-        "Learns an action model from positive and negative traces: trains restarts of the STRIPS Transformer in\n"
-        "parallel, then pools their sound heads into one model. The same command continues after an interruption\n"
-        "(with --lifted it starts over).\n\n"
-        "  statewise strips learn train.csv --atoms 16 --out learned/\n"
-        "  statewise strips learn train.csv --atoms auto --restarts 10 --out learned/\n"
+        "Learns an action model from traces: exactly, by SAT over what was seen, if the traces are clean; otherwise\n"
+        "by training restarts of the STRIPS Transformer in parallel and pooling their sound heads. It says which, and\n"
+        "why. Negative traces help, but plans or logs that worked are enough. After --seconds, or Ctrl-C, the best\n"
+        "model so far is written, and the same command continues (with --lifted it starts over).\n\n"
+        "  statewise strips learn train.csv --out learned/\n"
+        "  statewise strips learn plans.txt --positive-only --out learned/\n"
+        "  statewise strips learn train.csv --method neural --restarts 10 --out learned/\n"
         "  statewise strips learn train.csv --lifted --out learned/  # any size",
     )
-    parser.add_argument("traces", metavar="FILE", help="CSV with trace_id,action[,label], or JSON lines")
-    parser.add_argument("--atoms", default="auto", help="heads per restart, or auto: find the number (default)")
-    parser.add_argument("--restarts", type=at_least(1), default=10)
-    parser.add_argument("--steps", type=at_least(1), default=20_000, help="most steps (default 20000)")
+    parser.add_argument("traces", metavar="FILE",
+                        help="CSV with trace_id,action[,label], JSON lines, or .txt with a plan per line")  # fmt: skip
+    parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural"],
+                        help="exact: SAT; neural: training; auto (default): exact if the traces are clean")  # fmt: skip
+    parser.add_argument("--positive-only", action="store_true", help="use only the valid actions of the traces")
+    parser.add_argument("--seconds", type=above(0), help="time limit (default: 60 for exact, none for neural)")
+    parser.add_argument("--atoms", help="neural: heads per restart, or auto: find the number (default)")
+    parser.add_argument("--restarts", type=at_least(1), help="neural: restarts (default 10)")
+    parser.add_argument("--steps", type=at_least(1), help="neural: most steps (default 20000)")
     parser.add_argument("--noise", type=float, default=0.0, help="share of damaged traces to tolerate (default 0)")
-    parser.add_argument("--pool", action="store_true", default=None, dest="pool", help="always use the pooled model")
-    parser.add_argument("--no-pool", action="store_false", dest="pool", help="use the best single restart")
+    parser.add_argument("--pool", action="store_true", default=None, dest="pool",
+                        help="neural: always use the pooled model")  # fmt: skip
+    parser.add_argument("--no-pool", action="store_false", dest="pool", help="neural: use the best single restart")
     parser.add_argument("--lifted", action="store_true",
-                        help="share weights within a schema; actions are named `schema object object`")  # fmt: skip
+                        help="learn schemas; actions are named `schema object object`")  # fmt: skip
     parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--out", metavar="FOLDER", required=True)
     parser.add_overwrite("replace an earlier result")
     options = parser.parse_args(words)
-    if options.lifted and (options.atoms != "auto" or options.pool is not None):
+    trained = [f"--{name}" for name in OF_TRAINING if getattr(options, name) is not None]
+    if trained and options.method == "exact":
+        raise ValueError(f"{trained[0]} is an option of training: give --method neural, or omit it")
+    if options.lifted and (options.atoms not in (None, "auto") or options.pool is not None):
         raise ValueError("--lifted finds and pools predicates by itself: omit --atoms, --pool and --no-pool")
-    atoms = None if options.atoms == "auto" else _whole(options.atoms)
 
-    from statewise.strips import Settings
+    from statewise.strips import Settings, read_traces
 
-    settings = Settings(atoms=atoms, restarts=options.restarts, steps=options.steps, noise=options.noise,
-                        pool=options.pool, seed=options.seed)  # fmt: skip
-
-    from statewise.strips import learn, learn_lifted, model_table, read_traces
-
-    out = Path(options.out)
+    settings = Settings(atoms=None if options.atoms in (None, "auto") else _whole(options.atoms),
+                        restarts=options.restarts or Settings.restarts, steps=options.steps or Settings.steps,
+                        noise=options.noise, pool=options.pool, seed=options.seed)  # fmt: skip
     given = read_traces(Path(options.traces))
     print(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
           f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
-    if options.lifted:
-        lifted = learn_lifted(given, settings, folder=out, overwrite=options.overwrite, progress=_progress())
-        print("\n".join(lifted.as_lines()))
-        print(f"{lifted.report['predicates']} predicates; {lifted.report['training_accuracy']:.4f} of the training "
-              f"traces right at every prefix; wrote {out}")  # fmt: skip
-        if not lifted.report["predicates"]:
-            print("no predicate was found: give more --steps, --restarts or traces", file=sys.stderr)
-        _warn_of_cover(lifted.report, "predicates")
-        return 0
-    learned = learn(given, settings, folder=out, overwrite=options.overwrite, progress=_progress())
+    if options.positive_only:
+        given = given.valid_only()
+    method = "neural" if trained else options.method
+    with _interruptible() as stop:
+        return (_lifted if options.lifted else _ground)(options, given, settings, method, stop)
+
+
+def _ground(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
+    from statewise.strips import learn, model_table
+
+    learned = learn(given, settings, method=method, seconds=options.seconds, stop=stop, folder=Path(options.out),
+                    overwrite=options.overwrite, say=_say, progress=_progress())  # fmt: skip
     report = learned.report
     print(model_table(learned.model))
-    restarts = report["restarts"]
     print()
+    print(f"method     {report['method']}: {report['chosen']}")
+    (_trained if report["method"] == "neural" else _exact)(report)
+    print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
+    if report["unfinished"]:
+        print(f"unfinished {'; '.join(report['unfinished'])}: the best model so far; the same command continues")
+    print(f"{report['seconds']:.1f} s; wrote {options.out}")
+    return 0
+
+
+def _exact(report: dict[str, Any]) -> None:
+    print(f"features   {report['features']} alternating{'' if report['all_features'] else ' (not all are listed)'}, "
+          f"{report['supported']} well supported, from {report['windows']} seen windows")  # fmt: skip
+    if names := report["never_valid"]:
+        print(f"unseen     {', '.join(names[:5])}{', ...' if names[5:] else ''}: never valid in the traces, so the "
+              "effects are unknown; assumed: none")  # fmt: skip
+
+
+def _trained(report: dict[str, Any]) -> None:
+    restarts = report["restarts"]
     print(f"restarts   {sum(each['accuracy'] == 1 for each in restarts)} of {len(restarts)} judge all training "
           f"traces right; accuracies {', '.join(format(each['accuracy'], '.3f') for each in restarts)}")  # fmt: skip
     if report["pool"] is not None:
@@ -74,17 +111,43 @@ def run(words: list[str]) -> int:
         print(f"pool       {pool['sound']} sound heads, {pool['supported']} well supported; they catch "
               f"{pool['negatives_caught']:.4f} of the negatives"
               + ("" if report["pooled"] else ": the best single restart is used"))  # fmt: skip
-    print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
-    print(f"{report['seconds']:.0f} s; wrote {out}")
-    if report["pooled"]:
-        _warn_of_cover(report["pool"], "heads")
+
+
+def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
+    from statewise.strips import learn_lifted
+
+    lifted = learn_lifted(given, settings, folder=Path(options.out), overwrite=options.overwrite, progress=_progress())
+    print("\n".join(lifted.as_lines()))
+    print(f"{lifted.report['predicates']} predicates; {lifted.report['training_accuracy']:.4f} of the training "
+          f"traces right at every prefix; wrote {options.out}")  # fmt: skip
+    if not lifted.report["predicates"]:
+        print("no predicate was found: give more --steps, --restarts or traces", file=sys.stderr)
     return 0
 
 
-def _warn_of_cover(pool: dict[str, Any], what: str) -> None:
-    if not pool["cover_proven"]:
-        print(f"of the {what} that the traces support too little, more may be in the model than needed: the search for "
-              "the fewest that catch the remaining negatives reached its time limit", file=sys.stderr)  # fmt: skip
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """A function that is true once Ctrl-C was pressed; a second Ctrl-C ends the program as usual."""
+    pressed = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+        print("\nstopping with the best model so far; Ctrl-C again: stop at once", file=sys.stderr)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield pressed.is_set
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _whole(text: str) -> int:

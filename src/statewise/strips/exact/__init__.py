@@ -1,0 +1,1 @@
+"""Exact learning of action models by SAT, without training."""

@@ -1,11 +1,11 @@
 """Alternating features by SAT over the seen windows.
 
-A feature is the effect of an atom: the actions that delete it and those that add it. It *alternates* in the valid traces
-if between two deletions there is an addition and between two additions a deletion: the test by which SIFT (Gösgens,
-Jansen and Geffner, 2024) tells the atoms of planning domains, whose actions delete what is true and add what is false. On
-minimal windows these are clauses over two variables per action, so that a SAT solver lists all of them, where SIFT
-tries 3^A. An atom need not alternate; what no alternating feature explains is explained by relaxed ones (`smallest`).
-"""
+A feature is the effect of an atom: the actions that delete it and those that add it. It *alternates* in the valid
+traces if between two deletions there is an addition and between two additions a deletion: the test by which SIFT
+(Gösgens, Jansen and Geffner, 2024) tells the atoms of planning domains, whose actions delete what is true and add what
+is false. On minimal windows these are clauses over two variables per action, so that a SAT solver lists all of them,
+where SIFT tries 3^A. An atom need not alternate; what no alternating feature explains is explained by relaxed ones
+(`smallest`)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def alternating(
     seconds: float = 20.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Found:
-    """Alternating features, first those `known`; all of them if there are at most `most`, time suffices and `stop()` stays
-    false. Actions without a window have no effect: nothing is known about them."""
+    """Alternating features, first those `known`; all of them if there are at most `most`, time suffices and `stop()`
+    stays false. Actions without a window have no effect: nothing is known about them."""
     end, found = time.monotonic() + seconds, list(known)
     names = _Names(windows.actions)
     clauses = [*_alternation(windows, names), *([-names.delete(a)] for a in names.others(windows.seen)),

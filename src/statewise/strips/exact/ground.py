@@ -127,11 +127,11 @@ def learn_exact(
     }  # fmt: skip
     learned = Learned(kept.model(traces.actions), kept.theta()[None], report)
     if folder is not None:
-        learned.save(folder)
         if clock.cut:
-            progress_facts = {"results": [], "log": [], "seconds": report["seconds"],
-                              "features": [[hex(part) for part in each] for each in found.features]}  # fmt: skip
-            write_checkpoint(folder, {}, {**facts, "progress": progress_facts})
+            done = {"results": [], "log": [], "seconds": report["seconds"],
+                    "features": [[hex(part) for part in each] for each in found.features]}  # fmt: skip
+            write_checkpoint(folder, {}, {**facts, "progress": done})
+        learned.save(folder, keep_checkpoint=bool(clock.cut))
     return learned
 
 
@@ -141,22 +141,22 @@ def distinct_negatives(traces: Traces) -> list[Trace]:
 
 
 def check_consistent(traces: Traces, windows: Windows) -> None:
-    """Raises `Contradiction` if no action model explains the traces: a negative trace ends in an action that every model
-    of the valid actions accepts. The message says where the first such traces begin."""
+    """Raises `Contradiction` if no action model explains the traces: a negative trace ends in an action that every
+    model of the valid actions accepts. The message says where the first such traces begin."""
     unexplained = {row for row in distinct_negatives(traces) if not windows.new(row)}
     if not unexplained:
         return
-    places = [place for place, (row, label) in enumerate(zip(traces.rows, traces.labels)) if label and row in unexplained]
+    labelled = list(zip(traces.rows, traces.labels))
+    places = [place for place, (row, label) in enumerate(labelled) if label and row in unexplained]
     row = traces.rows[places[0]]
-    twins = [place for place, other in enumerate(traces.rows)
-             if other[: len(row)] == row and len(other) - traces.labels[place] >= len(row)]  # fmt: skip
-    end = traces.actions[row[-1]]
-    why = (f"{traces.where(twins[0])} contains the same actions with {end!r} valid" if twins else
+    twins = [place for place, (other, label) in enumerate(labelled) if other[: len(other) - label][: len(row)] == row]
+    end, count = traces.actions[row[-1]], len(places)
+    why = (f"{traces.where(twins[0])} begins with the same actions, all valid" if twins else
            f"what happened in the valid traces implies that {end!r} is valid there")  # fmt: skip
     raise Contradiction(
-        f"the traces contradict each other: {len(places)} negative trace{'s end' if len(places) > 1 else ' ends'} in an "
+        f"the traces contradict each other: {count} negative {'traces end' if count > 1 else 'trace ends'} in an "
         f"action that the valid ones show to be valid ({_listed([traces.where(place) for place in places])}). "
-        f"For {traces.where(places[0])}: {why}. Correct the labels, or learn with --method neural or --noise SHARE"
+        f"For {traces.where(places[0])}: {why}. Correct the labels, or learn with --method neural"
     )
 
 
@@ -181,12 +181,12 @@ def price(
         for kind in KINDS[complete:]:
             if kind not in pricers:
                 pricers[kind] = Pricer(windows, kind)
-            feature = pricers[kind].smallest(row)
-            if feature is not None:
-                found[kind].append(feature)
-                able[feature] = windows.required(*feature)
-                for c in bits(able[feature]):
-                    by_end.setdefault(c, []).append(feature)
+            smallest = pricers[kind].smallest(row)
+            if smallest is not None:
+                found[kind].append(smallest)
+                able[smallest] = windows.required(*smallest)
+                for c in bits(able[smallest]):
+                    by_end.setdefault(c, []).append(smallest)
                 break
     return found
 

@@ -1,16 +1,16 @@
 """Which actions require an atom of given effect: two-part description length, one action at a time.
 
 Every action that never occurred while the atom was known to be false *can* require it (`Windows.required`); the largest
-such set rejects too much, since rare actions lack occasions. A precondition is worth its description if it shortens that
-of the valid actions. Code these position by position, each action c by whether it occurs where the preconditions chosen
-so far allow it. With n positions that allow c and k occurrences of c this takes n h(k / n) bits, h the binary entropy. A
-further precondition lowers n and never k, at a price of log2 F bits to name one of F atoms and (1/2) log2 V bits for a
-parameter fitted to V positions (Rissanen, 1978). So what counts is what a precondition excludes beyond the others, at the
-rate at which c occurs where it may: walks are correlated, and what is rare because something else is missing speaks for
-nothing.
+such set rejects too much, since rare actions lack occasions. A precondition is worth its description if it shortens
+that of the valid actions. Code these position by position, each action c by whether it occurs where the preconditions
+chosen so far allow it. With n positions that allow c and k occurrences of c this takes n h(k / n) bits, h the binary
+entropy. A further precondition lowers n and never k, at a price of log2 F bits to name one of F atoms and (1/2) log2 V
+bits for a parameter fitted to V positions (Rissanen, 1978). So what counts is what a precondition excludes beyond the
+others, at the rate at which c occurs where it may: walks are correlated, and what is rare because something else is
+missing speaks for nothing.
 
-An atom whose effect alternates is deleted only while true, so the actions that delete it may require it at no price. That
-it alternates must be worth its description, too: `EVIDENCE` times the bits to write the effect down.
+An atom whose effect alternates is deleted only while true, so the actions that delete it may require it at no price.
+That it alternates must be worth its description, too: `EVIDENCE` times the bits to write the effect down.
 
 The remaining negatives are covered by the fewest further preconditions.
 """
@@ -26,7 +26,7 @@ from statewise.strips.exact.features import Feature
 from statewise.strips.head_arrays import Heads
 from statewise.strips.heads import ActionSet
 from statewise.strips.model import bits
-from statewise.strips.pooling import _smallest_cover
+from statewise.strips.pooling import smallest_cover
 from statewise.strips.random_traces import Traces
 
 EVIDENCE = 4.0
@@ -92,8 +92,8 @@ class Occasions:
 
 
 def evidence(features: Sequence[Feature], occasions: Occasions, swapped: Occasions) -> np.ndarray:
-    """[F] the bits that alternation saves, in units of the description of the effect: no action deletes the atom while it
-    is false, none adds it while it is true. `swapped` are the occasions of the complements, whose deletions are the
+    """[F] the bits that alternation saves, in units of the description of the effect: no action deletes the atom while
+    it is false, none adds it while it is true. `swapped` are the occasions of the complements, whose deletions are the
     additions."""
     from scipy.special import gammaln
 
@@ -134,7 +134,7 @@ def _of_action(c: int, given: Sequence[int], free: np.ndarray, occasions: Occasi
     left = occasions.times.astype(np.float64)
     ends = occasions.negatives[c]
     if given:
-        rejected = occasions.of(given).any(0)
+        rejected: np.ndarray = np.logical_or.reduce(occasions.of(given))
         left[rejected] = 0
         ends = ends[~rejected[ends]]
     false = occasions.of(free)
@@ -152,7 +152,7 @@ def _of_action(c: int, given: Sequence[int], free: np.ndarray, occasions: Occasi
     catches = false[:, ends]
     catches = catches[:, catches.any(0)]
     if catches.size:
-        chosen += [int(free[place]) for place in _smallest_cover(catches, gain)]
+        chosen += [int(free[place]) for place in smallest_cover(catches, np.maximum(gain, 0), seconds=2.0)[0]]
     return chosen
 
 

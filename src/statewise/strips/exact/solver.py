@@ -18,8 +18,8 @@ def solver(clauses: Iterable[list[int]]) -> Any:
 
 
 def weighted_solver(hard: Iterable[list[int]], soft: Iterable[list[int]]) -> list[int] | None:
-    """Values of the variables that satisfy all `hard` clauses and as many `soft` ones as possible; None if the hard ones
-    cannot be satisfied. Raises `ValueError` without the extra."""
+    """Values of the variables that satisfy all `hard` clauses and as many `soft` ones as possible; None if the hard
+    ones cannot be satisfied. Raises `ValueError` without the extra."""
     try:
         from pysat.examples.rc2 import RC2
         from pysat.formula import WCNF

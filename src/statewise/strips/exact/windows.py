@@ -1,11 +1,10 @@
 """Seen windows: all that valid traces say about a hidden STRIPS model.
 
 In a valid trace take an action c and an earlier action x, and let W be the set of actions strictly between the *last* x
-and c: the pair (x, c) was seen with window W. An atom that x deletes and c requires accepts this occurrence of c iff
-an action in W adds the atom. So an atom accepts all valid traces iff each seen window (x, W, c), with x among the actions
+and c: the pair (x, c) was seen with window W. An atom that x deletes and c requires accepts this occurrence of c iff an
+action in W adds the atom. So an atom accepts all valid traces iff each seen window (x, W, c), with x among the actions
 that delete the atom and c among those that require it, has an action that adds it. Only windows that are minimal by
-inclusion matter, so the traces can be read once and forgotten.
-"""
+inclusion matter, so the traces can be read once and forgotten."""
 
 from __future__ import annotations
 

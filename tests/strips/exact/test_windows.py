@@ -1,0 +1,48 @@
+"""Seen windows say exactly which atoms accept the valid traces, and what every such model accepts."""
+
+from hypothesis import given, settings
+from strips_oracle import can_require, effects, false_before, some_traces
+
+from statewise.strips.exact.windows import Windows, longest, windows_of
+
+
+def test_the_windows_of_a_trace():
+    found = list(windows_of((0, 1, 0, 2)))
+    assert found == [[], [(0, 0, 1)], [(1, 0, 0), (0, 2, 0)], [(0, 0, 2), (1, 1, 2)]]
+
+
+def test_only_minimal_windows_are_kept():
+    windows = Windows(3)
+    windows.add((0, 1, 2))
+    assert windows.minimal[0, 2] == [0b10]
+    windows.add((0, 2))
+    assert windows.minimal[0, 2] == [0]
+    windows.insert(0, 0b10, 2)
+    assert windows.minimal[0, 2] == [0]
+    assert len(windows) == len(list(windows)) == 3
+    assert windows.seen == 0b111
+
+
+def test_rows_that_begin_others_are_left_out():
+    assert longest([(0, 1), (0,), (0, 1, 2), (1,), ()]) == [(0, 1, 2), (1,)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(some_traces())
+def test_atoms_may_require_what_never_happened_while_they_were_false(traces):
+    windows = Windows.of(traces)
+    for delete, add in effects(3):
+        if delete:
+            assert windows.required(delete, add) == can_require(traces, delete, add)
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_traces(), some_traces())
+def test_an_action_is_certain_iff_no_sound_atom_rejects_it(traces, others):
+    windows = Windows.of(traces)
+    sound = [(delete, add, can_require(traces, delete, add)) for delete, add in effects(3)]
+    for row in others.rows:
+        rejected = any(
+            required >> row[-1] & 1 and false_before(row, delete, add)[len(row) - 1] for delete, add, required in sound
+        )
+        assert bool(windows.new(row)) == rejected

@@ -1,0 +1,67 @@
+"""Which method learns, and why."""
+
+import pytest
+
+from statewise.strips.domains import domain
+from statewise.strips.methods import learn
+from statewise.strips.random_traces import Traces, traces, with_noise
+from statewise.strips.settings import Settings
+
+QUICK = Settings(restarts=2, steps=50, check_every=25)
+CLEAN = traces(domain("ferry:2x1"), 60, 20, 1)
+
+
+def test_clean_traces_are_learned_exactly():
+    report = learn(CLEAN, QUICK).report
+    assert (report["method"], report["chosen"]) == ("exact", "the traces are clean")
+
+
+def test_a_method_may_be_asked_for(tmp_path):
+    for method in ("exact", "neural"):
+        report = learn(CLEAN, QUICK, method=method, folder=tmp_path / method).report
+        assert (report["method"], report["chosen"]) == (method, "asked for")
+    with pytest.raises(ValueError, match="one of auto, exact, neural"):
+        learn(CLEAN, QUICK, method="magic")
+
+
+def test_contradictory_traces_are_trained_on(tmp_path):
+    damaged = with_noise(CLEAN, 0.3, "labels", 1)
+    said = []
+    report = learn(damaged, QUICK, folder=tmp_path / "out", say=said.append).report
+    assert report["method"] == "neural"
+    assert "contradict each other" in report["chosen"]
+    assert any("training instead" in line for line in said)
+
+
+def test_noise_to_be_tolerated_is_trained_on():
+    assert learn(CLEAN, Settings(restarts=2, steps=50, noise=0.1)).report["chosen"] == "noise is to be tolerated"
+
+
+def test_stopped_training_gives_a_model_and_goes_on(tmp_path):
+    damaged = with_noise(CLEAN, 0.3, "labels", 1)
+    left = iter(range(30))
+    stopped = learn(damaged, QUICK, stop=lambda: next(left, None) is None, folder=tmp_path).report
+    assert stopped["unfinished"] == ["training: 30 of at most 50 steps"]
+    whole = learn(damaged, QUICK, folder=tmp_path)
+    assert whole.report["unfinished"] == []
+    assert whole.model == learn(damaged, QUICK).model
+    assert (whole.theta == learn(damaged, QUICK).theta).all()
+
+
+def test_a_time_limit_holds_for_training_too():
+    report = learn(CLEAN, Settings(steps=10_000_000, stay=10_000_000), method="neural", seconds=0.2).report
+    assert report["unfinished"]
+
+
+def test_traces_without_labels_need_no_negatives():
+    report = learn(CLEAN.valid_only(), QUICK).report
+    assert report["method"] == "exact"
+    assert report["training_accuracy"] == 1
+    with pytest.raises(ValueError, match="no negative traces"):
+        learn(CLEAN.valid_only(), QUICK, method="neural")
+
+
+def test_valid_actions_alone():
+    given = Traces(("a", "b"), ((0, 1), (1,), (0,)), (1, 1, 0), (3, 5, 7))
+    found = given.valid_only()
+    assert (found.rows, found.labels, found.lines) == (((0,), (0,)), (0, 0), (3, 7))
