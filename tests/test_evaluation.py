@@ -19,13 +19,13 @@ def test_teacher_forced_metrics_are_sums_over_scored_tokens():
     table = torch.rand(11, 11, generator=torch.Generator().manual_seed(0)) + 0.1
     table /= table.sum(1, keepdim=True)
     total, right, count = 0.0, 0, 0
-    by_row = np.zeros(7)
+    by_token = np.zeros(examples.tokens.shape)
     choices = np.full(examples.tokens.shape, -1)
     for row in range(7):
         for place in range(max(1, examples.prompt_lengths[row]), examples.lengths[row]):
             before, token = examples.tokens[row, place - 1], examples.tokens[row, place]
             total -= math.log(table[before, token])
-            by_row[row] -= math.log(table[before, token])
+            by_token[row, place] = -math.log(table[before, token])
             choices[row, place] = int(table[before].argmax())
             right += choices[row, place] == token
             count += 1
@@ -35,7 +35,7 @@ def test_teacher_forced_metrics_are_sums_over_scored_tokens():
         assert metrics["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
         assert metrics["token_accuracy"] == pytest.approx(right / count)
         np.testing.assert_array_equal(chosen, choices)
-        np.testing.assert_allclose(nats, by_row, rtol=1e-5)
+        np.testing.assert_allclose(nats, by_token, rtol=1e-5)
 
 
 class Solver(MarkovPredictor):

@@ -64,13 +64,13 @@ def evaluate(
     units = task.units(examples)
     if units:
         forced |= per_unit(float(nats.sum()), units)
-    metrics |= forced | task.score_positions(examples, chosen)
+    metrics |= forced | task.score_positions(examples, chosen) | task.score_nats(examples, nats, chosen >= 0)
     if measure is not None:
         metrics |= means(measure, examples, block=few)
     if not details:
         return Evaluation(metrics, len(examples), samples)
     alone = task.decoded and not len(prompted) and examples.documents is None
-    hardest, easiest = extremes(task, examples, nats, (chosen >= 0).sum(axis=1))
+    hardest, easiest = extremes(task, examples, nats.sum(axis=1), (chosen >= 0).sum(axis=1))
     return Evaluation(
         metrics, len(examples), samples,
         continuations=continuations(task, predictor, decoder, examples, block=block) if alone else [],
@@ -100,15 +100,15 @@ def teacher_forced(
     predictor: Predictor, examples: Examples, *, block: int
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
     """Teacher-forced metrics; the most likely token at each scored position, (n, T) int64, -1 elsewhere; and the nats
-    of each sequence, (n,)."""
+    of the true ones, (n, T), 0 elsewhere."""
     chosen = np.full(examples.tokens.shape, -1, np.int64)
-    nats = np.zeros(len(examples))
+    nats = np.zeros(examples.tokens.shape)
     count, right = 0, 0
     for rows, part in blocks(examples, block):
         batch = collate(part)
         targets, scored = (column.numpy() for column in batch.targets)
         found = score_batch(predictor, batch, *batch.span)
-        nats[rows] = np.where(scored, found.nats, 0.0).sum(axis=1)
+        nats[rows[:, None], np.arange(*batch.span)] = np.where(scored, found.nats, 0.0)
         count += int(scored.sum())
         right += int((found.choices == targets)[scored].sum())
         chosen[rows[:, None], np.arange(*batch.span)] = np.where(scored, found.choices, -1)

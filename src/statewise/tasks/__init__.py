@@ -15,6 +15,7 @@ TASKS: Table[Task] = Table(
     "statewise.tasks.base:Task",
     {
         "countdown": ("statewise.tasks.countdown:Countdown", "combine given numbers by + - * / to reach a target"),
+        "hmm": ("statewise.tasks.hmm.task:Hmm", "hidden Markov processes whose beliefs are known exactly"),
         "manhattan": (
             "statewise.tasks.manhattan.task:Manhattan",
             "taxi rides through a city of one-way streets, on your map or a grid",

@@ -39,6 +39,9 @@ class Task(ABC):
     drawn_at_once: int = 32
     """Rows of a training batch that one call of `sample` draws. Of several processes each makes only the calls that
     overlap its share. Set it higher where a call is expensive however few rows it draws."""
+    disjoint: bool = True
+    """Whether no held-out example is ever drawn for training; False: both are samples of a small set of possible
+    sequences, from which none can be left out without changing what is to be learned."""
     notes: Sequence[str] = ()
     """Lines that a user should read about the data, such as what was left out."""
 
@@ -66,7 +69,8 @@ class Task(ABC):
 
     @abstractmethod
     def held_out(self, n: int | None = None) -> Examples:
-        """At most n held-out examples, the same at every call and disjoint from all training examples."""
+        """At most n held-out examples, the same at every call and disjoint from all training examples (see
+        `disjoint`)."""
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
         """As `held_out`, for one of `other_held_out`. Raises `ValueError` naming the sets that exist."""
@@ -123,6 +127,11 @@ class Task(ABC):
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """Metrics of teacher-forced predictions. `chosen` (n, T) int64: the most likely token at each position, -1
         where the token is not scored."""
+        return {}
+
+    def score_nats(self, examples: Examples, nats: np.ndarray, scored: np.ndarray) -> dict[str, float]:
+        """Metrics of the nats of each token under teacher forcing, `nats` (n, T) float64, where it is `scored`, (n, T)
+        bool."""
         return {}
 
     def units(self, examples: Examples) -> Mapping[str, int]:

@@ -1,0 +1,67 @@
+"""Tasks whose tokens come from a known process, so that the belief about its hidden state is known exactly."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from statewise.tasks.base import Task, World
+from statewise.types import Examples, LacksPower
+
+
+class Prefixes(NamedTuple):
+    """Different prefixes of sequences, m in all."""
+
+    examples: Examples
+    """Sequences that contain them."""
+    rows: np.ndarray
+    """(m,): the sequence of each prefix."""
+    columns: np.ndarray
+    """(m,): its last position."""
+    weights: np.ndarray
+    """(m,): the probability of each among prefixes of all lengths, with equal lengths equally likely; sums to 1."""
+    exact: bool
+    """Whether these are all possible prefixes with their exact probabilities, not those of drawn sequences."""
+
+
+class Believed(World):
+    """A world whose true state is a belief: all that past tokens tell about future ones (a mixed state).
+
+    `C` is the number of coordinates of a belief, of several factors side by side.
+    """
+
+    widths: Sequence[int]
+    """The coordinates of each factor's belief; their sum is C."""
+    simplex: bool
+    """Whether the belief of every factor is a probability distribution."""
+    joint_states: int
+    """Hidden states of all factors together."""
+
+    @abstractmethod
+    def beliefs(self, examples: Examples) -> np.ndarray:
+        """(n, T, C) float64: the belief after each position; NaN after tokens that are not possible."""
+
+    @abstractmethod
+    def next_tokens(self, examples: Examples) -> np.ndarray:
+        """(n, T, V) float64: the true probabilities of the next token after each position, for all V tokens of the
+        vocabulary; NaN as in `beliefs`. They go on beyond the end of a sequence."""
+
+    @abstractmethod
+    def prefixes(self, most: int, seed: int) -> Prefixes:
+        """All possible prefixes up to the longest length for which there are at most `most` sequences; if that is less
+        than half of the task's length, those of `most` drawn sequences of full length."""
+
+    @abstractmethod
+    def floors(self) -> np.ndarray:
+        """(T,): the mean nats of the token at each position for a predictor that knows the belief before it: no model
+        can have fewer. 0 where the token is certain."""
+
+
+def believed(task: Task) -> Believed:
+    """The task, if its beliefs are known. Raises `ValueError` if not."""
+    if not isinstance(task, Believed):
+        raise LacksPower("this analysis needs a task whose beliefs are known exactly", Believed)
+    return task

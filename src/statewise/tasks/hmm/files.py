@@ -1,0 +1,85 @@
+"""Your own matrices, from JSON or NPZ. Nothing is unpickled.
+
+JSON: `{"matrices": [[[...]]], "tokens": ["a", "b"], "start": [...], "right": [...]}`, of which only the matrices are
+needed: one square matrix per token. NPZ: arrays of the same names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from statewise.json_files import NUMBER, TEXT, Shape, parse_json
+from statewise.messages import without_advice
+from statewise.tasks.hmm.process import Factor, factor
+
+SHAPE: Shape = {"matrices": [[[NUMBER]]], "tokens?": [TEXT], "start?": [NUMBER], "right?": [NUMBER]}
+"""Of the JSON file, and of what a run keeps."""
+LARGEST = 2**28
+"""Bytes of a file, or of its arrays in memory."""
+
+
+def read_matrices(path: Path) -> dict[str, Any]:
+    """The content of a file, as `SHAPE` says. Raises `ValueError`, which names the file, and `OSError`."""
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"{path}: {path.stat().st_size:,} bytes; at most {LARGEST:,} are read")
+    content = path.read_bytes()
+    if path.suffix == ".npz" or content[:4] == b"PK\x03\x04":
+        return _read_arrays(content, path)
+    found: dict[str, Any] = parse_json(content, SHAPE, str(path))
+    return {key: found[key] for key in ("matrices", "tokens", "start", "right") if key in found}
+
+
+def as_factor(content: dict[str, Any], where: str) -> Factor:
+    """The process of a file's content. Raises `ValueError`, which begins with `where`."""
+    rows = {len(row) for matrix in content["matrices"] for row in matrix}
+    columns = {len(matrix) for matrix in content["matrices"]}
+    if len(rows) != 1 or rows != columns or rows == {0}:
+        raise ValueError(f"{where}: matrices must be square and of one size, one per token")
+    for token in content.get("tokens", ()):
+        if not token or len(token.split()) != 1 or token == "<bos>" or not token.isprintable():
+            raise ValueError(f"{where}: the token {token[:40]!r} must be a word without spaces, and not <bos>")
+    matrices = np.array(content["matrices"], np.float64)
+    try:
+        arrays = {key: np.array(content[key], np.float64) for key in ("start", "right") if key in content}
+        return factor(matrices, content.get("tokens"), **arrays, what=where)
+    except np.linalg.LinAlgError as error:
+        raise ValueError(f"{where}: its eigenvectors cannot be computed: {error}") from None
+
+
+def as_json(content: dict[str, Any]) -> bytes:
+    """The content as a run keeps it."""
+    return json.dumps(content).encode()
+
+
+def _read_arrays(content: bytes, path: Path) -> dict[str, Any]:
+    """Arrays of an NPZ file as lists."""
+    found: dict[str, Any] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > LARGEST:
+            raise ValueError(f"its arrays have {size:,} bytes; at most {LARGEST:,} are read")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            for key in ("matrices", "tokens", "start", "right"):
+                if key not in arrays:
+                    continue
+                array = arrays[key]
+                kinds, axes = ("US", 1) if key == "tokens" else ("fiu", 3 if key == "matrices" else 1)
+                if array.dtype.kind not in kinds or array.ndim != axes:
+                    wanted = "text" if key == "tokens" else "numbers"
+                    raise ValueError(f"{key} must be {wanted} with {axes} axes, not {array.dtype} {array.shape}")
+                found[key] = array.astype(str if key == "tokens" else np.float64).tolist()
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError, MemoryError,
+            UnicodeError, SyntaxError, RuntimeError, OverflowError, TypeError, OSError) as error:  # fmt: skip
+        problem = without_advice(error) if isinstance(error, ValueError) else str(error) or type(error).__name__
+        raise ValueError(f"{path}: not an NPZ file of matrices: {problem}") from None
+    if "matrices" not in found:
+        raise ValueError(f"{path}: there is no array named matrices")
+    return found

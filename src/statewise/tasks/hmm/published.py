@@ -1,0 +1,183 @@
+"""Processes of the literature, with their published parameters as defaults, by name.
+
+mess3, rrxor: Shai et al. 2024. z1r, golden-mean, even, sns: Jurgens and Crutchfield; Marzen and Crutchfield.
+bloch-walk, post-quantum, fanizza: Riechers et al. 2025 (after Fanizza et al. 2024). RRXOR is checksum(n=2, m=2).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from statewise.config import unknown
+from statewise.messages import short
+from statewise.tasks.hmm.process import Factor, factor
+
+LARGEST_CHECKSUM = 1024
+"""States of `checksum`."""
+
+
+def mess3(x: float = 0.05, a: float = 0.85) -> Factor:
+    """Three states; each step moves to each other state with probability x, and the state arrived at names itself with
+    probability a. The beliefs form a fractal."""
+    _check(x=(x, 0, 0.5), a=(a, 0, 1))
+    move = np.full((3, 3), x) + np.eye(3) * (1 - 3 * x)
+    speak = np.full((3, 3), (1 - a) / 2) + np.eye(3) * (a - (1 - a) / 2)
+    return factor(move[None] * speak[:, None], what="mess3")
+
+
+def rrxor(p1: float = 0.5, p2: float = 0.5) -> Factor:
+    """Two random bits, then their exclusive or. States: start, 0, 1, "the bits differ", "they are equal"."""
+    return factor(_rrxor(p1, p2), what="rrxor")
+
+
+def leaky_rrxor(e: float = 0.1, p1: float = 0.5, p2: float = 0.5) -> Factor:
+    """RRXOR in which, with probability e, a step emits a random bit and goes to a random state: every word is
+    possible."""
+    _check(e=(e, 0, 1))
+    return factor((1 - e) * _rrxor(p1, p2) + e / 10, what="leaky-rrxor")
+
+
+def _rrxor(p1: float, p2: float) -> np.ndarray:
+    _check(p1=(p1, 0, 1), p2=(p2, 0, 1))
+    T = np.zeros((2, 5, 5))
+    start, zero, one, differ, equal = range(5)
+    T[0, start, zero], T[1, start, one] = p1, 1 - p1
+    T[0, zero, equal], T[1, zero, differ] = p2, 1 - p2
+    T[0, one, differ], T[1, one, equal] = p2, 1 - p2
+    T[1, differ, start] = T[0, equal, start] = 1
+    return T
+
+
+def checksum(n: int = 3, m: int = 2) -> Factor:
+    """n random symbols of m, then their sum modulo m. The state is how many were read, and their sum: 1 + nm states."""
+    for name, value, least in (("n", n, 1), ("m", m, 2)):
+        if not least <= value < LARGEST_CHECKSUM or value != int(value):
+            raise ValueError(f"checksum: {name} must be a whole number from {least} on, not {short(value)}")
+    n, m = int(n), int(m)
+    if 1 + n * m > LARGEST_CHECKSUM or m > 64:
+        raise ValueError(
+            f"checksum: 1 + n m = {1 + n * m:,} states, m = {m}: at most {LARGEST_CHECKSUM:,}, and m at most 64"
+        )
+    T = np.zeros((m, 1 + n * m, 1 + n * m))
+
+    def state(read: int, total: int) -> int:
+        return 1 + (read - 1) * m + total if read else 0
+
+    for read in range(n):
+        for total in range(m if read else 1):
+            for symbol in range(m):
+                T[symbol, state(read, total), state(read + 1, (total + symbol) % m)] += 1 / m
+    for total in range(m):
+        T[total, state(n, total), 0] = 1
+    return factor(T, what="checksum")
+
+
+def z1r(p: float = 0.5) -> Factor:
+    """Zero, one, random: 0, then 1, then a bit that is 1 with probability p."""
+    _check(p=(p, 0, 1))
+    T = np.zeros((2, 3, 3))
+    T[0, 0, 1] = T[1, 1, 2] = 1
+    T[0, 2, 0], T[1, 2, 0] = 1 - p, p
+    return factor(T, what="z1r")
+
+
+def golden_mean(p: float = 0.5) -> Factor:
+    """No two ones in a row; else a one with probability p."""
+    _check(p=(p, 0, 1))
+    return factor(np.array([[[1 - p, 0], [1, 0]], [[0, p], [0, 0]]]), what="golden-mean")
+
+
+def even(p: float = 0.5) -> Factor:
+    """Ones in blocks of even length, each begun with probability p."""
+    _check(p=(p, 0, 1))
+    return factor(np.array([[[1 - p, 0], [0, 0]], [[0, p], [1, 0]]]), what="even")
+
+
+def sns(p: float = 0.5, q: float = 0.5) -> Factor:
+    """Simple nonunifilar source: a 1 resets to the first state; beliefs are points on a line, a new one each step."""
+    _check(p=(p, 0, 1), q=(q, 0, 1))
+    return factor(np.array([[[1 - p, p], [0, 1 - q]], [[0, 0], [q, 0]]]), what="sns")
+
+
+def bloch_walk(alpha: float = 1.0, beta: float = 3.0) -> Factor:
+    """A generalised process whose belief is a point (bx, bz) of the unit disk: each token pushes it in a direction."""
+    if not 0 < alpha**2 + beta**2 < math.inf:
+        raise ValueError(f"bloch-walk: alpha and beta must be finite and not both 0, not {alpha} and {beta}")
+    g = 1 / (4 * (alpha**2 + beta**2))
+    m, o = (alpha**2 - beta**2) * g, 2 * alpha * beta * g
+    T = np.zeros((4, 3, 3))
+    for first, axis, other in ((0, 2, 1), (2, 1, 2)):
+        for token, sign in ((first, 1), (first + 1, -1)):
+            T[token, 0, 0] = T[token, axis, axis] = 1 / 4
+            T[token, 0, axis] = T[token, axis, 0] = sign * o
+            T[token, other, other] = m
+    return factor(T, start=np.array([1.0, 0, 0]), right=np.array([1.0, 0, 0]), what="bloch-walk")
+
+
+def post_quantum(alpha: float = math.e, beta: float = 0.5) -> Factor:
+    """A generalised process that no finite quantum system generates."""
+    _check(alpha=(alpha, 1e-6, 1e6), beta=(beta, 1e-6, 1e6))
+    T = [np.outer([1.0, 1, 0], [1.0, -1, -1])]
+    T += [np.array([[value, 0, 0], [0, 1, 0], [0, math.log(value), 1]]) for value in (alpha, beta)]
+    total = sum(T)
+    values, vectors = np.linalg.eig(total)
+    largest = int(np.abs(values).argmax())
+    if abs(values[largest].imag) > 1e-9:
+        raise ValueError(f"post-quantum: alpha {alpha:g} and beta {beta:g} give no process")
+    right = vectors[:, largest].real
+    return factor(np.stack(T) / values[largest].real, right=right / np.abs(right).max(), what="post-quantum")
+
+
+def fanizza(alpha: float = 2000.0, lamb: float = 0.49) -> Factor:
+    """A renewal process: token 1 goes on, token 0 begins anew. The probability of going on t times is a decaying
+    exponential times 1 plus a rotating term, so that no finite hidden Markov process generates it."""
+    _check(lamb=(lamb, 0, 0.5))
+    cos, sin = math.cos(alpha), math.sin(alpha)
+    on = lamb * np.array([[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, cos, -sin], [0, 0, sin, cos]])
+    series = 1 / (1 - lamb * complex(cos, sin))
+    turning = np.array([series.real + series.imag, series.real - series.imag]) / 4
+    begin = np.array([0, 1 / (2 * (1 - lamb)), *-turning])
+    begin[0] = 1 - begin.sum()
+    ones = np.ones(4)
+    return factor(np.stack([np.outer(ones - on @ ones, begin), on]), right=ones, what="fanizza")
+
+
+PUBLISHED: Mapping[str, Callable[..., Factor]] = {
+    "mess3": mess3,
+    "rrxor": rrxor,
+    "leaky-rrxor": leaky_rrxor,
+    "checksum": checksum,
+    "z1r": z1r,
+    "golden-mean": golden_mean,
+    "even": even,
+    "sns": sns,
+    "bloch-walk": bloch_walk,
+    "post-quantum": post_quantum,
+    "fanizza": fanizza,
+}
+
+
+def published(name: str, given: Mapping[str, float] | list[float]) -> Factor:
+    """The process of a name, with parameters by name or in order; others keep their defaults. Raises `ValueError`."""
+    if name not in PUBLISHED:
+        raise ValueError(unknown("process", name, list(PUBLISHED)))
+    known = list(inspect.signature(PUBLISHED[name]).parameters)
+    if not isinstance(given, Mapping):
+        if len(given) > len(known):
+            raise ValueError(f"{name} has {len(known)} parameters, {', '.join(known)}, not {len(given)}")
+        given = dict(zip(known, given))
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{name}: {unknown('parameter', key, known)}")
+    return PUBLISHED[name](**given)
+
+
+def _check(**bounds: tuple[float, float, float]) -> None:
+    """Raises `ValueError` unless each value lies within its bounds."""
+    for name, (value, least, most) in bounds.items():
+        if not least <= value <= most:
+            raise ValueError(f"{name} must be between {least:g} and {most:g}, not {short(value)}")

@@ -1,0 +1,420 @@
+"""Sequences of a hidden Markov process whose beliefs are known exactly (Shai et al. 2024).
+
+Nothing is held out: leaving out words would change the very probabilities that are to be learned. The held-out set is a
+fixed sample of the same process, and `excess` compares the model with the exact prediction of each of its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from statewise.bounds import bounded
+from statewise.messages import cut
+from statewise.tasks.automaton import Automaton, Pairs
+from statewise.tasks.base import HasBaselines, Kept, Task
+from statewise.tasks.believed import Believed, Prefixes
+from statewise.tasks.hmm.beliefs import Finite, TooMany, entropies, finite, levels
+from statewise.tasks.hmm.expression import process
+from statewise.tasks.hmm.files import SHAPE, as_factor, as_json, read_matrices
+from statewise.tasks.hmm.process import Process, coordinates
+from statewise.tasks.kept import kept_json
+from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.vocab import Vocab
+from statewise.types import Completion, Examples, Headline
+
+BOS = "<bos>"
+FINITE = 4096
+"""Most beliefs of a process whose beliefs are listed."""
+DISTINCT = 2**18
+"""Most distinct beliefs of one length for exact floors; with more they are estimated from `SAMPLED` sequences."""
+SAMPLED = 4096
+ROWS_AT_ONCE = 2**22
+"""Numbers of beliefs that are computed at a time."""
+
+
+@dataclass(frozen=True)
+class HmmConfig:
+    """Fields of `task: hmm`."""
+
+    process: str = "mess3"
+    """The process: mess3, rrxor, leaky-rrxor, checksum, z1r, golden-mean, even, sns, bloch-walk, post-quantum, fanizza;
+    with parameters, `mess3(x=0.15, a=0.6)`. `A * B` runs two side by side, a token being the pair of theirs; in
+    `A * (B | C | D)` the second depends on the token of the first, one alternative each; in `A + B` a sequence
+    comes from one of the two."""
+    path: str | None = None
+    """A JSON or NPZ file with your own matrices in place of `process`."""
+    noise: float = 0.0
+    """Probability that a token is replaced by one drawn uniformly."""
+    length: int = 10
+    """Tokens of a sequence."""
+    bos: bool = False
+    """Whether a sequence begins with the additional token <bos>, after which the belief is that before the first token;
+    else the first token is not scored."""
+    held_out_sequences: int = 2000
+    """Size of the fixed test set."""
+    data_seed: int = 0
+    """Seed of the fixed test set."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "length", prefix="task.", at_least=2, at_most=10**6)
+        bounded(self, "noise", prefix="task.", at_least=0, at_most=1)
+        bounded(self, "held_out_sequences", prefix="task.", at_least=1, at_most=10**8)
+        bounded(self, "data_seed", prefix="task.", at_least=0)
+
+
+class Hmm(Task, Believed, Automaton, HasBaselines):
+    """As text: token names separated by spaces.
+
+    As an automaton its states are pairs of a belief and the number of tokens read, if the beliefs are finitely many.
+    """
+
+    Config = HmmConfig
+    config: HmmConfig
+    decoded = False
+    drawn_at_once = 1024
+    disjoint = False
+
+    def __init__(self, config: HmmConfig, kept: Kept | None = None) -> None:
+        self.config = config
+        self._content = None
+        if config.path is None:
+            self.process = process(config.process, config.noise)
+        elif kept is not None:
+            self._content = kept_json(kept, "process.json", SHAPE)
+            self.process = Process([as_factor(self._content, "task/process.json of this run")], config.noise)
+        else:
+            self._content = read_matrices(Path(config.path))
+            self.process = Process([as_factor(self._content, config.path)], config.noise)
+        self.vocab = Vocab([*self.process.tokens, *([BOS] if config.bos else [])])
+        self.context = self.longest = config.length + config.bos
+        self.headline = Headline("loss", higher_is_better=False)
+        self.widths = [len(coordinates(each)) for each in self.process.factors]
+        self.simplex = self.process.is_hidden_markov
+        self.joint_states = self.process.states
+        self._held_out: Examples | None = None
+        if self.process.vocabulary < 2:
+            raise ValueError("the process has one token only: there is nothing to predict")
+
+    def files(self) -> dict[str, bytes]:
+        """The matrices, if they are the user's own."""
+        return {} if self._content is None else {"process.json": as_json(self._content)}
+
+    def summary(self) -> list[str]:
+        """What the process is."""
+        known = self._finite
+        beliefs = f"{len(known.beliefs):,} beliefs" if known else f"more than {FINITE:,} beliefs"
+        scored = self._floors[0][-self.config.length + (not self.config.bos) :]
+        exact = "" if self._floors[1] else f", estimated from {SAMPLED:,} sequences"
+        return [
+            f"{self.process.states:,} hidden states, {self.process.vocabulary:,} tokens, {beliefs}; the floor of the "
+            f"loss is {scored.mean():.5f} nats per token{exact}"
+        ]
+
+    # Sequences
+
+    def training(self) -> None:
+        """None: every batch has fresh sequences."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
+        """n sequences."""
+        return self._examples(self.process.draw(rng, n, self.config.length))
+
+    def held_out(self, n: int | None = None) -> Examples:
+        """A fixed sample, or its first n sequences."""
+        if self._held_out is None:
+            rng = np.random.default_rng([self.config.data_seed, 2])
+            self._held_out = self.sample(rng, self.config.held_out_sequences)
+        return self._held_out[: n if n is not None else len(self._held_out)]
+
+    def _examples(self, words: np.ndarray) -> Examples:
+        """Sequences of words (n, L)."""
+        n, bos = len(words), self.config.bos
+        tokens = np.concatenate([np.full((n, 1), self.process.vocabulary), words], axis=1) if bos else words
+        return Examples(tokens, np.full(n, tokens.shape[1]), np.zeros(n, np.int64))
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of token names separated by spaces."""
+        return self.vocab.encode(text.split())
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Token names separated by spaces."""
+        return " ".join(self.vocab.decode(tokens))
+
+    def read(self, path: Path) -> Examples:
+        """Sequences, one per line, of any length within the task's. Raises `ValueError` with the line for tokens that
+        the process cannot emit."""
+        rows, problems = [], Problems(path)
+        for number, line in read_lines(path):
+            try:
+                row = self.encode(line)
+                wrong = self._problem(row)
+            except ValueError as error:
+                wrong = str(error)
+            if wrong:
+                problems.add(number, wrong)
+            else:
+                rows.append(row)
+        problems.raise_if_any()
+        return Examples.of(rows, [0] * len(rows))
+
+    def _problem(self, row: np.ndarray) -> str:
+        """What is wrong with a sequence; nothing if it is possible."""
+        if not 2 <= len(row) <= self.context:
+            return f"{len(row)} tokens, but there must be 2 to {self.context} (task.length {self.config.length})"
+        given = np.atleast_1d(self._given(Examples.of([row], [0]))[0])
+        bad = np.flatnonzero(~(given > 0))
+        if not len(bad):
+            return ""
+        name, before = self.vocab.symbols[row[bad[0]]], cut(self.decode(row[: bad[0]])) or "the start"
+        return f"token {bad[0] + 1}, {name!r}, has probability 0 after {before}"
+
+    # Beliefs
+
+    def _walk(self, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+        """(n, T, S) the joint belief after each position, NaN where it is not possible, and (n, T) the probability of
+        each token given those before; of <bos> 1."""
+        n, T = examples.tokens.shape
+        found, given = np.empty((n, T, self.process.states)), np.ones((n, T))
+        now = np.tile(self.process.start, (n, 1))
+        for place in range(T):
+            column = examples.tokens[:, place]
+            if place == 0 and self.config.bos:
+                now = np.where((column == self.process.vocabulary)[:, None], now, np.nan)
+                given[:, 0] = column == self.process.vocabulary
+            else:
+                known = column < self.process.vocabulary
+                now, given[:, place] = self.process.update(now, np.where(known, column, 0))
+                now[~known], given[~known, place] = np.nan, 0
+            found[:, place] = now
+        return found, np.nan_to_num(given)
+
+    def _blocks(self, examples: Examples) -> list[slice]:
+        size = max(1, ROWS_AT_ONCE // (examples.tokens.shape[1] * max(self.process.states, self.process.vocabulary)))
+        return [slice(at, at + size) for at in range(0, len(examples), size)]
+
+    def _given(self, examples: Examples) -> np.ndarray:
+        """(n, T): the probability of each token given those before it."""
+        return np.concatenate([self._walk(examples[rows])[1] for rows in self._blocks(examples)])
+
+    def beliefs(self, examples: Examples) -> np.ndarray:
+        """See `Believed`: each factor's belief about its own state."""
+        parts = []
+        for rows in self._blocks(examples):
+            joint, _ = self._walk(examples[rows])
+            parts.append(self.process.marginals(joint.reshape(-1, joint.shape[-1])).reshape(*joint.shape[:2], -1))
+        return np.concatenate(parts)
+
+    def next_tokens(self, examples: Examples) -> np.ndarray:
+        """See `Believed`; <bos> has probability 0."""
+        n, T = examples.tokens.shape
+        found = np.zeros((n, T, len(self.vocab)))
+        for rows in self._blocks(examples):
+            joint, _ = self._walk(examples[rows])
+            given = self._next(joint.reshape(-1, joint.shape[-1]))
+            found[rows, :, : self.process.vocabulary] = given.reshape(*joint.shape[:2], -1)
+        return found
+
+    def _next(self, beliefs: np.ndarray) -> np.ndarray:
+        """(n, V): next-token probabilities; NaN for beliefs that are."""
+        impossible = np.isnan(beliefs).any(1)
+        given = self.process.probabilities(np.where(impossible[:, None], self.process.start, beliefs))
+        given[impossible] = np.nan
+        return given
+
+    def prefixes(self, most: int, seed: int) -> Prefixes:
+        """See `Believed`."""
+        words, weights, length = np.zeros((1, 0), np.int64), np.ones(1), self.config.length
+        now = self.process.start[None]
+        while words.shape[1] < length:
+            given = self.process.probabilities(now)
+            if np.count_nonzero(given) > most:
+                break
+            rows, tokens = np.nonzero(given)
+            words = np.concatenate([words[rows], tokens[:, None]], axis=1)
+            weights = weights[rows] * given[rows, tokens]
+            now, _ = self.process.update(now[rows], tokens)
+        exact = 2 * words.shape[1] >= length
+        if not exact:
+            words = self.process.draw(np.random.default_rng([self.config.data_seed, 3, seed]), most, length)
+            weights = np.full(most, 1 / most)
+        examples, bos = self._examples(words), int(self.config.bos)
+        order = np.lexsort(words.T[::-1])
+        ranked = words[order]
+        changed = np.ones(ranked.shape, bool)  # whether the prefix that ends here differs from that of the row above
+        changed[1:] = np.logical_or.accumulate(ranked[1:] != ranked[:-1], axis=1)
+        if bos:
+            changed = np.concatenate([np.arange(len(changed))[:, None] == 0, changed], axis=1)
+        columns, above = np.nonzero(changed.T)
+        starts = np.flatnonzero(np.diff(columns, prepend=-1))
+        sums = np.concatenate([[0], np.cumsum(weights[order])])
+        ends = np.append(above[1:], len(order))
+        ends[starts[1:] - 1] = len(order)
+        mass = sums[ends] - sums[above]
+        return Prefixes(examples, order[above], columns, mass / mass.sum(), exact)
+
+    @cached_property
+    def _floors(self) -> tuple[np.ndarray, bool]:
+        """(T,) floors, and whether they are exact."""
+        process, length, bos = self.process, self.config.length, [0.0] * self.config.bos
+        if len(process.factors) > 1 and not process.noise and all(each.variants == 1 for each in process.factors):
+            parts = [self._entropies(Process([each]), length) for each in process.factors]  # of independent tokens
+        else:
+            parts = [self._entropies(process, length)]
+        return np.concatenate([bos, np.sum([each for each, _ in parts], axis=0)]), all(exact for _, exact in parts)
+
+    @staticmethod
+    def _entropies(process: Process, length: int) -> tuple[np.ndarray, bool]:
+        """(length,): the mean entropy of the next token after 0, 1, ... tokens, and whether it is exact."""
+        try:
+            return np.array([level.entropy for level in levels(process, length - 1, DISTINCT)]), True
+        except TooMany:
+            words = process.draw(np.random.default_rng([4, length]), SAMPLED, length)
+            now, found = np.tile(process.start, (SAMPLED, 1)), np.empty(length)
+            for place in range(length):
+                found[place] = entropies(process.probabilities(now)).mean()
+                now, _ = process.update(now, words[:, place])
+            return found, False
+
+    def floors(self) -> np.ndarray:
+        """See `Believed`. Exact, except where too many beliefs are possible: then estimated from a fixed sample."""
+        return self._floors[0]
+
+    # Scores
+
+    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
+        """`exact_match`: the share of completions that are the sequence's own tokens."""
+        right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
+        return {"exact_match": float(np.mean(right))}
+
+    def score_nats(self, examples: Examples, nats: np.ndarray, scored: np.ndarray) -> dict[str, float]:
+        """`floor`: the mean of `floors` over the scored tokens; `excess`: the mean nats above those of the exact
+        prediction of the same tokens; `position_1_excess`, ...: the same at each token of the process."""
+        above = np.where(scored, nats + np.log(np.where(scored, self._given(examples), 1.0)), 0.0)
+        floors, counts = self.floors()[: nats.shape[1]], scored.sum(0)
+        found = {"floor": float(floors @ counts / counts.sum()), "excess": float(above.sum() / counts.sum())}
+        for place in np.flatnonzero(counts):
+            found[f"position_{place + 1 - self.config.bos}_excess"] = float(above[:, place].sum() / counts[place])
+        return found
+
+    def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:
+        """`exact belief`: the best prediction, from the belief; `no context`: the same distribution for every token."""
+        first = 1  # the first token of a row is never scored
+        targets = examples.tokens[:, first:]
+        scored = np.arange(first, examples.tokens.shape[1]) < examples.lengths[:, None]
+        given = self.next_tokens(examples)[:, :-1]
+        alone = np.broadcast_to(self._next(self.process.start[None])[0], (*targets.shape, self.process.vocabulary))
+        found = {}
+        for name, shares in (("exact belief", given), ("no context", alone)):
+            own = np.take_along_axis(shares, targets[..., None], axis=2)[..., 0][scored]
+            right = shares.argmax(2)[scored] == targets[scored]
+            with np.errstate(divide="ignore"):
+                loss = float(-np.log(own).mean())
+            found[name] = {"loss": loss, "token_accuracy": float(right.mean())}
+        return found
+
+    # World and automaton
+
+    @cached_property
+    def _finite(self) -> Finite | None:
+        return finite(self.process, FINITE)
+
+    @property
+    def _states(self) -> Finite:
+        """The finite set of beliefs. Raises `ValueError` if there is none."""
+        if self._finite is None:
+            what = self.config.path or self.config.process
+            raise ValueError(
+                f"{cut(what)} has more than {FINITE:,} different beliefs, so no two of its words need lead to the same "
+                "one: choose a process with finitely many, such as rrxor, z1r, even, golden-mean or checksum"
+            )
+        return self._finite
+
+    def labels(self, examples: Examples) -> np.ndarray:
+        """(n, T): the number of the belief after each position, if the process has finitely many; else -1."""
+        if self._finite is None:
+            return np.full(examples.tokens.shape, -1)
+        found = np.stack([self._after(examples.tokens[:, : place + 1]) for place in range(examples.tokens.shape[1])], 1)
+        return np.where(np.arange(found.shape[1]) < examples.lengths[:, None], found, -1)
+
+    def _after(self, tokens: np.ndarray) -> np.ndarray:
+        """(n,): the number of the belief after prefixes (n, t), -1 after impossible ones."""
+        states, now = self._states, np.zeros(len(tokens), np.int64)
+        for place, column in enumerate(tokens.T):
+            if place == 0 and self.config.bos:
+                now = np.where(column == self.process.vocabulary, now, -1)
+            else:
+                known = (now >= 0) & (column < self.process.vocabulary)
+                now = np.where(known, states.after[now, np.where(known, column, 0)], -1)
+        return now
+
+    def legal(self, prefix: np.ndarray) -> np.ndarray:
+        """The tokens of positive probability; none at the end."""
+        if len(prefix) >= self.context:
+            return np.empty(0, np.int64)
+        if self.config.bos and not len(prefix):
+            return np.array([self.process.vocabulary])
+        now = self.process.start[None]
+        if len(prefix):
+            now = self._walk(Examples(prefix[None], np.array([len(prefix)]), np.zeros(1, np.int64)))[0][:, -1]
+        return np.flatnonzero(self._next(now)[0] > 0)
+
+    def states_after(self, tokens: np.ndarray) -> np.ndarray:
+        """See `Automaton`: (belief, tokens read)."""
+        n, t = tokens.shape
+        now = self._after(tokens) if t <= self.context else np.full(n, -1)
+        return np.where(now[:, None] >= 0, np.stack([now, np.full(n, t)], axis=1), -1)
+
+    def step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """See `Automaton`."""
+        allowed = self.allowed(states)[np.arange(len(states)), tokens]
+        opens = tokens == self.process.vocabulary
+        after = self._states.after[states[:, 0], np.where(opens, 0, tokens)]
+        now = np.where(opens, states[:, 0], after)
+        return np.where(allowed[:, None], np.stack([now, states[:, 1] + 1], axis=1), -1)
+
+    def allowed(self, states: np.ndarray) -> np.ndarray:
+        """See `Automaton`."""
+        found = np.zeros((len(states), len(self.vocab)), bool)
+        belief, read = states.T
+        inside = (belief >= 0) & (read < self.context)
+        opens = inside & (read == 0) & self.config.bos
+        found[:, : self.process.vocabulary] = (inside & ~opens)[:, None] & (self._states.next_tokens[belief] > 0)
+        if self.config.bos:
+            found[:, -1] = opens
+        return found
+
+    def tokens_left(self, states: np.ndarray) -> np.ndarray:
+        """See `Automaton`: every sequence has the same length."""
+        return np.where(states[:, 0] >= 0, self.context - states[:, 1], -1)
+
+    def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
+        """See `Automaton`. Prefixes of drawn sequences, all lengths equally likely where such pairs exist."""
+        _ = self._states
+        firsts: list[np.ndarray] = []
+        seconds: list[np.ndarray] = []
+        for _ in range(100):
+            if len(firsts) >= n:
+                break
+            length = int(rng.integers(1 + self.config.bos, self.context))
+            drawn = np.unique(self.sample(rng, max(64, n // 8)).tokens[:, :length], axis=0)
+            labels = self._after(drawn)
+            one, other = rng.permutation(len(drawn)), rng.permutation(len(drawn))
+            if same_state:  # neighbours in a random order within each belief
+                order = one[np.argsort(labels[one], kind="stable")]
+                one, other = order[:-1], order[1:]
+            fits = np.flatnonzero((one != other) & ((labels[one] == labels[other]) == same_state))[: max(1, n // 16)]
+            firsts += list(drawn[one[fits]])
+            seconds += list(drawn[other[fits]])
+        if not firsts:
+            raise ValueError(
+                "no two different words of the same length lead to "
+                + ("the same belief" if same_state else "different beliefs")
+            )
+        kept = slice(min(n, len(firsts)))
+        first, second = (Examples.of(side[kept], [0] * len(side[kept])) for side in (firsts, seconds))
+        return Pairs(first, second, n)

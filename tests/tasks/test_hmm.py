@@ -1,0 +1,560 @@
+"""Hidden Markov processes: beliefs, floors and finite sets, against brute force over hidden paths."""
+
+import itertools
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+from statewise.analysis.compression import Compression, CompressionConfig
+from statewise.cli import main
+from statewise.data import collate
+from statewise.evaluation import teacher_forced
+from statewise.tasks import TASKS
+from statewise.tasks.hmm.beliefs import distinct, finite, levels
+from statewise.tasks.hmm.expression import process
+from statewise.tasks.hmm.process import Process, factor
+from statewise.types import Examples
+
+Hmm = TASKS["hmm"]
+
+
+def task(text="mess3", **fields):
+    return Hmm(Hmm.Config(process=text, **fields))
+
+
+def sequences(words):
+    words = np.array(words)
+    return Examples(words, np.full(len(words), words.shape[1]), np.zeros(len(words), np.int64))
+
+
+# The slow twin: everything from sums over hidden paths of plain matrices
+
+
+def plain(text, noise=0.0):
+    """The process as one matrix per token: Kronecker products, and noise from its definition."""
+    made = process(text)
+    matrices = []
+    for token in range(made.vocabulary):
+        digits = np.unravel_index(token, made.radix)
+        whole = np.ones((1, 1))
+        for place, each in enumerate(made.factors):
+            whole = np.kron(whole, each.matrices[digits[place - 1] if each.variants > 1 else 0, digits[place]])
+        matrices.append(whole)
+    start, right = np.ones(1), np.ones(1)
+    for each in made.factors:
+        start, right = np.kron(start, each.start), np.kron(right, each.right)
+    heard = (1 - noise) * np.eye(len(matrices)) + noise / len(matrices)
+    return np.einsum("oz,zst->ost", heard, np.array(matrices)), start, right
+
+
+def path_probabilities(T, start, word):
+    """{last state: probability} of a word, a sum over all paths of hidden states."""
+    S = T.shape[1]
+    found = np.zeros(S)
+    for path in itertools.product(range(S), repeat=len(word) + 1):
+        weight = start[path[0]]
+        for before, token, after in zip(path, word, path[1:]):
+            weight *= T[token, before, after]
+        found[path[-1]] += weight
+    return found
+
+
+SMALL = [
+    ("mess3", {}),
+    ("rrxor(0.3, 0.6)", {}),
+    ("z1r", {"noise": 0.2}),
+    ("checksum(1, 3)", {}),
+    ("golden-mean * even", {}),
+    ("golden-mean * (even | even(0.2))", {"noise": 0.1}),
+    ("sns * golden-mean(0.3)", {"noise": 0.3}),
+    ("sns(0.3, 0.6) + even", {}),
+]
+
+
+@pytest.mark.parametrize(("text", "fields"), SMALL, ids=str)
+@pytest.mark.parametrize("bos", [False, True])
+def test_beliefs_probabilities_and_floors_are_sums_over_hidden_paths(text, fields, bos):
+    made = task(text, length=4, bos=bos, **fields)
+    T, start, right = plain(text, **fields)
+    V = len(T)
+    words = np.array(list(itertools.product(range(V), repeat=3)))
+    rows = np.concatenate([np.full((len(words), 1), V), words], axis=1) if bos else words
+    found, ahead = made.beliefs(sequences(rows)), made.next_tokens(sequences(rows))
+    entropy = np.zeros(4)
+    seen = set()
+    for row, word in enumerate(words):
+        for t in range(1 - bos, 4):
+            joint = path_probabilities(T, start, word[:t])
+            total = joint @ right
+            column = t - 1 + bos
+            if total < 1e-12:
+                assert np.isnan(found[row, column]).all()
+                assert np.isnan(ahead[row, column, :V]).all()
+                continue
+            belief = (joint / total).reshape(made.process.joint)
+            axes = range(belief.ndim)
+            marginals = np.concatenate([belief.sum(tuple(a for a in axes if a != kept)) for kept in axes])
+            np.testing.assert_allclose(found[row, column], marginals, atol=1e-12)
+            given = [path_probabilities(T, joint / total, [token]).sum() for token in range(V)]
+            np.testing.assert_allclose(ahead[row, column, :V], given, atol=1e-12)
+            if (tuple(word[:t])) not in seen:
+                seen.add(tuple(word[:t]))
+                entropy[t] -= total * sum(p * math.log(p) for p in given if p > 0)
+    entropy[0] = -sum(p * math.log(p) for p in (start @ T @ right) if p > 0)
+    np.testing.assert_allclose(made.floors(), [*([0.0] * bos), *entropy], atol=1e-10)
+
+
+def test_generalised_processes_follow_their_matrices():
+    for text in ("bloch-walk(1, 3)", "post-quantum", "fanizza"):
+        made, (T, start, right) = process(text), plain(text)
+        np.testing.assert_allclose(start @ T.sum(0), start, atol=1e-9)
+        np.testing.assert_allclose(T.sum(0) @ right, right, atol=1e-9)
+        rng = np.random.default_rng(0)
+        for word in made.draw(rng, 20, 6):
+            belief, raw = made.start[None], start
+            for token in word:
+                belief, _ = made.update(belief, np.array([token]))
+                raw = raw @ T[token]
+                np.testing.assert_allclose(belief[0], raw / (raw @ right), rtol=1e-7, atol=1e-9)
+
+
+# The figures of the fact sheet
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "expected"),
+    [
+        ("mess3", [0, 0, 1, 2], [[0.85, 0.075, 0.075], [0.974673, 0.012664, 0.012664], [0.539637, 0.423036, 0.037327],
+                                 [0.275785, 0.222053, 0.502162]]),
+        ("rrxor", [0, 1, 1, 0, 0], [[1 / 3, 1 / 3, 0, 1 / 6, 1 / 6], [1 / 3, 0, 1 / 3, 1 / 3, 0],
+                                    [0.5, 0, 0.25, 0, 0.25],
+                                    [0.4, 0.4, 0, 0.2, 0], [0, 0.5, 0, 0, 0.5]]),
+        ("bloch-walk(1, 3)", [0, 2, 1], [[0, 0.6], [0.6, -0.48], [-0.372671, -0.838509]]),
+    ],
+)  # fmt: skip
+def test_beliefs_after_the_sheets_words(text, word, expected):
+    found = task(text, length=len(word)).beliefs(sequences([word]))[0]
+    np.testing.assert_allclose(found, expected, atol=5e-7)
+
+
+def test_matrices_and_stationary_distributions_are_the_published_ones():
+    (mess3,) = process("mess3").factors
+    expected = [[0.765, 0.00375, 0.00375], [0.0425, 0.0675, 0.00375], [0.0425, 0.00375, 0.0675]]
+    np.testing.assert_allclose(mess3.matrices[0, 0], expected)
+    for text, x in (("mess3", 0.05), ("mess3(0.15, 0.6)", 0.15)):
+        values = np.linalg.eigvals(plain(text)[0].sum(0))
+        np.testing.assert_allclose(np.sort(values.real), [1 - 3 * x, 1 - 3 * x, 1])
+    np.testing.assert_allclose(process("rrxor").start, np.array([2, 1, 1, 1, 1]) / 6, atol=1e-12)
+    np.testing.assert_allclose(process("z1r").start, np.full(3, 1 / 3), atol=1e-12)
+    np.testing.assert_allclose(process("even").start, [2 / 3, 1 / 3], atol=1e-12)
+    np.testing.assert_allclose(process("golden-mean(0.25)").start, [1 / 1.25, 0.25 / 1.25], atol=1e-12)
+    assert process("checksum(2, 2)").states == 5
+    rrxor, checksum = (list(levels(process(text), 8, 1000)) for text in ("rrxor", "checksum(2, 2)"))
+    np.testing.assert_allclose([one.entropy for one in rrxor], [one.entropy for one in checksum])
+    leaky = plain("leaky-rrxor(0.2)")[0]
+    np.testing.assert_allclose(leaky, 0.8 * plain("rrxor")[0] + 0.02)
+
+
+FLOORS = {
+    "mess3(0.05, 0.85)": [1.09861, 0.85772, 0.81336, 0.79812, 0.79474, 0.79378, 0.79354, 0.79348, 0.79346, 0.79346],
+    "mess3(0.15, 0.6)": [1.09861, 1.09107, 1.08939, 1.08900, 1.08891, 1.08889],
+    "rrxor": [0.69315, 0.69315, 0.63651, 0.62849, 0.59868, 0.57762, 0.56146, 0.53985, 0.52694, 0.51582, 0.50334],
+    "z1r": [0.69315, 0.63651, 0.46210, 0.23105, 0.23105, 0.23105],
+    "golden-mean": [0.63651, 0.46210, 0.46210],
+    "even": [0.63651, 0.60594, 0.54931, 0.53402, 0.50570, 0.49806, 0.48390, 0.48008, 0.47300],
+    "sns": [0.56234, 0.47739, 0.47137, 0.47025, 0.46997, 0.46990],
+    "bloch-walk(1, 3)": [1.38629, 1.35316, 1.33412, 1.32136, 1.31282, 1.30682, 1.30262, 1.29961],
+}
+
+
+@pytest.mark.parametrize("text", FLOORS)
+def test_floors_of_the_sheet(text):
+    found = [level.entropy for level in levels(process(text), len(FLOORS[text]) - 1, 10**5)]
+    np.testing.assert_allclose(found, FLOORS[text], atol=6e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "from_the_second"),
+    [
+        ("bloch-walk(1, 4.3)", [1.37676, 1.36961, 1.36397]),
+        (f"bloch-walk(1, {51**0.5})", [1.38487, 1.38360, 1.38245]),
+        ("post-quantum", [0.71209, 0.70680, 0.70244, 0.70087, 0.69996]),
+        ("fanizza", [0.67641, 0.67591, 0.65861, 0.64857, 0.64746]),
+    ],
+)
+def test_floors_published_for_generalised_processes(text, from_the_second):
+    found = [level.entropy for level in levels(process(text), len(from_the_second), 10**4)][1:]
+    np.testing.assert_allclose(found, from_the_second, atol=6e-6)
+
+
+def test_entropy_rates():
+    for text, rate in (("rrxor", 2 / 3), ("z1r", 1 / 3), ("golden-mean", 2 / 3), ("even", 2 / 3)):
+        *_, last = levels(process(text), 300, 1000)
+        assert last.entropy == pytest.approx(rate * math.log(2), abs=1e-6)
+    assert [round(level.entropy, 5) for level in levels(process("rrxor"), 60, 1000)][20::10][:2] == [0.46657, 0.46255]
+
+
+@pytest.mark.parametrize(
+    ("text", "bos", "floor"),
+    [("mess3", False, 0.80352), ("mess3(0.15, 0.6)", False, 1.08920), ("rrxor", False, 0.58650),
+     ("mess3", True, 0.83303), ("mess3(0.15, 0.6)", True, 1.09014), ("rrxor", True, 0.59717)],
+)  # fmt: skip
+def test_floor_of_a_row_of_ten(text, bos, floor):
+    made = task(text, bos=bos, held_out_sequences=10)
+    nats = np.zeros((10, 10 + bos))
+    scored = np.ones(nats.shape, bool)
+    scored[:, 0] = False
+    assert made.score_nats(made.held_out(), nats, scored)["floor"] == pytest.approx(floor, abs=6e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "by_depth"),
+    [
+        ("rrxor", [1, 3, 7, 15, 27, 34, 36, 36, 36]),
+        ("mess3", [1, 4, 13, 40, 121, 364, 1093, 3280, 9841]),
+        ("bloch-walk(1, 3)", [1, 5, 17, 53, 161, 485, 1457]),
+        ("bloch-walk(1, 1)", [1, 5, 5, 5]),
+        ("sns", [1, 3, 4, 5, 6, 7]),
+        ("golden-mean", [1, 3, 3]),
+        ("even", [1, 3, 4, 4]),
+        ("z1r", [1, 3, 7, 7]),
+    ],
+)
+def test_numbers_of_distinct_beliefs(text, by_depth):
+    beliefs = np.empty((0, process(text).states))
+    for level, count in zip(levels(process(text), len(by_depth) - 1, 10**5), by_depth):
+        beliefs = np.concatenate([beliefs, level.beliefs])
+        beliefs = beliefs[distinct(beliefs)[0]]
+        assert len(beliefs) == count
+
+
+def test_finite_sets_have_the_transitions_of_the_beliefs():
+    for text, count in (("rrxor", 36), ("z1r", 7), ("even", 4), ("golden-mean", 3)):
+        made = process(text)
+        found = finite(made, 100)
+        assert len(found.beliefs) == count
+        np.testing.assert_allclose(found.beliefs[0], made.start)
+        for number, token in itertools.product(range(count), range(2)):
+            after, given = made.update(found.beliefs[[number]], np.array([token]))
+            assert (found.after[number, token] < 0) == (given[0] == 0)
+            if given[0]:
+                np.testing.assert_allclose(found.beliefs[found.after[number, token]], after[0], atol=1e-8)
+    assert finite(process("mess3"), 1000) is None
+
+
+def test_all_words_of_mess3_of_length_ten_are_listed():
+    made = task("mess3")
+    found = made.prefixes(3**10, seed=1)
+    assert found.exact
+    assert len(found.examples) == 59_049
+    assert len(found.rows) == sum(3**t for t in range(1, 11))
+
+
+# Drawing
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [*SMALL, ("bloch-walk(1, 3)", {}), ("post-quantum", {}),
+     ("golden-mean * (bloch-walk | bloch-walk(1, 2))", {"noise": 0.1})],
+    ids=str,
+)  # fmt: skip
+def test_words_are_drawn_with_their_probabilities(text, fields):
+    T, start, right = plain(text, **fields)
+    n, length = 40_000, 3
+    words = Process(process(text).factors, **fields).draw(np.random.default_rng(1), n, length)
+    counts = np.zeros([len(T)] * length)
+    np.add.at(counts, tuple(words.T), 1)
+    for word in itertools.product(range(len(T)), repeat=length):
+        raw = start
+        for token in word:
+            raw = raw @ T[token]
+        p = max(float(raw @ right), 0.0)
+        assert abs(counts[word] - n * p) <= 5 * math.sqrt(n * p * (1 - p)) + 1e-6
+
+
+def test_prefixes_have_the_weights_of_their_probabilities():
+    made, (T, start, _) = task("golden-mean(0.3)", length=4), plain("golden-mean(0.3)")
+    for bos in (False, True):
+        found = task("golden-mean(0.3)", length=4, bos=bos).prefixes(100, seed=1)
+        weights = {}
+        for row, column, weight in zip(found.rows, found.columns, found.weights):
+            weights[tuple(found.examples.tokens[row, bos : column + 1].tolist())] = weight
+        assert len(weights) == len(found.rows)
+        expected = {}
+        for t in range(1 - bos, 5):
+            for word in itertools.product(range(2), repeat=t):
+                p = path_probabilities(T, start, word).sum()
+                if p > 0:
+                    expected[word] = p / (4 + bos)
+        assert weights == pytest.approx(expected)
+    drawn = task("mess3", length=40).prefixes(50, seed=1)
+    assert not drawn.exact
+    assert drawn.weights.sum() == pytest.approx(1)
+    assert len({tuple(drawn.examples.tokens[r, : c + 1]) for r, c in zip(drawn.rows, drawn.columns)}) == len(drawn.rows)
+    short = made.prefixes(6, seed=1)  # of five words of three tokens; eight of four are too many
+    assert short.exact
+    assert short.examples.tokens.shape[1] == 3
+
+
+# Evaluation
+
+
+class Bayes:
+    """A model that is the exact prediction, mixed with a share of the uniform one."""
+
+    def __init__(self, made, share):
+        self.task, self.share = made, share
+
+    def logits(self, batch):
+        import torch
+
+        given = self.task.next_tokens(sequences(batch.tokens.numpy()))
+        return torch.from_numpy(np.log((1 - self.share) * given + self.share / given.shape[-1] + 1e-30))
+
+
+def test_excess_is_the_divergence_from_the_exact_prediction():
+    for bos in (False, True):
+        made = task("rrxor", length=6, bos=bos, held_out_sequences=3000)
+        examples = made.held_out()
+        _, chosen, nats = teacher_forced(Bayes(made, 0.0), examples, block=1000)
+        found = made.score_nats(examples, nats, chosen >= 0)
+        assert found["excess"] == pytest.approx(0, abs=1e-6)
+        metrics, chosen, nats = teacher_forced(Bayes(made, 0.3), examples, block=1000)
+        found = made.score_nats(examples, nats, chosen >= 0)
+        T, start, _ = plain("rrxor")
+        V = len(made.vocab)
+        for t in range(1 - bos, 6):
+            divergence = 0.0
+            for word in itertools.product(range(2), repeat=t):
+                joint = path_probabilities(T, start, word)
+                if joint.sum() > 0:
+                    given = (joint / joint.sum()) @ T.sum(2).T
+                    mixed = 0.7 * given + 0.3 / V
+                    divergence += joint.sum() * sum(p * math.log(p / q) for p, q in zip(given, mixed) if p > 0)
+            assert found[f"position_{t + 1}_excess"] == pytest.approx(divergence, abs=0.02)
+        assert metrics["loss"] - found["excess"] == pytest.approx(made.baselines(examples)["exact belief"]["loss"])
+        assert collate(examples).span == (1, 6 + bos)
+
+
+def test_as_an_automaton_it_is_its_own_beliefs():
+    for bos in (False, True):
+        made = task("rrxor", length=7, bos=bos)
+        rng = np.random.default_rng(0)
+        rows = np.concatenate([made.sample(rng, 40).tokens, rng.integers(0, 2, (40, 7 + bos))])
+        labels = made.labels(sequences(rows))
+        states = made.states_after(rows[:, :0])
+        beliefs = made.beliefs(sequences(rows))
+        for place in range(rows.shape[1]):
+            for row in range(len(rows)):
+                legal = set(np.flatnonzero(made.allowed(states[[row]])[0]).tolist())
+                if states[row, 0] >= 0:
+                    assert legal == set(made.legal(rows[row, :place]).tolist())
+            states = made.step(states, rows[:, place])
+            np.testing.assert_array_equal(states, made.states_after(rows[:, : place + 1]))
+            np.testing.assert_array_equal(states[:, 0], labels[:, place])
+            there = states[:, 0] >= 0
+            known = made._finite.beliefs[states[there, 0]]
+            np.testing.assert_allclose(known, beliefs[there, place], atol=1e-8)
+            np.testing.assert_array_equal(there, ~np.isnan(beliefs[:, place, 0]))
+        assert (made.tokens_left(states)[states[:, 0] >= 0] == 0).all()
+        for same in (True, False):
+            pairs = made.draw_pairs(np.random.default_rng(1), 200, same_state=same)
+            assert len(pairs) == 200
+            for row in range(200):
+                one, other = pairs.first.answer(row), pairs.second.answer(row)
+                assert len(one) == len(other) < made.context
+                assert one.tolist() != other.tolist()
+                ends = [made.states_after(side[None])[0].tolist() for side in (one, other)]
+                assert (ends[0] == ends[1]) == same
+                assert min(ends[0]) >= 0
+
+
+# Bad input
+
+
+def say(tmp_path, *words, capsys):
+    code = main(["train", "hmm-rrxor", *words, "--trainer.device=cpu", "--out", str(tmp_path / "run")])
+    said = capsys.readouterr().err.strip()
+    assert code == 2, said
+    assert not (tmp_path / "run").exists()
+    return said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rrxr", "unknown process 'rrxr'"),
+        ("rrxor(2)", "p1 must be between 0 and 1, not 2"),
+        ("rrxor(p3=1)", "rrxor: unknown parameter 'p3'"),
+        ("rrxor(0.1, 0.2, 0.3)", "rrxor has 2 parameters, p1, p2, not 3"),
+        ("rrxor(0.1, p2=0.2)", "all by name, or all in order"),
+        ("rrxor(p1=0.1, p1=0.2)", "p1 twice"),
+        ("rrxor *", "character 8 must be the name of a process, but it ends there"),
+        ("rrxor) + z1r", "character 6 must be `*`, `+` or the end"),
+        ("rrxor * (mess3 | z1r)", "its alternatives differ in tokens or states"),
+        ("rrxor * (mess3 | mess3 | mess3)", "factor 2 has 3 alternatives, but the factor before it has 2 tokens"),
+        ("rrxor * (mess3 | z1r * even)", "must be `|` or `)`"),
+        ("(mess3 | mess3)", "factor 1 has 2 alternatives, but there is no factor before it"),
+        ("rrxor + z1r * even", "a mixture (+) is of single processes"),
+        ("golden-mean(0)", "state 1 is never reached"),
+        ("checksum(0, 2)", "checksum: n must be a whole number from 1 on, not 0"),
+        ("checksum(1.5, 2)", "checksum: n must be a whole number from 1 on, not 1.5"),
+        ("checksum(64, 64)", "checksum: 1 + n m = 4,097 states"),
+        ("checksum(8, 8) * checksum(8, 8)", "4,225 states and 64 tokens: at most 4,096"),
+        ("bloch-walk(0, 0)", "not both 0"),
+        ("mess3(1e999)", "x must be between 0 and 0.5"),
+        ("x" * 3000, "3,000 characters"),
+    ],
+)  # fmt: skip
+def test_a_process_that_is_not_understood_is_refused(text, message, tmp_path, capsys):
+    assert message in say(tmp_path, f"--task.process={text}", capsys=capsys)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"matrices": [[[0.5, 0.2], [0.5, 0.5]], [[0.2, 0.0], [0.0, 0.0]]]},
+         "row 0 of the matrices sums to 0.9 over all tokens, 0.1 too little"),
+        ({"matrices": [[[1.5, 0], [0, 1]], [[-0.5, 0], [0, 0]]]}, "token 1, row 0, column 0 is -0.5"),
+        ({"matrices": [[[0.5, 0, 0], [0.5, 0, 0], [0.5, 0, 0]], [[0, 0.5, 0], [0.5, 0, 0], [0, 0.5, 0]]]},
+         "state 2 is never reached from the start"),
+        ({"matrices": [[[0.5, 0], [0, 0.5]], [[0.5, 0], [0, 0.5]]]}, "never reach each other"),
+        ({"matrices": [[[0.5, 0], [0, 0.5]], [[0.5, 0], [0, 0.5]]], "start": [0.9, 0.2]},
+         "2 probabilities that sum to 1"),
+        ({"matrices": [[[1, 0], [0]]]}, "square"),
+        ({"matrices": [[[1, 0]], [[1, 0]]]}, "square"),
+        ({"matrices": []}, "square"),
+        ({"matrices": [[]]}, "square"),
+        ({"matrices": [[[1.0]]]}, "one token only"),
+        ({"matrices": [[[0.5]], [[0.5]]], "tokens": ["a"]}, "2 matrices need 2 different tokens"),
+        ({"matrices": [[[0.5]], [[0.5]]], "tokens": ["a", "a"]}, "2 matrices need 2 different tokens"),
+        ({"matrices": [[[0.5]], [[0.5]]], "tokens": ["a b", "c"]}, "must be a word without spaces"),
+        ({"matrices": [[[0.5]], [[0.5]]], "tokens": ["<bos>", "c"]}, "not <bos>"),
+        ({"matrices": [[[0.5, 0], [0, 1]], [[0.5, 0], [0, 0]]], "right": [1, 2, 3]}, "right must be 2 finite numbers"),
+        ({"matrices": [[[0.5, 0], [0, 1]], [[0.5, 0], [0, 1]]], "right": [1, 1]}, "row 1 is 1 off"),
+        ({"matrices": [[[1.5]], [[-0.5]]], "right": [1]}, "negative probability"),
+        ({"matrix": []}, "matrices is missing"),
+        ({"matrices": [[["a"]]]}, "matrices[0][0][0] must be a finite number"),
+        ([1], "must be an object with keys"),
+    ],
+)  # fmt: skip
+def test_matrices_that_are_no_process_are_refused(content, message, tmp_path, capsys):
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(content))
+    said = say(tmp_path, f"--task.path={path}", capsys=capsys)
+    assert message in said
+    if "one token" not in message:
+        assert str(path) in said
+
+
+def test_own_matrices_are_kept_in_the_run_and_may_be_arrays(tmp_path):
+    (even,) = process("even").factors
+    content = {"matrices": even.matrices[0].tolist(), "tokens": ["tick", "tock"], "start": [1.0, 0.0]}
+    (tmp_path / "own.json").write_text(json.dumps(content))
+    np.savez(tmp_path / "own.npz", **{key: np.array(value) for key, value in content.items()})
+    np.savez_compressed(tmp_path / "own_compressed.npz", **{key: np.array(value) for key, value in content.items()})
+    rows = []
+    for name in ("own.json", "own.npz", "own_compressed.npz"):
+        made = task(path=str(tmp_path / name))
+        assert made.vocab.symbols == ["tick", "tock"]
+        kept = made.files()
+        (tmp_path / name).rename(tmp_path / f"gone-{name}")
+        again = Hmm(made.config, kept)
+        rows.append(again.held_out(5).tokens)
+        np.testing.assert_array_equal(rows[-1], made.held_out(5).tokens)
+        np.testing.assert_array_equal(rows[-1], rows[0])
+        np.testing.assert_allclose(again.process.start, [1, 0])
+    ghost = {"matrices": plain("bloch-walk")[0].tolist(), "right": [1, 0, 0]}
+    (tmp_path / "ghost.json").write_text(json.dumps(ghost))
+    np.testing.assert_allclose(task(path=str(tmp_path / "ghost.json")).process.start, [1, 0, 0], atol=1e-9)
+
+
+def test_objects_in_an_npz_file_are_never_unpickled(tmp_path, capsys):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    np.savez(tmp_path / "own.npz", matrices=np.array([Trap()], dtype=object))
+    assert "not an NPZ file of matrices" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
+    assert not (tmp_path / "sprung").exists()
+    np.savez(tmp_path / "own.npz", other=np.zeros(3))
+    assert "no array named matrices" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
+    np.savez(tmp_path / "own.npz", matrices=np.zeros(3))
+    assert "must be numbers with 3 axes" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
+
+
+@pytest.mark.parametrize("kind", ["json", "npz"])
+def test_damaged_files_are_refused_in_a_sentence(kind, tmp_path):
+    """Bytes changed, cut and repeated at random: a `ValueError` with the file's name, or a process."""
+    rng = random.Random(7)
+    (even,) = process("even").factors
+    content = {"matrices": even.matrices[0].tolist(), "tokens": ["a", "b"], "start": [0.5, 0.5]}
+    path = tmp_path / f"own.{kind}"
+    if kind == "json":
+        path.write_text(json.dumps(content))
+    else:
+        np.savez_compressed(path, **{key: np.array(value) for key, value in content.items()})
+    whole = path.read_bytes()
+    said = []
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(damaged))
+            if rng.random() < 0.6:
+                damaged[at] = rng.randrange(256)
+            elif rng.random() < 0.5:
+                del damaged[at : at + rng.randint(1, 30)]
+            else:
+                damaged[at:at] = damaged[: rng.randint(1, 30)]
+            damaged = damaged or bytearray(b" ")
+        path.write_bytes(bytes(damaged))
+        try:
+            made = task(path=str(path), length=3)
+        except ValueError as error:
+            said.append(str(error))
+        else:
+            assert np.isfinite(made.floors()).all()
+    assert len(said) > 100
+    assert all(str(path) in one or "one token" in one for one in said)
+
+
+def test_words_that_cannot_be_are_refused_with_the_token(tmp_path):
+    made = task("golden-mean", length=5)
+    for line, message in (
+        ("0 1 1", "rows.txt:2: token 3, '1', has probability 0 after 0 1"),
+        ("0", "rows.txt:2: 1 tokens, but there must be 2 to 5"),
+        ("0 1 0 0 0 0", "rows.txt:2: 6 tokens, but there must be 2 to 5"),
+        ("0 2", "rows.txt:2: unknown symbol '2'"),
+    ):
+        (tmp_path / "rows.txt").write_text(f"0 1 0 1\n{line}\n")
+        with pytest.raises(ValueError, match=message):
+            made.read(tmp_path / "rows.txt")
+    (tmp_path / "rows.txt").write_text("0 1 0 1\n0 1\n")
+    assert made.read(tmp_path / "rows.txt").lengths.tolist() == [4, 2]
+    with_bos = task("golden-mean", length=5, bos=True)
+    for line, message in (
+        ("0 1", "token 1, '0', has probability 0 after the start"),
+        ("<bos> 0 <bos>", "token 3, '<bos>'"),
+    ):
+        (tmp_path / "rows.txt").write_text(f"<bos> 0 1\n{line}\n")
+        with pytest.raises(ValueError, match=f":2: {message}"):
+            with_bos.read(tmp_path / "rows.txt")
+
+
+def test_compression_needs_finitely_many_beliefs():
+    class Subject:
+        task = task("mess3")
+
+    with pytest.raises(ValueError, match=r"more than 4,096 different beliefs.*such as rrxor"):
+        Compression(CompressionConfig(trials=2)).analyze(Subject())
+
+
+def test_matrices_must_fit():
+    with pytest.raises(ValueError, match=r"must be .tokens, states, states., not"):
+        factor(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="not a finite number"):
+        factor(np.full((2, 1, 1), np.nan))
