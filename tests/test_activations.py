@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from doubles import (
 )
 from torch.nn import functional as F
 
-from statewise import activations, load
+from statewise import activations, load, snapshots
 from statewise.backbones import BACKBONES
 from statewise.building import make_analysis
 from statewise.cli import main
@@ -374,6 +375,21 @@ def test_probes_ask_one_layer_each_layer_or_all_side_by_side(run):
     assert found["concat"].metrics.keys() == state.metrics.keys()
     with pytest.raises(ValueError, match=r"unknown activation 'blocks\.9'"):
         model.analyze(make_analysis("future-probe", layer="blocks.9", **options))
+
+
+def test_one_reading_of_each_model_serves_all_layers(run, tmp_path, monkeypatch):
+    copied = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("cache"))
+    model, readings, read = load(copied), [], activations.read
+    monkeypatch.setattr(
+        snapshots, "read", lambda backbone, batch, names: readings.append(1) or read(backbone, batch, names)
+    )
+    options = {"sequences": 20, "training_sequences": 40, "steps": 2, "offsets": "1"}
+    counts = []
+    for layer in ("ln_final.hook_out", "all", "blocks.*"):
+        readings.clear()
+        model.analyze(make_analysis("future-probe", layer=layer, **options))
+        counts.append(len(readings))
+    assert counts == [counts[0], counts[0] + 1, counts[0] + 1]  # one more, of one row, for the names of the layers
 
 
 PROBES = {"future-probe": {"offsets": "1,2"}, "world-probe": {}, "prompt-probe": {}}

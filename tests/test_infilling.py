@@ -13,6 +13,7 @@ from doubles import MarkovPredictor, small_stories
 from statewise.cli import main
 from statewise.infilling import Filled, referee
 from statewise.loading import load_model
+from statewise.run import Run, report_of
 
 TINY = [
     "--task.vocabulary=300", "--task.prompt_length=6", "--task.goal_length=8",
@@ -69,7 +70,8 @@ def test_middles_are_filled_and_looked_over(runs, tmp_path, capsys, name, decode
     metrics = json.loads(printed)["metrics"]
     assert metrics["goal_nats"] < 0
     assert 0 <= metrics["exact_joins"] <= 1
-    assert json.loads((runs["plain"] / "reports" / "fills-filled.json").read_text())["metrics"] == metrics
+    report = Run(runs["plain"]).report(report_of("fills", out))
+    assert (report["metrics"], report["file"]) == (metrics, str(out))
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,15 @@ Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
 
 
+def report_of(kind: str, data: Path) -> str:
+    """The name of a report of this kind on a file or corpus: the kind, the file's name, and a checksum of its absolute
+    path, so that files of the same name in different folders have reports of their own."""
+    return f"{kind}-{data.name[:100]}-{hashlib.sha256(str(data).encode()).hexdigest()[:8]}"
+
+
 def evaluation_of(data: Path) -> str:
-    """The name of the report of an evaluation on a file or corpus: its own name, and a checksum of its whole path, so
-    that those of the same name in different folders have reports of their own."""
-    return f"evaluation-{data.name[:100]}-{hashlib.sha256(str(data).encode()).hexdigest()[:8]}"
+    """The name of the report of an evaluation on a file or corpus."""
+    return report_of("evaluation", data)
 
 
 _NAMED: Shape = {"name": TEXT}

@@ -234,7 +234,7 @@ def test_states_that_do_not_fit_are_refused(run, corpus, tmp_path, capsys):
     for words in (["generate", plain, "--prompt", "a", "--save-state", "n"], ["analyze", plain, "slot-trace"],
                   ["evaluate", plain, "--comprehensive"]):  # fmt: skip
         code, _, err = called(capsys, *words)
-        assert (code, "next_token and next_latent on belief_slots" in err) == (2, True)
+        assert (code, "objectives next_token, next_latent" in err, "on belief_slots, with" in err) == (2, True, True)
     assert "a carried state needs a model that carries" in called(capsys, "evaluate", plain, "--warmup", "2")[2]
 
 

@@ -8,7 +8,7 @@ from command_line import called
 from doubles import SMALL_RUN, small_corpus, small_stories
 
 from statewise.cli import main
-from statewise.run import Run
+from statewise.run import Run, report_of
 
 pytest.importorskip("tokenizers")
 
@@ -44,15 +44,22 @@ def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys, monkeyp
     assert "chance: 0.4167" in out
     assert "5/5 texts" in err
     assert "of 2 questions are longer than the context" in err
-    kept = Run(run).report("score-asked")
+    kept = Run(run).report(report_of("score", questions))
     assert (kept["kind"], kept["num"], len(kept["items"])) == ("choices", 2, 2)
     code, out, _ = called(capsys, "score", run, questions, "--json", "--num", "1", "--checkpoint", "last")
     assert code == 0
     assert json.loads(out)["num"] == 1
-    assert len(Run(run).report("score-asked-checkpoint-last-first-1")["items"]) == 1
+    assert len(Run(run).report(f"{report_of('score', questions)}-checkpoint-last-first-1")["items"]) == 1
     monkeypatch.chdir(questions.parent)
+    before = Run(run).reports()
     assert called(capsys, "score", run, questions.name)[0] == 0
-    assert Run(run).report("score-asked")["file"] == str(questions)  # of several of that name it is known which
+    assert Run(run).reports() == before
+    other = questions.parent / "other" / questions.name
+    other.parent.mkdir()
+    other.write_text(questions.read_text().splitlines()[0] + "\n")
+    assert called(capsys, "score", run, other)[0] == 0
+    assert Run(run).report(report_of("score", other))["num"] == 1
+    assert Run(run).report(report_of("score", questions)) == kept
 
 
 def test_score_names_the_line_that_is_wrong(run, tmp_path, capsys):

@@ -51,6 +51,27 @@ def test_metrics_of_analyses_stand_in_the_table_when_asked_for(folders):
         compare(folders, metrics="old_streets")
 
 
+def test_metrics_of_one_name_are_told_apart_by_their_analysis(folders):
+    for folder in folders:
+        analysed(folder, "future-probe-layer-all", main=["accuracy_blocks.0", "loss"])
+        analysed(folder, "prompt-probe-layer-all", main=["accuracy_blocks.0", "other"])
+        report = Run(folder).report("prompt-probe-layer-all")
+        Run(folder).write_report(
+            "prompt-probe-layer-all", {**report, "metrics": {"accuracy_blocks.0": 0.75, "other": 1}}
+        )
+    compared = compare(folders, metrics="all")
+    assert {name: found.mean for name, found in compared.groups[0].metrics.items()} == {
+        "path_accuracy": 0.5, "loss": 0.5, "future-probe-layer-all:accuracy_blocks.0": 0.25,
+        "future-probe-layer-all:loss": 0.25, "prompt-probe-layer-all:accuracy_blocks.0": 0.75, "other": 1,
+    }  # fmt: skip
+    assert "prompt-probe-layer-all:accuracy_blocks.0, other." in compared.as_text()
+    one = compare(folders, metrics="prompt-probe-layer-all:accuracy_blocks.0")
+    assert one.shown_metrics() == ["path_accuracy", "prompt-probe-layer-all:accuracy_blocks.0"]
+    with pytest.raises(ValueError, match=r"several analyses have the metric 'accuracy_blocks.0': choose future-probe-"):
+        compare(folders, metrics="accuracy_blocks.0")
+    assert compare(folders, metrics="loss").groups[0].metrics["loss"].mean == 0.5
+
+
 def test_what_not_every_run_has_is_left_out_and_other_settings_are_refused(folders):
     analysed(folders[0], "map", main=["new_streets"], sequences=100)
     assert compare(folders, metrics="all").groups[0].members[0].analyses == {}

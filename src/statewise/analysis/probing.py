@@ -67,6 +67,28 @@ class Questions:
     """(m, P) the x value to which the answer counts."""
 
 
+@dataclass(frozen=True)
+class Target:
+    """What probes are trained and tested on, whatever states they read."""
+
+    x: np.ndarray
+    """(n, P) the x value to which each answer counts."""
+    known: np.ndarray
+    """(m, P) training labels, those for validation included."""
+    expected: np.ndarray
+    """(n, P) test labels."""
+    validates: np.ndarray
+    """(m,) whether a training label is for validation."""
+    classes: int
+    counts: dict[str, int]
+    """Numbers of sequences and states, for the report."""
+    notes: list[str]
+
+
+States = dict[str, tuple[Tensor, Tensor]]
+"""Training and test states of each snapshot, by its label."""
+
+
 class Probing(Analysis):
     """Trains probes on states, tests them on held-out sequences, and plots accuracy along an axis."""
 
@@ -87,14 +109,10 @@ class Probing(Analysis):
     def analyze(self, subject: Subject) -> Findings:
         """Metrics: `accuracy`, also of the controls, `cross_entropy`, and accuracy by x value. For several layers:
         `accuracy_LAYER`, and `accuracy_untrained_LAYER` of the untrained model."""
-        layer = self.config.layer
-        if layer is None or not is_several(layer):
-            return self._analyze(subject, layer)
-        names = layer_widths(subject.snapshot, subject.task.held_out(1), layer)
-        return by_layer({name: self._analyze(subject, name) for name in names})
-
-    def _analyze(self, subject: Subject, layer: str | None) -> Findings:
-        task, config = subject.task, self.config
+        task, config, layer = subject.task, self.config, self.config.layer
+        widths = {}
+        if layer is not None and is_several(layer):
+            widths = layer_widths(subject.snapshot, task.held_out(1), layer)
         test, train = task.held_out(config.sequences), draw_training(task, config)
         asked = self.ask(task, test, np.random.default_rng([POSITION, config.seed, 1]))
         trained = self.ask(task, train, np.random.default_rng([POSITION, config.seed, 2]))
@@ -103,17 +121,37 @@ class Probing(Analysis):
         answerable = np.logical_and.reduce([(labels != UNDEFINED).any(0) for labels in parts_asked])
         probes, notes = self.choose(trained, answerable)
         names, (known, expected) = number_labels(trained.labels[:, probes], asked.labels[:, probes])
+        counts = {
+            "probe_training_sequences": len(train),
+            "probe_training_states": len(known),
+            "held_out_sequences": len(test),
+            "held_out_states": len(expected),
+        }
+        target = Target(asked.x[:, probes], known, expected, validates, len(names), counts, notes)
 
         steps: dict[str, int | None] = {}
-        states: dict[str, tuple[Tensor, Tensor]] = {}
-        for snapshot in self._snapshots(subject):
+        states: States = {}
+        for snapshot in self._snapshots(subject):  # each is read once, for all layers
             steps[snapshot.label] = snapshot.step
             of_train = states_of(snapshot, train, trained.rows, trained.positions, layer)
             of_test = states_of(snapshot, test, asked.rows, asked.positions, layer)
             states[snapshot.label] = torch.from_numpy(of_train), torch.from_numpy(of_test)
+        if not widths:
+            return self._probe(subject, target, steps, states)
+        found, first = {}, 0
+        for name, width in widths.items():
+            columns = slice(first, first + width)
+            mine = {label: (of_train[:, columns], of_test[:, columns]) for label, (of_train, of_test) in states.items()}
+            found[name] = self._probe(subject, target, steps, mine)
+            first += width
+        return by_layer(found)
+
+    def _probe(self, subject: Subject, target: Target, steps: dict[str, int | None], states: States) -> Findings:
+        """Trains and tests the probes of all snapshots, given by label; `steps` are those of their checkpoints."""
         models = sorted((label for label in steps if label != UNTRAINED), key=lambda label: steps[label] or 0)
         groups = [*models, UNTRAINED, subject.snapshot.label]  # the last with shuffled labels
-        shuffled = known[np.random.default_rng([SHUFFLE, config.seed]).permutation(len(known))]
+        known, expected, validates = target.known, target.expected, target.validates
+        shuffled = known[np.random.default_rng([SHUFFLE, self.config.seed]).permutation(len(known))]
         labels = torch.from_numpy(np.stack([*[known] * (len(groups) - 1), shuffled]))
 
         def sample(which: int, rows: np.ndarray, labels: Tensor) -> Sample:
@@ -127,16 +165,10 @@ class Probing(Analysis):
             sample(1, np.arange(len(expected)), torch.from_numpy(expected).expand(len(groups), -1, -1)),
         )
         with torch.autocast(torch.device(subject.device).type, enabled=False):  # probes train in float32
-            answers = fit_and_answer(*parts, len(names), config)
-        result = Result(asked.x[:, probes], known[~validates], expected, answers, len(names))
-        counts = {
-            "probe_training_sequences": len(train),
-            "probe_training_states": len(known),
-            "held_out_sequences": len(test),
-            "held_out_states": len(expected),
-        }
+            answers = fit_and_answer(*parts, target.classes, self.config)
+        result = Result(target.x, known[~validates], expected, answers, target.classes)
         return self._findings(models.index(subject.snapshot.label), {name: steps[name] for name in models}, result,
-                              counts, notes)  # fmt: skip
+                              target.counts, target.notes)  # fmt: skip
 
     def _snapshots(self, subject: Subject) -> Iterator[Snapshot]:
         """The subject's snapshot, those of the other checkpoints, each step once, and the untrained one: one after

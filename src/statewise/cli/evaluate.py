@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_targets
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.reports import keep_report
-from statewise.run import Run, evaluation_of
+from statewise.run import Run, evaluation_of, report_of
 from statewise.tasks import TASKS
 from statewise.types import Evaluation
 
@@ -176,8 +176,10 @@ def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
     found = read(path)
     with model.asking() as predictor:
         metrics = referee(predictor, model.task, found)
-    name = f"fills-{path.stem}" + ("" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}")
-    content, written = keep_report(model, name, {"file": str(path), "num": len(found), "metrics": metrics})
+    name = report_of("fills", path.resolve()) + (
+        "" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}"
+    )
+    content, written = keep_report(model, name, {"file": str(path.resolve()), "num": len(found), "metrics": metrics})
     if options.json:
         print(json.dumps(content, indent=2))
     else:

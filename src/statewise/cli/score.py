@@ -37,6 +37,7 @@ def run(words: list[str]) -> int:
 
     from statewise.loading import load_model
     from statewise.reporting.tables import metrics_table
+    from statewise.run import report_of
     from statewise.tasks.base import running_text
     from statewise.zero_shot.answers import answer
 
@@ -46,7 +47,7 @@ def run(words: list[str]) -> int:
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
     head = {"file": str(path.resolve()), "kind": questions.kind, "num": len(answers.items)}
-    name = "-".join(["score", path.stem, *deviations])
+    name = "-".join([report_of("score", path.resolve()), *deviations])
     content, written = keep_report(model, name, {**head, **dataclasses.asdict(answers)})
     if answers.cut:
         print(f"{answers.cut} of {len(answers.items)} questions are longer than the context: the beginning was cut",

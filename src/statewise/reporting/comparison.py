@@ -145,10 +145,11 @@ class Comparison:
         forced = "metrics are teacher-forced on held-out examples."
         decoded = any(member.report.get("samples") for group in self.groups for member in group.members)
         notes = [f"Answers are decoded greedily from the prompt; other {forced}" if decoded else f"All {forced}"]
-        for name, content in self.groups[0].members[0].analyses.items():
+        first = self.groups[0].members[0]
+        for name, content in first.analyses.items():
             settings = ", ".join(f"{key} {value}" for key, value in content["settings"].items() if value is not None)
-            notes.append(f"From analyze {name} ({settings}): {', '.join(content['main']) or 'curves'}.")
-        for data in self.groups[0].members[0].other_data.values():
+            notes.append(f"From analyze {name} ({settings}): {', '.join(first.shown[name].values()) or 'curves'}.")
+        for data in first.other_data.values():
             settings = ", ".join(f"{key} {value}" for key, value in data.settings.items() if value is not None)
             notes.append(f"From {data.source} ({settings}): {', '.join(data.metrics)}.")
         if self.left_out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,6 +55,9 @@ class Member:
     """What `evaluate` wrote."""
     analyses: dict[str, dict[str, Any]]
     """Reports of `analyze` that belong to the evaluated checkpoint, by name."""
+    shown: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By analysis the names under which its main metrics are shown: `ANALYSIS:METRIC` where another analysis, or the
+    evaluation, has a metric of that name."""
     other_data: dict[str, OtherData] = field(default_factory=dict)
     """Its reports of other data, by name."""
 
@@ -95,14 +99,14 @@ class Member:
                 analyses[name] = content
         other_data = read_other_data(run, report["checkpoint"]) if with_others else {}
         records = [{"reason": "not ended", **record} for record in records]
-        return cls(folder, recipe, records, report, analyses, other_data)
+        return cls(folder, recipe, records, report, analyses, other_data=other_data)
 
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics of the evaluation, then the main ones of each analysis, then those of other data."""
         found = dict(self.report["metrics"])
-        for content in self.analyses.values():
-            found |= {name: content["metrics"][name] for name in content["main"]}
+        for name, content in self.analyses.items():
+            found |= {shown: content["metrics"][metric] for metric, shown in self.shown[name].items()}
         return found | metrics_of(list(self.other_data.values()))
 
     def curve(self, kind: str, metric: str, by: str = "step") -> tuple[list[float], list[float]]:
@@ -163,11 +167,12 @@ def _check_analysis(content: dict[str, Any], path: Path) -> None:
 def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
     """Keeps the analyses and reports of other data that all members have and that supply a shown metric. Raises
     `ValueError` if their settings differ."""
-    common = [
-        name for name in members[0].analyses
-        if all(name in member.analyses for member in members)
-        and (not chosen or set(chosen) & set(members[0].analyses[name]["main"]))
-    ]  # fmt: skip
+    shown = _shown_names(members)
+    for wanted in chosen:
+        several = [names[wanted] for names in shown.values() if names.get(wanted, wanted) != wanted]
+        if several and wanted not in members[0].report["metrics"]:
+            raise ValueError(f"several analyses have the metric {wanted!r}: choose {' or '.join(several)}")
+    common = [name for name in shown if not chosen or set(chosen) & set(shown[name].values())]
     for name in common:
         _check_settings(members, f"analysed by {name}", [member.analyses[name]["settings"] for member in members])
     others = [
@@ -182,10 +187,23 @@ def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
         replace(
             member,
             analyses={name: member.analyses[name] for name in common},
+            shown={name: shown[name] for name in common},
             other_data={name: member.other_data[name] for name in others},
         )
         for member in members
     ]
+
+
+def _shown_names(members: Sequence[Member]) -> dict[str, dict[str, str]]:
+    """`Member.shown` of the analyses that all members have."""
+    common = [name for name in members[0].analyses if all(name in member.analyses for member in members)]
+    mains = {name: members[0].analyses[name]["main"] for name in common}
+    taken = Counter(metric for main in mains.values() for metric in main)
+    taken.update({metric for member in members for metric in member.report["metrics"]})
+    return {
+        name: {metric: f"{name}:{metric}" if taken[metric] > 1 else metric for metric in main}
+        for name, main in mains.items()
+    }
 
 
 def _check_settings(members: Sequence[Member], what: str, settings: Sequence[dict[str, Any]]) -> None:
