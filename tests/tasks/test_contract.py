@@ -22,6 +22,13 @@ def data_file(tmp_path):
 
 
 FIELDS = {
+    "automaton": [
+        {"process": "s3", "length": 30, "held_out_sequences": 200},
+        {"process": "flip-flop", "length": 24, "held_out_sequences": 200, "reveal_rate": 0.2},
+        {"process": "parity", "length": 24, "min_length": 8, "ask": "query", "held_out_sequences": 200},
+        {"process": "dyck", "length": 31, "longest": 31, "held_out_sequences": 100},
+        {"process": "flip-flop", "length": 40, "ask": "query", "held_out_sequences": 50},
+    ],
     "countdown": [
         {"training_problems": 500, "held_out_problems": 300},
         {"numbers": 3, "pauses": 1, "training_problems": None, "held_out_problems": 100, "held_out_targets": 0},

@@ -14,6 +14,10 @@ TASKS: Table[Task] = Table(
     "tasks",
     "statewise.tasks.base:Task",
     {
+        "automaton": (
+            "statewise.tasks.state_tracking:StateTracking",
+            "track the state of a finite automaton: flip-flop, parity, groups, brackets, your own table",
+        ),
         "countdown": ("statewise.tasks.countdown:Countdown", "combine given numbers by + - * / to reach a target"),
         "hmm": ("statewise.tasks.hmm.task:Hmm", "hidden Markov processes whose beliefs are known exactly"),
         "manhattan": (

@@ -1,0 +1,351 @@
+"""State tracking: a finite automaton reads random tokens, and is asked for its state.
+
+With `ask: reveals` questions stand at random places and each answer is the state, so that a sequence is an ordinary one
+for next-token training with several scored tokens; with `ask: query` the one question is at the end. Only answers are
+scored. The state is the last answer and the tokens since, or all tokens: it cannot be read off a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from statewise.bounds import bounded
+from statewise.tasks.automaton import Automaton, Pairs
+from statewise.tasks.base import Kept, Task
+from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
+from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.processes import Process, flip_flop, of_table
+from statewise.tasks.transition_tables import PRESETS, parse_table
+from statewise.tasks.vocab import Vocab
+from statewise.types import Completion, Examples, Headline
+
+TABLE_FILE = "automaton.json"
+
+
+@dataclass(frozen=True)
+class StateTrackingConfig:
+    """Fields of `task: automaton`."""
+
+    process: str = "parity"
+    """`flip-flop`, `parity`, `mod5`, `s3`, `a5`, `s5` or `dyck`; or a JSON file with a table, as in
+    docs/state-tracking.md."""
+    ask: Literal["reveals", "query"] = "reveals"
+    """Whether the state is asked for at random places, or once at the end."""
+    reveal_rate: float = 0.1
+    """Probability of a question where one may be asked; of `flip-flop` that of reading, and of writing, with either
+    way to ask."""
+    length: int = 64
+    """Tokens of a training sequence, questions and answers included."""
+    min_length: int | None = None
+    """Lengths are uniform from here to `length`; null: all are `length`."""
+    longest: int | None = None
+    """Tokens of the longest test sequence, the context of the model; null: `length`."""
+    held_out_sequences: int = 1000
+    """Size of the fixed test set, and of each further one."""
+    data_seed: int = 0
+    """Seed of the fixed test sets."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "reveal_rate", prefix="task.", above=0, at_most=0.5)
+        bounded(self, "length", "min_length", "longest", prefix="task.", at_least=4, at_most=10**6)
+        bounded(self, "held_out_sequences", prefix="task.", at_least=1, at_most=10**7)
+        bounded(self, "data_seed", prefix="task.", at_least=0)
+        if self.ask not in ("reveals", "query"):
+            raise ValueError(f"task.ask must be reveals or query, not {self.ask!r}")
+        if self.min_length is not None and self.min_length > self.length:
+            raise ValueError(f"task.min_length {self.min_length} is above task.length {self.length}")
+        if self.longest is not None and self.longest < self.length:
+            raise ValueError(f"task.longest {self.longest} is below task.length {self.length}")
+
+
+class StateTracking(Task, Automaton):
+    """As text: symbols separated by spaces, such as `1 0 1 = s0 1 = s1`."""
+
+    Config = StateTrackingConfig
+    decoded = False  # answers are between other tokens, so evaluation is teacher-forced
+    drawn_at_once = 512  # a draw takes a step per token, however few the sequences
+    other_held_out: Mapping[str, Sequence[str]] = {"length": ("N[,N...]",), "reveals": ("RATE",)}
+
+    def __init__(self, config: StateTrackingConfig, kept: Kept | None = None) -> None:
+        self.config = config
+        self._files = dict(kept or {})
+        if config.process not in PRESETS and config.process != "flip-flop" and not self._files:
+            path = Path(config.process)
+            if not path.is_file():
+                names = ", ".join(["flip-flop", *PRESETS])
+                raise ValueError(f"task.process {config.process}: no such file, and none of {names}")
+            self._files = {TABLE_FILE: path.read_bytes()}
+        self.process = self._process(config.reveal_rate)
+        self.vocab = Vocab(self.process.symbols)
+        self.context = self.longest = config.longest or config.length
+        self._lengths = self._whole(config.min_length or config.length), self._whole(config.length)
+        rate = config.reveal_rate if config.ask == "reveals" else 0.0
+        chance = self.process.chance(self._lengths[1], rate)
+        solved_at = 0.999 if config.process == "flip-flop" else 0.99
+        self.headline = Headline("accuracy", higher_is_better=True, solved_at=solved_at)
+        self.chance = {"accuracy": chance, "scaled_accuracy": 0.0, "glitch_rate": 1 - chance}
+        self._held_out: Examples | None = None
+
+    def _process(self, rate: float) -> Process:
+        name, ask = self.config.process, self.config.ask
+        if name == "flip-flop":
+            return flip_flop(ask, rate)
+        if name in PRESETS:
+            return of_table(PRESETS[name](), ask)
+        table = parse_table(self._files[TABLE_FILE], name)
+        try:
+            return of_table(table, ask)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def _whole(self, length: int) -> int:
+        """The longest possible length up to `length`."""
+        return length - length % self.process.unit
+
+    def files(self) -> dict[str, bytes]:
+        """The table, if it is the user's."""
+        return dict(self._files)
+
+    # Drawing
+
+    def training(self) -> None:
+        """None: every batch has fresh sequences."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> Examples:
+        """n training sequences, never held-out ones."""
+        return self._draw(rng, n, self.process, held_out=False)
+
+    def held_out(self, n: int | None = None) -> Examples:
+        """The fixed test set, or its first n sequences; lengths as in training."""
+        if self._held_out is None:
+            rng = np.random.default_rng([self.config.data_seed, 2])
+            self._held_out = self._draw(rng, self.config.held_out_sequences, self.process, held_out=True)
+        return self._held_out[: n if n is not None else len(self._held_out)]
+
+    def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
+        """`length`: numbers with commas; of each as many sequences as in the test set. `reveals`: another
+        `reveal_rate`, at the longest training length. Raises `ValueError` for other values."""
+        if option == "length":
+            count, parts = n or self.config.held_out_sequences, []
+            for length in _numbers(value):
+                if not 4 <= length <= self.context:
+                    raise ValueError(
+                        f"--length {length}: a sequence has 4 to {self.context} tokens, the context of the model; for "
+                        "more, train with a larger task.longest"
+                    )
+                held_out = self._lengths[0] <= length <= self._lengths[1]  # other lengths are never trained
+                parts.append(self._of_length(length, count, self.process, held_out=held_out or None))
+            return Examples.joined(parts)
+        if option == "reveals":
+            try:
+                rate = float(value)
+            except ValueError:
+                rate = float("nan")
+            if not 0 < rate <= 0.5 or self.config.ask != "reveals":
+                raise ValueError(f"--reveals {value}: give a probability up to 0.5, of a task that asks by reveals")
+            return self._of_length(self._lengths[1], n or self.config.held_out_sequences, self._process(rate), rate,
+                                   held_out=True)  # fmt: skip
+        return super().held_out_by(option, value, n)
+
+    def _of_length(
+        self, length: int, n: int, process: Process, rate: float | None = None, *, held_out: bool | None
+    ) -> Examples:
+        rng = np.random.default_rng([self.config.data_seed, 3, length])
+        length = self._whole(length)
+        return self._draw(rng, n, process, rate, lengths=(length, length), held_out=held_out)
+
+    def _draw(
+        self, rng: np.random.Generator, n: int, process: Process, rate: float | None = None, *,
+        lengths: tuple[int, int] | None = None, held_out: bool | None,
+    ) -> Examples:  # fmt: skip
+        """n sequences that are held out or not; None: either."""
+        config, (least, most) = self.config, lengths or self._lengths
+        rate = (config.reveal_rate if rate is None else rate) if config.ask == "reveals" else 0.0
+        share = {True: 1 / ONE_IN, False: 1 - 1 / ONE_IN, None: 1.0}[held_out]
+        parts: list[Examples] = []
+        missing, tries = n, 0
+        while missing:
+            tries += 1
+            if tries > 200:
+                raise ValueError("there are too few different sequences to hold some out: set task.length higher")
+            count = int(missing / share * 1.05) + 8 if held_out is not None else missing
+            unit = process.unit
+            drawn = unit * rng.integers(least // unit, most // unit + 1, size=count)
+            tokens, answers = process.draw(rng, drawn, rate)
+            some = Examples(tokens, drawn, np.zeros(count, np.int64), scored=answers)
+            if held_out is not None:
+                marked = np.zeros((count, self._lengths[1]), np.int64)  # of one width, for rows have one hash
+                marked[:, : tokens.shape[1]] = (tokens + 1) * (np.arange(tokens.shape[1]) < drawn[:, None])
+                some = some[np.flatnonzero(chosen(hash_rows(marked)) == held_out)[:missing]]
+            missing -= len(some)
+            parts += [some] if len(some) else []
+        return Examples.joined(parts)
+
+    # Text and files
+
+    def encode(self, text: str) -> np.ndarray:
+        """Token ids of symbols separated by spaces."""
+        return self.vocab.encode(text.split())
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Symbols separated by spaces."""
+        return " ".join(self.vocab.decode(tokens))
+
+    def read(self, path: Path) -> Examples:
+        """Whole sequences, one per line, from the automaton's start. Raises `ValueError` with the line for an illegal
+        symbol or a wrong answer, and where nothing is asked."""
+        rows, problems = [], Problems(path)
+        for number, line in read_lines(path):
+            try:
+                row = self.encode(line)
+                wrong = self._problem(row)
+            except ValueError as error:
+                wrong = str(error)
+            if wrong:
+                problems.add(number, wrong)
+            else:
+                rows.append(row)
+        problems.raise_if_any()
+        examples = Examples.of(rows, [0] * len(rows))
+        before = self._states(examples.tokens)[:, :-1]
+        answers = self.process.asked[np.maximum(before, 0)] & (before >= 0)
+        there = np.arange(answers.shape[1]) < examples.lengths[:, None]
+        return Examples(examples.tokens, examples.lengths, examples.prompt_lengths, scored=answers & there)
+
+    def _problem(self, row: np.ndarray) -> str:
+        if len(row) > self.context:
+            return f"{len(row)} symbols, but the model reads {self.context}: train with a larger task.longest"
+        states = self._states(row[None])[0]
+        wrong = np.flatnonzero(states[1:] < 0)
+        if len(wrong):
+            place = int(wrong[0])
+            may = self.vocab.decode(np.flatnonzero(self.process.next[states[place]] >= 0))
+            named = " or ".join(may[:4]) + " or others" * (len(may) > 4) if may else "nothing"
+            return f"symbol {place + 1} is {self.vocab.symbols[row[place]]}, but must be {named}"
+        return "" if self.process.asked[states[:-1]].any() else "no question with its answer, so nothing is scored"
+
+    def _states(self, tokens: np.ndarray) -> np.ndarray:
+        """(n, T + 1): the process's state before and after each of the tokens (n, T), -1 from an illegal one on."""
+        found = np.empty((len(tokens), tokens.shape[1] + 1), np.int64)
+        found[:, 0] = self.process.start
+        for place, column in enumerate(tokens.T):
+            found[:, place + 1] = self._step(found[:, place], column)
+        return found
+
+    def _step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        return np.where(states >= 0, self.process.next[states, tokens], -1)
+
+    # Scores
+
+    def score(self, examples: Examples, completions: Sequence[Completion]) -> dict[str, float]:
+        """`accuracy`: the share of completions that are the sequence itself. Evaluations are teacher-forced: see
+        `score_positions`."""
+        right = [np.array_equal(completion.tokens, examples.answer(row)) for row, completion in enumerate(completions)]
+        return {"accuracy": float(np.mean(right))}
+
+    def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
+        """`accuracy`: the share of answers that are the most likely token; `glitch_rate`, the rest; `scaled_accuracy`:
+        0 at chance, 1 if all are right; `sequence_accuracy`: sequences with all answers right. Where there are few
+        different lengths, accuracies of each (`accuracy_length_512`)."""
+        asked = chosen >= 0
+        right = asked & (chosen == examples.tokens)
+
+        def accuracy(rows: np.ndarray | slice) -> float:
+            return float(right[rows].sum() / max(asked[rows].sum(), 1))
+
+        overall, chance = accuracy(slice(None)), self.chance["accuracy"]
+        lengths = np.unique(examples.lengths)
+        several = lengths.tolist() if 1 < len(lengths) <= MOST_LENGTHS else []
+        return {
+            "accuracy": overall,
+            "glitch_rate": 1 - overall,
+            "scaled_accuracy": (overall - chance) / (1 - chance) if chance < 1 else 0.0,
+            "sequence_accuracy": float((right == asked).all(axis=1).mean()),
+            **{f"accuracy_length_{length}": accuracy(examples.lengths == length) for length in several},
+        }
+
+    # World
+
+    def labels(self, examples: Examples) -> np.ndarray:
+        """(n, T): the number of the automaton's state after each position; -1 where it has none and on padding."""
+        states = self._states(examples.tokens)[:, 1:]
+        known = np.where(states >= 0, self.process.known[states], -1)
+        return np.where(np.arange(known.shape[1]) < examples.lengths[:, None], known, -1)
+
+    def legal(self, prefix: np.ndarray) -> np.ndarray:
+        """The symbols that may follow; none where the context is full."""
+        state = self._states(prefix[None])[0, -1]
+        if state < 0 or len(prefix) >= self.context:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(self.process.next[state] >= 0)
+
+    def states_after(self, tokens: np.ndarray) -> np.ndarray:
+        """See `Automaton.states_after`; of reading, one number."""
+        return self._states(tokens)[:, -1:]
+
+    def step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """See `Automaton.step`."""
+        return self._step(states[:, 0], tokens)[:, None]
+
+    def allowed(self, states: np.ndarray) -> np.ndarray:
+        """See `Automaton.allowed`."""
+        return (self.process.next[states[:, 0]] >= 0) & (states >= 0)
+
+    def tokens_left(self, states: np.ndarray) -> np.ndarray:
+        """See `Automaton.tokens_left`. With reveals a sequence is cut from an unending one, so each state may be its
+        last."""
+        state = states[:, 0]
+        if not self.process.ends:
+            return np.where(state >= 0, 0, -1)
+        distance = self._distances[np.maximum(state, 0)]
+        return np.where(state >= 0, distance, -1)
+
+    @property
+    def _distances(self) -> np.ndarray:
+        """(S,): fewest symbols to the end."""
+        after = self.process.next
+        found = np.where((after >= 0).any(axis=1), -1, 0)
+        for distance in range(1, len(after) + 1):
+            reached = ((after >= 0) & (found[after] == distance - 1)).any(axis=1)
+            found[reached & (found < 0)] = distance
+        return found
+
+    def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
+        """See `Automaton.draw_pairs`: of sequences drawn as in training, cut at the same random place."""
+        first: list[np.ndarray] = []
+        second: list[np.ndarray] = []
+        for _ in range(20 * n):
+            if len(first) >= n:
+                break
+            drawn = self.sample(rng, 64)
+            cut = int(rng.integers(1, max(2, drawn.lengths.min() - 2)))
+            rows = np.unique(drawn.tokens[:, :cut], axis=0)
+            states = self._states(rows)[:, -1]
+            order = rng.permutation(len(rows))
+            order = order[np.argsort(states[order], kind="stable")] if same_state else order
+            few = 1 + n // 20  # of each place, so that lengths differ
+            for one, other in list(zip(order[:-1:2], order[1::2]))[:few]:
+                if (states[one] == states[other]) == same_state:
+                    first.append(rows[one])
+                    second.append(rows[other])
+        if not first:
+            raise ValueError(f"found no two prefixes with {'the same state' if same_state else 'different states'}")
+        sides = [Examples.of(side[:n], [len(row) for row in side[:n]]) for side in (first, second)]
+        return Pairs(sides[0], sides[1], requested=n)
+
+
+MOST_LENGTHS = 16
+"""Lengths of which accuracies are given one by one."""
+
+
+def _numbers(text: str) -> list[int]:
+    """`512,1024` as numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts) or len({*parts}) < len(parts):
+        raise ValueError(f"--length {text}: give different numbers with commas, such as 512,1024,2048")
+    return sorted(map(int, parts))
