@@ -76,6 +76,24 @@ def test_a_schema_has_one_number_of_arguments():
         sorts_of(["sail a b", "rest", "sail a"])
 
 
+# an action that mentions an object twice
+
+TRUCKS = {
+    "drive": ({("at", (0, 1))}, {("at", (0, 2))}, {("at", (0, 1))}),
+    "load": ({("at", (0, 1))}, {("full", (0,))}, set()),
+}
+
+
+def test_an_atom_that_a_ground_action_adds_and_deletes_is_added_as_in_pddl():
+    actions = [f"drive t {a} {b}" for a in "ab" for b in "ab"] + ["load t a", "load t b"]
+    model = ground(as_schemas(TRUCKS), actions)
+    stays = model.actions[model.number["drive t a a"]]
+    assert model.spelled(stays.pre) == model.spelled(stays.add) == ["at t a"]
+    assert not stays.delete
+    space = Space(actions, COPIES)
+    assert columns(space.candidates(in_space(space, TRUCKS)).heads) == columns(Heads.of_model(model))
+
+
 # the space of predicates
 
 

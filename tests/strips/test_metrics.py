@@ -48,8 +48,20 @@ def test_a_trace_rejected_too_early_or_too_late_is_wrong():
     # the second is rejected at its second action already, the third not at all
     scores = trace_accuracy(model, given_traces)
     assert scores == {"accuracy": 0.5, "positives": 1.0, "negatives": pytest.approx(1 / 3)}
-    with pytest.raises(ValueError, match="not an action of the model"):
+    with pytest.raises(ValueError, match="none of the traces' actions, such as 'jump', is an action of the model"):
         trace_accuracy(model, Traces(("jump",), ((0,),), (0,)))
+
+
+def test_an_action_unseen_in_training_is_always_possible_and_changes_nothing():
+    true = domain("simple")
+    model = true.model
+    rows = Traces(("jump", "a", "c"), ((1, 0, 0, 1), (1, 2, 0, 1), (0,)), (1, 1, 1))
+    # a deletes r and p: the first a after it is rejected, with a jump in between or not; a jump never is
+    assert trace_accuracy(model, rows)["accuracy"] == pytest.approx(2 / 3)
+    known = ActionModel(model.atoms, model.actions[:2])
+    assert 0 < applicability(known, true, num=5, length=5, seed=0)["definition_recall"] < 1  # c's adds are missing
+    assert syntactic(known, model)["precision"] == 1
+    assert syntactic(known, model)["add_recall"] == pytest.approx(2 / 3)
 
 
 def test_syntactic_scores_count_matched_bits_per_action():

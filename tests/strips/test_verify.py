@@ -226,10 +226,13 @@ def test_different_models_may_accept_the_same_traces():
     assert verify(more, one), "nothing deletes q, so it can reject nothing"
 
 
-def test_an_atom_added_and_deleted_is_deleted():
+def test_an_atom_added_and_deleted_is_added():
     both = ActionModel(("p",), (Action("a", 0, 1, 1), Action("b", 1, 0, 0)))
+    added = ActionModel(("p",), (Action("a", 0, 1, 0), Action("b", 1, 0, 0)))
     deleted = ActionModel(("p",), (Action("a", 0, 0, 1), Action("b", 1, 0, 0)))
-    assert verify(both, deleted)
+    assert both == added
+    assert verify(both, added)
+    assert verify(both, deleted).counterexample == ("a", "b")
     assert verify(both, Domain("x", both, (1,)), real_states=True)
 
 
@@ -316,10 +319,24 @@ def test_a_trace_is_cut_where_the_models_part_first():
         difference_on(learned, reference, [1, 2])
 
 
+def test_an_action_unseen_in_training_is_named_and_never_rejected():
+    true = domain("simple").model
+    known = ActionModel(true.atoms, true.actions[1:])  # without a
+    found = verify(known, true)
+    assert found.unseen == ("a",)
+    assert found.outcome == "different"
+    assert found.accepted_by == "learned"
+    assert found.counterexample == ("a", "a")
+    idle = ActionModel(true.atoms, (*true.actions, Action("d", 0, 0, 0)))
+    assert verify(true, idle)
+    assert verify(true, idle).unseen == ("d",)
+    assert not verify(true, true).unseen
+
+
 def test_what_cannot_be_compared():
     one, other = domain("blocksworld:2").model, domain("blocksworld:3").model
-    with pytest.raises(ValueError, match="different actions"):
-        verify(one, other)
+    with pytest.raises(ValueError, match="the reference has no 'pickup b3', 'putdown b3', 'stack b1 b3'"):
+        verify(other, one)
     with pytest.raises(ValueError, match="different actions"):
         contained(one, other)
     with pytest.raises(ValueError, match="must be one, not just an action model"):

@@ -129,11 +129,11 @@ def pruned(whole: Ground) -> Ground:
         never = not beside[at]
         if not always and (not never or whole.goal & bit):
             kept.append(at)
-    # renumber the initial state and the goal, too, as the two effects of an extra action
-    carried = Action("", 0, whole.initial, whole.goal)
+    # renumber the initial state and the goal, too, as condition and effect of an extra action
+    carried = Action("", whole.initial, whole.goal, 0)
     moved = ActionModel(model.atoms, (*actions, carried)).with_atoms(kept)
     *rest, last = moved.actions
-    return Ground(ActionModel(moved.atoms, tuple(rest)), last.add, last.delete)
+    return Ground(ActionModel(moved.atoms, tuple(rest)), last.pre, last.add)
 
 
 def _goal(task: Task, constant: Truth) -> Conjunction:

@@ -110,21 +110,28 @@ class Space:
                     self.predicates += [Predicate(signature, mine)] * count
         self.first = np.cumsum([0, *(len(predicate.uses) for predicate in self.predicates)])
         """Index of the first weight of each predicate, then the number of weights."""
-        rows, owner = [], []
+        self.again: list[tuple[int, int, int]] = []
+        """Head, action and weight wherever a head reads an action in a second way: `drive t a a` as leaving `a` and as
+        arriving there. Training uses the first way alone; heads are judged by all."""
+        rows: list[list[int]] = []
+        owner = []
         for number, predicate in enumerate(self.predicates):
             for tuple_of in _tuples(predicate.sorts, objects):
-                row = [self._reads(number, action, tuple_of) for action in actions]
-                rows.append(row)
+                uses = [self._uses(number, action, tuple_of) for action in actions]
+                self.again += [(len(rows), at, weight) for at, found in enumerate(uses) for weight in found[1:]]
+                rows.append([found[0] if found else int(self.first[-1]) for found in uses])
                 owner.append(number)
         self.places = np.array(rows, dtype=np.int64)
         self.owner = np.array(owner, dtype=np.int64)
 
-    def _reads(self, number: int, action: str, objects: tuple[str, ...]) -> int:
+    def _uses(self, number: int, action: str, objects: tuple[str, ...]) -> list[int]:
+        """The weights of a predicate that apply to an action and objects."""
         schema, given = arguments(action)
-        for place, (of, at) in enumerate(self.predicates[number].uses):
-            if of == schema and tuple(given[position] for position in at) == objects:
-                return int(self.first[number]) + place
-        return int(self.first[-1])
+        return [
+            int(self.first[number]) + place
+            for place, (of, at) in enumerate(self.predicates[number].uses)
+            if of == schema and tuple(given[position] for position in at) == objects
+        ]
 
     def candidates(self, weights: Sequence[tuple[int, np.ndarray]]) -> Candidates:
         """Predicates, each given as its number and binary weights [uses, 3], with their ground heads."""
@@ -133,7 +140,14 @@ class Space:
             mine = np.flatnonzero(self.owner == number)
             padded = np.concatenate((on, np.zeros((1, 3), dtype=bool)))
             at = self.places[mine] - self.first[number]
-            theta.append(padded[np.where(at < len(on), at, len(on))])
+            heads = padded[np.where(at < len(on), at, len(on))]
+            for head, action, weight in self.again:
+                if self.owner[head] == number:
+                    row = heads[head - mine[0], action]
+                    pre, key, value = on[weight - self.first[number]]
+                    adds = (row[1] and not row[2]) or (key and not value)  # what is added and deleted is added
+                    row[:] = row[0] or pre, row[1] or key, not adds
+            theta.append(heads)
             group += [place] * len(mine)
             size.append(int(on[:, 0].sum() + on[:, 1].sum()))
         actions = self.places.shape[1]

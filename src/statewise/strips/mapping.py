@@ -76,13 +76,14 @@ def match_atoms(learned: ActionModel, reference: ActionModel) -> Match:
 
     An atom is the set of entries, action x (pre, add, delete), where it occurs; the overlap of two atoms is the F1
     score of these sets, 2 |both| / (|one| + |other|). Atoms without any overlap stay unmatched. Actions are matched by
-    name: raises `ValueError` unless both models have the same actions.
+    name; one that the learned model lacks has no entries. Raises `ValueError` if the reference lacks an action of the
+    learned model.
     """
     from scipy.optimize import linear_sum_assignment
 
     mine, theirs = (
         as_table(model).reshape(len(model.atoms), -1).astype(np.float64)
-        for model in (learned.with_actions(reference.names), reference)
+        for model in (learned.covering(reference.names), reference)
     )
     overlap = 2 * mine @ theirs.T / np.maximum(mine.sum(1)[:, None] + theirs.sum(1)[None], 1)
     rows, columns = linear_sum_assignment(overlap, maximize=True)

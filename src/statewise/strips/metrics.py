@@ -23,9 +23,11 @@ def syntactic(learned: ActionModel, reference: ActionModel) -> dict[str, float]:
     unmatched reference atom as missed. As is usual for learned action models (macq, AMLGym), each score is computed per
     action and averaged over the actions. Precision over an empty learned set and recall over an empty reference set are
     1. `precision` and `recall` are the means over the three kinds. Models with different atoms may be equivalent, so a
-    correct model can score below 1. Raises `ValueError` unless both have the same actions, and at least one.
+    correct model can score below 1: compare `simplification.simplify`'s. An action that the learned model lacks has no
+    preconditions and effects there. Raises `ValueError` if the reference has no actions, or lacks one of the learned
+    model.
     """
-    learned = learned.with_actions(reference.names)
+    learned = learned.covering(reference.names)
     if not reference.actions:
         raise ValueError("a model without actions has no precision and recall")
     mine, theirs = as_table(learned), as_table(reference)
@@ -50,12 +52,13 @@ def applicability(learned: ActionModel, domain: Domain, *, num: int, length: int
     Definition 1 accepts in the true model, `state_precision` and `state_recall` with those applicable in the real
     state. `state_precision` is below 1 even for a perfect model, since no initial state is known. Scores are ratios of
     counts over all walks; `states` is the number of states compared. Walks start in states drawn from the first 10,000
-    reachable ones, and stop early at a dead end. Raises `ValueError` unless both have the same actions.
+    reachable ones, and stop early at a dead end. An action that the learned model lacks is always accepted. Raises
+    `ValueError` if the domain lacks an action of the learned model.
     """
     if num < 1 or length < 1:
         raise ValueError(f"num and length must be at least 1, not {num} and {length}")
     true = domain.model
-    learned = learned.with_actions(true.names)
+    learned = learned.covering(true.names)
     rng = np.random.default_rng(seed)
     begins = true.reachable(domain.start, limit=10_000)
     counts = dict.fromkeys(("accepted", "definition", "state", "definition_both", "state_both", "states"), 0)
@@ -90,9 +93,17 @@ def trace_accuracy(model: ActionModel, traces: Traces) -> dict[str, float]:
 
     A trace with label 1 is correct if the model rejects its last action and none before; one with label 0 if the model
     rejects nothing. `accuracy` is over all traces, `positives` over those with label 0, `negatives` over those with
-    label 1; the share of no traces is 1. Raises `ValueError` for an action that the model lacks.
+    label 1; the share of no traces is 1. An action that the model lacks is never rejected and changes nothing. Raises
+    `ValueError` if it lacks all of them.
     """
-    same = traces if traces.actions == model.names else traces.with_actions(model.names)
+    if traces.actions == model.names:
+        same = traces
+    else:
+        unseen = model.unseen(traces.actions)
+        if len(unseen) == len(traces.actions):
+            raise ValueError(f"none of the traces' actions, such as {unseen[0]!r}, is an action of the model")
+        model = model.covering([*model.names, *unseen])
+        same = traces.with_actions(model.names)
     numbers, lengths, labels = same.padded()
     rejected = first_rejected(model, numbers)
     right = rejected == np.where(labels == 1, lengths - 1, -1)

@@ -29,12 +29,16 @@ Atoms = int
 
 @dataclass(frozen=True)
 class Action:
-    """One action. An atom that is both added and deleted is deleted, as in (s | add) - delete."""
+    """One action. An atom that is both added and deleted is added, as in PDDL: `add` and `delete` are disjoint."""
 
     name: str
     pre: Atoms
     add: Atoms
     delete: Atoms
+
+    def __post_init__(self) -> None:
+        if self.add & self.delete:
+            object.__setattr__(self, "delete", self.delete & ~self.add)
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,7 @@ class ActionModel:
 
         made = []
         for name, (pre, add, delete) in actions.items():
-            added, deleted = as_bits(name, add), as_bits(name, delete)
-            made.append(Action(name, as_bits(name, pre), added & ~deleted, deleted))
+            made.append(Action(name, *(as_bits(name, names) for names in (pre, add, delete))))
         return cls(tuple(atoms), tuple(made))
 
     @property
@@ -142,14 +145,29 @@ class ActionModel:
         )
         return ActionModel(tuple(names) if names else tuple(self.atoms[place] for place in kept), moved)
 
-    def with_actions(self, names: Sequence[str]) -> ActionModel:
-        """The model with its actions in the order of `names`. Raises `ValueError` unless they are its actions."""
-        if set(names) != set(self.names):
-            missing, more = sorted(set(names) - set(self.names)), sorted(set(self.names) - set(names))
+    def with_actions(self, names: Sequence[str], mine: str = "the model", theirs: str = "the other") -> ActionModel:
+        """The model with its actions in the order of `names`. Raises `ValueError` unless they are its actions; `mine`
+        and `theirs` are what it calls the two sides."""
+        missing, more = self.unseen(names), sorted(set(self.names) - set(names))
+        if missing or more:
             parts = [f"{who} has no {', '.join(map(repr, which[:3]))}{' ...' if which[3:] else ''}"
-                     for who, which in (("the one", missing), ("the other", more)) if which]  # fmt: skip
+                     for who, which in ((mine, missing), (theirs, more)) if which]  # fmt: skip
             raise ValueError(f"the two models have different actions: {'; '.join(parts)}")
         return ActionModel(self.atoms, tuple(self.actions[self.number[name]] for name in names))
+
+    def unseen(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are not its actions, sorted."""
+        return sorted(set(names) - set(self.names))
+
+    def covering(self, names: Sequence[str]) -> ActionModel:
+        """The model with the actions `names`, in that order.
+
+        An action that it lacks was not seen in training: nothing is known about it, so it gets no preconditions and no
+        effects, is never rejected and changes nothing. Raises `ValueError` if the model has actions that `names` lacks.
+        """
+        more = (Action(name, 0, 0, 0) for name in self.unseen(names))
+        whole = ActionModel(self.atoms, (*self.actions, *more))
+        return whole.with_actions(names, "the learned model", "the reference")
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data, for JSON."""

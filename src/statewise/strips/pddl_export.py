@@ -12,8 +12,8 @@ from statewise.strips.pddl import write_pddl
 def export(learned: ActionModel, path: Path, *, reference: ActionModel | None = None) -> ActionModel:
     """Writes a ground PDDL domain and returns the model with the names used there.
 
-    Atoms are called `p0`, `p1`, ...; with `reference`, a model with the same actions, matched atoms get the reference's
-    names (`mapping.match_atoms`). Raises `ValueError` for other actions, and without the extra.
+    Atoms are called `p0`, `p1`, ...; with `reference`, matched atoms get the reference's names (`mapping.match_atoms`).
+    Raises `ValueError` if the reference lacks an action of the model, and without the extra.
     """
     numbered = ActionModel(tuple(f"p{place}" for place in range(len(learned.atoms))), learned.actions)
     named = renamed(numbered, match_atoms(numbered, reference)) if reference is not None else numbered

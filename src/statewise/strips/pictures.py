@@ -62,7 +62,7 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    learned = learned.with_actions(reference.names)
+    learned = learned.covering(reference.names)
     rows = max(len(learned.atoms), len(reference.atoms))
     if not rows or not reference.actions:
         raise ValueError("models without atoms or without actions cannot be plotted")

@@ -55,6 +55,8 @@ def plan(
     unmatched learned atom is initially true); `auto` uses meanings where possible: if the domain has few enough states
     and learned atoms express the goal. All three use the true model.
 
+    An action of the problem that the learned model lacks has no effects there, and so is in no plan.
+
     Every plan is checked by simulating it in the learned model; with a problem, also in the true model, and by
     unified-planning's validator if the problem was read from PDDL that it can read. No plan is a result, not an error.
     Raises `ValueError` for unknown names and an unknown or missing planner, and its subclasses `UnmatchedGoal` for a
@@ -67,6 +69,7 @@ def plan(
     if problem is not None:
         if after is not None:
             raise ValueError("a problem has its own initial state: `after` goes with a goal in learned atoms")
+        learned = learned.covering(problem.domain.model.names)
         put = _by_meaning(learned, problem) if mapping in ("auto", "meanings") else None
         if put is None and mapping == "meanings":
             raise UnmatchedGoal("no learned atoms express the goal, or the domain has too many states to decide")

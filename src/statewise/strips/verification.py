@@ -76,6 +76,9 @@ class Verdict:
     objects: tuple[str, ...] = ()
     """If unknown: no trace over these objects alone tells them apart, whatever its length."""
 
+    unseen: tuple[str, ...] = ()
+    """The reference's actions that the learned model lacks: taken to be never rejected and to change nothing."""
+
     def __bool__(self) -> bool:
         """Proven equivalent."""
         return self.outcome == "equivalent"
@@ -144,16 +147,20 @@ def verify(
     An equivalence is proven for all instances, if ground actions and atoms are written `schema object object` and the
     proof succeeds at the level of schemas, or for this one. The outcome is `unknown` if neither a difference nor a
     proof was found within `seconds` and `max_states`, which all searches share; the verdict says how far they came.
-    Raises `ValueError` if the models have different actions, or if `real_states` is set and the reference is not a
-    domain.
+    An action of the reference that the learned model lacks is never rejected there and changes nothing; the verdict
+    names it. Raises `ValueError` if the reference lacks an action of the learned model, or if `real_states` is set and
+    the reference is not a domain.
     """
     notion: Notion = "drawn traces" if drawn_only else "real states" if real_states else "definition 1"
     if notion != "definition 1" and not isinstance(reference, Domain):
         raise ValueError("real states need a domain: the reference must be one, not just an action model")
-    true = (reference.model if isinstance(reference, Domain) else reference).with_actions(learned.names)
+    true = reference.model if isinstance(reference, Domain) else reference
+    unseen = tuple(learned.unseen(true.names))
+    learned = learned.covering([*learned.names, *unseen])
+    true = true.with_actions(learned.names, "the reference", "the learned model")
     domain = Domain(reference.name, true, reference.start) if isinstance(reference, Domain) else None
     pair = _Pair(learned, true, domain if notion != "definition 1" else None)
-    return _Verification(pair, notion, Limits(seconds, max_states)).verdict()
+    return replace(_Verification(pair, notion, Limits(seconds, max_states)).verdict(), unseen=unseen)
 
 
 @dataclass(frozen=True)

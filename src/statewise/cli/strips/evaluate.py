@@ -38,11 +38,12 @@ def run(words: list[str]) -> int:
     from statewise.strips import Domain, applicability, read_traces, syntactic, trace_accuracy, verify
 
     reference = read_reference(options.against) if options.against else None
-    model = read_model(options.model, model_of(reference).names if reference is not None else None)
     found: dict[str, dict[str, Any]] = {}
     if options.traces:
-        found["traces"] = trace_accuracy(model, read_traces(Path(options.traces), model.names))
+        given = read_traces(Path(options.traces))
+        found["traces"] = trace_accuracy(read_model(options.model, given.actions), given)
     if reference is not None:
+        model = read_model(options.model, model_of(reference).names)
         found["syntactic"] = syntactic(model, model_of(reference))
         found["equivalence"] = {"definition_1": verify(model, reference).outcome}
         if isinstance(reference, Domain):

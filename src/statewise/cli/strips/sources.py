@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +14,41 @@ AGAINST = "a domain such as blocksworld:3, DOMAIN.pddl,PROBLEM.pddl, a learned f
 
 
 def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
-    """The action model of a learned folder or a model file. One that was learned lifted is grounded over `actions`."""
-    from statewise.strips import ActionModel, ground, read_schemas
+    """The action model of a learned folder or a model file. One that was learned lifted is grounded over `actions`.
+
+    With `actions`, says which of them were not seen in training; the model then has them without conditions and
+    effects."""
+    if actions is None:
+        return _read_model(path)
+    from statewise.strips import ground, read_schemas
 
     place = Path(path)
-    schemas = read_schemas(place) if place.is_dir() and actions is not None else None
-    if schemas is not None and actions is not None:
+    schemas = read_schemas(place) if place.is_dir() else None
+    if schemas is not None:
+        _say_unseen([name for name in actions if name.split()[0] not in schemas])
         return ground(schemas, actions)
+    model = _read_model(path)
+    unseen = model.unseen(actions)
+    if len(unseen) == len(actions):
+        raise ValueError(
+            f"{path} and what it is compared with have different actions: it has none such as {unseen[0]!r}"
+        )
+    _say_unseen(unseen)
+    return model.covering([*model.names, *unseen])
+
+
+def _say_unseen(actions: Sequence[str]) -> None:
+    """Names actions that were not seen in training on standard error, with what is assumed of them."""
+    if actions:
+        named = ", ".join(map(repr, actions[:8])) + (f" and {len(actions) - 8} more" if actions[8:] else "")
+        print(f"not seen in training: {named}. Nothing is known about {'it' if len(actions) == 1 else 'them'}: assumed "
+              "always possible, and without effects", file=sys.stderr)  # fmt: skip
+
+
+def _read_model(path: str) -> ActionModel:
+    from statewise.strips import ActionModel
+
+    place = Path(path)
     if place.is_dir():
         from statewise.strips import read_learned_model
 
