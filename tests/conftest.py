@@ -9,6 +9,21 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # whose scrip
 torch.set_num_threads(1)  # tests are small: threads would only wait for each other
 
 
+def pytest_addoption(parser):
+    parser.addoption("--backbone", action="append", default=[], metavar="MODULE:CLASS",
+                     help="backbone of another package for the contract suite (docs/adding-a-backbone.md)")  # fmt: skip
+
+
+def pytest_configure(config):
+    """Before tests are collected, since they are parametrised over the table."""
+    import doubles
+
+    from statewise.backbones import BACKBONES
+
+    for name in config.getoption("--backbone"):
+        doubles.TINY_BACKBONES[name] = doubles.tiny_of(BACKBONES[name])
+
+
 @pytest.fixture
 def float64():
     """Everything made within is float64."""

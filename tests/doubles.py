@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,6 +79,21 @@ TINY_BACKBONES: dict[str, Callable[..., Backbone]] = {
     "belief_slots": tiny_belief_slots,
 }
 """A tiny one of each backbone of the table."""
+
+
+def tiny_of(kind: type[Backbone]) -> Callable[..., Backbone]:
+    """Makes tiny ones of a backbone that we do not know, of width 16, with 2 heads and 2 layers where it has them."""
+
+    def make(
+        *, extra_tokens: int = 0, embedding_of: Backbone | None = None, context: int = CONTEXT, **fields: Any
+    ) -> Backbone:
+        known = {field.name for field in dataclasses.fields(kind.Config)}
+        small = {name: value for name, value in {"width": 16, "heads": 2, "layers": 2}.items() if name in known}
+        config = kind.Config(**{**small, **fields})
+        made: Any = kind
+        return made(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
+
+    return make
 
 
 class PhasedGPT(GPT, Phased):

@@ -1,10 +1,13 @@
 """What the guide shows works: its examples are run as they stand."""
 
 import importlib.util
+import os
 import re
 import shlex
+import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,6 +65,28 @@ def test_the_objective_of_the_guide_trains_and_holds_the_contract(added, tmp_pat
     for name, part in objective(pack(batch)).parts.items():
         torch.testing.assert_close(part.total, objective(batch).parts[name].total)
         torch.testing.assert_close(part.terms, objective.counts(batch)[name])
+
+
+def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("docs/adding-a-backbone.md", "python")
+    (tmp_path / "moving_averages.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    use, test = blocks("docs/adding-a-backbone.md", "sh")
+    few = ["--task.held_out_graphs=20", "--trainer.steps=3", "--trainer.batch_size=8"]
+    for line in use.splitlines():
+        words = shlex.split(line)[2:]
+        assert main([*words, *few] if words[0] == "train" else words) == 0, capsys.readouterr().err
+    row = tomllib.loads(blocks("docs/adding-a-backbone.md", "toml")[0])["project"]["entry-points"]
+    assert row == {"statewise.backbones": {"moving_averages": shlex.split(use)[4]}}
+    words = shlex.split(test.replace("PATH_OF_YOURS", str(tmp_path)))[1:]
+    words[-1] += " and (next_token or token_order or multi_token) and not latent and not joint"
+    paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    done = subprocess.run([sys.executable, *words[1:], "-p", "no:cacheprovider", "-vv", "--color=no"], cwd=ROOT,
+                          env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "next_token on moving_averages:MovingAverages" in done.stdout
+    assert "[multi_token on moving_averages:MovingAverages]" in done.stdout  # refused, with the reason
 
 
 @pytest.mark.parametrize("added", [("docs/adding-a-task.md", TASKS)], indirect=True)

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import plain_batch
+from statewise.backbones.powers import Branching
 from statewise.data import collate
 from statewise.decoding.predictor import Drafter, Traceable
 from statewise.nn.cache import SLACK
@@ -34,8 +35,8 @@ BACKBONES_OF = {
 }
 """A tiny one of each backbone of the table, some also with another option behind a comma."""
 GUIDE = "the guide's"
-REFUSED = {(objective, name) for objective in ("multi_token", "latent_multi_token")
-           for name in ("two_stream", "two_stream, own", "belief_slots")}  # fmt: skip
+REFUSED = {(objective, name) for objective in ("multi_token", "latent_multi_token") for name in BACKBONES_OF
+           if not issubclass(BACKBONES[name.partition(",")[0]], Branching)}  # fmt: skip
 """Pairs that make no sense, since the last block of these cannot be had twice."""
 pairs = [(name, backbone) for backbone in BACKBONES_OF for name in (*OBJECTIVES, GUIDE)]
 names = [f"{name} on {backbone}" for name, backbone in pairs if (name, backbone) not in REFUSED]
@@ -71,7 +72,7 @@ def powers(kind):
 
 
 def test_every_backbone_is_tried():
-    assert {name.partition(",")[0] for name in BACKBONES_OF} == set(BACKBONES)
+    assert {name.partition(",")[0] for name in BACKBONES_OF} >= set(BACKBONES)
 
 
 @pytest.mark.parametrize("pair", sorted(REFUSED), ids=" on ".join)
