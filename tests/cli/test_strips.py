@@ -267,3 +267,114 @@ def test_the_report_says_what_was_proven(capsys, folder, tmp_path):
     assert "counterexample: putdown b1, putdown b1\n" in out
     code, out, _ = called(capsys, "verify", folder / "learned", "--against", "simple")
     assert "proven for this instance" in out
+
+
+@pytest.fixture(scope="module")
+def ferry(tmp_path_factory):
+    """A lifted model of three ports, and traces of four."""
+    from schemas_by_hand import FERRY, as_schemas
+
+    from statewise.strips.domains import domain
+    from statewise.strips.learned import write_schemas
+    from statewise.strips.schemas import ground
+
+    place = tmp_path_factory.mktemp("ferry")
+    schemas = as_schemas(FERRY)
+    write_schemas(place / "lifted", schemas, ground(schemas, domain("ferry:3x2").model.names), {})
+    (place / "t.csv").write_text(
+        "trace_id,action\n0,board c9 l7\n0,sail l7 l8\n0,debark c9 l8\n0,sail l8 l9\n1,sail l8 l9\n"
+    )
+    return place
+
+
+def test_a_lifted_domain_and_a_problem_from_a_trace(capsys, ferry, tmp_path):
+    words = ("export", ferry / "lifted", "--to", "pddl", "--lifted", "--problem-from", ferry / "t.csv")
+    code, out, _ = called(capsys, *words, "--out", tmp_path / "domain.pddl")
+    assert code == 0
+    assert "4 predicates, 3 schemas" in out
+    assert "from " in out
+    assert "the first of 2 traces, 4 actions" in out
+    assert "(:objects" in (tmp_path / "problem.pddl").read_text()
+    code, _, err = called(capsys, *words, "--out", tmp_path / "domain.pddl")
+    assert code == 2
+    assert "exists" in err
+    assert called(capsys, *words, "--out", tmp_path / "domain.pddl", "--overwrite")[0] == 0
+    assert called(capsys, *words[:-2], "--out", tmp_path / "alone.pddl")[0] == 0
+    assert not (tmp_path / "alone-problem.pddl").exists()
+
+
+def test_a_ground_problem_from_a_trace(capsys, ferry, tmp_path):
+    (tmp_path / "t.csv").write_text("trace_id,action\n0,board c0 l0\n0,sail l0 l1\n")
+    code, _, _ = called(capsys, "export", ferry / "lifted", "--problem-from", tmp_path / "t.csv", "--out",
+                        tmp_path / "g.pddl")  # fmt: skip
+    assert code == 0
+    assert (tmp_path / "g-problem.pddl").read_text().count("(p") > 3
+    code, _, err = called(capsys, "export", ferry / "lifted", "--problem-from", ferry / "t.csv", "--out",
+                          tmp_path / "h.pddl")  # fmt: skip
+    assert code == 2
+    assert "'board c9 l7' is not an action of the model" in err
+
+
+BAD_TRACES = {
+    "schema": ("fly a b", "the model has no schema 'fly'"),
+    "arity": ("sail l1", "has 1 arguments"),
+    "sort": ("sail l1 l2\n0,board l1 l2", "stands here where another sort does"),
+    "rejected": ("sail l1 l2\n0,sail l1 l3", "rejects action 2, 'sail l1 l3', which requires at-ferry l1"),
+    "markup": ("[red]<b>x</b>[/red] a", "the model has no schema '[red]<b>x</b>[/red]'"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_TRACES)
+@pytest.mark.parametrize("verb", ["export", "plan"])
+def test_traces_that_do_not_fit_end_with_a_sentence(capsys, ferry, tmp_path, bad, verb):
+    actions, message = BAD_TRACES[bad]
+    (tmp_path / "t.csv").write_text(f"trace_id,action\n0,{actions}\n")
+    words = {
+        "export": ("--lifted", "--problem-from", tmp_path / "t.csv", "--out", tmp_path / "d.pddl"),
+        "plan": ("--goal-after", tmp_path / "t.csv"),
+    }
+    code, out, err = called(capsys, verb, ferry / "lifted", *words[verb])
+    assert code == 2
+    assert out == ""
+    if verb == "export" or installed():
+        assert message in err
+    assert not (tmp_path / "d.pddl").exists()
+
+
+def test_options_of_export_and_plan_that_do_not_go_together(capsys, folder, ferry, tmp_path):
+    for words, message in (
+        (("export", folder / "learned", "--lifted", "--out", tmp_path / "x.pddl"), "was not learned lifted"),
+        (("export", folder / "learned" / "model.json", "--lifted", "--out", tmp_path / "x.pddl"), "not learned lifted"),
+        (("export", tmp_path / "nowhere", "--lifted", "--out", tmp_path / "x.pddl"), "nowhere"),
+        (("export", ferry / "lifted", "--to", "sas", "--out", tmp_path / "x.pddl"), "--to"),
+        (("plan", ferry / "lifted"), "give one of --goal, --goal-after, --goal-possible, --problem"),
+        (("plan", ferry / "lifted", "--goal", "p", "--goal-after", ferry / "t.csv"), "not --goal and --goal-after"),
+        (("plan", ferry / "lifted", "--goal-possible", ""), "is no action"),
+        (("plan", ferry / "lifted", "--goal-possible", "fly x"), "the model has no schema 'fly'"),
+        (("plan", folder / "learned", "--goal-possible", "fly"), "'fly' is not an action of the model"),
+        (("plan", ferry / "lifted", "--goal-after", tmp_path / "none.csv"), "none.csv"),
+    ):
+        code, out, err = called(capsys, *words)
+        assert (code, out) == (2, "")
+        assert message in err or not installed()
+    (tmp_path / "bad.csv").write_text("trace_id,action,label\n0,sail l1 l2,0\n0,sail l1 l2,1\n")
+    code, _, err = called(capsys, "plan", ferry / "lifted", "--goal-after", tmp_path / "bad.csv")
+    assert code == 2
+    assert "the first trace ends in an invalid action" in err
+
+
+@pytest.mark.skipif(not installed(), reason="no planner is installed")
+def test_goals_by_example_and_goals_of_actions(capsys, folder, ferry):
+    code, out, _ = called(capsys, "plan", ferry / "lifted", "--goal-after", ferry / "t.csv", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["actions"] == ["board c9 l7", "sail l7 l8", "debark c9 l8", "sail l8 l9"]
+    assert set(found["goal"]) == {"at c9 l8", "empty", "at-ferry l9"}
+    assert found["assumed"] == []
+    code, out, _ = called(capsys, "plan", ferry / "lifted", "--goal-possible", "board c9 l8", "--after", "board c9 l7")
+    assert code == 0
+    assert "goal: at-ferry l8, at c9 l8, empty" in out
+    assert out.splitlines()[1:3] == ["  1  sail l7 l8", "  2  debark c9 l8"]
+    code, out, _ = called(capsys, "plan", folder / "learned", "--goal-possible", "b", "--after", "b")
+    assert code == 0
+    assert "valid in the learned model" in out

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from statewise.strips.learned import read_schemas as read_schemas
     from statewise.strips.learning import learn_neural as learn_neural
     from statewise.strips.lifted import learn_lifted as learn_lifted
+    from statewise.strips.lifted_pddl import export_lifted as export_lifted
     from statewise.strips.mapping import match_atoms as match_atoms
     from statewise.strips.mapping import renamed as renamed
     from statewise.strips.methods import METHODS as METHODS
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from statewise.strips.showing import model_table as model_table
     from statewise.strips.showing import parse_trace as parse_trace
     from statewise.strips.showing import show as show
+    from statewise.strips.signatures import signature as signature
     from statewise.strips.trace_files import read_traces as read_traces
     from statewise.strips.trace_files import write_traces as write_traces
     from statewise.strips.verification import verify as verify
@@ -63,6 +65,7 @@ PUBLIC = {
     "learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
     "learning": ("learn_neural",),
     "lifted": ("learn_lifted",),
+    "lifted_pddl": ("export_lifted",),
     "mapping": ("match_atoms", "renamed"),
     "methods": ("METHODS", "learn"),
     "metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
@@ -77,6 +80,7 @@ PUBLIC = {
     "schemas": ("ground", "schema_lines"),
     "settings": ("Settings",),
     "showing": ("model_table", "parse_trace", "show"),
+    "signatures": ("signature",),
     "trace_files": ("read_traces", "write_traces"),
     "verification": ("verify",),
 }

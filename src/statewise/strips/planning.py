@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from statewise.strips.evidence import accepted, evidence_of
 from statewise.strips.mapping import match_atoms
 from statewise.strips.meaning import meaning
 from statewise.strips.model import ActionModel, Atoms, bits
@@ -33,12 +34,19 @@ class Plan:
     seconds: float
     """Time of the planner, including its start."""
     planner: str
+    goal: tuple[str, ...] = ()
+    """The learned atoms that must be true at the end."""
+    assumed: tuple[str, ...] = ()
+    """Learned atoms that the plan requires, or the goal at its end, and that nothing shows to be true: they are only
+    not known to be false. Empty with a problem."""
 
 
 def plan(
     learned: ActionModel,
     *,
     goal: Sequence[str] | None = None,
+    goal_after: Sequence[str] | None = None,
+    goal_possible: str | None = None,
     after: Sequence[str] | None = None,
     problem: Problem | None = None,
     mapping: Mapping[str, str] | str = "auto",
@@ -48,39 +56,40 @@ def plan(
     """Finds actions that reach a goal in a learned model.
 
     Either `goal` names learned atoms that must be true at the end, and `after` the actions executed so far: atoms known
-    false after them are initially false, all others true (Definition 1 of the STRIPS Transformer paper). Or `problem`
-    is a true planning problem over the same actions, whose initial state and goal are translated to learned atoms by
-    `mapping`, the problem's atom for each learned atom. `meanings` uses the meaning of the learned atoms in the true
-    states (`meaning.meaning`); `names` matches atoms one to one by the actions that use them (`mapping.match_atoms`; an
-    unmatched learned atom is initially true); `auto` uses meanings where possible: if the domain has few enough states
-    and learned atoms express the goal. All three use the true model.
+    false after them are initially false, all others true (Definition 1 of the STRIPS Transformer paper). `goal_after`
+    gives the goal by an example, a valid trace: all that is true after it. `goal_possible` names an action whose
+    preconditions are the goal. For both, the plan begins after `after`, or where the example begins, with the atoms
+    that the actions show to be true (`evidence`); only if they are not enough, the unknown ones are taken to be true,
+    too, except those that the example achieves, and the plan says which it needs (`Plan.assumed`). Or
+    `problem` is a true planning problem over the same actions, whose initial state and goal are translated to learned
+    atoms by `mapping`, the problem's atom for each learned atom. `meanings` uses the meaning of the learned atoms in
+    the true states (`meaning.meaning`); `names` matches atoms one to one by the actions that use them
+    (`mapping.match_atoms`; an unmatched learned atom is initially true); `auto` uses meanings where possible: if the
+    domain has few enough states and learned atoms express the goal. All three use the true model.
 
     An action of the problem that the learned model lacks has no effects there, and so is in no plan.
 
     Every plan is checked by simulating it in the learned model; with a problem, also in the true model, and by
     unified-planning's validator if the problem was read from PDDL that it can read. No plan is a result, not an error.
-    Raises `ValueError` for unknown names and an unknown or missing planner, and its subclasses `UnmatchedGoal` for a
-    goal atom that matches no learned atom and `PlannerTimeout` after `timeout` seconds.
+    Raises `ValueError` for unknown names, an example that the model rejects and an unknown or missing planner, and its
+    subclasses `UnmatchedGoal` for a goal atom that matches no learned atom and `PlannerTimeout` after `timeout`
+    seconds.
     """
-    if (goal is None) == (problem is None):
-        raise ValueError("planning needs either a goal in learned atoms or a problem")
+    if sum(each is not None for each in (goal, goal_after, goal_possible, problem)) != 1:
+        raise ValueError("planning needs one goal: learned atoms, an example, a possible action, or a problem's")
     used = chosen(planner)
-    names: dict[str, str] = {}
-    if problem is not None:
-        if after is not None:
-            raise ValueError("a problem has its own initial state: `after` goes with a goal in learned atoms")
-        learned = learned.covering(problem.domain.model.names)
-        put = _by_meaning(learned, problem) if mapping in ("auto", "meanings") else None
-        if put is None and mapping == "meanings":
-            raise UnmatchedGoal("no learned atoms express the goal, or the domain has too many states to decide")
-        if put is None:
-            names = _names(learned, problem, mapping)
-            put = names, *_translated(learned, problem, names)
-        names, start, wanted = put
-    else:
-        assert goal is not None
-        known_false = learned.after(_numbers(learned, after or ()))
-        start, wanted = _all_atoms(learned) & ~known_false, _named(learned, goal)
+    if problem is None:
+        return _planned_for(_task(learned, after, goal, goal_after, goal_possible), used, timeout)
+    if after is not None:
+        raise ValueError("a problem has its own initial state: `after` goes with a goal in learned atoms")
+    learned = learned.covering(problem.domain.model.names)
+    put = _by_meaning(learned, problem) if mapping in ("auto", "meanings") else None
+    if put is None and mapping == "meanings":
+        raise UnmatchedGoal("no learned atoms express the goal, or the domain has too many states to decide")
+    if put is None:
+        names = _names(learned, problem, mapping)
+        put = names, *_translated(learned, problem, names)
+    names, start, wanted = put
     begun = time.perf_counter()
     found = find_plan(learned, start, wanted, used, timeout)
     seconds = time.perf_counter() - begun
@@ -88,10 +97,80 @@ def plan(
         return Plan(None, None, None, names, seconds, used)
     actions = tuple(learned.names[number] for number in found)
     fine = _reaches(learned, start, found, wanted)
-    truly: bool | None = None
-    if problem is not None:
-        truly = problem.solved_by(actions) and (problem.files is None or validated(problem.files, actions) is not False)
+    truly = problem.solved_by(actions) and (problem.files is None or validated(problem.files, actions) is not False)
     return Plan(actions, fine, truly, names, seconds, used)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A goal in learned atoms."""
+
+    model: ActionModel
+    known: Atoms
+    """The atoms known to be true at the start."""
+    possible: Atoms
+    """Those that are not known to be false there."""
+    goal: Atoms
+    achieve: Atoms = 0
+    """Atoms of the goal that must be known to be true at the end, whatever is assumed at the start."""
+    known_first: bool = True
+    """Whether a plan from the known atoms alone is preferred."""
+
+
+def _task(
+    model: ActionModel,
+    after: Sequence[str] | None,
+    goal: Sequence[str] | None,
+    goal_after: Sequence[str] | None,
+    goal_possible: str | None,
+) -> _Task:
+    so_far = _numbers(model, after or ())
+    known, possible = evidence_of(model, so_far).true, _all_atoms(model) & ~model.after(so_far)
+    if goal is not None:
+        return _Task(model, known, possible, _named(model, goal), known_first=False)
+    if goal_possible is not None:
+        (number,) = _numbers(model, [goal_possible])
+        return _Task(model, known, possible, model.actions[number].pre)
+    example = evidence_of(model, accepted(model, goal_after or (), "the example of the goal"))
+    if after is None:
+        known, possible = example.required | example.deleted, possible & ~example.added
+    return _Task(model, known, possible, example.true, example.achieved)
+
+
+def _planned_for(task: _Task, planner: str, timeout: float) -> Plan:
+    model, begun = task.model, time.perf_counter()
+    found = find_plan(model, task.known, task.goal, planner, timeout) if task.known_first else None
+    fine = found is not None and _reaches(model, task.known, found, task.goal)
+    if found is None:
+        found, fine = _assuming(task, planner, timeout)
+    seconds = time.perf_counter() - begun
+    goal = tuple(model.spelled(task.goal))
+    if found is None:
+        return Plan(None, None, None, {}, seconds, planner, goal)
+    true, assumed = task.known, 0
+    for number in found:
+        action = model.actions[number]
+        assumed |= action.pre & ~true
+        true = (true | action.pre | action.add) & ~action.delete
+    assumed |= task.goal & ~true
+    names = tuple(model.names[number] for number in found)
+    return Plan(names, fine, None, {}, seconds, planner, goal, tuple(model.spelled(assumed)))
+
+
+def _assuming(task: _Task, planner: str, timeout: float) -> tuple[list[int] | None, bool]:
+    """A plan that takes unknown atoms to be true, and whether it is valid. Each atom that must be achieved gets a
+    second one, known to be true or not, which the same actions add and delete and none requires."""
+    model, atoms = task.model, len(task.model.atoms)
+    doubled = [*range(atoms), *bits(task.achieve)]
+    both = model.with_atoms(doubled, [*model.atoms, *(f"{name} (known)" for name in model.spelled(task.achieve))])
+    real = _all_atoms(model)
+    both = ActionModel(both.atoms, tuple(replace(action, pre=action.pre & real) for action in both.actions))
+    start, goal = task.possible, task.goal & ~task.achieve
+    for place, atom in enumerate(bits(task.achieve), atoms):
+        start |= (task.known >> atom & 1) << place
+        goal |= 1 << place
+    found = find_plan(both, start, goal, planner, timeout)
+    return found, found is not None and _reaches(both, start, found, goal)
 
 
 def _by_meaning(learned: ActionModel, problem: Problem) -> tuple[dict[str, str], Atoms, Atoms] | None:

@@ -14,23 +14,54 @@ def run(words: list[str]) -> int:
 
     parser = Parser(
         "strips export",
-        "Writes an action model as a ground PDDL domain. Atoms are named p0, p1, ..., or with --names-from after\n"
-        "the atoms that they match there. Needs the extra `planning`.\n\n"
+        "Writes an action model as PDDL: ground, or with --lifted the learned schemas as a typed domain with negative\n"
+        "preconditions. A trace gives a problem: its initial atoms are those that its beginning requires, its goal is\n"
+        "what holds after it. Predicates are named p0, p1, ..., or with --names-from after those that they match\n"
+        "there. Needs the extra `planning`.\n\n"
         "  statewise strips export learned/ --out out.pddl\n"
+        "  statewise strips export learned/ --lifted --problem-from trace.csv\n"
         "  statewise strips export learned/ --out out.pddl --names-from blocksworld:3",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
-    parser.add_argument("--out", metavar="FILE", required=True)
+    parser.add_argument("--to", choices=["pddl"], default="pddl", help="the format (default pddl)")
+    parser.add_argument("--lifted", action="store_true", help="a lifted domain, of a model learned with --lifted")
+    parser.add_argument("--problem-from", metavar="FILE",
+                        help="traces: a problem from the first; over any objects with --lifted")  # fmt: skip
+    parser.add_argument("--out", metavar="FILE", default="domain.pddl",
+                        help="default domain.pddl; the problem is written beside it")  # fmt: skip
     parser.add_overwrite()
     parser.add_argument("--names-from", metavar="REFERENCE", help=AGAINST)
     options = parser.parse_args(words)
-    check_file(Path(options.out), options.overwrite)
+    out = Path(options.out)
+    beside = out.with_name("problem.pddl" if out.name == "domain.pddl" else f"{out.stem}-problem.pddl")
+    check_file(out, options.overwrite)
+    if options.problem_from:
+        check_file(beside, options.overwrite)
 
-    from statewise.cli.strips.sources import model_of, read_model, read_reference
-    from statewise.strips import export
+    from statewise.cli.strips.sources import model_of, read_example, read_model, read_reference
+    from statewise.strips import export, export_lifted, read_schemas
 
     reference = model_of(read_reference(options.names_from)) if options.names_from else None
-    model = read_model(options.model, reference.names if reference is not None else None)
-    named = export(model, Path(options.out), reference=reference)
-    print(f"wrote {options.out}: {len(named.atoms)} atoms, {len(named.actions)} actions")
+    examples, source = read_example(options.problem_from) if options.problem_from else ([], "")
+    example = examples[0] if examples else None
+    if not options.lifted:
+        model = read_model(options.model, reference.names if reference is not None else None)
+        named = export(model, out, reference=reference, trace=example, problem_path=beside, source=source)
+        print(f"wrote {out}: {len(named.atoms)} atoms, {len(named.actions)} actions")
+    else:
+        schemas = read_schemas(Path(options.model)) if Path(options.model).is_dir() else None
+        if schemas is None:
+            raise ValueError(
+                f"{options.model} was not learned lifted and has no schemas: learn with --lifted, or export without it"
+            )
+        training = read_model(options.model)
+        lifted = export_lifted(schemas, training.names, out, trace=example, others=examples[1:], problem_path=beside,
+                               reference=reference, source=source)  # fmt: skip
+        print(f"wrote {out}: {len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more "
+              "predicates are complements or copies of these")  # fmt: skip
+        if example is not None:
+            print(f"initial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "
+                  f"effects, {len(lifted.unknown)} not known and taken to be false")  # fmt: skip
+    if example is not None:
+        print(f"wrote {beside}: from {source}, {len(example)} actions")
     return 0

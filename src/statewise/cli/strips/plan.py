@@ -15,12 +15,17 @@ def run(words: list[str]) -> int:
     parser = Parser(
         "strips plan",
         "Finds a plan in a learned model with an installed planner, and validates it. Needs the extra `planning`.\n\n"
+        "  statewise strips plan learned/ --goal-after trace.csv  # whatever holds after this trace\n"
+        "  statewise strips plan learned/ --goal-possible 'stack b1 b2' --after 'pickup b3'\n"
         "  statewise strips plan learned/ --goal p3,p5 --after 'pickup b1, stack b1 b2'\n"
         "  statewise strips plan learned/ --domain d.pddl --problem p.pddl --mapping auto",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--goal", help="learned atoms that shall be true, separated by commas")
-    parser.add_argument("--after", help="actions so far, separated by commas; atoms that they delete start false")
+    parser.add_argument("--goal-after", metavar="FILE",
+                        help="a goal by example: what holds after the first trace of the file")  # fmt: skip
+    parser.add_argument("--goal-possible", metavar="ACTION", help="a plan after which this action is possible")
+    parser.add_argument("--after", help="actions so far, separated by commas, or a file: its first trace")
     parser.add_argument("--domain", metavar="FILE", help="its PDDL domain (default: domain.pddl beside it)")
     parser.add_argument("--problem", metavar="FILE", help="a PDDL problem; the learned actions are its ground actions")
     parser.add_argument("--mapping", default="auto",
@@ -31,14 +36,17 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 
-    from statewise.cli.strips.sources import read_model
+    from statewise.cli.strips.sources import read_example, read_model, read_model_for
     from statewise.strips import parse_trace, plan
 
+    goals = {"--goal": options.goal, "--goal-after": options.goal_after, "--goal-possible": options.goal_possible,
+             "--problem": options.problem}  # fmt: skip
+    given = [name for name, value in goals.items() if value is not None]
+    if len(given) != 1:
+        raise ValueError(f"give one of {', '.join(goals)}" + (f", not {' and '.join(given)}" if given else ""))
     if options.problem is not None:
         from statewise.strips import read_problem
 
-        if options.goal is not None:
-            raise ValueError("the problem has its own goal: give --goal or --problem, not both")
         files = Path(options.domain or Path(options.problem).with_name("domain.pddl")), Path(options.problem)
         problem = read_problem(*files)
         model = read_model(options.model, problem.domain.model.names)
@@ -46,23 +54,37 @@ def run(words: list[str]) -> int:
             options.mapping if options.mapping in ("auto", "meanings", "names") else _mapping(Path(options.mapping))
         )
         found = plan(model, problem=problem, mapping=mapping, planner=options.planner, timeout=options.timeout)
-    elif options.goal is not None:
-        model = read_model(options.model)
-        after = [model.names[at] for at in parse_trace(model, options.after)] if options.after else None
-        goal = [atom.strip() for atom in options.goal.split(",") if atom.strip()]
-        found = plan(model, goal=goal, after=after, planner=options.planner, timeout=options.timeout)
     else:
-        raise ValueError("give --goal ATOM,ATOM or --problem P.pddl")
+        examples, _ = read_example(options.goal_after) if options.goal_after is not None else ([], "")
+        example = examples[0] if examples else None
+        wanted = " ".join(options.goal_possible.split()) if options.goal_possible is not None else None
+        from_file = options.after is not None and Path(options.after).is_file()
+        so_far = (
+            read_example(options.after)[0][0]
+            if from_file
+            else [" ".join(name.split()) for name in (options.after or "").split(",") if name.strip()]
+        )
+        model = read_model_for(options.model, [*(example or []), *([wanted] if wanted is not None else []), *so_far])
+        after = so_far if from_file else None
+        if options.after and not from_file:
+            after = [model.names[at] for at in parse_trace(model, options.after)]
+        goal = [atom.strip() for atom in options.goal.split(",") if atom.strip()] if options.goal is not None else None
+        found = plan(model, goal=goal, goal_after=example, goal_possible=wanted, after=after, planner=options.planner,
+                     timeout=options.timeout)  # fmt: skip
     good = found.actions is not None and bool(found.valid_in_model) and found.valid_in_problem is not False
     if options.json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
         return 0 if good else 1
     if found.mapping:
         print("the problem in learned atoms:", "; ".join(f"{one} = {other}" for one, other in found.mapping.items()))
+    if found.goal:
+        print(f"goal: {', '.join(found.goal)}")
+    if found.assumed:
+        print(f"taken to be true, since nothing shows that they are false: {', '.join(found.assumed)}")
     if found.actions is None:
         print(f"no plan exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
         return 1
-    print(*(f"{number:3}  {action}" for number, action in enumerate(found.actions, 1)), sep="\n")
+    print("".join(f"{number:3}  {action}\n" for number, action in enumerate(found.actions, 1)), end="")
     print(f"{len(found.actions)} actions ({found.planner}, {found.seconds:.1f} s); "
           f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
           + ("" if found.valid_in_problem is None else

@@ -60,6 +60,31 @@ def _read_model(path: str) -> ActionModel:
     return ActionModel.from_json(text, path)
 
 
+def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
+    """The action model of a learned folder or a model file, for traces with these actions. One that was learned lifted
+    is grounded over their objects, if training lacked one of the actions."""
+    from statewise.strips import ground, read_schemas, signature
+
+    model = read_model(path)
+    schemas = read_schemas(Path(path)) if Path(path).is_dir() else None
+    if schemas is None or all(name in model.number for name in actions):
+        return model
+    known = signature(schemas, model.names)
+    return ground(schemas, known.actions_over(known.objects_of(actions)))
+
+
+def read_example(path: str) -> tuple[list[list[str]], str]:
+    """The traces of a file as names of actions, without invalid actions, and what to call the first of them. Raises
+    `ValueError` if the first ends in an invalid action."""
+    from statewise.strips import read_traces
+
+    found = read_traces(Path(path))
+    if found.labels[0]:
+        raise ValueError(f"{path}: the first trace ends in an invalid action: give a valid one")
+    rows = [[found.actions[at] for at in row[: len(row) - label]] for row, label in zip(found.rows, found.labels)]
+    return rows, f"{path}" if len(rows) == 1 else f"{path}, the first of {len(rows)} traces"
+
+
 def read_reference(spec: str) -> Domain | ActionModel:
     """The domain or model that `--against` names."""
     if "," in spec and spec.partition(",")[0].endswith(".pddl"):
