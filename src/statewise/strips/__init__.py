@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from statewise.strips.domains import domain as domain
     from statewise.strips.domains import domain_usage as domain_usage
     from statewise.strips.exact.ground import learn_exact as learn_exact
+    from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
     from statewise.strips.learned import PICTURE_SIGNS as PICTURE_SIGNS
     from statewise.strips.learned import PICTURES as PICTURES
     from statewise.strips.learned import Learned as Learned
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from statewise.strips.mapping import renamed as renamed
     from statewise.strips.methods import METHODS as METHODS
     from statewise.strips.methods import learn as learn
+    from statewise.strips.methods import learn_schemas as learn_schemas
     from statewise.strips.metrics import applicability as applicability
     from statewise.strips.metrics import problem_solving as problem_solving
     from statewise.strips.metrics import syntactic as syntactic
@@ -62,12 +64,13 @@ if TYPE_CHECKING:
 PUBLIC = {
     "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "exact.ground": ("learn_exact",),
+    "exact.lifted": ("learn_lifted_exact",),
     "learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
     "learning": ("learn_neural",),
     "lifted": ("learn_lifted",),
     "lifted_pddl": ("export_lifted",),
     "mapping": ("match_atoms", "renamed"),
-    "methods": ("METHODS", "learn"),
+    "methods": ("METHODS", "learn", "learn_schemas"),
     "metrics": ("applicability", "problem_solving", "syntactic", "trace_accuracy"),
     "model": ("ActionModel", "Atoms"),
     "pddl": ("read_domain", "read_problem"),

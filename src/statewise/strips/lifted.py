@@ -207,6 +207,7 @@ def learn_lifted(
     kept = prune(chosen, traces.actions)
     schemas = _schemas(space, [offered[np.sort(pooled.chosen)[place]] for place in kept], traces.actions)
     report = {
+        "method": "neural",
         "settings": asdict(settings),
         "restarts": [asdict(each) for each in results],
         "offered": len(offered),

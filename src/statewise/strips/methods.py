@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from statewise.strips.exact.ground import SECONDS, Contradiction, learn_exact
+from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.learned import Learned, read_checkpoint, write_report
 from statewise.strips.learning import learn_neural
+from statewise.strips.lifted import LiftedModel, learn_lifted
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
 
 METHODS = ("auto", "exact", "neural")
+M = TypeVar("M", Learned, LiftedModel)
 
 
 def learn(
@@ -37,11 +41,8 @@ def learn(
     in the two functions; `say` is called with what is being done, `progress` by training. Raises as the two functions,
     and `ValueError` for another method."""
     settings = settings or Settings()
-    if method not in METHODS:
-        raise ValueError(f"the method must be one of {', '.join(METHODS)}, not {method!r}")
-    begun, why = time.monotonic(), "asked for"
-    if method == "auto":
-        method, why = _without_looking(settings, folder, overwrite)
+    begun = time.monotonic()
+    method, why = _without_looking(method, settings, folder, overwrite)
     if method != "neural":
         try:
             learned = learn_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
@@ -49,31 +50,85 @@ def learn(
         except Contradiction as error:
             if method == "exact":
                 raise
-            why = str(error).partition(". ")[0]
+            why = _short(error)
         else:
-            accuracy, unfinished = learned.report["training_accuracy"], learned.report["unfinished"]
-            if method == "exact" or accuracy == 1 or unfinished or not sum(traces.labels):
-                return _explained(learned, folder, why if method == "exact" else "the traces are clean")
-            why = f"the exact model classifies only {accuracy:.4f} of the traces correctly"
-            overwrite = True  # what the exact method has just written
+            refused = _refused(learned.report, traces) if method == "auto" else ""
+            if not refused:
+                return _explained(learned, folder, why)
+            why, overwrite = refused, True  # overwrites what the exact method has just written
         say(f"{why}: training instead")
-    left = None if seconds is None else max(1.0, seconds - (time.monotonic() - begun))
-    learned = learn_neural(traces, settings, seconds=left, stop=stop, folder=folder, overwrite=overwrite,
-                           progress=progress)  # fmt: skip
+    learned = learn_neural(traces, settings, seconds=_left(seconds, begun), stop=stop, folder=folder,
+                           overwrite=overwrite, progress=progress)  # fmt: skip
     return _explained(learned, folder, why)
 
 
-def _without_looking(settings: Settings, folder: Path | None, overwrite: bool) -> tuple[str, str]:
+def learn_schemas(
+    traces: Traces,
+    settings: Settings | None = None,
+    *,
+    method: str = "auto",
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Callable[[int, int, np.ndarray, int], None] | None = None,
+) -> LiftedModel:
+    """Learns action schemas as `learn` learns a ground model: by `exact.lifted`, or by training (`lifted`), which has
+    no time limit and starts over."""
+    settings = settings or Settings()
+    method, why = _without_looking(method, settings, None, overwrite)
+    if method != "neural":
+        try:
+            learned = learn_lifted_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder,
+                                         overwrite=overwrite, progress=say)  # fmt: skip
+        except Contradiction as error:
+            if method == "exact":
+                raise
+            why = _short(error)
+        else:
+            refused = _refused(learned.report, traces) if method == "auto" else ""
+            if not refused:
+                return _explained(learned, folder, why)
+            why, overwrite = refused, True
+        say(f"{why}: training instead")
+    return _explained(
+        learn_lifted(traces, settings, folder=folder, overwrite=overwrite, progress=progress), folder, why
+    )
+
+
+def _without_looking(method: str, settings: Settings, folder: Path | None, overwrite: bool) -> tuple[str, str]:
     """The method and the reason, as far as the traces do not matter."""
+    if method not in METHODS:
+        raise ValueError(f"the method must be one of {', '.join(METHODS)}, not {method!r}")
+    if method != "auto":
+        return method, "asked for"
     if settings.noise:
         return "neural", "noise is to be tolerated"
     checkpoint = read_checkpoint(folder) if folder is not None and not overwrite else None
     if checkpoint is not None and "method" not in checkpoint[1]["settings"]:
         return "neural", "an interrupted training run continues"
-    return "auto", ""
+    return "auto", "the traces are clean"
 
 
-def _explained(learned: Learned, folder: Path | None, why: str) -> Learned:
+def _refused(report: Mapping[str, Any], traces: Traces) -> str:
+    """Why `auto` does not take what the exact method learned; empty if it does. Without negatives there is nothing to
+    train on, and what was cut short is continued."""
+    accuracy = report["training_accuracy"]
+    if accuracy == 1 or report["unfinished"] or not sum(traces.labels):
+        return ""
+    return f"the exact model classifies only {accuracy:.4f} of the traces correctly"
+
+
+def _short(error: Contradiction) -> str:
+    return str(error).partition(". ")[0]
+
+
+def _left(seconds: float | None, begun: float) -> float | None:
+    return None if seconds is None else max(1.0, seconds - (time.monotonic() - begun))
+
+
+def _explained(learned: M, folder: Path | None, why: str) -> M:
     learned.report["chosen"] = why
     if folder is not None:
         write_report(folder, learned.report)

@@ -114,14 +114,21 @@ def _trained(report: dict[str, Any]) -> None:
 
 
 def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
-    from statewise.strips import learn_lifted
+    from statewise.strips import learn_schemas
 
-    lifted = learn_lifted(given, settings, folder=Path(options.out), overwrite=options.overwrite, progress=_progress())
+    lifted = learn_schemas(given, settings, method=method, seconds=options.seconds, stop=stop, folder=Path(options.out),
+                           overwrite=options.overwrite, say=_say, progress=_progress())  # fmt: skip
+    report = lifted.report
     print("\n".join(lifted.as_lines()))
-    print(f"{lifted.report['predicates']} predicates; {lifted.report['training_accuracy']:.4f} of the training "
-          f"traces right at every prefix; wrote {options.out}")  # fmt: skip
-    if not lifted.report["predicates"]:
-        print("no predicate was found: give more --steps, --restarts or traces", file=sys.stderr)
+    print()
+    print(f"method     {report['method']}: {report['chosen']}")
+    print(f"model      {report['predicates']} predicates; {report['training_accuracy']:.4f} of the training traces right")
+    if unfinished := report.get("unfinished"):
+        print(f"unfinished {'; '.join(unfinished)}: the best schemas so far; give more --seconds")
+    print(f"wrote {options.out}")
+    if not report["predicates"]:
+        more = "--steps, --restarts or traces" if report["method"] == "neural" else "or longer traces"
+        print(f"no predicate was found: give more {more}", file=sys.stderr)
     return 0
 
 

@@ -1,0 +1,110 @@
+"""Seen windows of lifted predicates.
+
+A ground atom p(o1 .. ok) is affected by the actions that mention all of its objects. What the action `schema x1 .. xn`
+does to it depends only on the *slot*: the schema, and the argument that stands at each place of the atom. So the traces
+of one tuple of objects are sequences of slots, those of all tuples are evidence about the same predicate, and windows
+of slots say about lifted predicates what windows of actions say about ground atoms. This needs no negative traces: a
+small instance has many tuples.
+
+Objects have sorts, inferred from the traces (`lifted.sorts_of`); the slots of a predicate have its sorts. An action
+that mentions an object twice may have several slots of one tuple; additions then win over deletions, as in PDDL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations, product
+from typing import NamedTuple
+
+from statewise.strips.exact.windows import Windows
+from statewise.strips.lifted import sorts_of
+from statewise.strips.random_traces import Trace
+from statewise.strips.schemas import arguments
+
+Slot = tuple[str, tuple[int, ...]]
+"""A schema, and the position of each argument of the predicate in its own arguments."""
+Event = tuple[int, ...]
+"""The slots, by number, that one action has of one tuple."""
+
+
+class Signature(NamedTuple):
+    """Predicates of one kind: the sorts of their arguments, and the slots that can affect them."""
+
+    sorts: tuple[int, ...]
+    slots: tuple[Slot, ...]
+
+
+def signatures(actions: Sequence[str], arity: int) -> list[Signature]:
+    """The signatures of `arity` arguments. Raises `ValueError` if a schema occurs with different numbers of
+    arguments."""
+    parameters, objects = sorts_of(actions)
+    schemas: dict[str, int] = {arguments(action)[0]: 0 for action in sorted(actions)}
+    for schema, at in parameters:
+        schemas[schema] = max(schemas[schema], at + 1)
+    found = []
+    for sorts in product(sorted(set(objects.values())), repeat=arity):
+        if list(sorts) != sorted(sorts):
+            continue  # the same predicates with their arguments in another order
+        slots = tuple(
+            (schema, places)
+            for schema, count in schemas.items()
+            for places in permutations(range(count), arity)
+            if tuple(parameters[schema, at] for at in places) == sorts
+        )
+        if slots:
+            found.append(Signature(sorts, slots))
+    return found
+
+
+def events(signature: Signature, actions: Sequence[str]) -> list[dict[tuple[str, ...], Event]]:
+    """For each action the tuples of objects that it mentions, and its slots of each."""
+    of_schema: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+    for number, (schema, places) in enumerate(signature.slots):
+        of_schema.setdefault(schema, []).append((number, places))
+    found = []
+    for action in actions:
+        schema, objects = arguments(action)
+        mine: dict[tuple[str, ...], Event] = {}
+        for number, places in of_schema.get(schema, ()):
+            tuple_of = tuple(objects[at] for at in places)
+            mine[tuple_of] = (*mine.get(tuple_of, ()), number)
+        found.append(mine)
+    return found
+
+
+def sequences(rows: Sequence[Trace], of_action: Sequence[dict[tuple[str, ...], Event]]) -> list[tuple[Event, ...]]:
+    """The distinct sequences of events of all tuples of objects in the valid traces `rows`, without those that begin
+    others."""
+    found: set[tuple[Event, ...]] = set()
+    for row in rows:
+        mine: dict[tuple[str, ...], list[Event]] = {}
+        for action in row:
+            for tuple_of, event in of_action[action].items():
+                mine.setdefault(tuple_of, []).append(event)
+        found.update(map(tuple, mine.values()))
+    ordered = sorted(found)
+    return [each for each, after in zip(ordered, [*ordered[1:], ()]) if after[: len(each)] != each]
+
+
+def slot_windows(signature: Signature, actions: Sequence[str], rows: Sequence[Trace]) -> Windows:
+    """The windows of the signature's slots, numbered as `signature.slots`, in the valid traces `rows`."""
+    windows = Windows(len(signature.slots))
+    for sequence in sequences(rows, events(signature, actions)):
+        if all(len(event) == 1 for event in sequence):
+            windows.add([event[0] for event in sequence])
+        else:
+            for x, between, c in _windows_of(sequence):
+                windows.insert(x, between, c)
+    return windows
+
+
+def _windows_of(sequence: Sequence[Event]) -> Iterator[tuple[int, int, int]]:
+    """As `windows.windows_of`, for events of several slots: what one of them deletes, another may add at once."""
+    recent: list[tuple[int, Event]] = []  # distinct slots, the latest first, each with its event
+    for event in sequence:
+        for c in event:
+            between = 0
+            for x, of in recent:
+                together = sum(1 << slot for slot in of if slot != x)
+                yield x, between | together, c
+                between |= 1 << x
+        recent = [(slot, event) for slot in event] + [each for each in recent if each[0] not in event]
