@@ -62,9 +62,9 @@ def test_slots_of_a_signature():
     assert {each.slots for each in signatures(actions, 1)} == {
         (("go", (0,)), ("go", (1,)), ("load", (1,))), (("load", (0,)),)
     }  # fmt: skip
-    assert {each.slots for each in signatures(actions, 2)} == {(("go", (0, 1)), ("go", (1, 0))), (("load", (1, 0)),)} or {
-        each.slots for each in signatures(actions, 2)
-    } == {(("go", (0, 1)), ("go", (1, 0))), (("load", (0, 1)),)}
+    pairs = {frozenset(each.slots) for each in signatures(actions, 2)}
+    assert {("go", (0, 1)), ("go", (1, 0))} in pairs
+    assert len(pairs) == 2
     with pytest.raises(ValueError, match=r"'go' occurs with .* arguments"):
         signatures(["go a b", "go a"], 1)
 

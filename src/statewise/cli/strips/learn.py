@@ -122,7 +122,9 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
     print("\n".join(lifted.as_lines()))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
-    print(f"model      {report['predicates']} predicates; {report['training_accuracy']:.4f} of the training traces right")
+    print(
+        f"model      {report['predicates']} predicates; {report['training_accuracy']:.4f} of the training traces right"
+    )
     if unfinished := report.get("unfinished"):
         print(f"unfinished {'; '.join(unfinished)}: the best schemas so far; give more --seconds")
     print(f"wrote {options.out}")
