@@ -13,6 +13,7 @@ from statewise.reporting.multiples import small_multiples
 from statewise.reporting.panels import analysis_panels, drawings, training_panels
 from statewise.reporting.plots import COLOURS, interactive
 from statewise.reporting.star_graphs import draw
+from statewise.reporting.sweeps import sweep_panels
 
 TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -53,6 +54,9 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 {% for row in matches_rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
 {% for note in matches_notes %}<p class="note">{{ note }}</p>{% endfor %}{% endif %}
+{% if sweep %}<h2>By {{ sweep_over }}</h2>
+<p class="note">Means over seeds; bands: range over runs; thin lines: groups with a single value.</p>
+<div class="curves">{% for figure in sweep %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
 <h2>Curves</h2>
 <p class="note">{{ curves_note }}</p>
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
@@ -117,10 +121,10 @@ def page(comparison: Comparison) -> str:
     labels = [group.label for group in comparison.groups]
     settings = {"displayModeBar": False, "responsive": True}
 
-    def figures(panels: Sequence[Panel], with_library: bool) -> list[str]:
-        """The first figure includes plotly's library for the whole page."""
+    def figures(panels: Sequence[Panel], with_library: bool, groups: Sequence[str] = labels) -> list[str]:
+        """`with_library`: the first figure includes plotly's library for the whole page."""
         return [
-            plotly.io.to_html(interactive(panel, labels), full_html=False, include_plotlyjs=with_library and not place,
+            plotly.io.to_html(interactive(panel, groups), full_html=False, include_plotlyjs=with_library and not place,
                               config=settings)
             for place, panel in enumerate(multiple for panel in panels for multiple in small_multiples(panel))
         ]  # fmt: skip
@@ -131,7 +135,7 @@ def page(comparison: Comparison) -> str:
     seeds_header, seeds_rows = comparison.seeds_table()
     claims_header, claims_rows = comparison.claims_table()
     matches_header, matches_rows = comparison.matches_table()
-    samples = _kept(comparison, "samples", 4)
+    samples, swept = _kept(comparison, "samples", 4), sweep_panels(comparison)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]
     several = len(members) > len(comparison.groups)
@@ -143,7 +147,8 @@ def page(comparison: Comparison) -> str:
         header=header, rows=rows, notes=comparison.notes(),
         claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
         matches_header=matches_header, matches_rows=matches_rows, matches_notes=comparison.matches_notes(),
-        figures=figures(training_panels(comparison), True), analyses=figures(analysis_panels(comparison), False),
+        sweep=figures(swept, True, ()), sweep_over=swept[0].x_title if swept else "",
+        figures=figures(training_panels(comparison), not swept), analyses=figures(analysis_panels(comparison), False),
         drawings=[plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True})
                   for one in drawn_maps],
         graphs=_those(samples, _drawn),

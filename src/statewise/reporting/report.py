@@ -11,8 +11,9 @@ from statewise.reporting.drawings import save_drawings
 from statewise.reporting.html import page
 from statewise.reporting.panels import analysis_panels, drawings, training_panels
 from statewise.reporting.plots import save_panels
+from statewise.reporting.sweeps import sweep_panels
 
-FILES = ("table.md", "report.json", "curves.png", "analyses.png", "drawings.png", "report.html")
+FILES = ("table.md", "report.json", "curves.png", "sweep.png", "analyses.png", "drawings.png", "report.html")
 """All files of a report, as patterns of `statewise.overwriting`."""
 SIGNS = {"report.json": overwriting.json_with("headline", "differences", "groups")}
 """How a report is recognised."""
@@ -30,11 +31,15 @@ def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) 
     write_atomically(folder / "table.md", comparison.as_markdown().encode())
     save_panels(training_panels(comparison), folder / "curves.png", labels)
     without = set()
-    drawn, analysed = drawings(comparison), analysis_panels(comparison)
+    drawn, analysed, swept = drawings(comparison), analysis_panels(comparison), sweep_panels(comparison)
     if drawn:
         save_drawings(drawn, folder / "drawings.png")
     else:
         without.add("drawings.png")
+    if swept:
+        save_panels(swept, folder / "sweep.png")
+    else:
+        without.add("sweep.png")
     if analysed:
         save_panels(analysed, folder / "analyses.png", labels)
     else:

@@ -54,10 +54,16 @@ def objective_words(name: str) -> str:
     return OBJECTIVES.get(name, name)
 
 
+def setting_name(key: str) -> str:
+    """The field of a dotted recipe key: `learning rate`."""
+    field = key.rpartition(".")[2]
+    return FIELDS.get(field, field.replace("_", " "))
+
+
 def setting_words(key: str, value: Any) -> str:
     """A dotted recipe key with its value: `horizon 2`, `without gradient clipping`, `tokens not set`."""
     part, _, field = key.partition(".")
-    name = FIELDS.get(field or part, (field or part).replace("_", " "))
+    name = setting_name(key)
     if value is None:
         return f"{name} not set"
     if isinstance(value, bool) or (field == "clip" and value == 0):
