@@ -32,7 +32,7 @@ def test_a_metric_is_drawn_over_the_setting_in_order_with_its_range(tmp_path):
     assert (curve.x, curve.y) == ([0.0, 16.0, 64.0], pytest.approx([0.3, 0.5, 0.8]))
     assert curve.band == [(0.2, 0.4), (0.5, 0.5), (0.7, 0.9)]
     assert (loss.y_title, loss.curves[0].y, loss.curves[0].band) == ("loss (nats per token)", [0.5] * 3, None)
-    header, rows = compared.table()
+    _, rows = compared.table()
     assert [row[0] for row in rows] == [f"next-token (window {window})" for window in (64, 0, 16)]
     written = {path.name: path for path in write_report(compared, tmp_path / "report")}
     assert written["sweep.png"].read_bytes().startswith(b"\x89PNG")
@@ -58,10 +58,9 @@ def test_other_settings_make_lines_and_a_single_value_is_drawn_across(tmp_path):
 
 def test_without_one_number_of_three_values_there_is_no_sweep(tmp_path):
     assert sweep_panels(compare(list(windows(tmp_path, 0, 16)))) == []
-    two = [
-        make_run(tmp_path / f"a{at}", 1, 0.5, backbone={"name": "gpt", "layers": at, "heads": at}) for at in (1, 2, 4)
-    ]
-    assert sweep_panels(compare(two)) == []
+    sizes = [{"name": "gpt", "layers": size, "heads": size} for size in (1, 2, 4)]
+    both = [make_run(tmp_path / f"a{size['layers']}", 1, 0.5, backbone=size) for size in sizes]
+    assert sweep_panels(compare(both)) == []
     words = [make_run(tmp_path / f"b{norm}", 1, 0.5, backbone={"name": "gpt", "norm": norm}) for norm in "xyz"]
     assert sweep_panels(compare(words)) == []
     layers = [make_run(tmp_path / f"c{at}", 1, 0.5, backbone={"name": "gpt", "layers": at}) for at in (1, 3, 5)]

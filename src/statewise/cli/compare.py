@@ -21,7 +21,8 @@ def run(words: list[str]) -> int:
         "than each other group, and whether any two groups are equal within 0.01. The third adds the analyses made\n"
         "of every run: metrics in the table, curves in analyses.png, and pictures in drawings.png; and what\n"
         "`evaluate --data` and `lm-eval` found of every run. Where a held-out loss is the headline metric, the report\n"
-        "also shows it over tokens and hours, and the tokens that each group needs to match the first.",
+        "also shows it over tokens and hours, and the tokens that each group needs to match the first. Runs that\n"
+        "differ in one number of their recipes, such as backbone.window, are also plotted over it in sweep.png.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, or directories of several seeds")
     parser.add_argument("--out", metavar="DIR", required=True, help="report folder")
