@@ -130,6 +130,20 @@ def test_evaluation_counts_traces_and_compares_models(capsys, folder):
     assert "exact equivalence" in called(capsys, *words[:-1])[1]
 
 
+def test_a_simplified_model_is_a_learned_folder(capsys, folder, tmp_path):
+    words = ("simplify", folder / "learned", "--out", tmp_path / "simple")
+    code, out, _ = called(capsys, *words)
+    assert code == 0
+    assert "each step proven equivalent (definition 1)" in out
+    assert called(capsys, "verify", tmp_path / "simple", "--against", folder / "learned")[0] == 0
+    assert called(capsys, *words)[0] == 2
+    code, out, _ = called(capsys, *words, "--overwrite", "--against", "simple", "--drawn-only")
+    assert code == 0
+    assert "(drawn traces)" in out
+    assert "against simple: precision" in out
+    assert called(capsys, "verify", tmp_path / "simple", "--against", "simple", "--drawn-only")[0] == 0
+
+
 def test_learning_goes_on_only_where_it_may(capsys, folder):
     words = ("learn", folder / "train.csv", "--atoms", "3", *QUICK, "--out", folder / "learned")
     code, _, err = called(capsys, *words)

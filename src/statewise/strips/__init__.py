@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from statewise.strips.showing import parse_trace as parse_trace
     from statewise.strips.showing import show as show
     from statewise.strips.signatures import signature as signature
+    from statewise.strips.simplification import Simplified as Simplified
+    from statewise.strips.simplification import simplify as simplify
+    from statewise.strips.simplification import write_simplified as write_simplified
     from statewise.strips.trace_files import read_traces as read_traces
     from statewise.strips.trace_files import write_traces as write_traces
     from statewise.strips.verification import verify as verify
@@ -84,6 +87,7 @@ PUBLIC = {
     "settings": ("Settings",),
     "showing": ("model_table", "parse_trace", "show"),
     "signatures": ("signature",),
+    "simplification": ("Simplified", "simplify", "write_simplified"),
     "trace_files": ("read_traces", "write_traces"),
     "verification": ("verify",),
 }

@@ -10,6 +10,7 @@ COMMANDS = {
     "show": "show a model as text and pictures",
     "verify": "decide equivalence with a reference, or find a shortest counterexample",
     "evaluate": "score a model on traces and against a true model",
+    "simplify": "the simplest equivalent model, each step proven",
     "export": "write a model as PDDL",
     "plan": "plan with a learned model",
     "reproduce": "run the experiments of the STRIPS Transformer paper, and more",

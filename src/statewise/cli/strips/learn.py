@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, above, at_least
+from statewise.cli.interruption import interruptible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +70,7 @@ def run(words: list[str]) -> int:
     if options.positive_only:
         given = given.valid_only()
     method = "neural" if trained else options.method
-    with _interruptible() as stop:
+    with interruptible() as stop:
         return (_lifted if options.lifted else _ground)(options, given, settings, method, stop)
 
 
@@ -132,27 +129,6 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
         more = "--steps, --restarts or traces" if report["method"] == "neural" else "or longer traces"
         print(f"no predicate was found: give more {more}", file=sys.stderr)
     return 0
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """A function that is true once Ctrl-C was pressed; a second Ctrl-C ends the program as usual."""
-    pressed = threading.Event()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if pressed.is_set():
-            raise KeyboardInterrupt
-        pressed.set()
-        print("\nstopping with the best model so far; Ctrl-C again: stop at once", file=sys.stderr)
-
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-        yield pressed.is_set
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield pressed.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,72 @@
+"""statewise strips simplify: the simplest equivalent model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from statewise.cli.arguments import Parser, above
+from statewise.cli.interruption import interruptible
+
+
+def run(words: list[str]) -> int:
+    """Runs the command."""
+    from statewise.cli.strips.sources import AGAINST
+
+    parser = Parser(
+        "strips simplify",
+        "Writes the simplest equivalent of a model: preconditions, effects and atoms are left out as long as each\n"
+        "step is proven to accept the same traces. Atoms are named after the actions that add them, or with\n"
+        "--against after the atoms that they match there. After --seconds, or Ctrl-C, the simplest model so far\n"
+        "is written.\n\n"
+        "  statewise strips simplify learned/ --out simple/\n"
+        "  statewise strips simplify learned/ --against blocksworld:3 --drawn-only \\\n"
+        "      --out simple/",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
+    parser.add_argument("--out", metavar="FOLDER", required=True)
+    parser.add_overwrite("replace an earlier result")
+    parser.add_argument("--against", metavar="REFERENCE", help=AGAINST)
+    parser.add_argument("--real-states", action="store_true",
+                        help="only traces that are valid in the domain --against, up to their last action, must be "
+                             "judged alike")  # fmt: skip
+    parser.add_argument("--drawn-only", action="store_true", help="of those, only traces that `traces` can draw")
+    parser.add_argument("--seconds", type=above(0), default=300.0, help="time limit (default 300)")
+    options = parser.parse_args(words)
+
+    from statewise.cli.strips.sources import model_of, read_model, read_reference
+    from statewise.strips import model_table, read_schemas, schema_lines, simplify, syntactic, write_simplified
+
+    reference = read_reference(options.against) if options.against else None
+    place = Path(options.model)
+    schemas = read_schemas(place) if place.is_dir() else None
+    model = read_model(options.model, model_of(reference).names if reference is not None else None)
+
+    def progress(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{done} of {total} entries tried", end="", file=sys.stderr, flush=True)
+
+    with interruptible() as stop:
+        found = simplify(
+            model, schemas=schemas, reference=reference, seconds=options.seconds, stop=stop, progress=progress,
+            notion="drawn traces" if options.drawn_only else "real states" if options.real_states else "definition 1",
+        )  # fmt: skip
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    write_simplified(found, Path(options.out), options.model, options.overwrite)
+    print(*(schema_lines(found.schemas) if found.schemas is not None else [model_table(found.model)]), sep="\n")
+    what = ("predicates", "literals") if found.schemas is not None else ("atoms", "preconditions, adds and deletes")
+    print(f"\n{what[0]}: {found.atoms[1]} of {found.atoms[0]}; {what[1]}: {found.entries[1]} of {found.entries[0]}; "
+          f"each step proven equivalent ({found.notion})")  # fmt: skip
+    if reference is not None:
+        before, after = syntactic(model, model_of(reference)), syntactic(found.model, model_of(reference))
+        print(f"against {options.against}: precision {after['precision']:.3f} (before: {before['precision']:.3f}), "
+              f"recall {after['recall']:.3f} (before: {before['recall']:.3f})")  # fmt: skip
+    if found.undecided:
+        print(f"kept, since the proofs reached their limits: {', '.join(found.undecided[:8])}"
+              + (f" and {len(found.undecided) - 8} more" if found.undecided[8:] else ""))  # fmt: skip
+    if found.stopped is not None:
+        why = "the time is up" if found.stopped == "time" else "interrupted"
+        print(f"{why}: the simplest model so far; more may be needless")
+    print(f"{found.seconds:.1f} s; wrote {options.out}")
+    return 0

@@ -1,0 +1,159 @@
+"""Simplified models against searches through the product of both models, which know nothing of heads and proofs."""
+
+from random import Random
+
+import pytest
+from product_search import product_search, real_search
+from rewritten import flipped, split, with_needless_adds
+from schemas_by_hand import FERRY, as_schemas
+
+from statewise.strips import simplification
+from statewise.strips.domains import domain
+from statewise.strips.metrics import syntactic
+from statewise.strips.model import Action, ActionModel, bits
+from statewise.strips.schemas import Schema, ground
+from statewise.strips.simplification import simplify
+from statewise.strips.verification import verify
+
+
+def random_model(seed: int) -> ActionModel:
+    rng = Random(seed)
+    actions = []
+    for number in range(4):
+        pre, add, delete = (sum((rng.random() < 0.35) << at for at in range(4)) for _ in range(3))
+        actions.append(Action(f"a{number}", pre, add, delete & ~add))
+    return ActionModel(("p", "q", "r", "s"), tuple(actions))
+
+
+def size(model: ActionModel) -> int:
+    return sum(each.bit_count() for action in model.actions for each in (action.pre, action.add, action.delete))
+
+
+def one_less(model: ActionModel):
+    """The model without one entry, and without one atom, each in turn."""
+    for number, action in enumerate(model.actions):
+        for kind in ("pre", "add", "delete"):
+            for atom in bits(getattr(action, kind)):
+                sets = {each: getattr(action, each) & ~((each == kind) << atom) for each in ("pre", "add", "delete")}
+                changed = Action(action.name, **sets)
+                yield ActionModel(model.atoms, (*model.actions[:number], changed, *model.actions[number + 1 :]))
+    for atom in range(len(model.atoms)):
+        yield model.with_atoms([at for at in range(len(model.atoms)) if at != atom])
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_simplified_model_accepts_the_same_traces_and_has_nothing_to_spare(seed):
+    model = random_model(seed)
+    found = simplify(model)
+    assert product_search(found.model, model)[0] is None
+    assert not found.undecided
+    assert found.stopped is None
+    assert found.entries[1] == size(found.model)
+    assert found.atoms == (4, len(found.model.atoms))
+    for smaller in one_less(found.model):
+        assert product_search(smaller, model)[0] is not None
+
+
+@pytest.mark.parametrize("spec", ["simple", "blocksworld:2", "ferry:2x1"])
+def test_a_model_written_at_length_becomes_as_short_as_the_true_one(spec):
+    true = domain(spec).model
+    long = split(with_needless_adds(true), 3)
+    found = simplify(long)
+    assert product_search(found.model, true)[0] is None
+    assert found.atoms[1] <= len(true.atoms) < found.atoms[0]
+    assert found.entries[1] <= size(true) < found.entries[0]
+
+
+def test_real_states_need_less_than_all_traces():
+    """An error of theta that no real state shows is left out, though it changes the language."""
+    where = domain("blocksworld:2")
+    wrong = next(
+        model
+        for atom in range(9) for number in range(8) for which in range(3)
+        if verify(model := flipped(where.model, [(atom, number, which)]), where, real_states=True)
+        and not verify(model, where)
+    )  # fmt: skip
+    for notion, undone in (("real states", True), ("drawn traces", False)):
+        found = simplify(wrong, reference=where, notion=notion)
+        assert real_search(found.model, where, undone=undone)[0] is None
+        assert found.entries[1] < simplify(wrong).entries[1]
+        for smaller in one_less(found.model):
+            assert real_search(smaller, where, undone=undone)[0] is not None
+
+
+def test_a_model_that_differs_from_the_domain_is_not_measured_by_it():
+    where = domain("simple")
+    lenient = where.model.with_atoms([0, 1])
+    with pytest.raises(ValueError, match="not proven equivalent to simple on real states \\(different\\)"):
+        simplify(lenient, reference=where, notion="real states")
+    with pytest.raises(ValueError, match="needs a domain"):
+        simplify(lenient, reference=where.model, notion="real states")
+    assert product_search(simplify(lenient, reference=where).model, lenient)[0] is None
+
+
+def test_atoms_get_the_names_that_they_match_or_those_of_their_actions():
+    where = domain("ferry:2x1")
+    numbered = ActionModel(tuple(f"p{at}" for at in range(len(where.model.atoms))), where.model.actions)
+    assert set(simplify(numbered, reference=where).model.atoms) == set(where.model.atoms)
+    assert set(simplify(numbered).model.atoms) == {
+        "after-sail l0 l1", "after-sail-2 l0 l1", "after-debark c0 l0", "after-debark c0 l1", "after-board c0",
+        "after-debark c0",
+    }  # fmt: skip
+    once = ActionModel.of(["p"], {"load x": (["p"], [], ["p"])})
+    assert simplify(once).model.atoms == ("until-load x",)
+
+
+def test_the_simplified_model_scores_better_than_the_long_one():
+    true = domain("blocksworld:2").model
+    long = split(true, 1)
+    assert syntactic(simplify(long, reference=true).model, true)["precision"] > syntactic(long, true)["precision"]
+
+
+def test_an_end_before_time_keeps_what_was_proven():
+    model = split(domain("blocksworld:2").model, 5)
+    calls = 0
+
+    def stop():
+        nonlocal calls
+        calls += 1
+        return calls > 150
+
+    found = simplify(model, stop=stop)
+    assert found.stopped == "interrupted"
+    assert product_search(found.model, model)[0] is None
+    whole = simplify(model)
+    assert whole.entries[1] < found.entries[1]
+    assert simplify(model, seconds=1e-9).stopped == "time"
+    assert simplify(model, seconds=1e-9).entries == (size(model), size(model))
+
+
+def test_what_the_verifier_cannot_decide_is_kept_and_said(monkeypatch):
+    monkeypatch.setattr(simplification, "MAX_STATES", 0)
+    monkeypatch.setattr(simplification, "contained", lambda *models, **limits: None)
+    monkeypatch.setattr(simplification, "implied", lambda *models, **limits: None)
+    true = domain("simple").model
+    found = simplify(true)
+    assert found.entries == (size(true), size(true))
+    assert "the atom p" in found.undecided
+    assert "pre of a: r" in found.undecided
+    assert len(found.undecided) == size(true) + len(true.atoms)
+
+
+def test_schemas_are_simplified_for_instances_of_any_size():
+    plain = as_schemas(FERRY)
+    sail, board = plain["sail"], plain["board"]
+    rich = {
+        **plain,
+        "sail": Schema(sail.pre, sail.add | {("sea", ())}, sail.delete),
+        "board": Schema(board.pre | {("sea", ())}, board.add, board.delete),
+    }
+    actions = domain("ferry:3x2").model.names
+    found = simplify(ground(rich, actions), schemas=rich)
+    assert found.schemas is not None
+    assert found.model == ground(found.schemas, actions)
+    assert found.entries[1] <= found.entries[0] - 2
+    assert found.atoms[1] == found.atoms[0] - 1
+    assert not any(literal[0] == "sea" for each in found.schemas.values() for literal in each.pre | each.add)
+    for spec in ("ferry:2x1", "ferry:3x2"):
+        true = domain(spec).model
+        assert product_search(ground(found.schemas, true.names), true)[0] is None
