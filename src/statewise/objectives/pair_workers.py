@@ -11,10 +11,8 @@ from torch import Tensor
 from statewise.objectives.pairs import Block, Group
 from statewise.objectives.text_head import TextHead
 
-BLOCK = {"cpu": 1024, "cuda": 32768}
-"""Pairs that are computed at a time: on a CPU their logits should stay in its cache."""
-MOST_LOGITS = 2**27
-"""Of a block, whatever the vocabulary."""
+BLOCK = {"cpu": 6 * 2**20, "cuda": 192 * 2**20}
+"""Bytes that a block's logits and hidden states may take: on a CPU they should stay in its cache."""
 
 
 class Worker(ABC):
@@ -45,8 +43,9 @@ class Worker(ABC):
 
     def blocks(self, group: Group, prefix: Tensor) -> Iterator[Block]:
         """The blocks of a group."""
-        size = BLOCK["cpu" if prefix.device.type == "cpu" else "cuda"]
-        return group.blocks(max(1, min(size, MOST_LOGITS // (self.head.outputs * self.head.vocabulary))))
+        most = BLOCK["cpu" if prefix.device.type == "cpu" else "cuda"]
+        of_pair = prefix.element_size() * (self.head.outputs * self.head.vocabulary + 2 * prefix.shape[-1])
+        return group.blocks(max(1, most // of_pair))
 
     @abstractmethod
     def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
@@ -118,16 +117,19 @@ class MLPWorker(Worker):
         torch.addmm(third_bias, y, third.t(), out=logits)
         targets, counted = targets.reshape(N, K, 1), counted.reshape(N, K, 1)
         probabilities = logits.view(N, K, self.head.vocabulary)
+        # `put_`, for `scatter_` copies the whole of a bf16 tensor on a CPU
+        places = torch.arange(0, logits.numel(), self.head.vocabulary, device=logits.device).view(N, K, 1) + targets
         if logits.dtype in (torch.bfloat16, torch.float16):
             # Probabilities keep their relative precision in bf16, log-probabilities would not. That of a target near
             # 1 is taken from what is left for the others: 1 - p itself would be rounded away. A pair's loss is right
             # to one part in 2^8 this way, and ends at 87 nats, where bf16 ends.
             torch.softmax(probabilities, -1, out=probabilities)
-            likely = probabilities.gather(-1, targets).float().clamp(min=torch.finfo(torch.float32).tiny)
-            probabilities.scatter_(-1, targets, 0.0)
-            others = probabilities.sum(-1, keepdim=True, dtype=torch.float32)
+            likely = probabilities.gather(-1, targets)
+            logits.put_(places, torch.zeros_like(likely))
+            minus = probabilities.sum(-1, keepdim=True)
+            likely, others = likely.float().clamp(min=torch.finfo(torch.float32).tiny), minus.float()
             picked = torch.where(others < 0.5, torch.log1p(-others.clamp(max=0.5)), likely.log())
-            minus = -others.to(probabilities.dtype)
+            minus.neg_()
         else:
             torch.log_softmax(probabilities, -1, out=probabilities)
             picked = probabilities.gather(-1, targets)
@@ -138,7 +140,7 @@ class MLPWorker(Worker):
         if not self.wanted:
             return
         # From here on `logits` holds its own gradient: (softmax - one-hot) of what counts, times its weight.
-        probabilities.scatter_(-1, targets, minus)
+        logits.put_(places, minus)
         probabilities.mul_((counted * self.weights[:, None]).to(logits.dtype))
         second_gradient, second_bias_gradient, third_gradient, third_bias_gradient = self.gradients
         add_product(third_gradient, logits, y)

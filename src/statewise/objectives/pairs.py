@@ -21,6 +21,9 @@ PADDED = 1.2
 FEW = 4096
 """... or at most so many pairs in all."""
 
+WASTED = 128
+"""About twice as many pairs may a block compute that do not count: more take longer than a further block."""
+
 
 class Pairs(NamedTuple):
     """Which tokens are targets of which head, under the convention for prompts."""
@@ -120,7 +123,8 @@ class Group:
             if first >= end:
                 return
             width = end - first if self.by_gap is None else min(end - first, len(self.by_gap))
-            prefixes = min(max(1, size // (n * width)), r - place)
+            most = max(1, round((WASTED / n) ** 0.5))
+            prefixes = min(max(1, size // (n * width)), most, r - place)
             places = slice(place, place + prefixes)
             suffixes = slice(*self._reach(place, places.stop))
             several = max(1, min(n, size // (prefixes * max(1, suffixes.stop - suffixes.start))))
@@ -140,6 +144,19 @@ class Group:
                 first, end = self._reach(place, places.stop)
                 for suffix in range(first, end, side):
                     yield Block(slice(start, min(start + several, n)), places, slice(suffix, min(suffix + side, end)))
+
+    def strips(self, block: Block, parts: int) -> Iterator[tuple[slice, slice]]:
+        """A block in `parts` parts of its prefixes, each with those of its suffixes that they have pairs with; as
+        slices of the block."""
+        first, end = block.places.start, block.places.stop
+        size = -(-(end - first) // parts)
+        for place in range(first, end, size):
+            stop = min(place + size, end)
+            low, high = self._reach(place, stop)
+            columns = slice(max(low, block.suffixes.start), min(high, block.suffixes.stop))
+            if columns.start < columns.stop:
+                shift = block.suffixes.start
+                yield slice(place - first, stop - first), slice(columns.start - shift, columns.stop - shift)
 
     def _reach(self, place: int, stop: int) -> tuple[int, int]:
         """[first, end) of the suffixes that the prefixes place .. stop - 1 have pairs with."""
