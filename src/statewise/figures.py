@@ -6,7 +6,7 @@ Report files hold them as written by `dataclasses.asdict`; `of` reads that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["line", "series", "control", "raw", "background"]
@@ -70,11 +70,26 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Points:
+    """Points of a drawing."""
+
+    places: list[list[float]]
+    """(x, y) of each."""
+    colours: list[str]
+    """Of each, as #rrggbb."""
+    names: list[str] = field(default_factory=list)
+    """Of each, for tooltips; may be empty."""
+    size: float = 1.0
+    """Diameter; 1 is that of a small dot."""
+
+
+@dataclass(frozen=True)
 class Drawing:
-    """A drawing of lines, such as a map, with equal scales on both axes."""
+    """A drawing of lines and points, such as a map, with equal scales on both axes."""
 
     title: str
     layers: list[Layer]
+    points: list[Points] = field(default_factory=list)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Drawing:
@@ -82,4 +97,5 @@ class Drawing:
         layers = [
             Layer(layer["label"], layer["lines"], layer["names"], layer["stands_out"]) for layer in content["layers"]
         ]
-        return cls(content["title"], layers)
+        points = [Points(**points) for points in content.get("points", ())]
+        return cls(content["title"], layers, points)

@@ -18,6 +18,14 @@ ANALYSES: Table[Analysis] = Table(
             "statewise.analysis.answer_from_state:AnswerFromState",
             "how much of the answer the model decodes from the state after the prompt alone",
         ),
+        "belief-dynamics": (
+            "statewise.analysis.belief_dynamics:BeliefDynamics",
+            "whether learned dynamics, rolled along tokens, follow Bayes' rule (next_latent on task hmm)",
+        ),
+        "belief-geometry": (
+            "statewise.analysis.belief_geometry:BeliefGeometry",
+            "whether a linear map finds the exact belief in the states (task hmm)",
+        ),
         "compression": (
             "statewise.analysis.compression:Compression",
             "whether prefixes that lead to the same state have the same continuations",

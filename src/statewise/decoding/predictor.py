@@ -99,6 +99,25 @@ def future_reader(predictor: Predictor) -> FutureReader:
     return predictor
 
 
+class StateDynamics(ABC):
+    """A predictor whose model has learned how a token changes the state."""
+
+    @abstractmethod
+    def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(M, E): the states predicted after the tokens (M,), from the states (M, E) before them."""
+
+    @abstractmethod
+    def read_states(self, states: Tensor) -> Tensor:
+        """(M, V): logits of the next token, read off states (M, E)."""
+
+
+def state_dynamics(predictor: Predictor) -> StateDynamics:
+    """The predictor, if it has that power. Raises `ValueError` if not."""
+    if not isinstance(predictor, StateDynamics):
+        raise LacksPower("rolling states along tokens needs a model with latent dynamics", StateDynamics)
+    return predictor
+
+
 class Traced(NamedTuple):
     """A forward pass that records every use of parameters."""
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.bounds import bounded
-from statewise.decoding.predictor import Drafter, FutureReader
+from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
 from statewise.nn.initialisation import Init, check_init, init_weights
 from statewise.nn.norm import RMSNorm, make_norm
 from statewise.objectives import head_divergence
@@ -276,7 +276,7 @@ class NextLatent(Measured):
         return head_predictor(self.backbone, LatentDrafter, self.dynamics)
 
 
-class LatentDrafter(CausalPredictor, Drafter, FutureReader):
+class LatentDrafter(CausalPredictor, Drafter, FutureReader, StateDynamics):
     """Drafts tokens from the last state by alternating head and dynamics."""
 
     def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:
@@ -308,6 +308,16 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader):
             total += log_probs.gather(-1, tokens[:, place : place + 1])[:, 0]
             states = self.dynamics(states, self.backbone.embed(tokens[:, place]))
         return total
+
+    @torch.no_grad()
+    def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """See `StateDynamics.advance`: one step of the dynamics network."""
+        return self.dynamics(states.to(self.device), self.backbone.embed(tokens.to(self.device)))
+
+    @torch.no_grad()
+    def read_states(self, states: Tensor) -> Tensor:
+        """See `StateDynamics.read_states`: by the vocabulary head."""
+        return to_float32(self.backbone.logits(self.backbone.state_for_head(states.to(self.device))))
 
     @torch.no_grad()
     def read_future(self, states: Tensor, count: int) -> Tensor:

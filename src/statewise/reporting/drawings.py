@@ -1,4 +1,4 @@
-"""Drawings of lines, such as maps, as PNG files and interactive web pages."""
+"""Drawings of lines and points, such as maps, as PNG files and interactive web pages."""
 
 from __future__ import annotations
 
@@ -15,36 +15,46 @@ from statewise.reporting.plain import for_plotly, plain_text
 PLAIN, STANDING_OUT = "#20262e", "#d62f2f"
 SIDE = 7.0
 """Inches of the longer side of a drawing."""
+DOT = 5.0
+"""Area in square points of a dot of size 1."""
+ACROSS = 4
 BEND = 0.1
 """Curvature of highlighted lines, as a share of their length, so that they do not cover plain lines."""
 
 
 @plain_text
 def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
-    """Drawings side by side as a PNG."""
+    """Drawings as a PNG, at most `ACROSS` side by side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    sizes = [_size(drawing) * SIDE * (0.7 if len(drawings) > 1 else 1) for drawing in drawings]
-    figure = Figure(figsize=(sum(max(3.2, size[0]) for size in sizes), max(size[1] for size in sizes) + 0.8),
-                    layout="constrained")  # fmt: skip
+    across, down = min(ACROSS, len(drawings)), -(-len(drawings) // ACROSS)
+    side = SIDE * (0.7 if across > 1 else 1) * (0.7 if across > 2 else 1)
+    sizes = [_size(drawing) * side for drawing in drawings]
+    width = max(sum(max(3.2, size[0]) for size in sizes[at : at + across]) for at in range(0, len(sizes), across))
+    figure = Figure(figsize=(width, (max(size[1] for size in sizes) + 0.5) * down + 0.3), layout="constrained")
     FigureCanvasAgg(figure)
     for place, drawing in enumerate(drawings, 1):
-        axes = figure.add_subplot(1, len(drawings), place)
-        many = max(len(layer.lines) for layer in drawing.layers)
+        axes = figure.add_subplot(down, across, place)
+        many = max((len(layer.lines) for layer in drawing.layers), default=1)
         width = float(np.clip(45 / np.sqrt(max(1, many)), 0.5, 1.8))
         for layer in drawing.layers:
             colour = STANDING_OUT if layer.stands_out else PLAIN
             axes.add_collection(LineCollection(list(_curves(layer)), colors=colour, linewidths=width, alpha=0.8))
+        for points in drawing.points:
+            area = DOT * points.size**2
+            x, y = np.array(points.places).reshape(-1, 2).T
+            axes.scatter(x, y, c=points.colours, s=area, linewidths=0, zorder=3)
         axes.set_aspect("equal")
         axes.autoscale_view()
         axes.set_axis_off()
         axes.set_title(drawing.title, fontsize=9)
     keys = {layer.label: layer.stands_out for drawing in drawings for layer in drawing.layers}
     handles = [Line2D([], [], color=STANDING_OUT if out else PLAIN, label=label) for label, out in keys.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=8)
+    if len(handles) > 1:
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=8)
     with replacing(path) as file:
         figure.savefig(file, format="png", dpi=150)
 
@@ -61,7 +71,7 @@ def save_page(drawings: Sequence[Drawing], path: Path) -> None:
         plotly.io.to_html(figure(drawing), full_html=False, include_plotlyjs=not place, config=config)
         for place, drawing in enumerate(drawings)
     ]
-    head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>statewise: map</title></head><body>'
+    head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>statewise</title></head><body>'
     write_atomically(path, (head + "\n".join(parts) + "</body></html>\n").encode())
 
 
@@ -82,6 +92,12 @@ def figure(drawing: Drawing) -> Any:
             text=[for_plotly(name) for name in layer.names], hovertemplate="%{text}<extra></extra>",
             legendgroup=layer.label, showlegend=False,
         )  # fmt: skip
+    for points in drawing.points:
+        x, y = np.array(points.places).reshape(-1, 2).T
+        made.add_scattergl(
+            x=x, y=y, mode="markers", marker={"color": points.colours, "size": 2 + 2 * points.size}, showlegend=False,
+            text=[for_plotly(name) for name in points.names], hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
     made.update_layout(title={"text": for_plotly(drawing.title), "font_size": 15}, template="plotly_white", height=850,
                        margin={"l": 10, "r": 10, "t": 50, "b": 10}, dragmode="pan")  # fmt: skip
     made.update_xaxes(visible=False)
@@ -100,7 +116,9 @@ def _curves(layer: Layer) -> np.ndarray:
 
 def _size(drawing: Drawing) -> np.ndarray:
     """(2,) width and height, scaled so that the longer is 1."""
-    points = np.concatenate([np.array(layer.lines, float).reshape(-1, 2) for layer in drawing.layers])
+    lines = [np.array(layer.lines, float).reshape(-1, 2) for layer in drawing.layers]
+    dots = [np.array(points.places, float).reshape(-1, 2) for points in drawing.points]
+    points = np.concatenate([*lines, *dots])
     extent = np.ptp(points, axis=0) if len(points) else np.ones(2)
     longer = max(float(extent.max()), 1e-9)
     shape: np.ndarray = np.maximum(extent / longer, 0.2)

@@ -35,8 +35,10 @@ class Believed(World):
 
     widths: Sequence[int]
     """The coordinates of each factor's belief; their sum is C."""
-    simplex: bool
-    """Whether the belief of every factor is a probability distribution."""
+    simplex_factors: Sequence[bool]
+    """Whether the belief of each factor is a probability distribution."""
+    opening: int
+    """Tokens of a sequence before the first one of the process: 1 for <bos>."""
     joint_states: int
     """Hidden states of all factors together."""
 
@@ -53,6 +55,14 @@ class Believed(World):
     def prefixes(self, most: int, seed: int) -> Prefixes:
         """All possible prefixes up to the longest length for which there are at most `most` sequences; if that is less
         than half of the task's length, those of `most` drawn sequences of full length."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:
+        """n sequences of `length` tokens of the process, which may be more than the task's."""
+
+    @abstractmethod
+    def vary(self, rng: np.random.Generator, factor: int, n: int) -> Examples:
+        """n sequences that have the tokens of all factors but one in common."""
 
     @abstractmethod
     def floors(self) -> np.ndarray:

@@ -94,7 +94,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self.context = self.longest = config.length + config.bos
         self.headline = Headline("loss", higher_is_better=False)
         self.widths = [len(coordinates(each)) for each in self.process.factors]
-        self.simplex = self.process.is_hidden_markov
+        self.simplex_factors = [each.is_hidden_markov for each in self.process.factors]
+        self.opening = int(config.bos)
         self.joint_states = self.process.states
         self._held_out: Examples | None = None
         if self.process.vocabulary < 2:
@@ -256,6 +257,17 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         ends[starts[1:] - 1] = len(order)
         mass = sums[ends] - sums[above]
         return Prefixes(examples, order[above], columns, mass / mass.sum(), exact)
+
+    def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:
+        """See `Believed`."""
+        return self._examples(self.process.draw(rng, n, length))
+
+    def vary(self, rng: np.random.Generator, factor: int, n: int) -> Examples:
+        """See `Believed`. In conditional products the others may then be less likely."""
+        radix, words = self.process.radix, self.process.draw(rng, n, self.config.length)
+        digits, common = np.unravel_index(words, radix), np.unravel_index(words[:1], radix)
+        mixed = [digits[place] if place == factor else np.tile(common[place], (n, 1)) for place in range(len(radix))]
+        return self._examples(np.ravel_multi_index(mixed, radix))
 
     @cached_property
     def _floors(self) -> tuple[np.ndarray, bool]:

@@ -1,0 +1,233 @@
+"""Whether the dynamics that next-latent prediction learns are Bayes' rule in the belief's coordinates.
+
+An affine map from states to exact beliefs is fitted on the states that the backbone computes. Then the backbone reads
+one token, and the dynamics network alone goes on along the others: its states, mapped, are compared with the exact
+beliefs after each token, also beyond the length of training (the recurrence of Teoh et al. 2026, v4, figure 10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.analysis.base import Analysis, Findings, Subject
+from statewise.analysis.belief_pictures import Plane
+from statewise.analysis.beliefs import states_of
+from statewise.analysis.least_squares import Fit, fit, r2
+from statewise.bounds import bounded
+from statewise.data import blocks, collate
+from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
+from statewise.figures import Curve, Panel
+from statewise.tasks.believed import Believed, believed
+from statewise.types import Examples
+
+ROWS = 256
+"""Sequences read at a time."""
+
+
+@dataclass(frozen=True)
+class BeliefDynamicsConfig:
+    """Options of `statewise analyze RUN belief-dynamics`."""
+
+    length: int | None = None
+    """Tokens of the sequences along which the dynamics are rolled; null: twice those of training."""
+    sequences: int = 2000
+    """Number of these sequences, drawn from the process."""
+    words: int = 10_000
+    """As for belief-geometry: most sequences to which the map from states to beliefs is fitted, and along which the
+    drawing's beliefs are rolled."""
+    cutoff: float = 1e-6
+    """As for belief-geometry: directions of the states with less than this share of the largest standard deviation are
+    not used."""
+    seed: int = 1
+    """Seed of the sequences."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "length", at_least=2, at_most=10**5)
+        bounded(self, "sequences", at_least=2, at_most=10**7)
+        bounded(self, "words", at_least=2, at_most=10**6)
+        bounded(self, "cutoff", above=0, below=1)
+        bounded(self, "seed", at_least=0)
+
+
+class BeliefDynamics(Analysis):
+    """R^2 of the belief from states that the dynamics predict, by number of steps and by length."""
+
+    Config = BeliefDynamicsConfig
+    config: BeliefDynamicsConfig
+
+    def analyze(self, subject: Subject) -> Findings:
+        """Metrics, over the lengths of training: `r2_backbone`, of the beliefs mapped from the backbone's states, and
+        `r2_dynamics` from states that the dynamics predict after the first token; `r2_dynamics_refitted` by a map
+        fitted to these, which shows whether they hold the belief in another form; `r2_beyond` over greater lengths;
+        `step_1_r2`, ... from any state, after 1, ... steps of the dynamics; `excess_backbone`, `excess_dynamics` and
+        `excess_beyond`, the divergence of next-token distributions from the true ones, in nats; `agreement_dynamics`
+        and `agreement_beyond`, how often the most likely token is a truly most likely one."""
+        world, dynamics, config = believed(subject.task), state_dynamics(subject.snapshot.predictor), self.config
+        predictor, context = subject.snapshot.predictor, subject.task.context
+        prefixes = world.prefixes(config.words, config.seed)
+        at = prefixes.rows, prefixes.columns
+        states = states_of(subject.snapshot, prefixes.examples, *at)
+        truth = world.beliefs(prefixes.examples)[at]
+        mapped = fit(states, truth, prefixes.weights, config.cutoff)
+        own = mapped(states)
+
+        length = config.length or 2 * (context - world.opening)
+        drawn = world.draw(np.random.default_rng([config.seed, 5]), config.sequences, length)
+        found = _Rolled.along(predictor, dynamics, world, drawn, context, mapped)
+        metrics = {
+            "r2_backbone": r2(own, truth, prefixes.weights),
+            **found.metrics(context),
+        }
+        steps = self._by_steps(predictor, dynamics, world, drawn, context, mapped)
+        metrics |= {f"step_{step + 1}_r2": value for step, value in enumerate(steps)}
+
+        rolled = _rolled_states(predictor, dynamics, prefixes.examples)[at]
+        predicted = mapped(rolled)
+        fractal = r2(predicted, truth, prefixes.weights)
+        refitted = fit(rolled, truth, prefixes.weights, config.cutoff)(rolled)
+        metrics["r2_dynamics_refitted"] = r2(refitted, truth, prefixes.weights)
+        ends = np.cumsum(world.widths)
+        drawings = []
+        for place, (end, width) in enumerate(zip(ends, world.widths)):
+            part = slice(end - width, end)
+            plane = Plane(truth[:, part], prefixes.weights, simplex=world.simplex_factors[place])
+            named = "" if len(ends) == 1 else f"factor {place + 1}, "
+            drawings += [
+                plane.draw(f"{named}true beliefs", truth[:, part]),
+                plane.draw(f"{named}backbone: R2 {metrics['r2_backbone']:.3f}", own[:, part]),
+                plane.draw(f"{named}dynamics alone: R2 {fractal:.3f}", predicted[:, part]),
+                plane.draw(f"{named}dynamics, refitted: R2 {metrics['r2_dynamics_refitted']:.3f}", refitted[:, part]),
+            ]
+        ahead = [float(step + 1) for step in range(len(steps))]
+        panels = [
+            *found.panels(context),
+            Panel("steps of the dynamics", "R2 of the belief", [Curve("from any state", ahead, steps)], shares=True),
+        ]
+        details = {"length": length, "context": context, "prefixes": len(truth), "exact": prefixes.exact}
+        main = ["r2_dynamics", "r2_backbone", *(["r2_beyond"] if "r2_beyond" in metrics else []), "excess_dynamics"]
+        return Findings(metrics, panels, details, [], drawings, main)
+
+    def _by_steps(
+        self, predictor: Predictor, dynamics: StateDynamics, world: Believed, drawn: Examples, context: int, mapped: Fit
+    ) -> list[float]:
+        """R^2 after 1, 2, ... steps from the backbone's states at all positions of a row."""
+        width = min(context, drawn.tokens.shape[1])
+        rows = _cut(drawn, width)
+        truth = world.beliefs(rows)
+        now = _backbone_states(predictor, rows)
+        tokens, found = torch.from_numpy(rows.tokens), []
+        for step in range(1, width):
+            kept = now[:, :-1]
+            flat = dynamics.advance(kept.flatten(0, 1), tokens[:, step:].flatten())
+            now = flat.view(kept.shape[0], kept.shape[1], -1)
+            predicted = mapped(flat.double().cpu().numpy())
+            wanted = truth[:, step:].reshape(len(predicted), -1)
+            found.append(r2(predicted, wanted, np.ones(len(predicted))))
+        return found
+
+
+@dataclass(frozen=True)
+class _Rolled:
+    """What is found along n sequences of T tokens, by position."""
+
+    r2: dict[str, list[float]]
+    """R^2 of the belief after each position, of the backbone as far as it reads, and of the dynamics."""
+    excess: dict[str, list[float]]
+    """Divergence of the next-token distribution, in nats."""
+    agreement: dict[str, list[float]]
+    """Share of most likely tokens that are truly most likely."""
+    pooled: dict[str, float]
+    """R^2 over several positions: `dynamics` and `beyond`."""
+
+    @classmethod
+    def along(
+        cls, predictor: Predictor, dynamics: StateDynamics, world: Believed, drawn: Examples, context: int, mapped: Fit
+    ) -> _Rolled:
+        """Backbone and dynamics along the same sequences."""
+        truth, ahead = world.beliefs(drawn), world.next_tokens(drawn)
+        short = _cut(drawn, min(context, drawn.tokens.shape[1]))
+        states = {"backbone": _backbone_states(predictor, short), "dynamics": _roll(dynamics, predictor, drawn)}
+        scores: dict[str, dict[str, list[float]]] = {"r2": {}, "excess": {}, "agreement": {}}
+        ones = np.ones(len(truth))
+        predicted = {}
+        for name, found in states.items():
+            kept = found.double().cpu().numpy()
+            predicted[name] = np.stack([mapped(kept[:, place]) for place in range(kept.shape[1])], 1)
+            for key in scores:
+                scores[key][name] = []
+            for place in range(kept.shape[1]):
+                log_probs = dynamics.read_states(found[:, place]).double().log_softmax(-1).cpu().numpy()
+                true = ahead[:, place]
+                gap = np.log(np.where(true > 0, true, 1)) - np.where(true > 0, log_probs, 0)
+                best = np.take_along_axis(true, log_probs.argmax(1)[:, None], 1)[:, 0]
+                scores["r2"][name].append(r2(predicted[name][:, place], truth[:, place], ones))
+                scores["excess"][name].append(float((true * gap).sum(1).mean()))
+                scores["agreement"][name].append(float((best > true.max(1) - 1e-6).mean()))
+        pooled = {}
+        for name, part in (("dynamics", slice(1, context)), ("beyond", slice(context, None))):
+            wanted = truth[:, part].reshape(-1, truth.shape[2])
+            if len(wanted):
+                mean = predicted["dynamics"][:, part].reshape(len(wanted), -1)
+                pooled[name] = r2(mean, wanted, np.ones(len(wanted)))
+        return cls(**scores, pooled=pooled)
+
+    def metrics(self, context: int) -> dict[str, float]:
+        """Means over the positions of training and beyond; the last position of training, after which nothing was
+        ever predicted, counts in neither."""
+        found = {f"r2_{name}": value for name, value in self.pooled.items()}
+        found["excess_backbone"] = float(np.mean(self.excess["backbone"][: context - 1]))
+        for name, values in (("excess", self.excess["dynamics"]), ("agreement", self.agreement["dynamics"])):
+            found[f"{name}_dynamics"] = float(np.mean(values[1 : context - 1]))
+            if len(values) > context:
+                found[f"{name}_beyond"] = float(np.mean(values[context:]))
+        return found
+
+    def panels(self, context: int) -> list[Panel]:
+        """By number of tokens read."""
+        panels = []
+        for values, title, shares in (
+            (self.r2, "R2 of the belief", True),
+            (self.excess, "excess (nats per token)", False),
+            (self.agreement, "share of best tokens", True),
+        ):
+            x = {name: [float(place + 1) for place in range(len(found))] for name, found in values.items()}
+            curves = [Curve(name, x[name], [_shown(y) for y in found]) for name, found in values.items()]
+            heights = [0.0, 1.0] if shares else [0.0, max(max(curve.y) for curve in curves)]
+            curves.append(Curve("length of training", [float(context)] * 2, heights, "control"))
+            panels.append(Panel("tokens read", title, curves, shares=shares))
+        return panels
+
+
+def _shown(value: float) -> float:
+    """An R^2 that may be far below 0, or undefined where all beliefs are equal, as it is drawn."""
+    return 0.0 if np.isnan(value) else max(value, 0.0)
+
+
+def _cut(examples: Examples, width: int) -> Examples:
+    """The first `width` tokens of every row."""
+    return replace(examples, tokens=examples.tokens[:, :width], lengths=np.minimum(examples.lengths, width))
+
+
+@torch.no_grad()
+def _backbone_states(predictor: Predictor, examples: Examples) -> Tensor:
+    """(n, T, E): of sequences of equal length."""
+    return torch.cat([predictor.states(collate(part)).state.float() for _, part in blocks(examples, ROWS)])
+
+
+@torch.no_grad()
+def _roll(dynamics: StateDynamics, predictor: Predictor, examples: Examples) -> Tensor:
+    """(n, T, E): the backbone's state after the first token, and those that the dynamics predict after the others."""
+    states = [_backbone_states(predictor, _cut(examples, 1))[:, 0]]
+    for column in torch.from_numpy(examples.tokens).T[1:]:
+        states.append(dynamics.advance(states[-1], column).float())
+    return torch.stack(states, 1)
+
+
+def _rolled_states(predictor: Predictor, dynamics: StateDynamics, examples: Examples) -> np.ndarray:
+    """(n, T, E): as `_roll`, in NumPy."""
+    found: np.ndarray = _roll(dynamics, predictor, examples).cpu().numpy()
+    return found

@@ -1,0 +1,353 @@
+"""Whether a linear map finds the exact belief in the states of a model (Shai et al. 2024).
+
+An affine map is fitted by least squares from the activations after each prefix to the belief after it, with prefixes
+weighted by their probability. The same is done with controls, since much of a belief can be read off simpler things: an
+untrained model, shuffled beliefs, the last tokens as one-hot vectors, the true distribution of the next token.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.analysis.belief_pictures import Plane, distinct
+from statewise.analysis.beliefs import ALL, LAYERS, layer_widths, states_of
+from statewise.analysis.least_squares import Fit, fit, held_out_r2, r2
+from statewise.bounds import bounded
+from statewise.data import blocks, collate
+from statewise.figures import Curve, Drawing, Panel
+from statewise.tasks.believed import Believed, Prefixes, believed
+from statewise.types import Examples
+
+FOLDS, SHUFFLES, HISTORY, FROZEN, VARIED = 5, 10, 4, 10, 200
+"""Folds of `r2_held_out`; permutations of the beliefs; longest history with a figure of its own; sequences of the other
+factors, and for each the sequences of one factor, from which its subspace is found."""
+DISTANCES = 1500
+"""Most distinct beliefs of which all pairs of distances are compared."""
+SPREAD = 0.95
+"""Share of the variance for which components are counted."""
+STATE, CONCAT = "state", "concat"
+
+
+@dataclass(frozen=True)
+class BeliefGeometryConfig:
+    """Options of `statewise analyze RUN belief-geometry`."""
+
+    layers: str | None = ALL
+    """Activations beside the last state: `all` residual streams after a block, a name or a pattern (`*`: any text); all
+    of them concatenated are fitted too. null: the last state alone."""
+    checkpoints: str | None = None
+    """Further checkpoints: all, or steps like 100,200."""
+    words: int = 10_000
+    """Most sequences. All prefixes up to the length for which they suffice are used, with their exact probabilities; if
+    they do not suffice for half a sequence, a sample of whole sequences."""
+    cutoff: float = 1e-6
+    """Directions of the activations with less than this share of the largest standard deviation are not used."""
+    seed: int = 1
+    """Seed of shuffles, folds and samples."""
+
+    def __post_init__(self) -> None:
+        bounded(self, "words", at_least=2, at_most=10**6)
+        bounded(self, "cutoff", above=0, below=1)
+        bounded(self, "seed", at_least=0)
+
+
+class BeliefGeometry(Analysis):
+    """R^2 of the belief from the last state, from each layer, from all layers, and from controls."""
+
+    Config = BeliefGeometryConfig
+    config: BeliefGeometryConfig
+
+    def analyze(self, subject: Subject) -> Findings:
+        """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME` of
+        every layer and `r2_concat` of all; `..._held_out` from other prefixes; the controls `r2_untrained`,
+        `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_next_token`; `distances_r2` and
+        `next_token_distances_r2`, squared correlations of distances between predicted beliefs with those between true
+        ones, and between next-token distributions; `excess`, the exact divergence from the true prediction. Of several
+        factors: see `_factors`."""
+        world, config = believed(subject.task), self.config
+        prefixes = world.prefixes(config.words, config.seed)
+        known = _Known.of(world, prefixes)
+        own = self._features(subject.snapshot, prefixes)
+        rng = np.random.default_rng(config.seed)
+        folds = rng.integers(FOLDS, size=len(known.weights))
+        metrics: dict[str, float] = {}
+        details: dict[str, Any] = {}
+        maps: dict[str, Fit] = {}
+        for name, features in own.items():
+            maps[name] = fit(features, known.beliefs, known.weights, config.cutoff)
+            predicted = maps[name](features)
+            label = "r2" if name == STATE else f"r2_{name}"
+            metrics[label] = r2(predicted, known.beliefs, known.weights)
+            if name in (STATE, CONCAT):
+                held_out = held_out_r2(features, known.beliefs, known.weights, config.cutoff, folds)
+                metrics[f"{label}_held_out"] = held_out
+                end = "" if name == STATE else f"_{name}"
+                metrics |= {f"{key}{end}": value for key, value in known.errors(predicted).items()}
+        untrained = self._features(dataclasses.replace(subject.untrained(), label="untrained model"), prefixes)
+        fitted = {}
+        for name, features in untrained.items():
+            fitted[name] = fit(features, known.beliefs, known.weights, config.cutoff)(features)
+            label = "untrained" if name == STATE else f"untrained_{name}"
+            metrics[f"r2_{label}"] = r2(fitted[name], known.beliefs, known.weights)
+        metrics |= self._controls(own, known, prefixes, world, rng)
+        excess = _excess(subject.snapshot, known, prefixes)
+        asked = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
+        parts = excess[asked], known.weights[asked], prefixes.columns[asked]
+        metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
+        panels = [*self._panels(own, metrics), _by_position(*parts)]
+        planes = _planes(world, known)
+        shown = {"true beliefs": known.beliefs}
+        shown |= {
+            f"{what}: R2 {metrics[key]:.3f}": maps[name](own[name])
+            for name, what, key in ((STATE, "last state", "r2"), (CONCAT, "all layers", "r2_concat")) if name in own
+        }  # fmt: skip
+        shown[f"untrained: R2 {metrics['r2_untrained']:.3f}"] = fitted[STATE]
+        drawings = [plane.draw(_titled(what, place, planes), beliefs[:, columns])
+                    for place, (columns, plane) in enumerate(planes) for what, beliefs in shown.items()]  # fmt: skip
+        notes = [] if prefixes.exact else [f"a sample of {config.words:,} sequences: too many words to list them all"]
+        if config.checkpoints is not None:
+            steps, strip = self._over_training(subject, prefixes, known, planes)
+            panels.append(steps)
+            drawings += strip
+            details["checkpoints"] = [dataclasses.asdict(curve) for curve in steps.curves]
+        if len(world.widths) > 1:
+            found, panel = self._factors(subject, world, own[STATE], known, maps[STATE](own[STATE]), rng)
+            metrics |= found
+            panels.append(panel)
+        details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own)}
+        main = ["r2", *(["r2_concat"] if CONCAT in own else []), "r2_held_out", "excess"]
+        return Findings(metrics, panels, details, notes, drawings, main)
+
+    def _features(self, snapshot: Snapshot, prefixes: Prefixes) -> dict[str, np.ndarray]:
+        """Features (m, D) by name: layers, all of them concatenated, and the last state."""
+        examples, rows, columns, layers = prefixes.examples, prefixes.rows, prefixes.columns, self.config.layers
+        found = {}
+        if layers is not None:
+            pattern = LAYERS if layers == ALL else layers
+            widths = layer_widths(snapshot, examples[:1], pattern)
+            every = states_of(snapshot, examples, rows, columns, pattern)
+            found = dict(zip(widths, np.split(every, np.cumsum(list(widths.values()))[:-1], axis=1)))
+            if len(found) > 1:
+                found[CONCAT] = every
+        found[STATE] = states_of(snapshot, examples, rows, columns)
+        return found
+
+    def _controls(
+        self, own: dict[str, np.ndarray], known: _Known, prefixes: Prefixes, world: Believed, rng: np.random.Generator
+    ) -> dict[str, float]:
+        """R^2 with shuffled beliefs, and from what is no model."""
+        cutoff, found = self.config.cutoff, {}
+        orders = [rng.permutation(len(known.weights)) for _ in range(SHUFFLES)]
+        shuffled = np.stack([known.beliefs[order] for order in orders], 1).reshape(len(known.weights), -1)
+        for name in (STATE, CONCAT):
+            if name in own:
+                predicted = fit(own[name], shuffled, known.weights, cutoff)(own[name])
+                label = "r2_shuffled" if name == STATE else f"r2_shuffled_{name}"
+                found[label] = r2(predicted, shuffled, known.weights)
+        longest = int(prefixes.columns.max()) + 1
+        for count in sorted({*range(1, min(HISTORY, longest) + 1), longest}):
+            features = history(prefixes, count)
+            label = "all" if count == longest else str(count)
+            predicted = fit(features, known.beliefs, known.weights, cutoff)(features)
+            found[f"r2_history_{label}"] = r2(predicted, known.beliefs, known.weights)
+        predicted = fit(known.next_tokens, known.beliefs, known.weights, cutoff)(known.next_tokens)
+        return {**found, "r2_next_token": r2(predicted, known.beliefs, known.weights)}
+
+    def _panels(self, own: dict[str, np.ndarray], metrics: dict[str, float]) -> list[Panel]:
+        """R^2 over layers, the last state after them, with controls as lines across."""
+        names = [name for name in own if name not in (STATE, CONCAT)]
+        x = [float(place + 1) for place in range(len(names) + 1)]
+        ends = [x[0], x[-1]] if len(x) > 1 else [0.5, 1.5]
+        curves = [
+            Curve("trained", x, [*(metrics[f"r2_{name}"] for name in names), metrics["r2"]]),
+            Curve("untrained", x, [*(metrics[f"r2_untrained_{name}"] for name in names), metrics["r2_untrained"]]),
+        ]
+        across = {"all layers": "r2_concat", "next-token distribution": "r2_next_token", "all tokens": "r2_history_all",
+                  "shuffled beliefs": "r2_shuffled"}  # fmt: skip
+        curves += [Curve(label, ends, [metrics[key]] * 2, "control") for label, key in across.items() if key in metrics]
+        return [Panel("layer (the last: state)", "R2 of the belief", curves, shares=True)]
+
+    def _over_training(
+        self, subject: Subject, prefixes: Prefixes, known: _Known, planes: list[tuple[slice, Plane]]
+    ) -> tuple[Panel, list[Drawing]]:
+        """R^2 of the last state and all layers by training step, and a drawing for each."""
+        steps: list[float] = []
+        found: dict[str, list[float]] = {}
+        strip = []
+        for snapshot in self._snapshots(subject):
+            steps.append(float(snapshot.step or 0))
+            for name, features in self._features(snapshot, prefixes).items():
+                made = fit(features, known.beliefs, known.weights, self.config.cutoff)
+                found.setdefault(name, []).append(r2(made(features), known.beliefs, known.weights))
+                if name == STATE:
+                    columns, plane = planes[0]
+                    title = f"step {snapshot.step}: R2 {found[name][-1]:.3f}"
+                    strip.append(plane.draw(title, made(features)[:, columns]))
+        labels = {STATE: "last state", CONCAT: "all layers"}
+        order = np.argsort(steps)
+        curves = [
+            Curve(labels.get(name, name), np.array(steps)[order].tolist(), np.array(values)[order].tolist(),
+                  "line" if name in labels else "series")
+            for name, values in found.items()
+        ]  # fmt: skip
+        return Panel("training step", "R2 of the belief", curves, shares=True), [strip[place] for place in order]
+
+    def _snapshots(self, subject: Subject) -> Iterator[Snapshot]:
+        assert self.config.checkpoints is not None
+        seen = {subject.snapshot.step}
+        yield subject.snapshot
+        for snapshot in subject.checkpoints(self.config.checkpoints):
+            if snapshot.step not in seen:
+                seen.add(snapshot.step)
+                yield snapshot
+
+    def _factors(
+        self, subject: Subject, world: Believed, states: np.ndarray, known: _Known, predicted: np.ndarray,
+        rng: np.random.Generator,
+    ) -> tuple[dict[str, float], Panel]:  # fmt: skip
+        """`r2_factor_1`, ...; `components`, how many principal components hold 95% of the states' variance, beside
+        `dimensions_factored` and `dimensions_joint`, which beliefs about each factor and about all together have; and
+        `overlap`, the mean overlap of the factors' subspaces (0 orthogonal, 1 equal), with that of an untrained
+        model."""
+        metrics, ends = {}, np.cumsum(world.widths)
+        for place, end in enumerate(ends):
+            columns = slice(end - world.widths[place], end)
+            metrics[f"r2_factor_{place + 1}"] = r2(predicted[:, columns], known.beliefs[:, columns], known.weights)
+        directions = [width - world.simplex_factors[place] for place, width in enumerate(world.widths)]
+        share = np.sqrt(known.weights)[:, None]
+        values = np.linalg.svd((states - known.weights @ states) * share, compute_uv=False) ** 2
+        cumulated = np.cumsum(values) / values.sum()
+        metrics |= {
+            "components": int(np.searchsorted(cumulated, SPREAD)) + 1,
+            "dimensions_factored": sum(directions),
+            "dimensions_joint": world.joint_states - 1,
+        }
+        varied = [[world.vary(rng, place, VARIED) for _ in range(FROZEN)] for place in range(len(world.widths))]
+        for label, snapshot in (("overlap", subject.snapshot), ("overlap_untrained", subject.untrained())):
+            spaces = [_directions(snapshot, parts) for parts in varied]
+            pairs = [(one, other) for one in range(len(spaces)) for other in range(one)]
+            overlaps = [
+                overlap(spaces[one], spaces[other], min(directions[one], directions[other])) for one, other in pairs
+            ]
+            metrics[label] = float(np.mean(overlaps))
+        x = [float(rank + 1) for rank in range(len(cumulated))]
+        limits = [Curve(label, [metrics[key]] * 2, [0.0, 1.0], "control") for label, key in
+                  (("dimensions, factored", "dimensions_factored"), ("dimensions, joint", "dimensions_joint"))
+                  if metrics[key] <= x[-1]]  # fmt: skip
+        curves = [Curve("last state", x, cumulated.tolist()), *limits]
+        return metrics, Panel("principal components", "share of the variance", curves, shares=True)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is true after each of m prefixes."""
+
+    beliefs: np.ndarray
+    """(m, C)."""
+    next_tokens: np.ndarray
+    """(m, V)."""
+    weights: np.ndarray
+    """(m,)."""
+
+    @classmethod
+    def of(cls, world: Believed, prefixes: Prefixes) -> _Known:
+        at = prefixes.rows, prefixes.columns
+        return cls(world.beliefs(prefixes.examples)[at], world.next_tokens(prefixes.examples)[at], prefixes.weights)
+
+    def errors(self, predicted: np.ndarray) -> dict[str, float]:
+        """Errors of predicted beliefs, and correlations of distances between them."""
+        apart = predicted - self.beliefs
+        found = {
+            "mse": float(self.weights @ (apart**2).mean(1)),
+            "distance": float(self.weights @ np.linalg.norm(apart, axis=1)),
+        }
+        first, which = distinct(self.beliefs)
+        mass = np.bincount(which, weights=self.weights)
+        centres = np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in predicted.T], 1)
+        kept = np.unique(np.linspace(0, len(first) - 1, min(DISTANCES, len(first))).round().astype(np.int64))
+        if len(kept) > 2:
+            of_centres = distances(centres[kept])
+            for name, true in (("distances_r2", self.beliefs), ("next_token_distances_r2", self.next_tokens)):
+                of_true = distances(true[first[kept]])
+                if of_true.std() > 0 and of_centres.std() > 0:
+                    found[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
+        return found
+
+
+def distances(points: np.ndarray) -> np.ndarray:
+    """(m (m - 1) / 2,): Euclidean distances of all pairs of m points."""
+    squares = (points**2).sum(1)
+    every = np.sqrt(np.maximum(squares[:, None] + squares[None] - 2 * points @ points.T, 0))
+    found: np.ndarray = every[np.triu_indices(len(points), 1)]
+    return found
+
+
+def history(prefixes: Prefixes, count: int) -> np.ndarray:
+    """(m, count * V): the last `count` tokens of each prefix as one-hot vectors, zeros where there are fewer."""
+    tokens = prefixes.examples.tokens
+    V = int(tokens.max()) + 1
+    found = np.zeros((len(prefixes.rows), count, V))
+    for back in range(count):
+        there = np.flatnonzero(prefixes.columns >= back)
+        found[there, back, tokens[prefixes.rows[there], prefixes.columns[there] - back]] = 1
+    return found.reshape(len(found), -1)
+
+
+def overlap(one: np.ndarray, other: np.ndarray, count: int) -> float:
+    """The mean squared cosine of the principal angles of two subspaces, each spanned by its first `count` rows."""
+    return float(((one[:count] @ other[:count].T) ** 2).sum() / count)
+
+
+def _directions(snapshot: Snapshot, parts: list[Examples]) -> np.ndarray:
+    """(k, D): principal directions of the last states of sequences, centred at every position of each part."""
+    apart = []
+    for examples in parts:
+        rows, columns = np.nonzero(np.ones(examples.tokens.shape, bool))
+        states = states_of(snapshot, examples, rows, columns).reshape(*examples.tokens.shape, -1)
+        apart.append((states - states.mean(0)).reshape(-1, states.shape[-1]))
+    found: np.ndarray = np.linalg.eigh(np.concatenate(apart).T.astype(np.float64) @ np.concatenate(apart))[1].T[::-1]
+    return found
+
+
+@torch.no_grad()
+def _excess(snapshot: Snapshot, known: _Known, prefixes: Prefixes) -> np.ndarray:
+    """(m,): the divergence of the model's next-token distribution from the true one, in nats."""
+    found = np.empty(len(known.weights))
+    by_row = np.argsort(prefixes.rows, kind="stable")
+    starts = np.searchsorted(prefixes.rows[by_row], np.arange(len(prefixes.examples) + 1))
+    for members, part in blocks(prefixes.examples, 256):
+        log_probs = snapshot.predictor.logits(collate(part)).double().log_softmax(-1).cpu().numpy()
+        here = np.concatenate([by_row[starts[row] : starts[row + 1]] for row in members])
+        line = np.repeat(np.arange(len(members)), starts[members + 1] - starts[members])
+        true = known.next_tokens[here]
+        own = log_probs[line, prefixes.columns[here]]
+        found[here] = (true * (np.log(np.where(true > 0, true, 1)) - np.where(true > 0, own, 0))).sum(1)
+    return found
+
+
+def _by_position(excess: np.ndarray, weights: np.ndarray, columns: np.ndarray) -> Panel:
+    """The excess over the number of tokens read."""
+    means = np.bincount(columns, weights=weights * excess) / np.bincount(columns, weights=weights)
+    x = [float(place + 1) for place in range(len(means))]
+    return Panel("tokens read", "excess (nats per token)", [Curve("model", x, means.tolist())])
+
+
+def _planes(world: Believed, known: _Known) -> list[tuple[slice, Plane]]:
+    """For each factor its coordinates and how they are drawn."""
+    ends = np.cumsum(world.widths)
+    columns = [slice(end - width, end) for end, width in zip(ends, world.widths)]
+    return [
+        (part, Plane(known.beliefs[:, part], known.weights, simplex=simplex))
+        for part, simplex in zip(columns, world.simplex_factors)
+    ]
+
+
+def _titled(what: str, place: int, planes: list[tuple[slice, Plane]]) -> str:
+    return what if len(planes) == 1 else f"factor {place + 1}, {what}"

@@ -1,0 +1,75 @@
+"""Drawings of beliefs in the plane: in their simplex, in the unit disk, or on the principal axes of the true ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from statewise.figures import Drawing, Layer, Points
+
+SHOWN = 4000
+"""Most beliefs of a drawing, evenly spaced in their order."""
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])
+FEW = 64
+"""With at most so many different true beliefs, the mean prediction of each is drawn too, as a larger dot."""
+
+
+def distinct(beliefs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the first of equal rows (m, C), and for each row its place among those; equal within 1e-7, on a grid
+    whose cells do not meet at simple fractions."""
+    rounded = np.floor(beliefs * 1e7 + 0.382)
+    _, first, which = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+class Plane:
+    """How the beliefs of one factor are drawn, (m, C) each: chosen from the true ones, so that drawings of predictions
+    can be laid beside."""
+
+    def __init__(self, truth: np.ndarray, weights: np.ndarray, *, simplex: bool) -> None:
+        self.truth, self.weights = truth, weights
+        self.kind = {(True, 3): "simplex", (False, 2): "disk"}.get((simplex, truth.shape[1]), "axes")
+        share = weights / weights.sum()
+        self.centre = share @ truth
+        apart = (truth - self.centre) * np.sqrt(share)[:, None]
+        self.axes = np.linalg.svd(apart, full_matrices=False)[2]
+        self.chosen = np.unique(np.linspace(0, len(truth) - 1, min(SHOWN, len(truth))).round().astype(np.int64))
+        self.distinct, self.which = distinct(truth)
+        shown = truth if self.kind == "simplex" else (truth - self.centre) @ self.axes[:3].T
+        low, high = shown.min(0), shown.max(0)
+        scaled = (shown - low) / np.maximum(high - low, 1e-12) if self.kind != "simplex" else shown
+        padded = np.pad(scaled, ((0, 0), (0, max(0, 3 - scaled.shape[1]))), constant_values=0.4)[:, :3]
+        rgb = (np.clip(padded, 0, 1) * 225).astype(int)
+        self.colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in rgb.tolist()]
+
+    def place(self, beliefs: np.ndarray) -> np.ndarray:
+        """(m, 2)."""
+        if self.kind == "simplex":
+            return beliefs @ CORNERS
+        if self.kind == "disk":
+            return beliefs
+        found = (beliefs - self.centre) @ self.axes[:2].T
+        return found if found.shape[1] == 2 else np.pad(found, ((0, 0), (0, 1)))
+
+    def draw(self, title: str, beliefs: np.ndarray) -> Drawing:
+        """Beliefs or predictions of them, in the order of the true ones, coloured as these."""
+        places = self.place(beliefs)
+        colours = [self.colours[row] for row in self.chosen]
+        points = [Points(places[self.chosen].round(5).tolist(), colours, size=0.8)]
+        if len(self.distinct) <= FEW:
+            mass = np.bincount(self.which, weights=self.weights)
+            means = [np.bincount(self.which, weights=self.weights * axis) / mass for axis in places.T]
+            large = [self.colours[row] for row in self.distinct]
+            points.append(Points(np.stack(means, 1).round(5).tolist(), large, size=3.0))
+        return Drawing(title, [Layer("frame", self._frame(), [""] * len(self._frame()))], points)
+
+    def _frame(self) -> list[list[list[float]]]:
+        if self.kind == "simplex":
+            corners = CORNERS
+        elif self.kind == "disk":
+            turn = np.linspace(0, 2 * np.pi, 73)[:-1]
+            corners = np.stack([np.cos(turn), np.sin(turn)], 1)
+        else:
+            places = self.place(self.truth)
+            low, high = places.min(0) - 0.05, places.max(0) + 0.05
+            corners = np.array([[low[0], low[1]], [high[0], low[1]], [high[0], high[1]], [low[0], high[1]]])
+        return [[one, other] for one, other in zip(corners.tolist(), np.roll(corners, -1, 0).tolist())]

@@ -1,0 +1,60 @@
+"""Weighted affine least squares in closed form, in float64."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+CONSTANT = 1e-20
+"""Targets of less variance do not vary."""
+
+
+class Fit(NamedTuple):
+    """An affine map from D features to C targets."""
+
+    matrix: np.ndarray
+    """(D, C)."""
+    offset: np.ndarray
+    """(C,)."""
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        """(m, C): the prediction from features (m, D)."""
+        found: np.ndarray = features @ self.matrix + self.offset
+        return found
+
+
+def fit(features: np.ndarray, targets: np.ndarray, weights: np.ndarray, cutoff: float) -> Fit:
+    """The map from features (m, D) to targets (m, C) with the least squared error, rows weighted by `weights` (m,).
+
+    Directions in which the features' standard deviation is below `cutoff` times the largest are not used: they are
+    rounding errors of the model.
+    """
+    features, targets = np.asarray(features, np.float64), np.asarray(targets, np.float64)
+    share = weights / weights.sum()
+    centre, mean = share @ features, share @ targets
+    apart = (features - centre) * np.sqrt(share)[:, None]
+    variances, axes = np.linalg.eigh(apart.T @ apart)
+    used = variances > max(cutoff**2 * variances[-1], np.finfo(np.float64).tiny)
+    onto = axes[:, used]
+    matrix = onto @ ((onto.T @ (apart.T @ ((targets - mean) * np.sqrt(share)[:, None]))) / variances[used, None])
+    return Fit(matrix, mean - centre @ matrix)
+
+
+def r2(predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
+    """1 - (squared errors) / (squared distances from the mean), weighted, pooled over the coordinates of the targets
+    (m, C); NaN if they do not vary."""
+    share = weights / weights.sum()
+    spread = share @ ((targets - share @ targets) ** 2).sum(1)
+    return float(1 - share @ ((predicted - targets) ** 2).sum(1) / spread) if spread > CONSTANT else float("nan")
+
+
+def held_out_r2(
+    features: np.ndarray, targets: np.ndarray, weights: np.ndarray, cutoff: float, folds: np.ndarray
+) -> float:
+    """`r2` of predictions of each fold from a map fitted to the others. `folds` (m,) int."""
+    predicted = np.empty(targets.shape)
+    for fold in np.unique(folds):
+        here = folds == fold
+        predicted[here] = fit(features[~here], targets[~here], weights[~here], cutoff)(features[here])
+    return r2(predicted, targets, weights)

@@ -1,0 +1,267 @@
+"""Belief geometry and dynamics: closed forms against least squares, published controls, models with known answers."""
+
+import dataclasses
+import itertools
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from statewise.analysis.base import Snapshot
+from statewise.analysis.belief_dynamics import BeliefDynamics, BeliefDynamicsConfig
+from statewise.analysis.belief_geometry import (
+    BeliefGeometry,
+    BeliefGeometryConfig,
+    _Known,
+    distances,
+    history,
+    overlap,
+)
+from statewise.analysis.least_squares import fit, held_out_r2, r2
+from statewise.cli import main
+from statewise.decoding.predictor import StateDynamics
+from statewise.figures import Drawing
+from statewise.tasks import TASKS
+from statewise.types import Hidden
+
+Hmm = TASKS["hmm"]
+
+
+def task(text, **fields):
+    return Hmm(Hmm.Config(process=text, **fields))
+
+
+def test_the_closed_form_is_weighted_least_squares():
+    rng = np.random.default_rng(0)
+    x, y, w = rng.normal(size=(60, 5)) @ rng.normal(size=(5, 7)), rng.normal(size=(60, 3)), rng.random(60)  # rank 5
+    made = fit(x, y, w, 1e-9)
+    root = np.sqrt(w)[:, None]
+    slow = np.linalg.lstsq(np.hstack([x, np.ones((60, 1))]) * root, y * root, rcond=1e-9)[0]
+    expected = x @ slow[:-1] + slow[-1]
+    np.testing.assert_allclose(made(x), expected, atol=1e-9)
+    mean = np.average(y, axis=0, weights=w)
+    errors, spread = ((y - expected) ** 2).sum(1) @ w, ((y - mean) ** 2).sum(1) @ w
+    assert r2(made(x), y, w) == pytest.approx(1 - errors / spread)
+    folds = np.arange(60) % 3
+    slow = np.empty_like(y)
+    for fold in range(3):
+        slow[folds == fold] = fit(x[folds != fold], y[folds != fold], w[folds != fold], 1e-9)(x[folds == fold])
+    assert held_out_r2(x, y, w, 1e-9, folds) == pytest.approx(r2(slow, y, w))
+    assert r2(slow, y, w) < r2(expected, y, w)
+    small = np.hstack([x, 1e-9 * rng.normal(size=(60, 2))])
+    np.testing.assert_allclose(fit(small, y, w, 1e-6)(small), expected, atol=1e-6)
+    assert np.isnan(r2(y, np.full((60, 3), 0.1), w))
+
+
+CONTROLS = {
+    ("mess3", 8): ([0.834, 0.943, 0.962, 0.965, 0.966], 1.0),
+    ("mess3(0.15, 0.6)", 8): ([0.804, 0.955, 0.983, 0.988, 0.989], 1.0),
+    ("rrxor", 10): ([0.149, 0.149, 0.149, 0.149, 0.149], 0.246),
+    ("z1r", 10): ([0.367, 0.652, 0.759, 0.782, 0.810], 0.478),
+    ("even", 10): ([0.330, 0.507, 0.609, 0.671, 0.752], 1.0),
+    ("golden-mean", 10): ([1.0], 1.0),
+    ("sns", 10): ([0.879, 0.976, 0.988, 0.990, 0.990], 1.0),
+    ("bloch-walk(1, 3)", 6): ([0.524, 0.527], 1.0),
+    (f"bloch-walk(1, {51**0.5})", 6): ([0.337], 1.0),
+}
+"""R^2 from one-hot vectors of the last 1, 2, 3, 4 and all tokens, and from the true next-token distribution."""
+
+
+@pytest.mark.parametrize(("text", "length"), CONTROLS)
+def test_controls_are_those_of_the_fact_sheet(text, length):
+    by_history, by_next = CONTROLS[text, length]
+    world = task(text, length=length)
+    prefixes = world.prefixes(3**8, 1)
+    assert prefixes.exact
+    assert prefixes.columns.max() == length - 1
+    known = _Known.of(world, prefixes)
+    for count, expected in zip((1, 2, 3, 4, length), by_history):
+        features = history(prefixes, count)
+        found = r2(fit(features, known.beliefs, known.weights, 1e-6)(features), known.beliefs, known.weights)
+        assert found == pytest.approx(expected, abs=6e-4)
+    features = known.next_tokens
+    found = r2(fit(features, known.beliefs, known.weights, 1e-6)(features), known.beliefs, known.weights)
+    assert found == pytest.approx(by_next, abs=6e-4)
+
+
+def test_guessing_the_mean_has_the_error_of_the_fact_sheet():
+    for text, expected in (("mess3", 0.160), ("mess3(0.15, 0.6)", 0.044)):
+        world = task(text, length=8)
+        known = _Known.of(world, world.prefixes(3**8, 1))
+        mean = np.broadcast_to(known.weights @ known.beliefs, known.beliefs.shape)
+        assert known.errors(mean)["mse"] == pytest.approx(expected, abs=6e-4)
+
+
+def test_distances_between_the_beliefs_of_rrxor_are_hardly_those_of_their_predictions():
+    states = task("rrxor")._finite
+    found = np.corrcoef(distances(states.beliefs), distances(states.next_tokens))[0, 1] ** 2
+    assert found == pytest.approx(0.239, abs=6e-4)
+    pairs = [np.linalg.norm(one - other) for one, other in itertools.combinations(states.beliefs, 2)]
+    np.testing.assert_allclose(distances(states.beliefs), pairs, atol=1e-12)
+
+
+class Bayesian(StateDynamics):
+    """States are the joint beliefs behind a random linear map; `damage` moves each step's belief towards the start."""
+
+    device = "cpu"
+
+    def __init__(self, world, damage=0.0):
+        self.world, self.damage = world, damage
+        S = world.process.states
+        self.into = np.random.default_rng(3).normal(size=(S, S + 2))
+        self.back = np.linalg.pinv(self.into)
+
+    def states(self, batch):
+        examples = SimpleNamespace(tokens=batch.tokens.numpy())
+        state = torch.from_numpy(self.world._walk(examples)[0] @ self.into).float()
+        return Hidden(state, state)
+
+    def logits(self, batch):
+        state = self.states(batch).state
+        return self.read_states(state.flatten(0, 1)).view(*state.shape[:2], -1)
+
+    def advance(self, states, tokens):
+        before = states.double().numpy() @ self.back
+        process = self.world.process
+        opens = (tokens.numpy() >= process.vocabulary)[:, None]
+        after, _ = process.update(before, np.where(opens[:, 0], 0, tokens.numpy()))
+        after = (1 - self.damage) * after + self.damage * process.start
+        return torch.from_numpy(np.where(opens, before, after) @ self.into).float()
+
+    def read_states(self, states):
+        given = self.world.process.probabilities(states.double().numpy() @ self.back)
+        spare = np.zeros((len(given), len(self.world.vocab) - given.shape[1]))
+        return torch.from_numpy(np.log(np.maximum(np.hstack([given, spare]), 1e-30)))
+
+
+class Blank(Bayesian):
+    """States are noise, and predictions uniform."""
+
+    def states(self, batch):
+        noise = torch.rand(*batch.tokens.shape, 3, generator=torch.Generator().manual_seed(int(batch.tokens.sum())))
+        return Hidden(noise, noise)
+
+
+def subject(world, predictor):
+    return SimpleNamespace(
+        task=world, snapshot=Snapshot("step 5", predictor, 5), device="cpu",
+        untrained=lambda: Snapshot("new model", Blank(world)),
+        checkpoints=lambda which: iter([Snapshot("step 2", Blank(world), 2), Snapshot("step 5", predictor, 5)]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["rrxor", "mess3", "bloch-walk", "even * z1r"])
+@pytest.mark.parametrize("bos", [False, True])
+def test_states_that_are_beliefs_are_found_out(text, bos):
+    world = task(text, length=6, bos=bos)
+    config = BeliefGeometryConfig(layers=None, checkpoints="all")
+    found = BeliefGeometry(config).analyze(subject(world, Bayesian(world)))
+    metrics = found.metrics
+    for key in ("r2", "r2_held_out", "distances_r2"):
+        assert metrics[key] == pytest.approx(1, abs=1e-5)
+    assert metrics["mse"] == pytest.approx(0, abs=1e-6)
+    assert metrics["excess"] == pytest.approx(0, abs=1e-5)
+    assert metrics["r2_untrained"] < 0.3
+    assert metrics["r2_shuffled"] < 0.3
+    assert found.main[0] == "r2"
+    steps = next(panel for panel in found.panels if panel.x_title == "training step")
+    assert steps.curves[0].x == [2.0, 5.0]
+    assert steps.curves[0].y[1] > 0.99 > steps.curves[0].y[0]
+    factors = len(world.widths)
+    titles = [drawing.title for drawing in found.drawings]
+    assert len(titles) == 3 * factors + 2
+    assert titles[-2].startswith("step 2: R2 ")
+    first, second = found.drawings[:2]
+    for one, other in zip(first.points, second.points):
+        np.testing.assert_allclose(one.places, other.places, atol=1e-3)
+        assert one.colours == other.colours
+    plain = json.loads(json.dumps(dataclasses.asdict(first)))
+    assert Drawing.of(plain) == first
+    if factors > 1:
+        assert metrics["dimensions_factored"] == (2 - 1) + (3 - 1)
+        assert metrics["dimensions_joint"] == 2 * 3 - 1
+        assert metrics["components"] <= 5
+        assert metrics["r2_factor_1"] == pytest.approx(1, abs=1e-5)
+        assert 0 <= metrics["overlap"] <= 1
+
+
+def test_overlap_of_subspaces():
+    axes = np.eye(4)
+    assert overlap(axes[:2], axes[:2], 2) == 1
+    assert overlap(axes[:2], axes[2:], 2) == 0
+    turned = np.array([[1, 1, 0, 0], [0, 0, 1, 1]]) / 2**0.5
+    assert overlap(axes[:1], turned[:1], 1) == pytest.approx(0.5)
+
+
+def test_factors_that_vary_alone_leave_the_others_as_they_are():
+    world = task("even * z1r * golden-mean", length=7, bos=True)
+    rows = world.vary(np.random.default_rng(0), 1, 30).tokens
+    assert (rows[:, 0] == 8).all()
+    digits = np.unravel_index(rows[:, 1:], (2, 2, 2))
+    assert (digits[0] == digits[0][0]).all()
+    assert (digits[2] == digits[2][0]).all()
+    assert len(np.unique(digits[1], axis=0)) > 3
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_dynamics_that_are_bayes_rule_go_on_beyond_the_length_of_training(bos):
+    world = task("mess3", length=6, bos=bos)
+    exact = BeliefDynamics(BeliefDynamicsConfig(sequences=200)).analyze(subject(world, Bayesian(world)))
+    for key in ("r2_backbone", "r2_dynamics", "r2_dynamics_refitted", "r2_beyond", "step_1_r2", f"step_{5 + bos}_r2"):
+        assert exact.metrics[key] == pytest.approx(1, abs=1e-5)
+    for key in ("excess_backbone", "excess_dynamics", "excess_beyond"):
+        assert exact.metrics[key] == pytest.approx(0, abs=1e-5)
+    assert exact.metrics["agreement_dynamics"] == exact.metrics["agreement_beyond"] == 1
+    assert len(exact.panels[0].curves[1].x) == 12 + bos
+    assert exact.drawings[0].title == "true beliefs"
+    np.testing.assert_allclose(exact.drawings[0].points[0].places, exact.drawings[2].points[0].places, atol=1e-3)
+    worse = BeliefDynamics(BeliefDynamicsConfig(sequences=200)).analyze(subject(world, Bayesian(world, 0.3)))
+    assert worse.metrics["r2_backbone"] == pytest.approx(1, abs=1e-5)
+    assert worse.metrics["r2_dynamics"] < 0.97
+    assert worse.metrics["step_3_r2"] < worse.metrics["step_1_r2"]
+    assert worse.metrics["excess_dynamics"] > 0.01
+
+
+SMALL = [
+    "--trainer.batch_size=8",
+    "--backbone.width=16",
+    "--backbone.heads=2",
+    "--backbone.layers=2",
+    "--trainer.steps=2",
+]
+
+
+def test_models_and_tasks_that_have_none_are_told_which_do(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", "hmm-rrxor", *SMALL, "--task.held_out_sequences=20", "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["analyze", str(run), "belief-dynamics"]) == 2
+    said = capsys.readouterr().err
+    assert "needs a model with latent dynamics: such are models of the objective next_latent" in said
+    assert main(["analyze", str(run), "belief-geometry", "--layers", "blocks.7.hook_resid_post"]) == 2
+    assert "there are blocks 0 to 1" in capsys.readouterr().err
+    assert main(["analyze", str(run), "belief-geometry", "--words", "1"]) == 2
+    assert "words must be at least 2" in capsys.readouterr().err
+    graphs = tmp_path / "graphs"
+    assert main(["train", "path-star-small", *SMALL, "--task.held_out_graphs=20", "--out", str(graphs)]) == 0
+    capsys.readouterr()
+    for name in ("belief-geometry", "belief-dynamics"):
+        assert main(["analyze", str(graphs), name]) == 2
+        assert "beliefs are known exactly: such is the task hmm" in capsys.readouterr().err
+
+
+def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):
+    run = tmp_path / "run"
+    flags = ["--task.held_out_sequences=20", "--task.length=5", "--trainer.keep=0,log:2"]
+    assert main(["train", "hmm-rrxor", *SMALL, *flags, "--objective", "next_latent", "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["analyze", str(run), "belief-geometry", "--checkpoints", "all", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    names = [f"blocks.{layer}.hook_resid_post" for layer in range(2)]
+    assert found["details"]["layers"] == [*names, "concat", "state"]
+    for name in names:
+        assert found["metrics"][f"r2_{name}"] <= found["metrics"]["r2_concat"] + 1e-6
+    assert main(["analyze", str(run), "belief-dynamics", "--sequences", "30", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["details"]["length"] == 10
