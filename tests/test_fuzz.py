@@ -346,6 +346,8 @@ strips show simple
 strips evaluate {learned} --against=simple --walks=2
 strips traces simple --num=2 --out={out}/t.csv
 strips learn {data} --out={out}/l
+strips export {learned} --lifted --problem-from={data} --out={out}/d.pddl
+strips plan {learned} --goal-possible=a
 score {text} {questions}
 fill {run} --out={out}/f.jsonl
 rides check {data} --map={city}

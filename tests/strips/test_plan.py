@@ -113,8 +113,8 @@ def test_a_mapping_can_be_given():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({}, "either a goal in learned atoms or a problem"),
-        ({"goal": ["p"], "problem": stacked()}, "either a goal in learned atoms or a problem"),
+        ({}, "planning needs one goal"),
+        ({"goal": ["p"], "problem": stacked()}, "planning needs one goal"),
         ({"problem": stacked(), "after": ["a"]}, "has its own initial state"),
         ({"goal": ["z"]}, "'z' is not an atom of the model; there are p, q, r"),
         ({"goal": ["p"], "after": ["d"]}, "'d' is not an action of the model; there are a, b, c"),

@@ -189,8 +189,8 @@ class _Verification:
         """No shorter trace tells the models apart."""
         self.found: _Counterexample | None = None
         self.is_shortest = False
-        self.over: tuple[str, ...] = ()
-        """The traces over these objects have been searched."""
+        self.number, self.over = 0, tuple[str, ...]()
+        """The traces over these objects, so many of each sort, have been searched."""
         self.reason: str | None = None
 
     def verdict(self) -> Verdict:
@@ -222,9 +222,13 @@ class _Verification:
         if not self.wanted or self._search_all(Limits(self.limits.seconds, FEW_STATES, self.limits)):
             return
         if self.found is None:
-            self._search_over_fewer_objects()
+            self._search_over_fewer_objects(Limits(self.limits.seconds / 4, 10 * FEW_STATES, self.limits))
         if self.found is None:
             self._prove_here(real)
+            if not self.wanted:
+                return
+            self._search_over_fewer_objects(Limits(self.limits.seconds / 4, self.limits.max_states // 3, self.limits))
+        if self.found is None:
             self._search_all(self.limits)
         elif len(self.found) <= self.bound:
             self.is_shortest = True
@@ -301,11 +305,10 @@ class _Verification:
             self.wanted = []
         return True
 
-    def _search_over_fewer_objects(self) -> None:
-        """Searches the traces over the first one, two, ... objects of each sort, while a third of the limits lasts."""
-        limits = Limits(self.limits.seconds / 3, self.limits.max_states // 3, self.limits)
+    def _search_over_fewer_objects(self, limits: Limits) -> None:
+        """Searches the traces over the first one, two, ... objects of each sort, from where the last call ended."""
         by_sort = _objects_by_sort(self.pair)
-        for number in range(1, max(map(len, by_sort), default=0)):
+        for number in range(self.number + 1, max(map(len, by_sort), default=0)):
             objects = [name for names in by_sort for name in names[:number]]
             pair = self.pair.over(set(objects))
             try:
@@ -314,7 +317,7 @@ class _Verification:
                 return
             if self.found is not None or result.limit is not None:
                 return
-            self.over = tuple(objects)
+            self.number, self.over = number, tuple(objects)
 
     def _search(self, pair: _Pair, wanted: Wanted, limits: Limits) -> Result[_Counterexample]:
         """Searches for a counterexample shorter than the one found, if one was."""
