@@ -11,6 +11,7 @@ from statewise.json_files import check
 from statewise.strips import reproduction as module
 from statewise.strips.domains import domain
 from statewise.strips.reproduction import EXPERIMENTS, MAX_LENGTH, RECORD, SIZES, Cell, reproduce, run_cell
+from statewise.strips.settings import Attempt, Settings
 
 
 def cells(name, draws=1):
@@ -77,6 +78,8 @@ def test_a_cell_draws_learns_and_measures(quick):
     assert pooled["equivalent"] == dict.fromkeys(("definition_1", "real_states", "drawn_traces"), "equivalent")
     assert pooled["test"] == pooled["train"] == 1
     assert pooled["atoms"] == 3
+    assert pooled["simplest"]["atoms"] <= 3
+    assert 0 < pooled["simplest"]["recall"] <= 1
     assert pooled["pool"]["negatives_caught"] == 1
     solved = [place for place, accuracy in enumerate(single["train"]) if accuracy == 1]
     assert single["best"] == solved[0]
@@ -110,6 +113,43 @@ def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
     damaged, _ = seen(noise=0.1, noise_of="actions")
     assert damaged.labels == clean.labels
     assert sum(one != other for one, other in zip(clean.rows, damaged.rows)) == 5
+
+
+def test_the_paper_s_protocol_has_more_steps_and_no_stall_rule(quick, monkeypatch, tmp_path):
+    from statewise.strips import learning
+
+    class SeenError(Exception):
+        pass
+
+    def instead(given, settings):
+        raise SeenError(settings)
+
+    monkeypatch.setattr(learning, "learn_neural", instead)
+
+    def seen(**more):
+        with pytest.raises(SeenError) as caught:
+            reproduce("table1", tmp_path, domains=["simple"], sizes=[50], **more)
+        return caught.value.args[0]
+
+    assert (seen().steps, seen().stall) == (20_000, 5_000)
+    assert (seen(protocol="paper").steps, seen(protocol="paper").stall) == (100_000, None)
+    assert (seen(protocol="paper", steps=300).steps, seen(steps=300).stall) == (300, 5_000)
+    with pytest.raises(ValueError, match="unknown protocol 'late': choices: early, paper"):
+        reproduce("table1", tmp_path, protocol="late")
+    names = {Cell("simple", 50, 1, 10, **how).name for how in ({}, {"steps": 300}, {"steps": 300, "stall": False})}
+    assert names == {"simple 50 draw 1", "simple 50 draw 1 steps=300", "simple 50 draw 1 steps=300 no stall"}
+
+
+def test_a_restart_without_the_stall_rule_goes_on():
+    patient, hasty = Settings(stall=None, steps=90_000), Settings(steps=90_000)
+    ends = {}
+    for settings in (patient, hasty):
+        attempt = Attempt(0)
+        for step in range(250, 90_001, 250):
+            if not attempt.end:
+                attempt.record(0.9, step, settings)
+        ends[settings.stall] = attempt.end, attempt.steps
+    assert ends == {None: ("steps", 90_000), 5_000: ("stalled", 5_250)}
 
 
 # the ledger

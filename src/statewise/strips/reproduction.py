@@ -11,15 +11,20 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from statewise.json_files import COUNT, NUMBER, TEXT, Keys, Shape, one_of
 from statewise.ledger import Ledger, Record
+from statewise.strips import settings
 from statewise.strips.domains import Domain, domain
 from statewise.strips.model import ActionModel
 from statewise.strips.random_traces import Traces
+from statewise.strips.settings import Settings
 
+PROTOCOLS: dict[str, dict[str, Any]] = {"early": {}, "paper": {"steps": 100_000, "stall": False}}
+"""When the training of a restart ends."""
 SIZES = (50, 100, 200, 500, 1000, 2000)
 MAX_LENGTH = {"simple": 10, "blocksworld:2": 20, "ferry:2x1": 20, "blocksworld:3": 30, "ferry:2x2": 30}
 """The paper's five domains, with the longest training traces of each."""
@@ -42,6 +47,10 @@ class Cell:
     noise: float = 0.0
     noise_of: str = "labels"
     restarts: int = 10
+    steps: int = Settings.steps
+    """Most training steps."""
+    stall: bool = True
+    """Whether a restart stops when its accuracy no longer rises."""
 
     @property
     def name(self) -> str:
@@ -49,6 +58,8 @@ class Cell:
         more = f" atoms={self.atoms}" if self.atoms != "true" else ""
         more += f" noise={self.noise:g} of {self.noise_of}" if self.noise else ""
         more += f" restarts={self.restarts}" if self.restarts != 10 else ""
+        more += f" steps={self.steps}" if self.steps != Settings.steps else ""
+        more += "" if self.stall else " no stall"
         return f"{self.domain} {self.size} draw {self.draw}{more}"
 
 
@@ -133,13 +144,19 @@ def reproduce(
     sizes: Sequence[int] | None = None,
     draws: int = 1,
     jobs: int = 1,
+    protocol: str = "early",
+    steps: int | None = None,
     progress: Callable[[int, int, Record], None] | None = None,
 ) -> list[Record]:
     """Runs an experiment's cells that `out`/EXPERIMENT.jsonl does not hold yet; returns the records of all of them.
 
-    Runs `jobs` cells at a time, each in its own process with one thread. Raises `ValueError` for an unknown experiment
-    or a domain that it does not allow.
+    Runs `jobs` cells at a time, each in its own process with one thread. The protocol `early` ends a restart after
+    20,000 steps, or when its accuracy no longer rises; `paper` after 100,000 alone, as the paper does. Both end it once
+    it keeps classifying all training traces correctly. `steps` is another limit. Raises `ValueError` for an unknown
+    experiment or protocol, or a domain that the experiment does not allow.
     """
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"unknown protocol {protocol!r}: choices: {', '.join(PROTOCOLS)}")
     if experiment not in EXPERIMENTS:
         raise ValueError(f"unknown experiment {experiment!r}: choices: {', '.join(EXPERIMENTS)}")
     known = EXPERIMENTS[experiment]
@@ -148,7 +165,8 @@ def reproduce(
         domain(name)
         if name not in known.allowed and known.allowed:
             raise ValueError(f"{experiment} has the domains {', '.join(known.allowed)}, not {name}")
-    cells = known.cells(chosen, tuple(sizes or known.sizes), draws)
+    how = PROTOCOLS[protocol] if steps is None else {**PROTOCOLS[protocol], "steps": steps}
+    cells = [replace(cell, **how) for cell in known.cells(chosen, tuple(sizes or known.sizes), draws)]
     wanted = {cell.name for cell in cells}
     shape = LIFTED_RECORD if experiment == "lifted" else RECORD
     with Ledger(out / f"{experiment}.jsonl", "reproduction", {"experiment": experiment}, shape) as ledger:
@@ -188,7 +206,6 @@ def run_cell(cell: Cell) -> Record:
     from statewise.strips.head_arrays import Heads, Judge
     from statewise.strips.learning import learn_neural
     from statewise.strips.random_traces import traces, with_noise
-    from statewise.strips.settings import Settings
 
     torch.set_num_threads(1)
     world = domain(cell.domain)
@@ -199,7 +216,7 @@ def run_cell(cell: Cell) -> Record:
         return _run_lifted(cell, given, test)
     began = time.monotonic()
     atoms = len(world.model.atoms) if cell.atoms == "true" else None
-    learned = learn_neural(given, Settings(atoms=atoms, restarts=cell.restarts, seed=cell.draw, noise=cell.noise))
+    learned = learn_neural(given, _settings(cell, atoms=atoms, noise=cell.noise))
     seconds = time.monotonic() - began
     judge = Judge(test)
 
@@ -210,6 +227,7 @@ def run_cell(cell: Cell) -> Record:
     def equivalent(model: ActionModel) -> dict[str, str]:
         return _equivalence(model, world)
 
+    outcome = equivalent(learned.model)
     restarts = learned.report["restarts"]
     alone = [Heads.of_theta(theta) for theta in learned.theta]
     accuracy = [tested(heads) for heads in alone]
@@ -233,7 +251,8 @@ def run_cell(cell: Cell) -> Record:
             "test": tested(Heads.of_model(learned.model)),
             "atoms": len(learned.model.atoms),
             "pool": learned.report["pool"],
-            "equivalent": equivalent(learned.model),
+            "equivalent": outcome,
+            "simplest": _simplest(learned.model, world, outcome["drawn_traces"]),
         },
         "true_atoms": len(world.model.atoms),
         "seconds": round(seconds, 1),
@@ -244,10 +263,9 @@ def run_cell(cell: Cell) -> Record:
 def _run_lifted(cell: Cell, given: Traces, test: Traces) -> Record:
     from statewise.strips.lifted import learn_lifted
     from statewise.strips.metrics import trace_accuracy
-    from statewise.strips.settings import Settings
 
     began = time.monotonic()
-    learned = learn_lifted(given, Settings(restarts=cell.restarts, seed=cell.draw))
+    learned = learn_lifted(given, _settings(cell))
     seconds = time.monotonic() - began
     exact = {}
     for name in (cell.domain, *LARGER[cell.domain]):
@@ -265,6 +283,28 @@ def _run_lifted(cell: Cell, given: Traces, test: Traces) -> Record:
             "equivalent": exact,
         },
         "seconds": round(seconds, 1),
+    }
+
+
+def _settings(cell: Cell, **more: Any) -> Settings:
+    """The settings of training."""
+    if not cell.stall:
+        more["stall"] = None
+    return settings.Settings(restarts=cell.restarts, seed=cell.draw, steps=cell.steps, **more)
+
+
+def _simplest(model: ActionModel, world: Domain, like: str) -> dict[str, float]:
+    """Size of the simplest equivalent model, and its precision and recall against the true one."""
+    from statewise.strips.metrics import syntactic
+    from statewise.strips.simplification import simplify
+
+    notion: Any = "drawn traces" if like == "equivalent" else "definition 1"
+    found = simplify(model, reference=world, notion=notion, seconds=60)
+    scores = syntactic(found.model, world.model)
+    return {
+        "atoms": found.atoms[1],
+        "entries": found.entries[1],
+        **{key: scores[key] for key in ("precision", "recall")},
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statewise.figures import Curve, Panel
 from statewise.ledger import Record
 from statewise.reporting.tables import markdown_table
+from statewise.strips.settings import Settings
 
 PUBLISHED = {
     "simple": {50: (1.0, 1.0), 100: (1.0, 1.0), 200: (0.983, 1.0), 500: (1.0, 1.0)},
@@ -31,8 +32,8 @@ def reproduction_text(experiment: str, records: Sequence[Record]) -> str:
     if experiment == "lifted":
         return _lifted_table(records)
     header = ["domain", "traces", "restarts: train", "restarts: test", "best by training", "paper: test",
-              "pooled: test", "worst draw", "atoms", "Def. 1", "real states", "drawn traces", "best restart: drawn",
-              "seconds"]  # fmt: skip
+              "pooled: test", "worst draw", "atoms", "simplest: precision, recall", "Def. 1", "real states",
+              "drawn traces", "best restart: drawn", "seconds"]  # fmt: skip
     rows = []
     for (name, size, what), cells in _groups(records).items():
         train = [value for cell in cells for value in cell["single"]["train"]]
@@ -51,12 +52,21 @@ def reproduction_text(experiment: str, records: Sequence[Record]) -> str:
             f"{statistics.mean(pooled):.4f}",
             f"{min(pooled):.4f}",
             " ".join(str(cell["pooled"]["atoms"]) for cell in cells) + f" / {cells[0]['true_atoms']}",
+            _simplest(cells),
             *(" ".join(SHORT[each[notion]] for each in exact)
               for notion in ("definition_1", "real_states", "drawn_traces")),
             " ".join(SHORT[cell["single"]["best_equivalent"]["drawn_traces"]] for cell in cells),
             f"{statistics.mean(cell['seconds'] for cell in cells):.0f}",
         ])  # fmt: skip
     return markdown_table(header, rows)
+
+
+def _simplest(cells: Sequence[Record]) -> str:
+    """Mean precision and recall of the simplest equivalent models; - for records made before they were computed."""
+    found = [cell["pooled"]["simplest"] for cell in cells if "simplest" in cell["pooled"]]
+    if not found:
+        return "-"
+    return ", ".join(f"{statistics.mean(each[key] for each in found):.2f}" for key in ("precision", "recall"))
 
 
 def _lifted_table(records: Sequence[Record]) -> str:
@@ -113,6 +123,8 @@ def _groups(records: Sequence[Record]) -> dict[tuple[str, int, str], list[Record
     for record in sorted(records, key=lambda record: (record["domain"], record["size"], record["noise"],
                                                       record["noise_of"], record["draw"])):  # fmt: skip
         what = "atoms unknown" if record["atoms"] == "auto" else ""
+        if not record.get("stall", True) or record.get("steps", Settings.steps) != Settings.steps:
+            what += f" up to {record['steps']:,} steps" + ("" if record["stall"] else ", no stall rule")
         if record["noise"]:
             what += f" {record['noise']:.0%} of {record['noise_of']}"
         groups.setdefault((record["domain"], record["size"], what.strip()), []).append(record)

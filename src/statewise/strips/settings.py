@@ -25,8 +25,8 @@ class Settings:
     """Steps between two checks of the binary models."""
     stay: int = 3
     """A restart stops when all traces were correct at this many checks in a row."""
-    stall: int = 5_000
-    """A restart stops when its accuracy has not risen for this many steps."""
+    stall: int | None = 5_000
+    """A restart stops when its accuracy has not risen for this many steps; None: it goes on, as in the paper."""
     noise: float = 0.0
     """Share of the traces that may be noisy: heads that disagree with up to that many are kept."""
     pool: bool | None = None
@@ -66,7 +66,7 @@ class Attempt:
             self.best, self.best_step = accuracy, step
         if self.streak >= settings.stay:
             self.end = "solved"
-        elif step - self.best_step >= settings.stall and accuracy < 1:
+        elif settings.stall is not None and step - self.best_step >= settings.stall and accuracy < 1:
             self.end = "stalled"
         elif step >= settings.steps:
             self.end = "steps"
