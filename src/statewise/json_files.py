@@ -58,7 +58,9 @@ SHARE = Leaf("a number from 0 to 1", lambda value: _is_number(value) and not (va
 
 
 def metric(name: str) -> Leaf:
-    """What a metric of this name may be: accuracies are shares."""
+    """What a metric of this name may be: accuracies are shares; scaled by chance they may be below 0."""
+    if name.startswith("scaled_"):
+        return MEASURED
     return SHARE if name.endswith(("accuracy", "exact_match")) or name.startswith("accuracy_") else MEASURED
 
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "list": "name all tasks, objectives, backbones, decoders, analyses and recipes",
     "data": "prepare data: token shards from text, street maps",
     "train": "train a run from a recipe, or resume one",
+    "suite": "train a set of recipes, objectives, backbones and seeds; one table, one page",
     "evaluate": "score a run on held-out data or on a file",
     "score": "answer multiple-choice or last-word questions by likelihood",
     "lm-eval": "score a run on benchmarks of lm-evaluation-harness",

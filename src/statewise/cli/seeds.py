@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ import yaml
 
 from statewise import overwriting
 from statewise.bounds import LARGEST
+from statewise.cli.jobs import Job, last_line, run_jobs, statewise
 from statewise.cli.progress import Display, record_line, total_steps
 from statewise.config import Recipe
 from statewise.durable import write_atomically
@@ -98,63 +95,40 @@ def resume(folder: Path, jobs: int) -> int:
     for seed in seeds:
         run = Run(folder / f"seed-{seed}")
         if not run.exists() or not run.complete():
-            commands[seed] = _command("--resume", str(run.folder)) if run.exists() else _new(folder, seed)
+            commands[seed] = statewise("train", "--resume", str(run.folder)) if run.exists() else _new(folder, seed)
     if not commands:
         print(f"{folder} is complete: nothing to resume")
         return 0
     return _run_all(folder, commands, jobs, recipe)
 
 
-def _command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "statewise", "train", *words]
-
-
 def _new(folder: Path, seed: int) -> list[str]:
-    return _command(
-        "--config", str(folder / "recipe.yaml"), "--seed", str(seed), "--out", str(folder / f"seed-{seed}")
+    return statewise(
+        "train", "--config", str(folder / "recipe.yaml"), "--seed", str(seed), "--out", str(folder / f"seed-{seed}")
     )  # fmt: skip
 
 
 def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, recipe: dict[str, Any]) -> int:
-    """Runs the commands, prints their records as they come, and forwards signals."""
-    waiting, running, failed = dict(commands), dict[int, subprocess.Popen[bytes]](), list[int]()
+    """Runs the commands and prints their records as they come."""
     seen = {seed: len(Run(folder / f"seed-{seed}").metrics()) for seed in commands}
-    received: list[int] = []
-    before = {number: signal.signal(number, lambda n, _: received.append(n))
-              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
-    environment = dict(os.environ)
-    if jobs > 1:  # share the processor
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
-    forwarded = False
-    try:
-        while running or (waiting and not received):
-            while waiting and len(running) < jobs and not received:
-                seed = next(iter(waiting))
-                with open(folder / f"seed-{seed}.log", "ab") as log:
-                    running[seed] = subprocess.Popen(
-                        waiting.pop(seed), stdout=log, stderr=log, env=environment, start_new_session=True
-                    )
-                print(f"seed {seed:>3} | started; its output is in {folder / f'seed-{seed}.log'}", flush=True)
-            if received and not forwarded:
-                for process in running.values():
-                    process.send_signal(received[0])
-                forwarded = True
-            time.sleep(0.2)
-            for seed in list(running):
-                code = running[seed].poll()
-                seen[seed] = _show(folder, seed, seen[seed], recipe)
-                if code is not None:
-                    del running[seed]
-                    if code and not received:
-                        failed.append(seed)
-                        tail = (folder / f"seed-{seed}.log").read_text().splitlines()[-1:]
-                        print(f"seed {seed:>3} | failed with code {code}: {' '.join(tail)}", flush=True)
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-    if received:
+    failed = list[int]()
+
+    def started(job: Job) -> None:
+        print(f"seed {job.name:>3} | started; its output is in {job.log}", flush=True)
+
+    def looked_at(job: Job) -> None:
+        seen[int(job.name)] = _show(folder, int(job.name), seen[int(job.name)], recipe)
+
+    def ended(job: Job, code: int) -> None:
+        if code:
+            failed.append(int(job.name))
+            print(f"seed {job.name:>3} | failed with code {code}: {last_line(job.log)}", flush=True)
+
+    each = [Job(str(seed), [command], folder / f"seed-{seed}.log") for seed, command in commands.items()]
+    received = run_jobs(each, jobs, started=started, looked_at=looked_at, ended=ended)
+    if received is not None:
         print(f"stopped and saved; continue with: statewise train --resume {folder}", file=sys.stderr)
-        return 128 + received[0]
+        return 128 + received
     if failed:
         print(f"failed: seeds {failed}; continue with: statewise train --resume {folder}", file=sys.stderr)
     return 1 if failed else 0

@@ -250,8 +250,8 @@ class StateTracking(Task, Automaton):
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`accuracy`: the share of answers that are the most likely token; `glitch_rate`, the rest; `scaled_accuracy`:
-        0 at chance, 1 if all are right; `sequence_accuracy`: sequences with all answers right. Where there are few
-        different lengths, accuracies of each (`accuracy_length_512`)."""
+        0 at chance, 1 if all are right; `sequence_accuracy`: sequences with all answers right. Of several
+        lengths with equally many sequences, accuracies of each (`accuracy_length_512`)."""
         asked = chosen >= 0
         right = asked & (chosen == examples.tokens)
 
@@ -259,8 +259,8 @@ class StateTracking(Task, Automaton):
             return float(right[rows].sum() / max(asked[rows].sum(), 1))
 
         overall, chance = accuracy(slice(None)), self.chance["accuracy"]
-        lengths = np.unique(examples.lengths)
-        several = lengths.tolist() if 1 < len(lengths) <= MOST_LENGTHS else []
+        lengths, counts = np.unique(examples.lengths, return_counts=True)
+        several = lengths.tolist() if len(lengths) > 1 and len(set(counts.tolist())) == 1 else []
         return {
             "accuracy": overall,
             "glitch_rate": 1 - overall,
@@ -337,10 +337,6 @@ class StateTracking(Task, Automaton):
             raise ValueError(f"found no two prefixes with {'the same state' if same_state else 'different states'}")
         sides = [Examples.of(side[:n], [len(row) for row in side[:n]]) for side in (first, second)]
         return Pairs(sides[0], sides[1], requested=n)
-
-
-MOST_LENGTHS = 16
-"""Lengths of which accuracies are given one by one."""
 
 
 def _numbers(text: str) -> list[int]:

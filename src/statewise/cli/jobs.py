@@ -1,0 +1,100 @@
+"""Runs commands as processes of this machine, several at a time.
+
+What is to be run, and where results are, is the business of the caller: `seeds` and `suite`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Job:
+    """Commands that run one after the other, as long as each ends with code 0."""
+
+    name: str
+    commands: Sequence[Sequence[str]]
+    log: Path
+    """Where their output is appended."""
+
+
+def statewise(*words: str) -> list[str]:
+    """The command line of a statewise command."""
+    return [sys.executable, "-m", "statewise", *words]
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    at_once: int,
+    *,
+    started: Callable[[Job], None],
+    looked_at: Callable[[Job], None],
+    ended: Callable[[Job, int], None],
+) -> int | None:
+    """Runs the jobs in order, `at_once` at a time, and calls back: `started`; `looked_at` every now and then while one
+    runs, and once after its last command; `ended` with the code of its last command.
+
+    SIGINT and SIGTERM are passed on to the processes that run, and no others are started. Returns the signal that was
+    received, after all have ended; None: there was none. `ended` is not called for jobs that a signal stopped.
+    """
+    waiting, received = list(jobs), list[int]()
+    running: list[tuple[Job, subprocess.Popen[bytes], int]] = []
+    before = {number: signal.signal(number, lambda n, _: received.append(n))
+              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
+    environment = dict(os.environ)
+    if at_once > 1:  # share the processor
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // at_once)))
+
+    def start(job: Job, place: int) -> None:
+        with open(job.log, "ab") as log:
+            process = subprocess.Popen(
+                job.commands[place], stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        running.append((job, process, place))
+
+    forwarded = False
+    try:
+        while running or (waiting and not received):
+            while waiting and len(running) < at_once and not received:
+                job = waiting.pop(0)
+                job.log.parent.mkdir(parents=True, exist_ok=True)
+                start(job, 0)
+                started(job)
+            if received and not forwarded:
+                for _, process, _ in running:
+                    process.send_signal(received[0])
+                forwarded = True
+            time.sleep(POLL_SECONDS)
+            for entry in list(running):
+                job, process, place = entry
+                code = process.poll()
+                looked_at(job)
+                if code is None:
+                    continue
+                running.remove(entry)
+                if code == 0 and place + 1 < len(job.commands) and not received:
+                    start(job, place + 1)
+                elif not received or (code == 0 and place + 1 == len(job.commands)):
+                    ended(job, code)
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+    return received[0] if received else None
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log; empty without one."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""

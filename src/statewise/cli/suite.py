@@ -1,0 +1,275 @@
+"""statewise suite: a named set of runs, resumable, with one table and one page.
+
+OUT/suite.yaml  OUT/table.md  OUT/results.json  OUT/index.html
+OUT/RECIPE/OBJECTIVE-BACKBONE/recipe.yaml  seeds.json  seed-1/  seed-1.log  seed-1.state.json  seed-2/ ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from statewise.cli.arguments import Parser, at_least
+from statewise.cli.jobs import Job, last_line, run_jobs, statewise
+from statewise.cli.seeds import parse
+from statewise.durable import write_atomically
+from statewise.json_files import COUNT, TEXT, Shape, read_json
+from statewise.run import Run
+from statewise.suites import Cell, Suite, read_suite, suite_names, suite_text
+
+if TYPE_CHECKING:
+    from statewise.config import Recipe
+    from statewise.reporting.suite import SuiteReport
+
+DESCRIPTION = """Trains a suite: a set of recipes, each with several objectives, backbones and seeds.
+
+  statewise suite belief --dry-run
+  statewise suite belief --seeds 1-5 --jobs 2 --out runs/suite
+  statewise suite my.yaml --out runs/mine
+
+The same command continues a suite that was stopped, and tries failed runs again. Writes table.md, results.json and
+index.html; a run that failed is a row with its message. `statewise compare runs/suite/parity/*` compares further."""
+
+STATE: Shape = {"done": COUNT, "failed": TEXT}
+"""Of a run: how many of its commands have succeeded, and why the next failed."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run."""
+
+    cell: Cell
+    seed: int
+    group: Path
+
+    @property
+    def folder(self) -> Path:
+        """Of the run."""
+        return self.group / f"seed-{self.seed}"
+
+    @property
+    def state_file(self) -> Path:
+        """Where its `STATE` is."""
+        return self.group / f"seed-{self.seed}.state.json"
+
+    def state(self) -> tuple[int, str]:
+        """How many of its commands have succeeded, and why the next failed. Training that was completed by other means
+        counts."""
+        done, failed = 0, ""
+        if self.state_file.exists():
+            found = read_json(self.state_file, STATE)
+            done, failed = found["done"], found["failed"]
+        run = Run(self.folder)
+        trained = run.exists() and run.complete()
+        return (max(done, 1) if trained else 0), failed
+
+    def write_state(self, done: int, failed: str) -> None:
+        """Stores the result of `state`."""
+        write_atomically(self.state_file, json.dumps({"done": done, "failed": failed}).encode())
+
+    def finished(self) -> bool:
+        """Whether all its commands have succeeded."""
+        return self.state()[0] > len(self.cell.then)
+
+    def job(self) -> Job:
+        """What is left to do."""
+        run, done = Run(self.folder), self.state()[0]
+        train = ["--resume", str(self.folder)] if run.exists() else [
+            "--config", str(self.group / "recipe.yaml"), "--seed", str(self.seed), "--out", str(self.folder),
+        ]  # fmt: skip
+        every = [statewise("train", *train)]
+        every += [statewise(words[0], str(self.folder), *words[1:]) for words in self.cell.then]
+        return Job(f"{self.cell.name} seed {self.seed}", every[done:], self.group / f"seed-{self.seed}.log")
+
+
+def run(words: list[str]) -> int:
+    """Runs the command."""
+    parser = Parser("suite", DESCRIPTION)
+    parser.add_argument("suite", metavar="SUITE", help=f"a suite ({', '.join(suite_names())}), or a YAML file")
+    parser.add_argument("--out", metavar="DIR", help="folder of the suite")
+    parser.add_argument("--seeds", metavar="1-5", help="a range, or numbers with commas (default: the suite's)")
+    parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="parallel runs (default 1)")
+    parser.add_argument("--only", metavar="TEXT", help="only runs with this text in RECIPE/OBJECTIVE-BACKBONE")
+    parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
+    parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
+    options = parser.parse_args(words)
+    source = f"suite {options.suite}"
+    if options.suite in suite_names():
+        text = suite_text(options.suite)
+    elif Path(options.suite).is_file():
+        text, source = Path(options.suite).read_text(), options.suite
+    else:
+        text = suite_text(options.suite)  # says which there are
+    suite = read_suite(text, source)
+    seeds = parse(options.seeds or suite.seeds)
+    if options.only:
+        cells = [cell for cell in suite.cells if options.only in cell.name]
+        if not cells:
+            raise ValueError(f"--only {options.only}: no run of {source} has this in its name")
+        suite = replace(suite, cells=cells)
+    if options.out is None and not options.dry_run:
+        raise ValueError("--out is missing: the folder of the suite")
+    print(f"{source}: loading PyTorch", flush=True)
+    recipes = _recipes(suite, source)
+    out = Path(options.out) if options.out else Path(options.suite)
+    # One seed of everything comes before the next seed: an early table is complete in breadth.
+    planned = [Planned(cell, seed, out / cell.name) for seed in seeds for cell in suite.cells]
+    if options.dry_run:
+        return _dry_run(suite, recipes, planned, options.jobs)
+    from statewise.reporting.suite import template
+
+    template()  # before hours of training
+    if not options.table:
+        _prepare(out, text, suite, recipes, seeds)
+    elif not (out / "suite.yaml").is_file():
+        raise ValueError(f"{out} holds no suite: train one without --table first")
+    title = f"Suite {Path(options.suite).stem}"
+    code = 0 if options.table else _run_all(planned, options.jobs)
+    report = _report(title, suite, planned)
+    written = {"table.md": report.as_markdown(), "results.json": report.as_json(), "index.html": report.as_html()}
+    from statewise.reporting.tables import fitted_tables
+
+    print(fitted_tables(*report.table(), shutil.get_terminal_size((100, 24)).columns, keys=3))
+    print("\n".join(report.notes()))
+    for name, content in written.items():
+        write_atomically(out / name, content.encode())
+        print(f"wrote {out / name}")
+    again = f"statewise suite {options.suite} --out {out}"
+    if code >= 128:
+        print(f"stopped and saved; the same command continues: {again}", file=sys.stderr)
+    elif code:
+        print(f"some runs failed; the same command tries them again: {again}", file=sys.stderr)
+    return code
+
+
+def _recipes(suite: Suite, source: str) -> dict[str, Recipe]:
+    """The recipe of each cell. Raises `ValueError` for one that does not parse, or whose parts do not go together."""
+    import torch
+
+    from statewise.building import make_objective, make_task, read_recipe
+
+    found, tasks = {}, {}
+    for cell in suite.cells:
+        try:
+            recipe = read_recipe(cell.text, source=cell.name)
+            key = json.dumps(recipe.as_dict()["task"], sort_keys=True)
+            if key not in tasks:
+                tasks[key] = make_task(recipe)
+            with torch.device("meta"):
+                make_objective(recipe, tasks[key])
+        except ValueError as error:
+            raise ValueError(f"{source}, {cell.name}: {error}") from None
+        found[cell.name] = recipe
+    return found
+
+
+def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], seeds: list[int]) -> None:
+    """Writes what each cell trains. Raises `FileExistsError` if other things are there."""
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file: --out names a folder")
+    if out.exists() and any(out.iterdir()) and not (out / "suite.yaml").is_file():
+        raise FileExistsError(f"{out} exists and holds no suite: choose another --out")
+    for cell in suite.cells:
+        group = out / cell.name
+        content = yaml.safe_dump(recipes[cell.name].as_dict(), sort_keys=False).encode()
+        if (group / "recipe.yaml").exists() and (group / "recipe.yaml").read_bytes() != content:
+            raise FileExistsError(
+                f"{group} was begun with another recipe, so its runs cannot be continued: choose another --out"
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "suite.yaml", text.encode())
+    for cell in suite.cells:
+        group = out / cell.name
+        group.mkdir(parents=True, exist_ok=True)
+        write_atomically(group / "recipe.yaml", yaml.safe_dump(recipes[cell.name].as_dict(), sort_keys=False).encode())
+        known: list[int] = []
+        if (group / "seeds.json").exists():
+            known = read_json(group / "seeds.json", {"seeds": [COUNT]})["seeds"]
+        write_atomically(group / "seeds.json", json.dumps({"seeds": sorted({*known, *seeds})}).encode())
+
+
+def _run_all(planned: list[Planned], jobs: int) -> int:
+    """Runs what is not finished; returns the exit code."""
+    left = {(job := one.job()).name: (one, job) for one in planned if not one.finished()}
+    print(f"{len(planned)} runs, of which {len(planned) - len(left)} are finished", flush=True)
+    ended_runs: list[str] = []
+    failures: list[str] = []
+
+    def progress() -> str:
+        return f"{len(ended_runs) + len(planned) - len(left):>4}/{len(planned)}"
+
+    def started(job: Job) -> None:
+        one = left[job.name][0]
+        one.write_state(one.state()[0], "")
+        print(f"{progress()} | {job.name}: started", flush=True)
+
+    def ended(job: Job, code: int) -> None:
+        one = left[job.name][0]
+        ended_runs.append(job.name)
+        if code:
+            message = f"code {code}: {last_line(job.log)}"
+            failures.append(job.name)
+            one.write_state(one.state()[0], message)
+            print(f"{progress()} | {job.name}: failed with {message}", flush=True)
+        else:
+            one.write_state(1 + len(one.cell.then), "")
+            print(f"{progress()} | {job.name}: finished", flush=True)
+
+    received = run_jobs(
+        [job for _, job in left.values()], jobs, started=started, looked_at=lambda job: None, ended=ended
+    )
+    return 128 + received if received is not None else int(bool(failures))
+
+
+def _report(title: str, suite: Suite, planned: list[Planned]) -> SuiteReport:
+    from statewise.reporting.suite import SuiteReport, SuiteRun
+
+    in_order = sorted(planned, key=lambda one: suite.cells.index(one.cell))
+    runs = [
+        SuiteRun.read(
+            (one.cell.recipe, one.cell.objective, one.cell.backbone), one.seed, one.folder, one.finished(),
+            one.state()[1],
+        )
+        for one in in_order
+    ]  # fmt: skip
+    return SuiteReport(title, suite.about, runs, suite.metrics)
+
+
+def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], jobs: int) -> int:
+    """Prints the number of runs, and the time of training measured on this machine by a step of each."""
+    from statewise.dry_run import make_plan, task_data
+    from statewise.reporting.tables import text_table
+
+    left = [one for one in planned if not one.finished()]
+    print(f"{len(planned)} runs: {len(suite.cells)} combinations; {len(planned) - len(left)} runs are finished")
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    hours: dict[str, float] = {}
+    for cell in suite.cells:
+        count = sum(one.cell is cell for one in left)
+        if not count:
+            continue
+        recipe = recipes[cell.name]
+        recipe = replace(recipe, trainer=replace(recipe.trainer, threads=recipe.trainer.threads or threads))
+        plan = make_plan(recipe, task_data(recipe))
+        if plan.step_seconds is None:
+            raise ValueError(f"{cell.name} does not fit this machine")
+        hours[cell.name] = count * plan.steps * plan.step_seconds / 3600
+        print(f"  {cell.name}: {count} x {plan.steps:,} steps of {plan.step_seconds * 1000:.1f} ms", flush=True)
+    by_recipe: dict[str, float] = {}
+    for cell in suite.cells:
+        by_recipe[cell.recipe] = by_recipe.get(cell.recipe, 0.0) + hours.get(cell.name, 0.0)
+    total = sum(hours.values())
+    rows = [[name, f"{found:.2f}"] for name, found in [*by_recipe.items(), ("all", total)]]
+    print(text_table(["recipe", "hours of one process"], rows))
+    print(
+        f"{len(left)} runs take at most {total / jobs:.1f} hours with {jobs} at a time, {threads} threads each, and "
+        "evaluations and starts besides"
+    )
+    return 0

@@ -1,0 +1,233 @@
+"""The table and the page of a suite, from the runs that its folder holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from statewise.json_files import check
+from statewise.reporting.members import EVALUATION
+from statewise.reporting.statistics import summarise
+from statewise.reporting.tables import Rows, markdown_table, number
+from statewise.run import Run
+from statewise.types import Headline
+
+State = Literal["finished", "failed", "not finished", "not started"]
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """One run of a suite."""
+
+    recipe: str
+    objective: str
+    backbone: str
+    seed: int
+    folder: str
+    state: State
+    message: str
+    """Why it failed; empty if it did not."""
+    headline: Headline | None
+    """None unless finished."""
+    metrics: dict[str, float]
+    """Of all its reports; where several have a name, the evaluation of the held-out examples, then the first."""
+    minutes: float | None
+    """Of training; None unless finished."""
+
+    @classmethod
+    def read(cls, names: tuple[str, str, str], seed: int, folder: Path, finished: bool, message: str) -> SuiteRun:
+        """The run in `folder`, whose training and further commands have `finished`; with a `message` it failed. Raises
+        `ValueError` for damaged reports."""
+        run = Run(folder)
+        if not finished:
+            state: State = "failed" if message else "not finished" if run.exists() else "not started"
+            return cls(*names, seed, str(folder), state, message, None, {}, None)
+        evaluation = check(run.report("evaluation"), EVALUATION, str(run.reports_folder / "evaluation.json"))
+        metrics: dict[str, float] = dict(evaluation["metrics"])
+        for name in run.reports():
+            content = run.report(name) or {}
+            found = content.get("metrics", {})
+            metrics = {**(found if isinstance(found, dict) else {}), **metrics}
+        end = run.end() or {}
+        return cls(*names, seed, str(folder), "finished", "", Headline(**evaluation["headline"]), metrics,
+                   float(end.get("seconds", 0.0)) / 60)  # fmt: skip
+
+    @property
+    def value(self) -> float | None:
+        """Of the headline metric."""
+        return self.metrics[self.headline.metric] if self.headline else None
+
+
+@dataclass(frozen=True)
+class SuiteReport:
+    """All runs of a suite, in its order."""
+
+    title: str
+    about: str
+    runs: list[SuiteRun]
+    shown: list[str]
+    """Metrics shown beside the headline."""
+
+    def cells(self) -> dict[tuple[str, str, str], list[SuiteRun]]:
+        """Runs that differ in the seed alone, by recipe, objective and backbone."""
+        found: dict[tuple[str, str, str], list[SuiteRun]] = {}
+        for run in self.runs:
+            found.setdefault((run.recipe, run.objective, run.backbone), []).append(run)
+        return found
+
+    def table(self) -> tuple[list[str], Rows]:
+        """Header and rows: one row per recipe, objective and backbone."""
+        first = ["recipe", "backbone", "objective", "runs", "failed", "metric", "mean", "solved"]
+        rows = []
+        for (recipe, objective, backbone), runs in self.cells().items():
+            done = [run for run in runs if run.state == "finished"]
+            failed = sum(run.state == "failed" for run in runs)
+            metric = done[0].headline.metric if done and done[0].headline else "-"
+            others = [mean_of(done, name) for name in self.shown]
+            minutes = f"{sum(run.minutes or 0.0 for run in done) / len(done):.1f}" if done else "-"
+            rows.append([recipe, backbone, objective, f"{len(done)}/{len(runs)}", str(failed), metric,
+                         mean_of(done, metric), solved(done), *others, minutes])  # fmt: skip
+        return [*first, *self.shown, "minutes"], rows
+
+    def runs_table(self) -> tuple[list[str], Rows]:
+        """Header and rows: one row per run."""
+        header = ["run", "recipe", "backbone", "objective", "seed", "state", "metric", "value", "minutes", "message"]
+        rows = [
+            [run.folder, run.recipe, run.backbone, run.objective, str(run.seed), run.state,
+             run.headline.metric if run.headline else "-", number(run.value),
+             "-" if run.minutes is None else f"{run.minutes:.1f}", run.message]
+            for run in self.runs
+        ]  # fmt: skip
+        return header, rows
+
+    def notes(self) -> list[str]:
+        """What the table shows."""
+        counts = {state: sum(run.state == state for run in self.runs)
+                  for state in ("finished", "failed", "not finished", "not started")}  # fmt: skip
+        return [
+            ", ".join(f"{count} runs {state}" for state, count in counts.items() if count) + ".",
+            "mean: of the task's headline metric over the finished runs, with the 95% confidence interval of the mean "
+            "over seeds (Student's t). solved: runs that reach the task's threshold.",
+        ]
+
+    def as_markdown(self) -> str:
+        """Both tables."""
+        parts = [f"# {self.title}", self.about, markdown_table(*self.table()), "\n".join(self.notes())]
+        return "\n\n".join([*(part for part in parts if part), markdown_table(*self.runs_table())]) + "\n"
+
+    def as_json(self) -> str:
+        """Every run as data."""
+        return json.dumps({"title": self.title, "runs": [asdict(run) for run in self.runs]}, indent=2) + "\n"
+
+    def as_html(self) -> str:
+        """One self-contained page: of each recipe a table of objectives by backbones, then every run. Raises
+        `ValueError` if the extra `report` is not installed."""
+        recipes = list(dict.fromkeys(run.recipe for run in self.runs))
+        sections = [self._section(recipe) for recipe in recipes]
+        header, rows = self.runs_table()
+        return template().render(
+            title=self.title, about=self.about, notes=self.notes(), sections=sections, header=header, rows=rows
+        )
+
+    def _section(self, recipe: str) -> dict[str, Any]:
+        cells = {names[1:]: runs for names, runs in self.cells().items() if names[0] == recipe}
+        objectives, backbones = (list(dict.fromkeys(names[place] for names in cells)) for place in (0, 1))
+        values = [run.value for runs in cells.values() for run in runs if run.value is not None]
+        headline = next((run.headline for runs in cells.values() for run in runs if run.headline), None)
+        means = {names: sum(found) / len(found) for names, runs in cells.items()
+                 if (found := [run.value for run in runs if run.value is not None])}  # fmt: skip
+        best = None
+        if headline is not None:
+            best = (max if headline.higher_is_better else min)(means.values())
+        rows = []
+        for objective in objectives:
+            shown = []
+            for backbone in backbones:
+                runs = cells.get((objective, backbone), [])
+                done = [run for run in runs if run.state == "finished"]
+                failed = sum(run.state == "failed" for run in runs)
+                shown.append({
+                    "text": mean_of(done, headline.metric) if done and headline else "-",
+                    "solved": solved(done), "failed": failed, "best": bool(done) and means[objective, backbone] == best,
+                    "dots": dots([run.value for run in done if run.value is not None], values),
+                })  # fmt: skip
+            rows.append((objective, shown))
+        what = "no finished run" if headline is None else (
+            f"{headline.metric}, {'higher' if headline.higher_is_better else 'lower'} is better; dots: seeds, from "
+            f"{number(min(values))} (left) to {number(max(values))} (right)"
+        )  # fmt: skip
+        return {"recipe": recipe, "backbones": backbones, "rows": rows, "what": what}
+
+
+def mean_of(runs: Sequence[SuiteRun], metric: str) -> str:
+    """The mean of a metric over runs, with half the width of its interval; a dash where no run has it."""
+    values = {run.seed: run.metrics[metric] for run in runs if metric in run.metrics}
+    if not values:
+        return "-"
+    summary = summarise(values, None)
+    spread = f" ±{(summary.interval[1] - summary.interval[0]) / 2:.4f}" if summary.interval else ""
+    return number(summary.mean) + spread
+
+
+def solved(runs: Sequence[SuiteRun]) -> str:
+    """How many runs solved their task; a dash where it has no threshold."""
+    if not runs or runs[0].headline is None or runs[0].headline.solved_at is None:
+        return "-"
+    count = sum(run.headline.solved(run.value) for run in runs if run.headline and run.value is not None)
+    return f"{count}/{len(runs)}"
+
+
+def dots(values: Sequence[float], scale: Sequence[float]) -> str:
+    """An SVG strip with a dot for each value, on the scale of all."""
+    if not values:
+        return ""
+    low, span = min(scale), (max(scale) - min(scale)) or 1.0
+    marks = "".join(f'<circle cx="{6 + 108 * (value - low) / span:.1f}" cy="7" r="3.5"/>' for value in values)
+    return f'<svg width="120" height="14"><line x1="6" y1="7" x2="114" y2="7"/>{marks}</svg>'
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>statewise: {{ title }}</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; color: #2f3b4c; max-width: 1180px; margin: 2rem auto; padding: 0 1.5rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
+p.note { color: #5d6878; margin: .2rem 0; } .scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .8rem; text-align: left; border-bottom: 1px solid #e3e7ec; white-space: nowrap; }
+thead th { border-bottom: 2px solid #2f3b4c; } .best { font-weight: 600; } .failed { color: #c8442f; }
+svg line { stroke: #d3d9e0; } svg circle { fill: #2f6fb7; fill-opacity: .55; }
+small { color: #5d6878; }
+</style></head><body>
+<h1>{{ title }}</h1>
+{% if about %}<p>{{ about }}</p>{% endif %}
+{% for note in notes %}<p class="note">{{ note }}</p>{% endfor %}
+{% for section in sections %}<h2>{{ section.recipe }}</h2>
+<p class="note">{{ section.what }}</p>
+<div class="scroll"><table>
+<thead><tr><th>objective</th>{% for name in section.backbones %}<th>{{ name }}</th>{% endfor %}</tr></thead><tbody>
+{% for objective, cells in section.rows %}<tr><td>{{ objective }}</td>{% for cell in cells %}<td>
+<span{% if cell.best %} class="best"{% endif %}>{{ cell.text }}</span>
+{% if cell.solved != "-" %}<small>solved {{ cell.solved }}</small>{% endif %}
+{% if cell.failed %}<span class="failed">{{ cell.failed }} failed</span>{% endif %}
+{% if cell.dots %}<br>{{ cell.dots | safe }}{% endif %}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>{% endfor %}
+<h2>Each run</h2>
+<div class="scroll"><table><thead><tr>{% for cell in header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}<tr>{% for cell in row %}<td{% if row[5] == "failed" %} class="failed"{% endif %}>{{ cell }}</td>
+{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+</body></html>
+"""
+
+
+def template() -> Any:
+    """The page. Raises `ValueError` if the extra `report` is not installed."""
+    try:
+        import jinja2
+    except ImportError:
+        raise ValueError("the page of a suite needs the extra `report`: pip install 'statewise[report]'") from None
+    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)

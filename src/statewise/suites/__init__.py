@@ -1,0 +1,165 @@
+"""Suites: named sets of recipes x objectives x backbones, trained on several seeds and reported together.
+
+A suite is a YAML file, of this package or of the user:
+
+    about: what it is for
+    recipes:                        # each a recipe, or what differs from the recipe that it names as base
+      parity: {base: parity, trainer: {steps: 500}}
+      s3: s3
+    objectives:                     # each with its fields; `name` if it is not the key
+      next_token: {}
+      far: {name: next_latent, horizon: 4}
+    backbones:
+      gpt: {layers: 2, width: 64}
+      lstm: {name: recurrent, cell: lstm}
+    without:                        # combinations to leave out
+      - {objectives: [multi_token], backbones: [two_stream]}
+    seeds: 1-5
+    then:                           # commands on each trained run, by recipe
+      parity: ["evaluate --length 64,128"]
+    metrics: [accuracy]             # shown besides the headline metric, where a report has them
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from statewise.config import read_yaml, unknown
+from statewise.json_files import TEXT, Shape, check
+from statewise.recipes import recipe_fields
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+SHAPE: Shape = {
+    "about?": TEXT, "recipes": {}, "objectives": {}, "backbones": {}, "without?": [{...: [TEXT]}],
+    "then?": {...: [TEXT]}, "metrics?": [TEXT],
+}  # fmt: skip
+AXES = ("recipes", "objectives", "backbones")
+COMMANDS = ("analyze", "evaluate")
+"""What may be done with a trained run."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One recipe with one objective and one backbone: runs that differ in the seed alone."""
+
+    recipe: str
+    objective: str
+    backbone: str
+    fields: dict[str, Any]
+    """The keys of its recipe, all of them in one mapping."""
+    then: list[list[str]]
+    """The words of commands on each of its runs, without the run."""
+
+    @property
+    def text(self) -> str:
+        """Its recipe as YAML."""
+        return yaml.safe_dump(self.fields, sort_keys=False)
+
+    @property
+    def name(self) -> str:
+        """As a relative path."""
+        return f"{self.recipe}/{self.objective}-{self.backbone}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What a suite's file says."""
+
+    about: str
+    cells: list[Cell]
+    seeds: str
+    metrics: list[str] = field(default_factory=list)
+
+
+def suite_names() -> list[str]:
+    """Names of the package's suites, sorted."""
+    files = resources.files(__name__).iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def suite_text(name: str) -> str:
+    """The YAML of a suite of the package. Raises `ValueError` with the choices if there is none of that name."""
+    if name not in suite_names():
+        raise ValueError(unknown("suite", name, suite_names()))
+    return (resources.files(__name__) / f"{name}.yaml").read_text()
+
+
+def read_suite(text: str | bytes, source: str) -> Suite:
+    """A suite of YAML `text`. Raises `ValueError` naming `source` for one that makes no sense; recipes are checked when
+    they are read."""
+    given = read_yaml(text, source)
+    known = ("about", *AXES, "without", "seeds", "then", "metrics")
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{source}: {unknown('key', str(key), known)}")
+    check(given, SHAPE, source)
+    axes = {axis: _axis(given, axis, source) for axis in AXES}
+    for place, combination in enumerate(given.get("without", ()), 1):
+        if not combination:
+            raise ValueError(f"{source}: combination {place} of without is empty, and would leave out everything")
+        for axis, names in combination.items():
+            _all_known(names, axes.get(axis), axis, f"{source}: without")
+    _all_known(given.get("then", {}), axes["recipes"], "recipes", f"{source}: then")
+    then = {recipe: [_command(line, source) for line in lines] for recipe, lines in given.get("then", {}).items()}
+    seeds = given.get("seeds", "1-5")
+    cells = list(_cells(axes, given.get("without", ()), then, source))
+    if not cells:
+        raise ValueError(f"{source}: without leaves out every combination")
+    return Suite(given.get("about", ""), cells, str(seeds), given.get("metrics", []))
+
+
+def _axis(given: dict[str, Any], axis: str, source: str) -> dict[str, dict[str, Any]]:
+    found = {}
+    if not given[axis]:
+        raise ValueError(f"{source}: {axis} is empty")
+    for name, fields in given[axis].items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ValueError(f"{source}: {axis}: {name!r} is no name: give letters, digits, dots, dashes")
+        if axis == "recipes":
+            fields = {"base": fields} if isinstance(fields, str) else fields
+        if not isinstance(fields, dict | None):
+            raise ValueError(f"{source}: {axis}.{name} must be a mapping of fields, not {fields!r}")
+        found[name] = dict(fields or {})
+        if axis != "recipes":
+            found[name].setdefault("name", name)
+    return found
+
+
+def _all_known(names: Any, axis: dict[str, Any] | None, what: str, where: str) -> None:
+    if axis is None:
+        raise ValueError(f"{where}: {unknown('key', what, AXES)}")
+    for name in names:
+        if name not in axis:
+            raise ValueError(f"{where}: {unknown(what.removesuffix('s'), name, axis)}")
+
+
+def _command(line: str, source: str) -> list[str]:
+    words = line.split()
+    if not words or words[0] not in COMMANDS:
+        raise ValueError(
+            f"{source}: then: {line!r} must begin with {' or '.join(COMMANDS)}; the run is added behind it"
+        )
+    return words
+
+
+def _cells(
+    axes: dict[str, dict[str, dict[str, Any]]], without: Any, then: dict[str, list[list[str]]], source: str
+) -> Iterator[Cell]:
+    for names in itertools.product(*(axes[axis] for axis in AXES)):
+        chosen = dict(zip(AXES, names))
+        if any(all(chosen[axis] in left_out for axis, left_out in one.items()) for one in without):
+            continue
+        recipe, objective, backbone = names
+        fields = recipe_fields(yaml.safe_dump(axes["recipes"][recipe]), f"{source}: recipes.{recipe}")
+        for part, own in (("objective", axes["objectives"][objective]), ("backbone", axes["backbones"][backbone])):
+            below = fields.get(part, {})
+            same = isinstance(below, dict) and below.get("name") == own["name"]
+            fields[part] = {**below, **own} if same else own
+        yield Cell(recipe, objective, backbone, fields, then.get(recipe, []))

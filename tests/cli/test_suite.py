@@ -1,0 +1,198 @@
+"""statewise suite, with runs in this process in place of processes."""
+
+import json
+
+import pytest
+
+from statewise.building import read_recipe
+from statewise.cli import main, suite
+from statewise.run import Run
+from statewise.suites import read_suite, suite_names, suite_text
+
+SUITE = """
+about: Two tasks & <two> objectives.
+recipes:
+  stars:
+    base: path-star-small
+    task: {held_out_graphs: 40}
+    trainer: {steps: 4, batch_size: 8, evaluate_every: 2, warmup_steps: 1}
+  bits:
+    base: parity
+    task: {length: 12, longest: 24, held_out_sequences: 40}
+    trainer: {steps: 4, batch_size: 8, evaluate_every: 2, warmup_steps: 1}
+objectives:
+  next_token: {}
+  far: {name: next_latent, horizon: 2}
+backbones:
+  gpt: {layers: 1, width: 16, heads: 2}
+  lstm: {name: recurrent, cell: lstm, width: 16}
+without:
+  - {recipes: [stars], backbones: [lstm]}
+  - {objectives: [far], backbones: [lstm]}
+seeds: 1-2
+then:
+  bits: ["evaluate --length 12,24"]
+metrics: [accuracy_length_24]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Runs jobs here; those whose names contain one of the given texts fail. Returns those texts and what ran."""
+    failing, ran = [], []
+
+    def run_jobs(jobs, at_once, *, started, looked_at, ended):
+        for job in jobs:
+            started(job)
+            code = 0
+            for command in job.commands:
+                ran.append(" ".join(command[3:]))
+                if any(text in job.name for text in failing):
+                    job.log.write_text("first line\nthe disk is full\n")
+                    code = 1
+                else:
+                    code = main(command[3:])
+                if code:
+                    break
+            ended(job, code)
+
+    monkeypatch.setattr(suite, "run_jobs", run_jobs)
+    return failing, ran
+
+
+def test_a_suite_is_trained_shown_and_continued(file, tmp_path, in_process, capsys):
+    failing, ran = in_process
+    out = tmp_path / "out"
+    failing.append("stars/far-gpt seed 2")
+    command = ["suite", str(file), "--out", str(out), "--jobs", "2"]
+    assert main(command) == 1
+    assert "failed with code 1: the disk is full" in capsys.readouterr().out
+    assert sum(words.startswith("train") for words in ran) == 10
+    assert ran.index(next(words for words in ran if "seed-2" in words)) >= 5, "one seed of all comes first"
+    results = json.loads((out / "results.json").read_text())["runs"]
+    assert len(results) == 10
+    bad = [run for run in results if run["state"] == "failed"]
+    assert [(run["objective"], run["seed"], run["message"]) for run in bad] == [("far", 2, "code 1: the disk is full")]
+    table = (out / "table.md").read_text()
+    assert "| stars | gpt | far | 1/2 | 1 | path_accuracy |" in table
+    assert "the disk is full" in table
+    row = "| bits | lstm | next_token | 2/2 | 0 | accuracy |"
+    lines = [line for line in table.splitlines() if line.startswith(row)]
+    assert len(lines) == 1
+    assert " ±" in lines[0]
+    assert lines[0].count("±") == 2, "the metric of `evaluate --length` has an interval, too"
+    page = (out / "index.html").read_text()
+    assert "Two tasks &amp; &lt;two&gt; objectives." in page
+    assert page.count("<circle") == 9
+    assert "the disk is full" in page
+
+    failing.clear()
+    before = len(ran)
+    assert main(command) == 0
+    assert len(ran) == before + 1, "nothing else is left"
+    assert all(run["state"] == "finished" for run in json.loads((out / "results.json").read_text())["runs"])
+    assert main(["suite", str(file), "--out", str(out), "--table", "--seeds", "1-3"]) == 0
+    assert "5 runs not started" in capsys.readouterr().out
+    assert main(["compare", str(out / "bits" / "next_token-gpt"), str(out / "bits" / "far-gpt"),
+                 "--out", str(tmp_path / "report")]) == 0  # fmt: skip
+
+
+def test_a_run_that_was_stopped_is_resumed_and_further_commands_follow(file, tmp_path, in_process):
+    _, ran = in_process
+    out = tmp_path / "out"
+    command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-gpt", "--seeds", "1"]
+    assert main(command) == 0
+    folder = out / "bits" / "next_token-gpt" / "seed-1"
+    assert (Run(folder).reports_folder / "evaluation-length-12,24.json").is_file()
+    records = folder / "metrics.jsonl"
+    records.write_text("".join(line for line in records.read_text().splitlines(True) if '"end"' not in line))
+    (out / "bits" / "next_token-gpt" / "seed-1.state.json").unlink()
+    ran.clear()
+    assert main(command) == 0
+    assert [words.split()[0] for words in ran] == ["train", "evaluate"]
+    assert "--resume" in ran[0]
+
+
+def test_what_is_trained_is_what_the_suite_says(file):
+    cells = {cell.name: cell for cell in read_suite(SUITE, "mine").cells}
+    assert list(cells) == ["stars/next_token-gpt", "stars/far-gpt", "bits/next_token-gpt", "bits/next_token-lstm",
+                           "bits/far-gpt"]  # fmt: skip
+    recipe = read_recipe(cells["bits/far-gpt"].text).as_dict()
+    assert recipe["backbone"]["name"] == "gpt"
+    assert (recipe["backbone"]["layers"], recipe["backbone"]["width"]) == (1, 16)
+    assert (recipe["objective"]["name"], recipe["objective"]["horizon"]) == ("next_latent", 2)
+    assert (recipe["task"]["length"], recipe["task"]["ask"], recipe["trainer"]["steps"]) == (12, "query", 4)
+
+
+def test_a_dry_run_counts_and_times(file, capsys):
+    assert main(["suite", str(file), "--dry-run", "--seeds", "1-3", "--only", "stars"]) == 0
+    shown = capsys.readouterr().out
+    assert "6 runs: 2 combinations; 0 runs are finished" in shown
+    assert "stars/far-gpt: 3 x 4 steps" in shown
+    assert "6 runs take at most" in shown
+
+
+def test_the_suites_of_the_package_fit_together():
+    assert "belief" in suite_names()
+    for name in suite_names():
+        read = read_suite(suite_text(name), name)
+        assert len({cell.name for cell in read.cells}) == len(read.cells)
+        assert set(suite._recipes(read, name)) == {cell.name for cell in read.cells}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds: 1-2", "seed: 1", "unknown key 'seed'"),
+        ("about:", "- about:", "mine.yaml"),
+        ("base: parity", "base: pairty", "unknown recipe 'pairty'"),
+        ("horizon: 2", "horizn: 2", "bits/far-gpt|stars/far-gpt"),
+        ("recipes: [stars]", "recipes: [star]", "without: unknown recipe 'star'"),
+        ("recipes: [stars]", "recipe: [stars]", "without: unknown key 'recipe'"),
+        ("- {recipes: [stars], backbones: [lstm]}", "- {}", "combination 1 of without is empty"),
+        ("- {recipes: [stars], backbones: [lstm]}", "- {recipes: [stars, bits]}", "leaves out every combination"),
+        ("bits: [\"evaluate", "bits: [\"rm", "must begin with analyze or evaluate"),
+        ("bits: [\"evaluate", "bit: [\"evaluate", "then: unknown recipe 'bit'"),
+        ("  far: {name", "  ../far: {name", "is no name"),
+        ("far: {name: next_latent, horizon: 2}", "far: 3", "objectives.far must be a mapping"),
+        ("far: {name: next_latent, horizon: 2}", "far: {name: multi_token}\n  last: {name: multi_tokn}", "multi_tok"),
+        ("name: recurrent, cell: lstm", "name: two_stream", "bits/next_token-lstm: backbone.window 64"),
+    ],
+)  # fmt: skip
+def test_suites_that_make_no_sense_are_refused(tmp_path, capsys, old, new, message):
+    assert old in SUITE
+    path = tmp_path / "mine.yaml"
+    path.write_text(SUITE.replace(old, new))
+    assert main(["suite", str(path), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert any(one in told for one in message.split("|")), told
+    assert "Traceback" not in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "letter.txt").write_text("dear")
+    command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-gpt", "--seeds", "1"]
+    assert main(command) == 2
+    assert "holds no suite" in capsys.readouterr().err
+    (out / "letter.txt").unlink()
+    assert main(command) == 0
+    file.write_text(SUITE.replace("steps: 4", "steps: 6"))
+    assert main(command) == 2
+    assert "begun with another recipe" in capsys.readouterr().err
+    for words, message in ((["suite"], "SUITE"), (["suite", "belif", "--out", "x"], "unknown suite 'belif'"),
+                           (["suite", "belief"], "--out is missing"),
+                           (["suite", str(file), "--out", "x", "--only", "zzz"], "no run of"),
+                           (["suite", str(file), "--out", str(tmp_path / "x"), "--table"], "holds no suite"),
+                           (["suite", str(file), "--out", str(file)], "is a file")):  # fmt: skip
+        assert main(words) == 2
+        assert message in capsys.readouterr().err
