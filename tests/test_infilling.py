@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from string import ascii_lowercase
 
 import numpy as np
 import pytest
@@ -101,6 +102,33 @@ def test_fills_of_free_length_end_by_themselves(runs, tmp_path, capsys, name, de
     assert (code, json.loads(printed)["metrics"]["goal_nats"] < 0) == (0, True)
     code, _, err = called(capsys, *words)  # another limit
     assert (code, "limit was 4" in err) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [["--objective=belief_state", "--objective.head_width=64", "--objective.min_gap=1"],
+     ["--task.encoding=fill_in_the_middle"]],
+    ids=["min_gap 1", "fill_in_the_middle"],
+)  # fmt: skip
+def test_a_trained_model_ends_its_fills_where_the_goal_follows(tmp_path, capsys, flags):
+    """Pieces of the alphabet: the goal says which letter is the last one missing."""
+    letters = ascii_lowercase
+    told = [" ".join(letters[(first + at) % 26] for at in range(n)) for first in range(26) for n in range(10, 20)]
+    order = np.random.default_rng(0).permutation(len(told))
+    (tmp_path / "s.txt").write_text("".join(f"{told[place]}.\n<|endoftext|>\n" for place in order))
+    task = [f"--task.path={tmp_path / 's.txt'}", "--task.vocabulary=280", "--task.context=64", "--task.prompt_length=4"]
+    model = ["--task.goal_length=4", "--backbone.width=48", "--backbone.heads=4", "--backbone.layers=2"]
+    trainer = ["--trainer.steps=300", "--trainer.batch_size=32", "--trainer.learning_rate=3e-3",
+               "--trainer.evaluate_every=1000", "--trainer.precision=fp32"]  # fmt: skip
+    assert main(["train", "stories-small", *task, *model, *trainer, *flags, "--out", str(tmp_path / "run")]) == 0
+    out = tmp_path / "filled.jsonl"
+    words = ["fill", tmp_path / "run", "--free-length", "--num", 20, "--decoder", "greedy", "--out", out]
+    assert called(capsys, *words)[0] == 0
+    _, *lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len({len(line["original"]) for line in lines}) > 5  # no single length would do
+    assert sum(line["ended_by"] == "model" for line in lines) >= 18
+    assert sum(line["completion"] == line["original"] for line in lines) >= 16
 
 
 @pytest.mark.parametrize(
