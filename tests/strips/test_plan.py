@@ -178,3 +178,61 @@ def test_a_result_cannot_be_changed():
     found = plan(domain("simple").model, goal=["q"])
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.actions = None
+
+
+# Goals by example, with a search in place of the planner
+
+
+@pytest.fixture
+def breadth_first(monkeypatch):
+    """A shortest plan, found here: no planner is needed."""
+
+    def search(model, initial, goal, planner, timeout):
+        plans = {initial: []}
+        waiting = [initial]
+        for state in waiting:  # grows during the loop
+            if not goal & ~state:
+                return plans[state]
+            for number in model.applicable(state):
+                after = model.result(state, number)
+                if after not in plans:
+                    plans[after] = [*plans[state], number]
+                    waiting.append(after)
+        return None
+
+    monkeypatch.setattr("statewise.strips.planning.find_plan", search)
+    monkeypatch.setattr("statewise.strips.planning.chosen", lambda name: name)
+
+
+BLOCKS = domain("blocksworld:3").model
+
+
+def test_a_goal_by_example_is_reached_from_where_the_example_begins(breadth_first):
+    example = ["unstack b1 b2", "putdown b1", "pickup b2", "putdown b2", "pickup b2", "stack b2 b1"]
+    found = plan(BLOCKS, goal_after=example)
+    assert found.actions == ("unstack b1 b2", "putdown b1", "pickup b2", "stack b2 b1")
+    assert set(found.goal) == {"on b2 b1", "clear b2", "ontable b1", "handempty"}
+    assert (found.assumed, found.valid_in_model) == ((), True)
+
+
+def test_other_actions_say_where_the_plan_begins(breadth_first):
+    example = ["pickup b2", "stack b2 b1"]
+    found = plan(BLOCKS, goal_after=example, after=["pickup b1", "putdown b1", "unstack b2 b3"])
+    assert found.actions == ("stack b2 b1",)
+    assert found.assumed == ()
+
+
+def test_what_is_not_known_is_assumed_only_where_it_must_be_and_said(breadth_first):
+    """Nothing shows that b2 is clear; but what the example achieves is never assumed."""
+    found = plan(BLOCKS, goal_after=["pickup b2", "stack b2 b1"], after=["pickup b1", "putdown b1"])
+    assert found.actions[-1] == "stack b2 b1"
+    assert found.assumed
+    assert "on b2 b1" not in found.assumed
+    possible = plan(BLOCKS, goal_possible="pickup b1", after=["unstack b1 b2"])
+    assert (possible.actions, possible.assumed) == (("putdown b1",), ())
+    assert set(possible.goal) == {"clear b1", "ontable b1", "handempty"}
+
+
+def test_an_example_that_the_model_rejects_is_no_goal(breadth_first):
+    with pytest.raises(ValueError, match="rejects action 2, 'pickup b2', which requires handempty"):
+        plan(BLOCKS, goal_after=["pickup b1", "pickup b2"])
