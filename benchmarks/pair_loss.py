@@ -6,9 +6,12 @@ T = 256, width 768, a three-layer head of 512, vocabulary 1000, one sequence: ab
 what the paper's Figure 13 does, with the previous-token label that it means: [f; b] of all pairs at once, through the
 whole head, cross-entropy, backward. Each way runs in a process of its own: the reference as a script of the paper would
 do, with the system's allocator; ours with the allocator settings that `statewise train` makes, which keep freed memory
-instead of giving its pages back at every step. What the reference would gain by them is printed, too. How far apart
-the two can be depends on how fast a processor is at products: so the bars are shares of the speed that the
-loss would have if it were products alone, at the rate measured in this run.
+instead of giving its pages back at every step. What the reference would gain by them is printed, too.
+
+How far apart the two can be depends on the processor, and on how fast the system hands out pages, which varies within a
+day on a shared machine. So this run also measures how much faster than gathering products alone would be: 2.2 times as
+fast as gathering is the bar in fp32 unless that limit leaves no room for it; then it is 85% of the limit. In both
+precisions the loss must reach 80% of the speed that products alone would have.
 """
 
 from __future__ import annotations
@@ -143,9 +146,11 @@ def main(words: Sequence[str] | None = None) -> int:
         faster = own_process.share(rounds, "gathered", "blockwise").seconds
         at_hand = own_process.share(rounds, "gathered, our allocator settings", "blockwise").seconds
         print(f"  {precision} speed against gathering with our allocator settings: {at_hand:.2f}")
-        print(f"  {precision} speed against gathering all pairs as a script does it: {faster:.2f}")
-        bar = 60 if precision == "bf16" else 80
-        bench.at_least(f"% of the speed that products alone would have, {precision}", share, bar)
+        limit = 100 * faster / share
+        print(f"  {precision} speed against gathering all pairs as a script does it: {faster:.2f}, limit {limit:.2f}")
+        if precision == "fp32":
+            bench.at_least("speed against gathering as a script does it, fp32", faster, min(2.2, 0.85 * limit))
+        bench.at_least(f"% of the speed that products alone would have, {precision}", share, 80)
         memory = own_process.share(rounds, "blockwise", "gathered").megabytes
         bench.at_most(f"peak memory against gathering all pairs, {precision}", memory, 0.3)
         mixture = own_process.share(rounds, "blockwise", "mixture head").seconds

@@ -141,6 +141,27 @@ def test_without_gradients_the_loss_is_the_same():
     assert not quiet.requires_grad
 
 
+@pytest.mark.parametrize("head", ["mlp", "mixture"])
+def test_compiled_it_is_the_same_and_not_unrolled(monkeypatch, head):
+    objective, batch = tiny_objective("belief_state", backbone={"layers": 1}, head=head), random_batch()
+    parameters = list(objective.parameters())
+    expected = objective(batch).value()
+    gradients = torch.autograd.grad(expected, parameters)
+    operations = []
+    for block in (10, 10**6):
+        monkeypatch.setitem(pair_workers.BLOCK, "cpu", block)
+        monkeypatch.setitem(mixture_pairs.LOGITS, "cpu", block)
+        graphs = []
+        torch.compiler.reset()
+        compiled = torch.compile(objective, backend=lambda graph, _, graphs=graphs: graphs.append(graph) or graph)
+        loss = compiled(batch).value()
+        torch.testing.assert_close(loss, expected)
+        for got, of_eager in zip(torch.autograd.grad(loss, parameters), gradients):
+            torch.testing.assert_close(got, of_eager)
+        operations.append(sum(len(graph.graph.nodes) for graph in graphs))
+    assert operations[0] == operations[1] > 0
+
+
 @pytest.mark.parametrize("head", ["mlp", "gated", "mixture"])
 def test_bf16_gives_nearly_the_same_loss_and_gradients(head):
     torch.set_default_dtype(torch.float32)

@@ -21,6 +21,7 @@ WORKERS: dict[type[TextHead], type[Worker]] = {MLPHead: MLPWorker, MixtureHead: 
 """For heads whose gradient is written out; autograd does the others."""
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # otherwise unrolled, block by block
 def pair_loss(head: TextHead, prefix: Tensor, suffix: Tensor, layout: Layout, weights: Tensor) -> Tensor:
     """(K,): summed, weighted cross-entropy in nats of the pairs, of the next and (if K = 2) the previous token.
 

@@ -194,6 +194,7 @@ class _Stretches(NamedTuple):
         return _Stretches(*(part[kept] for part in self))
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # depends on the batch's documents, on the host
 def layout(pairs: Pairs, sampling: Sampling, closing: int | None) -> Layout:
     """The pairs of a batch. `closing`: the symbol of pairs with nothing between them, which are added; None: they are
     not. Draws from torch's generator of the CPU if `sampling.share` is below 1."""
