@@ -62,6 +62,21 @@ def test_clean_traces_are_learned_exactly(capsys, exact):
     assert "minimal windows" in err
 
 
+def test_new_traces_are_checked(capsys, exact):
+    code, out, _ = called(capsys, "check", exact, exact.parent / "test.jsonl")
+    assert code == 1
+    assert "labels     1.0000 of the decided verdicts agree" in out
+    assert "invalid by action" in out
+    code, out, _ = called(capsys, "check", exact, exact.parent / "test.jsonl", "--json")
+    found = json.loads(out)
+    assert found["valid"] + found["invalid"] + found["undecided"] == len(found["verdicts"]) == 60
+    assert found["labels"]["right"] == 1
+    code, out, _ = called(capsys, "evaluate", exact, "--traces", exact.parent / "test.jsonl", "--json")
+    assert json.loads(out)["certainty"] == found["labels"]
+    code, _, err = called(capsys, "check", exact.parent, exact.parent / "test.jsonl")
+    assert (code, "has no seen.json" in err) == (2, True)
+
+
 def test_plans_alone_are_learned_from(capsys, tmp_path):
     (tmp_path / "plans.txt").write_text("(a) (c) (b) (c) (c) (a)\n; cost = 6\n\na, c, b\nc, b, c, a\n")
     code, out, err = called(capsys, "learn", tmp_path / "plans.txt", "--positive-only", "--out", tmp_path / "learned")

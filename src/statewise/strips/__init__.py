@@ -11,6 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statewise.strips.certain_plans import certain_plan as certain_plan
+    from statewise.strips.certain_plans import certain_steps as certain_steps
+    from statewise.strips.checking import check as check
+    from statewise.strips.checking import described as described
+    from statewise.strips.checking import read_seen as read_seen
     from statewise.strips.domains import FAMILIES as FAMILIES
     from statewise.strips.domains import Domain as Domain
     from statewise.strips.domains import domain as domain
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from statewise.strips.pictures import save_attention as save_attention
     from statewise.strips.pictures import save_models as save_models
     from statewise.strips.pictures import save_theta as save_theta
+    from statewise.strips.planning import Plan as Plan
     from statewise.strips.planning import plan as plan
     from statewise.strips.random_traces import SPLITS as SPLITS
     from statewise.strips.random_traces import Traces as Traces
@@ -65,6 +71,8 @@ if TYPE_CHECKING:
     from statewise.strips.verification import verify as verify
 
 PUBLIC = {
+    "certain_plans": ("certain_plan", "certain_steps"),
+    "checking": ("check", "described", "read_seen"),
     "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "exact.ground": ("learn_exact",),
     "exact.lifted": ("learn_lifted_exact",),
@@ -79,7 +87,7 @@ PUBLIC = {
     "pddl": ("read_domain", "read_problem"),
     "pddl_export": ("export",),
     "pictures": ("save_attention", "save_models", "save_theta"),
-    "planning": ("plan",),
+    "planning": ("Plan", "plan"),
     "random_traces": ("SPLITS", "Traces", "traces", "with_noise"),
     "reproduction": ("reproduce",),
     "reproduction_report": ("reproduction_text", "save_reproduction"),

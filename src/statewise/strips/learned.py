@@ -4,6 +4,7 @@ model.json       the action model
 theta.npz        final theta of every restart [R, L, A, 3]
 report.json      how it was learned: settings, the result of each restart, the pool
 checkpoint.npz   during learning: everything needed to resume
+seen.json        what the traces show, for verdicts on others (`exact.verdicts`)
 schemas.json     after lifted learning, instead of theta.npz: the schemas; model.json holds the ground model
 """
 
@@ -48,7 +49,7 @@ PICTURES = ("models.png", "attention.png", "theta.png")
 """The images that `statewise strips show` writes."""
 PICTURE_SIGNS = dict.fromkeys(PICTURES, _drawn_by_statewise)
 """How they are recognised."""
-FILES = ("model.json", "theta.npz", "report.json", "checkpoint.npz", "schemas.json", *PICTURES)
+FILES = ("model.json", "theta.npz", "report.json", "checkpoint.npz", "schemas.json", "seen.json", *PICTURES)
 """All files of the folder, as patterns of `statewise.overwriting`."""
 SIGNS = {
     "model.json": lambda path: bool(read_json(path, {"format": one_of(FORMAT)})),

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from statewise.strips.exact.ground import SECONDS, Contradiction, learn_exact
-from statewise.strips.exact.lifted import learn_lifted_exact
+from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
+from statewise.strips.exact.verdicts import Seen
 from statewise.strips.learned import Learned, read_checkpoint, write_report
 from statewise.strips.learning import learn_neural
 from statewise.strips.lifted import LiftedModel, learn_lifted
@@ -54,12 +55,12 @@ def learn(
         else:
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
-                return _explained(learned, folder, why)
+                return _explained(learned, traces, folder, why)
             why, overwrite = refused, True  # overwrites what the exact method has just written
         say(f"{why}: training instead")
     learned = learn_neural(traces, settings, seconds=_left(seconds, begun), stop=stop, folder=folder,
                            overwrite=overwrite, progress=progress)  # fmt: skip
-    return _explained(learned, folder, why)
+    return _explained(learned, traces, folder, why)
 
 
 def learn_schemas(
@@ -89,12 +90,11 @@ def learn_schemas(
         else:
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
-                return _explained(learned, folder, why)
+                return _explained(learned, traces, folder, why)
             why, overwrite = refused, True
         say(f"{why}: training instead")
-    return _explained(
-        learn_lifted(traces, settings, folder=folder, overwrite=overwrite, progress=progress), folder, why
-    )
+    learned = learn_lifted(traces, settings, folder=folder, overwrite=overwrite, progress=progress)
+    return _explained(learned, traces, folder, why)
 
 
 def _without_looking(method: str, settings: Settings, folder: Path | None, overwrite: bool) -> tuple[str, str]:
@@ -128,8 +128,15 @@ def _left(seconds: float | None, begun: float) -> float | None:
     return None if seconds is None else max(1.0, seconds - (time.monotonic() - begun))
 
 
-def _explained(learned: M, folder: Path | None, why: str) -> M:
+def _explained(learned: M, traces: Traces, folder: Path | None, why: str) -> M:
+    """Adds why the method was chosen, and what the traces show, for verdicts on others, unless they contradict each
+    other or what a signature of them needs is missing."""
     learned.report["chosen"] = why
     if folder is not None:
         write_report(folder, learned.report)
+        lifted = isinstance(learned, LiftedModel)
+        arity = max(learned.report.get("by_arity", {ARITY: 0})) if lifted else None
+        seen = Seen.of(traces, arity=arity)
+        if all(seen.negatives):
+            seen.save(folder)
     return learned

@@ -9,6 +9,7 @@ COMMANDS = {
     "learn": "learn an action model from traces",
     "show": "show a model as text and pictures",
     "verify": "decide equivalence with a reference, or find a shortest counterexample",
+    "check": "say of new traces what is certain: valid, invalid, or not decided",
     "evaluate": "score a model on traces and against a true model",
     "simplify": "the simplest equivalent model, each step proven",
     "export": "write a model as PDDL",

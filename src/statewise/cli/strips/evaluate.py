@@ -37,13 +37,25 @@ def run(words: list[str]) -> int:
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
     from statewise.reporting.tables import metrics_table
-    from statewise.strips import Domain, applicability, read_traces, simplify, syntactic, trace_accuracy, verify
+    from statewise.strips import (
+        Domain,
+        applicability,
+        check,
+        read_seen,
+        read_traces,
+        simplify,
+        syntactic,
+        trace_accuracy,
+        verify,
+    )
 
     reference = read_reference(options.against) if options.against else None
     found: dict[str, dict[str, Any]] = {}
     if options.traces:
         given = read_traces(Path(options.traces))
         found["traces"] = trace_accuracy(read_model(options.model, given.actions), given)
+        if (Path(options.model) / "seen.json").is_file():
+            found["certainty"] = check(read_seen(Path(options.model)), given).against_labels()
     if reference is not None:
         model = read_model(options.model, model_of(reference).names)
         found["equivalence"] = {"definition_1": verify(model, reference).outcome}
@@ -65,6 +77,7 @@ def run(words: list[str]) -> int:
         return 0
     titles = {
         "traces": "traces classified correctly at every prefix",
+        "certainty": "traces decided by what was seen in training, and the share of these that is right",
         "syntactic": "preconditions and effects of the simplest equivalent model, atoms matched",
         "syntactic_as_learned": "the same of the model as it was learned",
         "applicability": "applicable actions on random walks, against Definition 1 and the real state",

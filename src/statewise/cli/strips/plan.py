@@ -5,9 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above
 from statewise.json_files import TEXT, read_json
+
+if TYPE_CHECKING:
+    from statewise.strips import ActionModel, Plan
+
+CERTAINTY = {True: "   certain", False: "   a guess"}
+"""Marks of steps: whether every model that explains the training traces accepts them."""
 
 
 def run(words: list[str]) -> int:
@@ -31,13 +38,15 @@ def run(words: list[str]) -> int:
     parser.add_argument("--mapping", default="auto",
                         help="how learned atoms map to those of the problem: auto, meanings, names, or a JSON file "
                              "{learned atom: its atom}")  # fmt: skip
+    parser.add_argument("--certain-only", action="store_true",
+                        help="only steps that every model that explains the training traces accepts")  # fmt: skip
     parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
     parser.add_argument("--timeout", type=above(0), default=60.0, help="seconds (default 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import read_example, read_model, read_model_for
-    from statewise.strips import parse_trace, plan
+    from statewise.strips import certain_plan, certain_steps, parse_trace, plan, read_seen
 
     goals = {"--goal": options.goal, "--goal-after": options.goal_after, "--goal-possible": options.goal_possible,
              "--problem": options.problem}  # fmt: skip
@@ -53,7 +62,11 @@ def run(words: list[str]) -> int:
         mapping = (
             options.mapping if options.mapping in ("auto", "meanings", "names") else _mapping(Path(options.mapping))
         )
-        found = plan(model, problem=problem, mapping=mapping, planner=options.planner, timeout=options.timeout)
+        before: list[str] = []
+
+        def planned(model: ActionModel, timeout: float) -> Plan:
+            return plan(model, problem=problem, mapping=mapping, planner=options.planner, timeout=timeout)
+
     else:
         examples, _ = read_example(options.goal_after) if options.goal_after is not None else ([], "")
         example = examples[0] if examples else None
@@ -69,11 +82,23 @@ def run(words: list[str]) -> int:
         if options.after and not from_file:
             after = [model.names[at] for at in parse_trace(model, options.after)]
         goal = [atom.strip() for atom in options.goal.split(",") if atom.strip()] if options.goal is not None else None
-        found = plan(model, goal=goal, goal_after=example, goal_possible=wanted, after=after, planner=options.planner,
-                     timeout=options.timeout)  # fmt: skip
+        before = after or []
+
+        def planned(model: ActionModel, timeout: float) -> Plan:
+            return plan(model, goal=goal, goal_after=example, goal_possible=wanted, after=after,
+                        planner=options.planner, timeout=timeout)  # fmt: skip
+
+    folder = Path(options.model)
+    certain: list[bool] | None = None
+    if options.certain_only:
+        found, certain = certain_plan(model, read_seen(folder), planned, after=before, timeout=options.timeout)
+    else:
+        found = planned(model, options.timeout)
+        if found.actions is not None and (folder / "seen.json").is_file():
+            certain = certain_steps(read_seen(folder), before, found)
     good = found.actions is not None and bool(found.valid_in_model) and found.valid_in_problem is not False
     if options.json:
-        print(json.dumps(dataclasses.asdict(found), indent=2))
+        print(json.dumps({**dataclasses.asdict(found), "certain": certain}, indent=2))
         return 0 if good else 1
     if found.mapping:
         print("the problem in learned atoms:", "; ".join(f"{one} = {other}" for one, other in found.mapping.items()))
@@ -82,9 +107,12 @@ def run(words: list[str]) -> int:
     if found.assumed:
         print(f"taken to be true, since nothing shows that they are false: {', '.join(found.assumed)}")
     if found.actions is None:
-        print(f"no plan exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
+        only = " of certain steps alone" if options.certain_only else ""
+        print(f"no plan{only} exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
         return 1
-    print("".join(f"{number:3}  {action}\n" for number, action in enumerate(found.actions, 1)), end="")
+    marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
+    print("".join(f"{number:3}  {action}{mark}\n"
+                  for number, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")  # fmt: skip
     print(f"{len(found.actions)} actions ({found.planner}, {found.seconds:.1f} s); "
           f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
           + ("" if found.valid_in_problem is None else

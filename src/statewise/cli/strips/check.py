@@ -1,0 +1,50 @@
+"""statewise strips check: say of new traces what is certain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from statewise.cli.arguments import Parser, at_least
+
+
+def run(words: list[str]) -> int:
+    """Runs the command: 0 no trace is certainly invalid, 1 some are."""
+    parser = Parser(
+        "strips check",
+        "Says of each new trace whether it is valid, invalid, or not decided by what was seen in training: valid or\n"
+        "invalid if every model that explains the training traces says so. Of learned schemas, models whose\n"
+        "predicates have few arguments are considered. Exit code: 1 if a trace is invalid.\n\n"
+        "  statewise strips check learned/ new.csv\n"
+        "  statewise strips check learned/ new.csv --json",
+    )
+    parser.add_argument("model", metavar="FOLDER", help="a learned folder")
+    parser.add_argument("traces", metavar="FILE", help="traces or plans; labels are only compared with the verdicts")
+    parser.add_argument("--lines", type=at_least(0), default=20,
+                        help="traces that are listed, of those not valid (default 20)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON instead, with all verdicts")
+    options = parser.parse_args(words)
+
+    from statewise.strips import check, described, read_seen, read_traces
+
+    seen = read_seen(Path(options.model))
+    found = check(seen, read_traces(Path(options.traces)))
+    counts, total = found.counts(), len(found.verdicts)
+    labelled = found.against_labels() if sum(found.traces.labels) else None
+    if options.json:
+        listed = [{"trace": found.traces.where(place), "outcome": each.outcome, "step": each.step}
+                  for place, each in enumerate(found.verdicts)]  # fmt: skip
+        print(json.dumps({"model": options.model, **counts, "labels": labelled, "verdicts": listed}, indent=2))
+        return int(counts["invalid"] > 0)
+    others = [place for place, each in enumerate(found.verdicts) if each.step is not None]
+    for place in others[: options.lines]:
+        print(f"{found.traces.where(place)}: {described(found, place)}")
+    if others[options.lines :]:
+        print(f"... and {len(others) - options.lines} more; --lines {len(others)} lists all")
+    for outcome, count in counts.items():
+        print(f"{outcome:10} {count} of {total}")
+    if labelled is not None:
+        print(f"labels     {labelled['right']:.4f} of the decided verdicts agree with the labels")
+    if seen.lifted is not None:
+        print(f"assumed: no predicate has more than {seen.arity} arguments")
+    return int(counts["invalid"] > 0)

@@ -1,0 +1,65 @@
+"""Checks new traces against what was seen in training: valid, invalid, or not decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statewise.strips.exact.verdicts import NAME, Seen, Verdict
+from statewise.strips.random_traces import Traces
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The verdicts on traces."""
+
+    traces: Traces
+    verdicts: list[Verdict]
+
+    def counts(self) -> dict[str, int]:
+        """The number of traces of each outcome."""
+        found = Counter(each.outcome for each in self.verdicts)
+        return {outcome: found[outcome] for outcome in ("valid", "invalid", "undecided")}
+
+    def against_labels(self) -> dict[str, float]:
+        """`decided`: the share of the traces with a decided verdict, also of the positive and of the negative ones;
+        `right`: the share of the decided verdicts that the labels confirm. A negative trace is confirmed if the verdict
+        is invalid at its last action. The share of no traces is 1."""
+        decided = [each.outcome != "undecided" for each in self.verdicts]
+        labelled = list(zip(self.traces.rows, self.traces.labels, self.verdicts))
+        right = [each.outcome == "invalid" and each.step == len(row) - 1 if label else each.outcome == "valid"
+                 for row, label, each in labelled if each.outcome != "undecided"]  # fmt: skip
+        of = {label: [one for one, other in zip(decided, self.traces.labels) if other == label] for label in (0, 1)}
+        return {"decided": _share(decided), "decided_positives": _share(of[0]), "decided_negatives": _share(of[1]),
+                "right": _share(right)}  # fmt: skip
+
+
+def check(seen: Seen, traces: Traces) -> Checked:
+    """The verdict on each trace, by what was seen in training. Labels are not looked at."""
+    return Checked(traces, [seen.verdict([traces.actions[at] for at in row]) for row in traces.rows])
+
+
+def read_seen(folder: Path) -> Seen:
+    """What a learned folder's training traces show. Raises `ValueError` if it does not hold that."""
+    found = Seen.load(folder) if folder.is_dir() else None
+    if found is None:
+        raise ValueError(
+            f"{folder} has no {NAME}: it is no folder that `strips learn` wrote, or the training traces contradicted "
+            "each other, so that nothing is certain"
+        )
+    return found
+
+
+def described(checked: Checked, place: int) -> str:
+    """A verdict in words."""
+    verdict, row = checked.verdicts[place], checked.traces.rows[place]
+    if verdict.step is None:
+        return "valid"
+    what = f"action {verdict.step + 1}, {checked.traces.actions[row[verdict.step]]}"
+    return f"invalid by {what}" if verdict.outcome == "invalid" else f"undecided from {what}"
+
+
+def _share(of: list[Any]) -> float:
+    return sum(of) / len(of) if of else 1.0

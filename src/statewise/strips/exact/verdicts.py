@@ -1,0 +1,218 @@
+"""Three-valued verdicts: what every action model that explains the training traces says about a new trace.
+
+A trace is *certainly valid* if every such model accepts it. That is so iff each of its windows (x, W, c) contains a
+seen window: otherwise the atom that x deletes, c requires and all actions outside W add explains the valid traces and
+rejects c, and may be part of any model.
+
+It is *certainly invalid* if no such model accepts it. Suppose that it were valid, and count its own windows as seen:
+that contradicts the training traces iff some negative trace then ends in an action that is certainly valid.
+
+Everything else is not decided by what was seen. No decided verdict is wrong if the training traces are those of some
+action model and free of errors. Lifted, the windows are those of slots (`slots`), and the models considered are those
+whose predicates have at most `arity` arguments, so that far more is decided.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from statewise.durable import write_atomically
+from statewise.json_files import ANYTHING, COUNT, FLAG, TEXT, Shape, one_of, read_json
+from statewise.strips.exact.slots import Signature, signatures, slot_windows
+from statewise.strips.exact.windows import Windows, valid_rows, windows_of
+from statewise.strips.heads import ActionSet
+from statewise.strips.model import bits
+from statewise.strips.random_traces import Traces
+from statewise.strips.schemas import arguments
+
+NAME = "seen.json"
+"""The file of a learned folder."""
+FORMAT = "statewise seen windows 1"
+SHAPE: Shape = {"format": one_of(FORMAT), "actions": [TEXT], "arity": COUNT, "lifted": FLAG,
+                "signatures": [ANYTHING], "windows": [ANYTHING], "negatives": [[ANYTHING]]}  # fmt: skip
+
+Pair = tuple[int, int, int]
+"""(signature, x, c): the signature's number, 0 of a ground model, and two slots, or two actions of a ground model."""
+Option = tuple[Pair, ActionSet]
+"""A pair and a window."""
+Outcome = Literal["valid", "invalid", "undecided"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is certain about a trace."""
+
+    outcome: Outcome
+    step: int | None
+    """Position of the first action after which no model accepts the trace, or of the first action that is not certainly
+    valid; None if all are."""
+
+
+@dataclass
+class Seen:
+    """What the training traces show."""
+
+    actions: tuple[str, ...]
+    lifted: tuple[Signature, ...] | None = None
+    """The signatures of the predicates considered; None for ground models."""
+    arity: int = 0
+    """Most arguments of those predicates."""
+    minimal: dict[Pair, list[ActionSet]] = field(default_factory=dict)
+    negatives: list[tuple[Option, ...]] = field(default_factory=list)
+    """For each negative trace how its last action can be rejected: by the windows of it that contain no seen one."""
+
+    @classmethod
+    def of(cls, traces: Traces, *, arity: int | None = None) -> Seen:
+        """Reads the traces; lifted with `arity`, the most arguments of a predicate."""
+        lifted = None
+        if arity is not None:
+            lifted = tuple(each for count in range(arity + 1) for each in signatures(traces.actions, count))
+        found = cls(traces.actions, lifted, arity or 0)
+        parts = (
+            [Windows.of(traces)]
+            if lifted is None
+            else [slot_windows(each, traces.actions, valid_rows(traces)) for each in lifted]
+        )
+        found.minimal = {(number, *pair): some for number, part in enumerate(parts)
+                         for pair, some in part.minimal.items()}  # fmt: skip
+        ends = set()
+        for row in sorted({row for row, label in zip(traces.rows, traces.labels) if label}):
+            last: list[Option] = []
+            for options in found.options([traces.actions[at] for at in row]):
+                last = options
+            ends.add(tuple(sorted(option for option in last if not found._contains_seen(*option))))
+        found.negatives = sorted(ends)
+        return found
+
+    def verdict(self, names: Sequence[str]) -> Verdict:
+        """What is certain about a trace of actions by name. Actions that were not seen are never certain."""
+        first: int | None = None
+        supposed: dict[Pair, list[ActionSet]] = {}
+        for step, options in enumerate(self.options(names)):
+            new = [option for option in options if not self._contains_seen(*option)]
+            if not new:
+                continue
+            first = step if first is None else first
+            for pair, between in new:
+                supposed.setdefault(pair, []).append(between)
+            touched = {number for pair, _ in new for number in self._ending.get(pair, ())}
+            if any(self._explained(self.negatives[number], supposed) for number in touched):
+                return Verdict("invalid", step)
+        return Verdict("valid" if first is None else "undecided", first)
+
+    def certain_steps(self, names: Sequence[str]) -> list[bool]:
+        """For each action of a trace whether every model accepts it, given those before it."""
+        return [all(self._contains_seen(*option) for option in options) for options in self.options(names)]
+
+    def options(self, names: Sequence[str]) -> Iterator[list[Option]]:
+        """For each action its windows."""
+        if self.lifted is None:
+            number = {name: place for place, name in enumerate(self.actions)}
+            row = [number.setdefault(name, len(number)) for name in names]
+            for windows in windows_of(row):
+                yield [((0, x, c), between) for x, between, c in windows]
+        else:
+            yield from self._of_slots(names)
+
+    def _of_slots(self, names: Sequence[str]) -> Iterator[list[Option]]:
+        assert self.lifted is not None
+        recent: list[dict[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]] = [{} for _ in self.lifted]
+        places: list[dict[str, list[tuple[int, tuple[int, ...]]]]] = []
+        for signature in self.lifted:
+            of_schema: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+            for number, (schema, at) in enumerate(signature.slots):
+                of_schema.setdefault(schema, []).append((number, at))
+            places.append(of_schema)
+        for name in names:
+            schema, objects = arguments(name)
+            found: list[Option] = []
+            for number in range(len(self.lifted)):
+                events: dict[tuple[str, ...], list[int]] = {}
+                for slot, at in places[number].get(schema, ()):
+                    if all(place < len(objects) for place in at):
+                        events.setdefault(tuple(objects[place] for place in at), []).append(slot)
+                for tuple_of, slots in events.items():
+                    before = recent[number].get(tuple_of, [])
+                    for c in slots:
+                        between = 0
+                        for x, together in before:
+                            found.append(((number, x, c), between | sum(1 << slot for slot in together if slot != x)))
+                            between |= 1 << x
+                    event = tuple(slots)
+                    recent[number][tuple_of] = [(slot, event) for slot in slots] + [
+                        each for each in before if each[0] not in slots
+                    ]
+            if self.lifted and not any(schema in of_schema for of_schema in places):
+                found.append(((-1, 0, 0), 0))  # a schema that was not seen: never certain
+            yield found
+
+    def _contains_seen(self, pair: Pair, between: ActionSet) -> bool:
+        return any(window & between == window for window in self.minimal.get(pair, ()))
+
+    @cached_property
+    def _ending(self) -> Mapping[Pair, list[int]]:
+        """The negatives by the pairs of their options."""
+        by_pair: dict[Pair, list[int]] = {}
+        for number, options in enumerate(self.negatives):
+            for pair in {pair for pair, _ in options}:
+                by_pair.setdefault(pair, []).append(number)
+        return by_pair
+
+    @staticmethod
+    def _explained(options: Sequence[Option], supposed: Mapping[Pair, Sequence[ActionSet]]) -> bool:
+        """Whether the supposed windows make an end certainly valid."""
+        return all(any(window & between == window for window in supposed.get(pair, ())) for pair, between in options)
+
+    def guard(self, names: Sequence[str], step: int) -> tuple[set[str], set[str], str] | None:
+        """An atom that explains the valid traces and rejects the action at `step`, which is not certain: the actions
+        that do not add it, those that delete it, and the one that requires it. None of schemas."""
+        if self.lifted is not None:
+            return None
+        options = list(self.options(names))[step]
+        number = {name: place for place, name in enumerate(self.actions)}
+        row = [number.setdefault(name, len(number)) for name in names]
+        (_, x, _), between = next(option for option in options if not self._contains_seen(*option))
+        spelled = {place: name for name, place in number.items()}
+        return {spelled[x], *(spelled[at] for at in bits(between))}, {spelled[x]}, spelled[row[step]]
+
+    def save(self, folder: Path) -> None:
+        """Writes `seen.json` into a learned folder."""
+        content = {
+            "format": FORMAT,
+            "actions": self.actions,
+            "arity": self.arity,
+            "lifted": self.lifted is not None,
+            "signatures": [[each.sorts, each.slots] for each in self.lifted or ()],
+            "windows": [[*pair, *map(hex, windows)] for pair, windows in sorted(self.minimal.items())],
+            "negatives": [[[*pair, hex(between)] for pair, between in options] for options in self.negatives],
+        }
+        write_atomically(folder / NAME, (json.dumps(content) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Seen | None:
+        """Reads `seen.json` of a learned folder; None if it has none. Raises `ValueError` if it is damaged."""
+        path = folder / NAME
+        if not path.is_file():
+            return None
+        content = read_json(path, SHAPE)
+        try:
+            lifted = tuple(
+                Signature(tuple(sorts), tuple((str(schema), tuple(map(int, at))) for schema, at in slots))
+                for sorts, slots in content["signatures"]
+            )
+            windows = {(int(s), int(x), int(c)): [int(each, 16) for each in some]
+                       for s, x, c, *some in content["windows"]}  # fmt: skip
+            negatives = [
+                tuple(((int(s), int(x), int(c)), int(between, 16)) for s, x, c, between in options)
+                for options in content["negatives"]
+            ]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: damaged: {error}") from None
+        return cls(
+            tuple(content["actions"]), lifted if content["lifted"] else None, content["arity"], windows, negatives
+        )

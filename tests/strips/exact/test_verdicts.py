@@ -1,0 +1,163 @@
+"""Three-valued verdicts: never wrong on clean traces, and exactly what all consistent models agree on."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strips_oracle import can_require, effects, false_before
+
+from statewise.strips.checking import check, described, read_seen
+from statewise.strips.domains import domain
+from statewise.strips.exact.verdicts import Seen, Verdict
+from statewise.strips.model import Action, ActionModel
+from statewise.strips.random_traces import Traces, traces
+
+
+def labelled(model: ActionModel, rows) -> Traces:
+    """Each row up to its first rejected action."""
+    kept = []
+    for row in rows:
+        rejected = model.first_rejected(row)
+        kept.append((row if rejected is None else row[: rejected + 1], int(rejected is not None)))
+    return Traces(model.names, tuple(row for row, _ in kept), tuple(label for _, label in kept))
+
+
+@st.composite
+def models(draw, actions, atoms):
+    masks = st.integers(0, (1 << atoms) - 1)
+    made = [Action("abcdef"[place], draw(masks), draw(masks), draw(masks)) for place in range(actions)]
+    return ActionModel(tuple(f"p{atom}" for atom in range(atoms)), tuple(made))
+
+
+def some_rows(actions, most=12, longest=8):
+    return st.lists(st.lists(st.integers(0, actions - 1), min_size=1, max_size=longest).map(tuple), min_size=1,
+                    max_size=most)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(models(4, 3), some_rows(4), some_rows(4))
+def test_no_decided_verdict_is_wrong_on_clean_traces(model, rows, others):
+    seen = Seen.of(labelled(model, rows))
+    for row in others:
+        names = [model.names[at] for at in row]
+        found, truth = seen.verdict(names), model.first_rejected(row)
+        if found.outcome == "valid":
+            assert truth is None
+        if found.outcome == "invalid":
+            assert truth is not None
+            assert truth <= found.step
+        for step, certain in enumerate(seen.certain_steps(names)):
+            if certain and (truth is None or truth >= step):
+                assert truth != step
+
+
+ATOMS = [(delete, add, pre) for delete, add in effects(3) for pre in range(8) if delete and pre]
+
+
+def all_models(given_traces):
+    """The sound atoms, and for each the negatives that it catches: the models are the sets that catch all."""
+    sound = [(delete, add, pre) for delete, add, pre in ATOMS if not pre & ~can_require(given_traces, delete, add)]
+    negatives = [row for row, label in zip(given_traces.rows, given_traces.labels) if label]
+    return sound, negatives
+
+
+def rejects(atom, row, step):
+    delete, add, pre = atom
+    return bool(pre >> row[step] & 1 and false_before(row, delete, add)[step])
+
+
+@settings(max_examples=100, deadline=None)
+@given(models(3, 2), some_rows(3, 6, 6), some_rows(3, 4, 5))
+def test_verdicts_are_what_all_models_that_explain_the_traces_agree_on(model, rows, others):
+    given_traces = labelled(model, rows)
+    seen = Seen.of(given_traces)
+    sound, negatives = all_models(given_traces)
+    for row in others:
+        # Every model accepts it iff no sound atom rejects an action. Every model rejects it iff the sound atoms that
+        # accept it do not catch all negatives.
+        accepting = [atom for atom in sound if not any(rejects(atom, row, step) for step in range(len(row)))]
+        explained = all(any(rejects(atom, end, len(end) - 1) for atom in accepting) for end in negatives)
+        wanted = "valid" if len(accepting) == len(sound) else "undecided" if explained else "invalid"
+        assert seen.verdict([model.names[at] for at in row]).outcome == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "arity"), [("ferry:3x2", 2), ("blocksworld:3", 2), ("gripper:2", 2), ("ferry:2x2", None)]
+)
+def test_verdicts_on_drawn_traces_are_right(name, arity):
+    world = domain(name)
+    found = check(
+        Seen.of(traces(world, 300, 20, 1), arity=arity), traces(world, 60, 40, 2, negatives=0.5, split="test")
+    )
+    judged = found.against_labels()
+    assert judged["right"] == 1
+    assert judged["decided"] > (0.9 if arity else 0.5)
+
+
+def test_schemas_decide_about_larger_instances():
+    small, large = domain("blocksworld:3"), domain("blocksworld:4")
+    seen = Seen.of(traces(small, 300, 30, 1), arity=2)
+    found = check(seen, traces(large, 40, 30, 2, negatives=0.5))
+    assert found.against_labels()["right"] == 1
+    assert found.counts()["valid"] == 20
+    assert found.counts()["invalid"] > 0
+
+
+def test_what_was_not_seen_is_not_decided():
+    seen = Seen.of(Traces(("a", "b"), ((0, 1, 0),), (0,)))
+    assert seen.verdict(["a", "b", "a"]) == Verdict("valid", None)
+    assert seen.verdict(["a", "z"]) == Verdict("undecided", 1)
+    assert seen.verdict(["z"]) == Verdict("valid", None)  # nothing happened before it
+    lifted = Seen.of(Traces(("go a", "go b"), ((0, 1, 0),), (0,)), arity=1)
+    assert lifted.verdict(["go c", "go a", "go c"]) == Verdict("valid", None)
+    assert lifted.verdict(["go c", "fly c"]) == Verdict("undecided", 1)
+
+
+def test_they_come_back_from_the_folder(tmp_path):
+    drawn = traces(domain("ferry:2x2"), 100, 20, 1)
+    for arity in (None, 2):
+        seen = Seen.of(drawn, arity=arity)
+        seen.save(tmp_path)
+        again = read_seen(tmp_path)
+        assert (again.actions, again.lifted, again.arity) == (seen.actions, seen.lifted, seen.arity)
+        assert (again.minimal, again.negatives) == (seen.minimal, seen.negatives)
+    content = json.loads((tmp_path / "seen.json").read_text())
+    (tmp_path / "seen.json").write_text(json.dumps({**content, "windows": [[1, 2]]}))
+    with pytest.raises(ValueError, match=r"seen\.json: damaged"):
+        read_seen(tmp_path)
+    (tmp_path / "seen.json").unlink()
+    with pytest.raises(ValueError, match=r"has no seen\.json"):
+        read_seen(tmp_path)
+
+
+def test_verdicts_in_words():
+    seen = Seen.of(Traces(("a", "b"), ((0, 1, 0), (1, 1)), (0, 1)))
+    found = check(seen, Traces(("a", "b"), ((0, 1), (0, 0), (1, 1)), (0, 0, 1)))
+    assert [described(found, place) for place in range(3)] == [
+        "valid", "undecided from action 2, a", "invalid by action 2, b"
+    ]  # fmt: skip
+    assert found.counts() == {"valid": 1, "invalid": 1, "undecided": 1}
+    assert found.against_labels() == {"decided": pytest.approx(2 / 3), "decided_positives": 0.5,
+                                      "decided_negatives": 1.0, "right": 1.0}  # fmt: skip
+
+
+def test_a_guard_rejects_the_guess_and_explains_the_valid_traces():
+    drawn = traces(domain("ferry:2x2"), 40, 15, 1)
+    seen, rng = Seen.of(drawn), np.random.default_rng(1)
+    tried = 0
+    for _ in range(200):
+        row = rng.integers(len(drawn.actions), size=6)
+        names = [drawn.actions[at] for at in row]
+        certain = seen.certain_steps(names)
+        if all(certain):
+            continue
+        tried += 1
+        kept, deleting, requiring = seen.guard(names, certain.index(False))
+        numbers = {name: place for place, name in enumerate(drawn.actions)}
+        delete = sum(1 << numbers[name] for name in deleting)
+        add = sum(1 << at for name, at in numbers.items() if name not in kept)
+        assert can_require(drawn, delete, add) >> numbers[requiring] & 1
+        assert false_before(row, delete, add)[certain.index(False)]
+    assert tried > 50
