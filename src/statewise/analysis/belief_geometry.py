@@ -111,7 +111,8 @@ class BeliefGeometry(Analysis):
         shown[f"untrained: R2 {metrics['r2_untrained']:.3f}"] = fitted[STATE]
         drawings = [plane.draw(_titled(what, place, planes), beliefs[:, columns])
                     for place, (columns, plane) in enumerate(planes) for what, beliefs in shown.items()]  # fmt: skip
-        notes = [] if prefixes.exact else [f"a sample of {config.words:,} sequences: too many words to list them all"]
+        drawn = f"a sample of {len(prefixes.examples):,} sequences: there are too many words to list them all"
+        notes = [] if prefixes.exact else [drawn]
         if config.checkpoints is not None:
             steps, strip = self._over_training(subject, prefixes, known, planes)
             panels.append(steps)

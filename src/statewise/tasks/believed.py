@@ -54,7 +54,7 @@ class Believed(World):
     @abstractmethod
     def prefixes(self, most: int, seed: int) -> Prefixes:
         """All possible prefixes up to the longest length for which there are at most `most` sequences; if that is less
-        than half of the task's length, those of `most` drawn sequences of full length."""
+        than half of the task's length, the prefixes, about `most`, of drawn sequences of full length."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:

@@ -242,8 +242,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             now, _ = self.process.update(now[rows], tokens)
         exact = 2 * words.shape[1] >= length
         if not exact:
-            words = self.process.draw(np.random.default_rng([self.config.data_seed, 3, seed]), most, length)
-            weights = np.full(most, 1 / most)
+            n = max(2, min(most, 2 * most // length))  # with about as many prefixes as lists of words have
+            words = self.process.draw(np.random.default_rng([self.config.data_seed, 3, seed]), n, length)
+            weights = np.full(n, 1 / n)
         examples, bos = self._examples(words), int(self.config.bos)
         order = np.lexsort(words.T[::-1])
         ranked = words[order]
