@@ -39,6 +39,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural"],
                         help="exact: SAT; neural: training; auto (default): exact if the traces are clean")  # fmt: skip
     parser.add_argument("--positive-only", action="store_true", help="use only the valid actions of the traces")
+    parser.add_argument("--symmetry", action="store_true",
+                        help="add the traces with objects of one sort permuted, if not contradicted")  # fmt: skip
     parser.add_argument("--seconds", type=above(0), help="time limit (default: 60 for exact, none for neural)")
     parser.add_argument("--atoms", help="neural: heads per restart, or auto: find the number (default)")
     parser.add_argument("--restarts", type=at_least(1), help="neural: restarts (default 10)")
@@ -69,6 +71,13 @@ def run(words: list[str]) -> int:
           f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
     if options.positive_only:
         given = given.valid_only()
+    if options.symmetry:
+        from statewise.strips import symmetric
+
+        found = symmetric(given)
+        given = found.traces
+        print(f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
+              file=sys.stderr)  # fmt: skip
     method = "neural" if trained else options.method
     with interruptible() as stop:
         return (_lifted if options.lifted else _ground)(options, given, settings, method, stop)
