@@ -11,6 +11,7 @@ import numpy as np
 
 from statewise.tasks.bpe import BPE
 from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.text_format import TextFormat
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline, LacksPower, Rows
 
@@ -27,6 +28,8 @@ class Task(ABC):
     """Tokens of the longest sequence."""
     end: int | None = None
     """Token that ends an answer, if answers differ in length."""
+    text_format: TextFormat | None = None
+    """How `encode` and `decode` write symbols, so that an exported model gets a tokenizer; None: by no such rule."""
     longest_answer: int | None = None
     """Maximum tokens of an answer, after which evaluations stop decoding; None: only the context limits it."""
     chance: Mapping[str, float] = {}

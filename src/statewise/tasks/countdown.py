@@ -20,6 +20,7 @@ from statewise.tasks.arithmetic import OPERATORS, Solved, draw, holds, moves, po
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.text_format import TextFormat
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
@@ -29,6 +30,8 @@ FRUITLESS = 50
 """Drawing fails after so many draws in a row without a wanted problem."""
 EQUATION = r"[0-9]+[-+*/][0-9]+=[0-9]+"
 LINE = rf"[0-9]+(,[0-9]+)+\|{EQUATION}(,{EQUATION})*"
+BAR = r"(?<!\|)\|(?!\|)"
+"""A single bar, which stands for all pauses."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,12 @@ class Countdown(Task, World):
         self.vocab = Vocab([*map(str, range(self.plus)), *OPERATORS, "=", ",", "|"])
         self.equals, self.comma, self.bar = (self.vocab.ids[symbol] for symbol in "=,|")
         self.context = config.prompt_length + config.answer_length
+        pauses = "|" * config.pauses
+        self.text_format = TextFormat(
+            r"[0-9]+|[^\s0-9]",
+            normalise=((BAR, pauses), (r"(?<![0-9])0+(?=[0-9])", "")),
+            tidy=((r" (?![0-9])|(?<![0-9]) ", ""), (rf"(?<!\|)\|{{{config.pauses}}}(?!\|)", "|")),
+        )
         self.headline = Headline("accuracy", higher_is_better=True, solved_at=0.99)
         every = np.arange(config.lowest_target, config.highest_target + 1)
         order = np.random.default_rng([config.data_seed, 3]).permutation(every)
@@ -232,7 +241,7 @@ class Countdown(Task, World):
 
     def encode(self, text: str) -> np.ndarray:
         """Token ids of a line or a part of one; a single bar stands for all pauses."""
-        text = re.sub(r"(?<!\|)\|(?!\|)", "|" * self.config.pauses, text)
+        text = re.sub(BAR, "|" * self.config.pauses, text)
         found = re.findall(r"0*([0-9]+)|([^\s0-9])", text)
         for number, _ in found:
             if number and number not in self.vocab.ids:

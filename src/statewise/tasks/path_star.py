@@ -19,6 +19,7 @@ from statewise.bounds import bounded
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.text_format import TextFormat
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
@@ -84,6 +85,11 @@ class PathStar(Task, World):
     """G(degree, length), as text `a,b|b,c|.../start,goal=start,...,goal`."""
 
     Config = PathStarConfig
+    text_format = TextFormat(
+        r"[0-9]+|[^0-9,]",
+        normalise=((r"\s+", ""), (r"(?<![0-9])0+(?=[0-9])", "")),
+        tidy=((r" (?=[|=/$])", ""), (r"(?<=[|=/$]) ", ""), (" ", ",")),
+    )
 
     def __init__(self, config: PathStarConfig, kept: Kept | None = None) -> None:
         self.config = config

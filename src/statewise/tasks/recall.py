@@ -17,6 +17,7 @@ from statewise.bounds import bounded
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.text_format import SPACED
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
@@ -65,6 +66,7 @@ class Recall(Task, World):
     """As text: symbols separated by spaces: keys `1:0`, `2:0`, ... (or `0`, ...), fillers `.0`, questions `?1`."""
 
     Config = RecallConfig
+    text_format = SPACED
     decoded = False  # the answer is between fillers, so it is evaluated with teacher forcing
 
     def __init__(self, config: RecallConfig, kept: Kept | None = None) -> None:

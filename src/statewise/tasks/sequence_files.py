@@ -49,7 +49,7 @@ class SequenceFile:
         columns = (self.column, self.prompt_column, self.group, self.order)
         if self.format == "text" and any(column is not None for column in columns):
             raise ValueError("lines of text have no columns: set task.format to csv or json")
-        if self.delimiter is not None and (len(_unescaped(self.delimiter)) != 1 or self.delimiter in '"\r\n'):
+        if self.delimiter is not None and (len(unescaped(self.delimiter)) != 1 or self.delimiter in '"\r\n'):
             raise ValueError(f"task.delimiter must be one character, not {self.delimiter!r}")
 
     def split(self, text: str) -> list[str]:
@@ -58,7 +58,7 @@ class SequenceFile:
             return text.split()
         if not self.separator:
             return list(text)
-        separator = _unescaped(self.separator)
+        separator = unescaped(self.separator)
         symbols = [symbol.strip() for symbol in text.split(separator)] if text.strip() else []
         while symbols and not symbols[-1]:  # exports pad short rows with empty cells
             symbols.pop()
@@ -68,15 +68,16 @@ class SequenceFile:
 
     def join(self, symbols: Iterable[str]) -> str:
         """A line of symbols, the inverse of `split` if none of them contains the separator."""
-        return (" " if self.separator is None else _unescaped(self.separator)).join(symbols)
+        return (" " if self.separator is None else unescaped(self.separator)).join(symbols)
 
     @property
     def tab_ends_prompt(self) -> bool:
         """Whether a tab in a line of text separates prompt from answer."""
-        return self.separator is None or "\t" not in _unescaped(self.separator)
+        return self.separator is None or "\t" not in unescaped(self.separator)
 
 
-def _unescaped(separator: str) -> str:
+def unescaped(separator: str) -> str:
+    """A separator as it stands in lines."""
     return separator.replace("\\t", "\t")  # a tab is hard to type in a shell
 
 
@@ -99,7 +100,7 @@ def parse_file(path: Path, layout: SequenceFile) -> Parsed:
     """All sequences of a file. Raises `ValueError` as `FILE:LINE: what is wrong`."""
     kind = _format(path, layout)
     if kind == "csv":
-        delimiter = None if layout.delimiter is None else _unescaped(layout.delimiter)
+        delimiter = None if layout.delimiter is None else unescaped(layout.delimiter)
         columns, rows = read_csv(path, delimiter)
         return _of_records(path, columns, rows, layout, "CSV")
     if kind == "text":

@@ -20,8 +20,9 @@ from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.baselines import accuracies, baselines
 from statewise.tasks.kept import kept_json
 from statewise.tasks.lines import Problems
-from statewise.tasks.sequence_files import Line, Parsed, SequenceFile, parse_file
+from statewise.tasks.sequence_files import Line, Parsed, SequenceFile, parse_file, unescaped
 from statewise.tasks.sequence_summary import summary, warnings
+from statewise.tasks.text_format import separated_by
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
@@ -72,6 +73,8 @@ class Sequences(Task, HasBaselines):
         else:
             self._read_data()
         self.end: int = self.vocab.ids[config.end]
+        separator = config.separator
+        self.text_format = separated_by(separator if separator is None else unescaped(separator))
         if self.has_prompts:
             self.headline = Headline("exact_match", higher_is_better=True, solved_at=config.solved_at)
         else:

@@ -12,7 +12,7 @@ true at the start. A model that remembers the initial states of its training wal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from statewise.bounds import bounded
 from statewise.strips import SPLITS, Atoms, Domain, domain, read_traces
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
+from statewise.tasks.text_format import TextFormat, separated_by
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
@@ -81,6 +82,7 @@ class StripsTraces(Task, World):
     """Random walks through a planning domain; actions are tokens. As text: action names separated by commas."""
 
     Config = StripsTracesConfig
+    text_format = replace(separated_by(","), separator=", ", normalise=((r"\s+", " "),))
 
     def __init__(self, config: StripsTracesConfig, kept: Kept | None = None) -> None:
         self.config = config

@@ -1,27 +1,23 @@
 """Making a corpus: documents are read, split, encoded and written as a stream, never held in memory.
 
-Files are written into `.NAME.writing` beside the target folder, the index last, and the folder is then renamed: a
-corpus exists as a whole or not at all. The leftovers of an interrupted run are deleted by the next one, which starts
-over.
+A corpus exists as a whole or not at all (see `whole_folder`); an interrupted run starts over.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from statewise import overwriting
-from statewise.durable import lock, write_atomically
-from statewise.system import sync_folder
+from statewise.durable import write_atomically
 from statewise.tasks.corpus import tokenizers
 from statewise.tasks.corpus.documents import Source
 from statewise.tasks.corpus.encoding import encode, token_type
 from statewise.tasks.corpus.folder import FILES, INDEX, SIGNS, SPLITS, TOKENIZER, Corpus, make_index, split_facts
 from statewise.tasks.corpus.shards import ShardWriter
 from statewise.tasks.corpus.survey import SplitPiece, split, survey
+from statewise.whole_folder import writing
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ def write(
     bpe = tokenizers.load(tokenizer) if vocabulary is None else None
     overwriting.check_folder(out, FILES, SIGNS, "corpus", overwrite)
     out = out.resolve()  # follows a link to an empty folder
-    with _scratch(out) as folder:
+    with writing(out, FILES) as folder:
         listener.stage("reading the documents", None)
         plan = survey(sources, held_out, sample=vocabulary is not None)
         for note in plan.notes:
@@ -90,7 +86,6 @@ def write(
                 raise ValueError("the text changed while it was read: no document is left to train on, or to hold out")
         read = {"sources": [one.name for one in sources], "documents": documents, "field": field, "held_out": held_out}
         write_atomically(folder / INDEX, make_index(splits, content, len(bpe.symbols), read=read))
-        _publish(folder, out)
     return Corpus(out)
 
 
@@ -98,32 +93,3 @@ def _reported(pieces: Iterator[SplitPiece], listener: Listener) -> Iterator[Spli
     for piece in pieces:
         listener.advance(len(piece.piece.text))
         yield piece
-
-
-@contextlib.contextmanager
-def _scratch(out: Path) -> Iterator[Path]:
-    """An empty folder for one writer; deleted if the corpus is not completed."""
-    folder = _sibling(out, "writing")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock(_sibling(out, "lock"), f"{out} is being written by another process"):
-        try:
-            overwriting.delete(folder, FILES)  # left by a process that was killed
-            folder.mkdir()
-            yield folder
-        finally:
-            overwriting.delete(folder, FILES)
-
-
-def _publish(folder: Path, out: Path) -> None:
-    """Renames the finished corpus, then deletes the one it replaces."""
-    old = _sibling(out, "dropped")
-    overwriting.delete(old, FILES)
-    if out.exists():
-        os.rename(out, old)
-    os.rename(folder, out)
-    sync_folder(out.absolute().parent)
-    overwriting.delete(old, FILES)
-
-
-def _sibling(out: Path, what: str) -> Path:
-    return out.absolute().with_name(f".{out.absolute().name}.{what}")

@@ -25,6 +25,7 @@ from statewise.tasks.manhattan.prefixes import draw_prefixes
 from statewise.tasks.manhattan.rides import Style, draw_rides
 from statewise.tasks.manhattan.street_map import HEADINGS, UNREACHABLE
 from statewise.tasks.packing import pack
+from statewise.tasks.text_format import SPACED
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
@@ -82,6 +83,7 @@ class Manhattan(Task, Automaton):
     """Rides through a city. A state is where the ride is and its destination; N is "arrived"."""
 
     Config = ManhattanConfig
+    text_format = SPACED
 
     def __init__(self, config: ManhattanConfig, kept: Kept | None = None) -> None:
         self.config = config

@@ -1,0 +1,43 @@
+"""statewise export: a run as a model of Hugging Face, or as a GGUF file."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from statewise.cli.arguments import Parser
+from statewise.run import Run
+
+DESCRIPTION = """Writes the model of a run in a format that other libraries load.
+
+  statewise export runs/nl-1 --to hf --out exported
+  statewise export runs/nl-1 --to gguf --out model.gguf
+
+hf: a folder for transformers. Plain decoders become models of an existing architecture (Llama, GPT-2, Starcoder2 or
+StableLM), which vLLM and others load too; other models need `import statewise.hf` before they are loaded. gguf: a file
+for llama.cpp and what is built on it; only decoders with the blocks of Llama."""
+
+
+def run(words: list[str]) -> int:
+    """Runs the command."""
+    parser = Parser("export", DESCRIPTION)
+    parser.add_argument("run", metavar="RUN", help="run directory")
+    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
+    parser.add_argument("--to", choices=["hf", "gguf"], default="hf", help="format (default: hf)")
+    parser.add_argument("--out", metavar="PATH", required=True, help="folder to write, or file for gguf")
+    parser.add_overwrite("replace an exported model in --out")
+    options = parser.parse_args(words)
+    out = Path(options.out)
+    Run.open(Path(options.run))
+
+    from statewise.interop.export import check_target, export
+    from statewise.loading import load_model
+
+    check_target(out, options.to, options.overwrite)
+    model = load_model(options.run, options.checkpoint, "cpu")
+    command = shlex.join(["statewise", "export", *words])
+    found = export(model, out, options.to, overwrite=options.overwrite, command=command)
+    print(f"wrote {options.out}: {found.architecture}, {found.parameters:,} parameters, {found.bytes / 1e6:,.1f} MB")
+    for note in found.notes:
+        print(f"note: {note}")
+    return 0

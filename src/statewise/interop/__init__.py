@@ -1,0 +1,1 @@
+"""Models in formats that other libraries load: folders of Hugging Face, GGUF files."""

@@ -1,0 +1,72 @@
+"""The files of an exported folder of Hugging Face, and how they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from statewise.durable import sync, write_atomically
+from statewise.overwriting import json_with
+from statewise.system import sync_folder
+
+CONFIG, WEIGHTS, OURS = "config.json", "model.safetensors", "statewise.json"
+FILES = (
+    *(CONFIG, WEIGHTS, OURS, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "README.md"),
+    "extra/*.safetensors",
+)
+"""All files of an exported folder, as patterns of `statewise.overwriting`."""
+SIGNS = {OURS: json_with("version", "recipe", "fingerprint")}
+"""How an exported folder is recognised."""
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON object, durably."""
+    write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a safetensors file with the metadata that loaders ask for; it is on disk when this returns."""
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata={"format": "pt"})
+    path.chmod(mode)  # the package makes files that only their owner can read
+    with open(path, "rb+") as file:
+        sync(file)
+    sync_folder(path.parent)
+
+
+def write_beside(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes tensors that are not part of the exported model to extra/NAME.safetensors, by the first part of their
+    names."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        first, _, rest = name.partition(".")
+        groups.setdefault(first, {})[rest or first] = tensor.contiguous()
+    for first, group in groups.items():
+        write_tensors(folder / "extra" / f"{first}.safetensors", group)
+
+
+def config_json(fields: Mapping[str, Any], end: int | None) -> dict[str, Any]:
+    """config.json: `fields` of the architecture, and what all have. Versions 4 and 5 of transformers read different
+    names of the type; absent special tokens would get the defaults of the architecture."""
+    special = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": None}
+    return {**fields, **special, "dtype": "float32", "torch_dtype": "float32", "use_cache": True}
+
+
+def generation_json(end: int | None, context: int, longest_answer: int | None) -> dict[str, Any]:
+    """generation_config.json: greedy, up to the end token, the longest answer of the task, or the context."""
+    ends = {} if end is None else {"eos_token_id": end, "pad_token_id": end}
+    limit = {"max_length": context} if longest_answer is None else {"max_new_tokens": longest_answer}
+    return {"do_sample": False, **ends, **limit}
+
+
+def size(folder: Path) -> int:
+    """Bytes of all files."""
+    return sum(os.path.getsize(Path(place, name)) for place, _, names in os.walk(folder) for name in names)

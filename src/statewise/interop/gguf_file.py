@@ -1,0 +1,121 @@
+"""GGUF files, the format of llama.cpp, for decoders with the blocks of Llama.
+
+Its engines know an architecture by name and take the rest for granted. Of the architectures that our decoders map onto,
+those with GELU use an approximation by a tanh there, and of StableLM and of biases the reader that the tests check this
+with, that of transformers, loses parts; so only Llama without biases is written.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from statewise import __version__
+from statewise.durable import replacing
+from statewise.interop.export import Exported
+from statewise.interop.extra import needed
+from statewise.interop.layouts import ROPE_BASE, Llama
+from statewise.interop.plain import NotPlain, Plain, plain
+from statewise.interop.tokenizer import tokenizer_json
+from statewise.model import Model
+
+GPT2_SPLITS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+"""The pre-tokenizer that GGUF calls gpt-2."""
+NORMAL, CONTROL = 1, 3
+"""Types of tokens in GGUF."""
+
+
+def export_gguf(model: Model, out: Path) -> Exported:
+    """Writes the model to the file `out`, in float32. Raises `ValueError` if GGUF cannot hold it, or without the extra
+    `hf`."""
+    gguf = needed("gguf", "GGUF files")
+    try:
+        found = plain(model.objective)
+    except NotPlain as error:
+        raise ValueError(f"{error}, so no engine of GGUF files has its architecture: export it --to hf") from None
+    if not isinstance(found.layout, Llama):
+        raise ValueError(
+            f"as GGUF only decoders with the blocks of Llama are exact (norm rms, positions rope, mlp swiglu), and this "
+            f"one is a {found.layout.architecture}: export it --to hf"
+        )
+    if found.config.bias:
+        raise ValueError("readers of GGUF files ignore the biases of a Llama (backbone.bias true): export it --to hf")
+    notes: list[str] = []
+    vocabulary = _vocabulary(tokenizer_json(model.task) or "{}")
+    if vocabulary is None:
+        notes.append("no tokenizer: GGUF can hold only byte-level BPE split as GPT-2's, so the model takes token ids")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as file:
+        writer = gguf.GGUFWriter(file.name, "llama")
+        _add_facts(writer, found, f"statewise {__version__} {model.recipe.task.name} {model.recipe.objective.name}")
+        if vocabulary is None:
+            writer.add_tokenizer_model("none")
+        else:
+            _add_vocabulary(writer, vocabulary, model.task.end)
+        names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, found.config.layers)
+        for name, tensor in found.tensors.items():
+            writer.add_tensor(names.get_name(name, (".weight",)), _interleaved(name, tensor, found.config.heads))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    parameters = sum(tensor.numel() for tensor in found.tensors.values())
+    return Exported(out, "llama", parameters, out.stat().st_size, notes)
+
+
+def _add_facts(writer: Any, found: Plain, name: str) -> None:
+    config = found.config
+    writer.add_name(name)
+    writer.add_file_type(0)  # all tensors in float32
+    writer.add_context_length(found.context)
+    writer.add_embedding_length(config.width)
+    writer.add_block_count(config.layers)
+    writer.add_feed_forward_length(config.hidden_width)
+    writer.add_head_count(config.heads)
+    writer.add_head_count_kv(config.heads)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_rope_dimension_count(config.width // config.heads)
+    writer.add_rope_freq_base(ROPE_BASE)
+    writer.add_vocab_size(found.vocabulary)
+
+
+def _vocabulary(content: str) -> dict[str, Any] | None:
+    """Tokens by id, their types, and merges of a tokenizer.json; None if GGUF cannot express it."""
+    found = json.loads(content)
+    split = found.get("pre_tokenizer") or {}
+    if found.get("model", {}).get("type") != "BPE" or found["normalizer"] is not None:
+        return None
+    if {key: split.get(key) for key in GPT2_SPLITS} != GPT2_SPLITS:
+        return None
+    special = {token["id"]: token["content"] for token in found["added_tokens"]}
+    tokens = {number: token for token, number in found["model"]["vocab"].items()} | special
+    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in found["model"]["merges"])
+    return {
+        "tokens": [tokens[number] for number in range(len(tokens))],
+        "types": [CONTROL if number in special else NORMAL for number in range(len(tokens))],
+        "merges": [" ".join(pair) for pair in pairs],
+    }
+
+
+def _add_vocabulary(writer: Any, vocabulary: dict[str, Any], end: int | None) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(vocabulary["tokens"])
+    writer.add_token_types(vocabulary["types"])
+    writer.add_token_merges(vocabulary["merges"])
+    writer.add_add_bos_token(False)
+    if end is not None:
+        writer.add_eos_token_id(end)
+
+
+def _interleaved(name: str, tensor: Tensor, heads: int) -> np.ndarray:
+    """A tensor as GGUF holds it: its engines rotate neighbouring coordinates of queries and keys, ours those half a
+    head apart."""
+    array: np.ndarray = tensor.float().numpy()
+    if name.endswith(("q_proj.weight", "k_proj.weight")):
+        array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+    return np.ascontiguousarray(array)

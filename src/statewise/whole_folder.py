@@ -1,0 +1,50 @@
+"""A folder that exists as a whole or not at all.
+
+Its files are written into `.NAME.writing` beside it, which is then renamed. The leftovers of a killed process are deleted
+by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from statewise import overwriting
+from statewise.durable import lock
+from statewise.system import sync_folder
+
+
+@contextlib.contextmanager
+def writing(out: Path, files: Sequence[str]) -> Iterator[Path]:
+    """An empty folder for one writer, which replaces `out` when the block ends without an error; otherwise it is
+    deleted. `files`: patterns of all that may be in it, see `statewise.overwriting`.
+
+    Raises `BlockingIOError` if another process is writing `out`.
+    """
+    folder = _sibling(out, "writing")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with lock(_sibling(out, "lock"), f"{out} is being written by another process"):
+        try:
+            overwriting.delete(folder, files)  # left by a process that was killed
+            folder.mkdir()
+            yield folder
+            _publish(folder, out, files)
+        finally:
+            overwriting.delete(folder, files)
+
+
+def _publish(folder: Path, out: Path, files: Sequence[str]) -> None:
+    """Renames the finished folder, then deletes the one it replaces."""
+    old = _sibling(out, "dropped")
+    overwriting.delete(old, files)
+    if out.exists():
+        os.rename(out, old)
+    os.rename(folder, out)
+    sync_folder(out.absolute().parent)
+    overwriting.delete(old, files)
+
+
+def _sibling(out: Path, what: str) -> Path:
+    return out.absolute().with_name(f".{out.absolute().name}.{what}")
