@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.powers import Phased
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
-from statewise.building import make_decoder
+from statewise.building import make_decoder, read_recipe
 from statewise.data import collate
 from statewise.decoding.predictor import GoalScorer, Predictor, SuffixEncoder
 from statewise.evaluation import complete
+from statewise.loading import new_model
+from statewise.model import Model
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.run import Run
@@ -96,6 +99,20 @@ def tiny_of(kind: type[Backbone]) -> Callable[..., Backbone]:
     return make
 
 
+MAPPED_BLOCKS: list[tuple[str, dict[str, Any]]] = [
+    ("LlamaForCausalLM", {}),
+    ("LlamaForCausalLM", {"bias": True, "tied": False}),
+    ("LlamaForCausalLM", {"norm_eps": 1e-2, "expansion": 1.3}),
+    ("GPT2LMHeadModel", {"norm": "layer", "positions": "learned", "mlp": "gelu"}),
+    ("GPT2LMHeadModel", {"norm": "layer", "positions": "learned", "mlp": "relu", "bias": True, "tied": False}),
+    ("Starcoder2ForCausalLM", {"norm": "layer", "mlp": "gelu", "bias": True, "norm_eps": 1e-2}),
+    ("Starcoder2ForCausalLM", {"norm": "layer", "mlp": "relu", "tied": False}),
+    ("StableLmForCausalLM", {"norm": "layer"}),
+    ("StableLmForCausalLM", {"norm": "layer", "tied": False, "norm_eps": 1e-2}),
+]
+"""Fields of a GPT, and the architecture of transformers that represents it."""
+
+
 class PhasedGPT(GPT, Phased):
     """Notes when it is told of the fraction of training done; from half of it on it adds 1 to its readout."""
 
@@ -127,6 +144,19 @@ def tiny_objective(
     kind = OBJECTIVES[name]
     objective: Objective = kind(kind.Config(**fields), lambda **more: make_backbone(**{**(backbone or {}), **more}))
     return objective
+
+
+def path_star_model(objective: str = "next_token", backbone: str = "gpt", **fields: Any) -> Model:
+    """A small untrained model of small star graphs with spread weights; `fields` are those of the backbone."""
+    sizes = {"width": 16, "layers": 2, **({"heads": 2} if backbone != "recurrent" else {}), **fields}
+    recipe = {
+        "task": {"name": "path_star", "degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 12},
+        "backbone": {"name": backbone, **sizes},
+        "objective": objective,
+    }
+    model = new_model(read_recipe(json.dumps(recipe)))
+    spread_weights(model.objective)
+    return model
 
 
 def spread_weights(module: torch.nn.Module, seed: int = 1) -> None:

@@ -153,6 +153,33 @@ def test_what_the_guide_does_in_python_runs_as_it_stands(tmp_path, monkeypatch, 
         assert main([*shlex.split(line), *(small if line.startswith("analyze") else [])]) == 0, line
 
 
+def test_the_page_of_other_libraries_exports_and_loads(tmp_path, monkeypatch, capsys):
+    for package in ("transformers", "gguf", "accelerate"):
+        pytest.importorskip(package, reason="needs the extra hf")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    graphs = ["--task.degree=3", "--task.nodes=9", "--task.held_out_graphs=20"]
+    small = [*TINY, *graphs, "--backbone.heads=2", "--trainer.precision=fp32"]
+    for name, objective in {"nl": "next_latent", "bst": "belief_state"}.items():
+        assert main(["train", "path-star-demo", *small, f"--objective={objective}", "--out", f"runs/{name}"]) == 0
+    lines = re.findall(r"^statewise (export .*)$", page("docs/interop.md"), flags=re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        assert main(shlex.split(line)) == 0, line
+    capsys.readouterr()
+    names = {}
+    codes = blocks("docs/interop.md", "python")
+    assert len(codes) == 3
+    for code in codes:
+        exec(compile(code, "interop.md", "exec"), names)
+        if "tokenizer" in code:
+            (said,) = capsys.readouterr().out.splitlines()
+            model = load_model("runs/nl", device="cpu")
+            (completion,) = model.generate(["0,1|1,2|0,3|3,4|0,5|5,6/0,2="], limit=3)
+            assert said == "0,1|1,2|0,3|3,4|0,5|5,6/0,2=" + model.task.decode(completion.tokens)
+    assert names["predictor"].vocabulary == 13
+
+
 def test_the_guide_tells_stories_towards_their_goals(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stories.txt").write_text(small_stories(60))

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statewise.interop.export import Format
+    from statewise.interop.exported import Exported
     from statewise.launch import Listener
     from statewise.model import Model
     from statewise.training.trainer import Outcome
@@ -60,6 +62,16 @@ def train(
     given = as_flags(fields, besides=("out", "overwrite", "listener"))
     read = read_recipe(recipe_text(recipe), [*flags, *given], recipe)
     return train_recipe(read, out or _new_folder(recipe), overwrite=overwrite, listener=listener)
+
+
+def export(
+    run: str | Path | Model, out: str | Path, to: Format = "hf", *, checkpoint: str = "best", overwrite: bool = False
+) -> Exported:
+    """Writes a run's model, or a loaded one, for other libraries; see `statewise.interop.export.export`."""
+    from statewise.interop.export import export as written
+
+    model = load(run, checkpoint, "cpu") if isinstance(run, (str, Path)) else run
+    return written(model, out, to, overwrite=overwrite)
 
 
 def _new_folder(recipe: str) -> Path:

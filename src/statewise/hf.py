@@ -1,17 +1,20 @@
-"""Registers our models with transformers: after `import statewise.hf`, `AutoModelForCausalLM` loads every exported folder.
+"""Registers our models with transformers: `AutoModelForCausalLM` then loads every exported folder.
 
 Needs the extra `hf`.
 """
 
 from __future__ import annotations
 
-from statewise.interop.extra import needed
+try:
+    from transformers import AutoConfig, AutoModelForCausalLM
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "models as classes of transformers need the extra `hf`: pip install 'statewise[hf]'", name=error.name
+    ) from error
 
-_transformers = needed("transformers", "models as classes of transformers")
+from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM
 
-from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM  # noqa: E402
-
-_transformers.AutoConfig.register("statewise", StatewiseConfig, exist_ok=True)
-_transformers.AutoModelForCausalLM.register(StatewiseConfig, StatewiseForCausalLM, exist_ok=True)
+AutoConfig.register("statewise", StatewiseConfig, exist_ok=True)
+AutoModelForCausalLM.register(StatewiseConfig, StatewiseForCausalLM, exist_ok=True)
 
 __all__ = ["StatewiseConfig", "StatewiseForCausalLM"]

@@ -1,7 +1,7 @@
 """A folder that exists as a whole or not at all.
 
-Its files are written into `.NAME.writing` beside it, which is then renamed. The leftovers of a killed process are deleted
-by the next one.
+Its files are written into `.NAME.writing` beside it, which is then renamed. The leftovers of a killed process are
+deleted by the next one.
 """
 
 from __future__ import annotations

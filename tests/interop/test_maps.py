@@ -2,30 +2,28 @@
 
 import pytest
 import torch
-from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
+from doubles import (
+    CONTEXT,
+    MAPPED_BLOCKS,
+    VOCABULARY,
+    spread_weights,
+    tiny_gpt,
+    tiny_objective,
+    tiny_two_stream,
+)
 
 from statewise.backbones.gpt import GPTConfig
-from statewise.interop.layouts import GPT2, LAYOUTS, Llama, StableLM, Starcoder2, layout_of
+from statewise.interop.layouts import LAYOUTS, layout_of
 from statewise.interop.plain import NotPlain, plain
 from statewise.interop.tensor_maps import Stacked, Zeros, to_ours, to_theirs
 
-BLOCKS = [
-    (Llama, {}),
-    (Llama, {"bias": True}),
-    (Llama, {"tied": False}),
-    (GPT2, {"norm": "layer", "positions": "learned", "mlp": "gelu"}),
-    (GPT2, {"norm": "layer", "positions": "learned", "mlp": "relu", "bias": True, "tied": False}),
-    (Starcoder2, {"norm": "layer", "mlp": "gelu", "bias": True}),
-    (Starcoder2, {"norm": "layer", "mlp": "relu", "tied": False}),
-    (StableLM, {"norm": "layer"}),
-]
 NO_ARCHITECTURE = [
     {"positions": "learned"},
     {"mlp": "gelu"},
     {"norm": "layer", "bias": True},
     {"norm": "layer", "positions": "learned"},
 ]
-every_block = pytest.mark.parametrize(("layout", "fields"), BLOCKS, ids=lambda value: getattr(value, "__name__", None))
+every_block = pytest.mark.parametrize(("architecture", "fields"), MAPPED_BLOCKS, ids=str)
 
 
 def decoder(**fields):
@@ -35,14 +33,14 @@ def decoder(**fields):
 
 
 def test_every_layout_is_tried():
-    assert {layout for layout, _ in BLOCKS} == {type(layout) for layout in LAYOUTS}
+    assert {architecture for architecture, _ in MAPPED_BLOCKS} == {layout.architecture for layout in LAYOUTS}
 
 
 @every_block
-def test_a_decoder_goes_there_and_back_bit_by_bit(layout, fields):
+def test_a_decoder_goes_there_and_back_bit_by_bit(architecture, fields):
     objective = decoder(**fields)
     found = plain(objective)
-    assert type(found.layout) is layout
+    assert found.layout.architecture == architecture
     back = to_ours(found.layout.maps(found.config), found.tensors)
     ours = objective.backbone.state_dict()
     assert set(back) == set(ours)

@@ -49,9 +49,9 @@ def model_card(
     parts = [
         f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",
         f"# {folder}",
-        f"{architecture} of {parameters:,} parameters with a context of {context:,} tokens. statewise {version} trained "
-        f"it on the task {names['task']} with the objective {names['objective']} and the backbone {names['backbone']}"
-        f"{at}.",
+        f"{architecture} of {parameters:,} parameters with a context of {context:,} tokens, trained by statewise "
+        f"{version} on the task {names['task']} with the objective {names['objective']} and the backbone "
+        f"{names['backbone']}{at}.",
         *([] if not notes else ["\n".join(f"- {note}" for note in notes)]),
         "## Use",
         USE.format(

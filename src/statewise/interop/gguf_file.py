@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statewise import __version__
 from statewise.durable import replacing
-from statewise.interop.export import Exported
+from statewise.interop.exported import Exported
 from statewise.interop.extra import needed
 from statewise.interop.layouts import ROPE_BASE, Llama
 from statewise.interop.plain import NotPlain, Plain, plain
@@ -39,7 +39,7 @@ def export_gguf(model: Model, out: Path) -> Exported:
         raise ValueError(f"{error}, so no engine of GGUF files has its architecture: export it --to hf") from None
     if not isinstance(found.layout, Llama):
         raise ValueError(
-            f"as GGUF only decoders with the blocks of Llama are exact (norm rms, positions rope, mlp swiglu), and this "
+            "as GGUF only decoders with the blocks of Llama are exact (norm rms, positions rope, mlp swiglu), and this "
             f"one is a {found.layout.architecture}: export it --to hf"
         )
     if found.config.bias:

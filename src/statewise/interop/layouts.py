@@ -7,8 +7,8 @@
 | layer, rope, gelu or relu | Starcoder2 | the biases of its norms are zero without `bias` |
 | layer, rope, swiglu, no bias | StableLM | the biases of its norms are zero |
 
-All rotate halves of a head as ours do, so queries and keys keep their order. Defaults of these architectures that differ
-from ours (epsilons, bias, activation, tied head, special tokens) are always written out.
+All rotate halves of a head as ours do, so queries and keys keep their order. Defaults of these architectures that
+differ from ours (epsilons, bias, activation, tied head, special tokens) are always written out.
 """
 
 from __future__ import annotations

@@ -18,11 +18,20 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from statewise.backbones import BACKBONES
 from statewise.building import make_objective
 from statewise.config import Component, Recipe, fill
+from statewise.json_files import ANYTHING, POSITIVE, TEXT, Shape, check, one_of
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.objectives.predictors import CausalCursor, CausalPredictor
 from statewise.training.config import TrainerConfig
 from statewise.types import Batch
+
+PART: Shape = {"name": TEXT, ...: ANYTHING}
+FIELDS: Shape = {
+    **dict.fromkeys(("backbone", "objective"), PART),
+    **dict.fromkeys(("vocab_size", "max_position_embeddings"), POSITIVE),
+    "rows": one_of("shuffled", "consecutive"),
+}
+"""What is read of config.json."""
 
 
 class StatewiseConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not checked
@@ -53,14 +62,15 @@ class _Sizes:
 
 def objective_of(config: StatewiseConfig) -> Objective:
     """The objective with its backbone, with initial weights. Raises `ValueError` for unknown names and fields."""
+    names = ("backbone", "objective", "vocab_size", "max_position_embeddings", "rows")
+    given = {name: getattr(config, name) for name in names}
+    check(given, FIELDS, "config.json of this model")
     parts = {}
     for kind, table in (("backbone", BACKBONES), ("objective", OBJECTIVES)):
-        fields = dict(getattr(config, kind))
-        name = fields.pop("name", None)
-        if not isinstance(name, str):
-            raise ValueError(f"config.json names no {kind}: it was not written by statewise export")
+        fields = dict(given[kind])
+        name = fields.pop("name")
         parts[kind] = Component(name, fill(table[name].Config, fields, f"{kind} {name}"))
-    trainer: Any = TrainerConfig(rows=config.rows)
+    trainer = TrainerConfig(rows=given["rows"])
     return make_objective(Recipe(task=Component("", None), trainer=trainer, seed=0, **parts), _Sizes(config))
 
 
@@ -132,7 +142,9 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         """Raises `NotImplementedError`: the vocabulary is that of the task."""
         raise NotImplementedError
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, attention_mask: Tensor | None = None, **given: Any) -> Any:
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **given: Any
+    ) -> Any:
         """See `GenerationMixin`; it validates arguments by the names in this signature."""
         return super().prepare_inputs_for_generation(input_ids, attention_mask=attention_mask, **given)
 

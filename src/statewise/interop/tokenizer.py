@@ -58,7 +58,7 @@ def word_level(form: TextFormat, ids: Mapping[str, int], end: str | None) -> dic
         "padding": None,
         "added_tokens": [] if end is None else [{"id": ids[end], "content": end, **added}],
         "normalizer": _sequence("normalizers", [_replace(*rule) for rule in form.normalise]),
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": form.symbol}, "behavior": "Removed", "invert": True},
+        "pre_tokenizer": _sequence("pretokenizers", _splits(form)),
         "post_processor": None,
         "decoder": _sequence("decoders", [*_joined(form.separator), *(_replace(*rule) for rule in form.tidy)]),
         "model": {"type": "WordLevel", "vocab": dict(ids), "unk_token": ""},
@@ -69,7 +69,7 @@ def is_exact(content: str, task: Task) -> bool:
     """Whether a tokenizer.json converts every symbol, and random sequences of symbols, as the task does. Sequences
     that the task itself does not reproduce are left out."""
     tokenizer = needed("tokenizers", "exported tokenizers").Tokenizer.from_str(content)
-    for row in _some(len(task.vocab), task.context):
+    for row in _some(len(task.vocab), task.end, task.context):
         text = task.decode(row)
         try:
             if task.encode(text).tolist() != row:
@@ -85,20 +85,28 @@ def is_exact(content: str, task: Task) -> bool:
     return True
 
 
-def _some(vocabulary: int, context: int) -> Iterator[list[int]]:
-    """Every symbol alone and twice, and random sequences."""
-    for token in range(vocabulary):
+def _some(vocabulary: int, end: int | None, context: int) -> Iterator[list[int]]:
+    """Every symbol alone and twice, and random sequences, half of them with the end token."""
+    rng, symbols = np.random.default_rng(0), [token for token in range(vocabulary) if token != end]
+    for token in symbols:
         yield [token]
         yield [token, token]
-    rng = np.random.default_rng(0)
-    for length in rng.integers(1, context + 1, ROWS):
-        yield rng.integers(0, vocabulary, length).tolist()
+    for number, length in enumerate(rng.integers(1, context, ROWS, endpoint=True)):
+        row = rng.choice(symbols, length).tolist()
+        yield row if end is None or number % 2 else [*row[:-1], end]
+
+
+def _splits(form: TextFormat) -> list[dict[str, Any]]:
+    """Steps that leave the symbols of a text."""
+    symbols = {"type": "Split", "pattern": {"Regex": form.symbol}, "behavior": "Removed", "invert": True}
+    cut = {"type": "Split", "pattern": {"String": form.cut_at}, "behavior": "Removed", "invert": False}
+    return [cut, symbols] if form.cut_at else [symbols]
 
 
 def _joined(separator: str) -> list[dict[str, Any]]:
     """Decoders that join symbols. The package joins words by a space alone, so other separators are put in its place;
     spaces within symbols are replaced meanwhile."""
-    fuse = {"type": "Fuse"}
+    fuse: dict[str, Any] = {"type": "Fuse"}
     if not separator:
         return [fuse]
     by_space = [{"type": "WordPiece", "prefix": NO_PREFIX, "cleanup": False}, fuse]

@@ -23,7 +23,7 @@ from statewise.bounds import bounded
 from statewise.strips import SPLITS, Atoms, Domain, domain, read_traces
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
-from statewise.tasks.text_format import TextFormat, separated_by
+from statewise.tasks.text_format import separated_by
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 

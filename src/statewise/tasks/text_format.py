@@ -5,7 +5,6 @@ Only expressions that Python's `re` and the Oniguruma library of the `tokenizers
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 
@@ -17,6 +16,8 @@ class TextFormat:
     """Pattern of one symbol; text between its matches is skipped."""
     separator: str = " "
     """What stands between two symbols."""
+    cut_at: str = ""
+    """Literal text at which a text is cut before symbols are looked for; empty: it is not cut."""
     normalise: tuple[tuple[str, str], ...] = ()
     """Patterns in a given text with what replaces them, literally and in order, before symbols are looked for."""
     tidy: tuple[tuple[str, str], ...] = ()
@@ -34,5 +35,4 @@ def separated_by(separator: str | None) -> TextFormat:
         return SPACED
     if not separator:
         return TextFormat(r"[\s\S]", "")
-    inside, edge = (rf"(?!{re.escape(separator)}){kind}" for kind in (r"[\s\S]", r"\S"))
-    return TextFormat(rf"{edge}(?:(?:{inside})*{edge})?", separator)
+    return TextFormat(r"\S(?:[\s\S]*\S)?", separator, separator)

@@ -1,0 +1,119 @@
+"""A model as a folder of Hugging Face.
+
+A plain decoder becomes a model of an existing architecture, which needs nothing of statewise to load. Other models
+become `StatewiseForCausalLM`, which `import statewise.hf` registers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from statewise import __version__
+from statewise.durable import write_atomically
+from statewise.interop import folder_files as files
+from statewise.interop.card import model_card
+from statewise.interop.exported import Exported
+from statewise.interop.plain import NotPlain, Plain, plain
+from statewise.interop.tokenizer import tokenizer_config, tokenizer_json
+from statewise.model import Model
+from statewise.objectives.predictors import CausalPredictor
+from statewise.whole_folder import writing
+
+HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
+"""Head widths that attention kernels of inference servers commonly support; vLLM's on CPUs supports no others below
+128."""
+
+
+def export_folder(model: Model, out: Path, command: str | None = None) -> Exported:
+    """Writes the model to the folder `out`; see `export.export`."""
+    out = out.resolve()  # follows a link to an empty folder
+    notes: list[str] = []
+    beside: dict[str, Tensor] = {}
+    try:
+        found = plain(model.objective)
+        fields, tensors, beside = _mapped(found, notes)
+    except NotPlain as error:
+        notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
+        fields, tensors = _registered(model)
+    content = tokenizer_json(model.task)
+    if content is None:
+        notes.append(
+            f"no tokenizer: the text of the task {model.recipe.task.name} cannot be converted exactly by one, so the "
+            "model takes token ids"
+        )
+    if model.run is not None and model.run.precision() == "bf16":
+        notes.append("trained with bf16 autocast; the weights are float32")
+    end, symbols = model.task.end, model.task.vocab.symbols
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    step = None if model.checkpoint is None else model.checkpoint.step
+    with writing(out, files.FILES) as scratch:
+        files.write_tensors(scratch / files.WEIGHTS, tensors)
+        files.write_beside(scratch, beside)
+        files.write_json(scratch / files.CONFIG, files.config_json(fields, end))
+        generation = files.generation_json(end, model.task.context, model.task.longest_answer)
+        files.write_json(scratch / "generation_config.json", generation)
+        if content is not None:
+            write_atomically(scratch / "tokenizer.json", content.encode())
+            facts = tokenizer_config(content, None if end is None else symbols[end], model.task.context)
+            files.write_json(scratch / "tokenizer_config.json", facts)
+        card = model_card(
+            out.name,
+            model.recipe.as_dict(),
+            architecture=fields["architectures"][0],
+            registered=fields["model_type"] == "statewise",
+            tokenizer=content is not None,
+            parameters=parameters,
+            context=model.task.context,
+            version=__version__,
+            step=step,
+            report=None if model.run is None else model.run.report("evaluation"),
+            command=command or shlex.join(["statewise", "export", "RUN", "--to", "hf", "--out", out.name]),
+            notes=notes,
+        )
+        write_atomically(scratch / "README.md", card.encode())
+        ours = {
+            "version": __version__,
+            "fingerprint": model.fingerprint(),
+            "step": step,
+            "recipe": model.recipe.as_dict(),
+            "notes": notes,
+        }
+        files.write_json(scratch / files.OURS, ours)
+    return Exported(out, fields["architectures"][0], parameters, files.size(out), notes)
+
+
+def _mapped(found: Plain, notes: list[str]) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    width = found.config.width // found.config.heads
+    if width not in HEAD_WIDTHS:
+        notes.append(
+            f"heads are {width} wide, and some inference servers (vLLM on CPUs) support only widths of "
+            f"{', '.join(map(str, HEAD_WIDTHS))}"
+        )
+    return found.layout.config(found.config, found.vocabulary, found.context), found.tensors, found.beside
+
+
+def _registered(model: Model) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Fields of config.json and weights of `StatewiseForCausalLM`."""
+    predictor = model.predictor()
+    assert isinstance(predictor, CausalPredictor)
+    fields = {
+        "architectures": ["StatewiseForCausalLM"],
+        "model_type": "statewise",
+        "vocab_size": predictor.vocabulary,
+        "max_position_embeddings": predictor.context,
+        "hidden_size": predictor.backbone.width,
+        "num_hidden_layers": model.recipe.backbone.config.layers,
+        "tie_word_embeddings": False,
+        **{
+            part: {"name": chosen.name, **dataclasses.asdict(chosen.config)}
+            for part, chosen in (("backbone", model.recipe.backbone), ("objective", model.recipe.objective))
+        },
+        "rows": model.recipe.trainer.rows,
+    }
+    tensors = {f"objective.{name}": tensor.detach().cpu() for name, tensor in model.objective.state_dict().items()}
+    return fields, {name: tensor.contiguous() for name, tensor in tensors.items()}

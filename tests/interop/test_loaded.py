@@ -1,0 +1,347 @@
+"""What transformers loads computes what our model does. Models are made from configurations, without a network."""
+
+import json
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import pytest
+import torch
+from doubles import MAPPED_BLOCKS, path_star_model, random_examples, small_corpus, spread_weights
+
+transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+
+import statewise.hf  # noqa: E402
+from statewise.backbones import BACKBONES  # noqa: E402
+from statewise.backbones.base import plain_batch  # noqa: E402
+from statewise.building import read_recipe  # noqa: E402
+from statewise.interop.export import export  # noqa: E402
+from statewise.interop.plain import NotPlain, plain  # noqa: E402
+from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM, objective_of  # noqa: E402
+from statewise.loading import new_model  # noqa: E402
+from statewise.objectives import OBJECTIVES  # noqa: E402
+
+transformers.logging.disable_progress_bar()
+every_block = pytest.mark.parametrize(("architecture", "fields"), MAPPED_BLOCKS, ids=str)
+SHAPES = {
+    "gpt": {"positions": "learned"},  # with RMSNorm, which no architecture has
+    "two_stream": {"window": 3},
+    "belief_slots": {"chunk": 4, "slots": 2},
+    "recurrent": {},
+}
+PAIRS = [
+    (objective, backbone)
+    for backbone in SHAPES
+    for objective in OBJECTIVES
+    if objective != "teacherless" and (objective != "multi_token" or backbone in ("gpt", "recurrent"))
+]
+
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+
+def whole_rows(model, rows=5):
+    """(rows, T) whole sequences of the task."""
+    return torch.from_numpy(model.task.held_out(rows).tokens)
+
+
+def ours_of(model, tokens):
+    return model.predictor().logits(plain_batch(tokens))
+
+
+def same(found, wanted, share=1e-5):
+    """Equal up to `share` of the largest logit, or of 1."""
+    torch.testing.assert_close(found, wanted, rtol=0, atol=share * max(1.0, float(wanted.abs().max())))
+
+
+@every_block
+def test_a_mapped_export_gives_our_logits_and_our_text(architecture, fields, tmp_path):
+    model = path_star_model(**fields)
+    assert export(model, tmp_path / "out").architecture == architecture
+    theirs = load(tmp_path / "out")
+    assert type(theirs).__name__ == architecture
+    tokens = whole_rows(model)
+    with torch.no_grad():
+        same(theirs(tokens).logits, ours_of(model, tokens))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    examples = model.task.held_out(8)
+    prompts = [model.task.decode(examples.prompt(row)) for row in range(8)]
+    found = theirs.generate(**tokenizer(prompts, return_tensors="pt"))
+    wanted = [prompt + model.task.decode(one.tokens) for prompt, one in zip(prompts, model.generate(prompts, limit=4))]
+    assert [tokenizer.decode(row) for row in found] == wanted
+    assert len(set(wanted)) > 4
+
+
+def angles(positions, width):
+    """(..., width/2) in float64 (Su et al. 2021)."""
+    return positions[..., None].double() / 10000.0 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
+@pytest.fixture
+def all_float64(monkeypatch):
+    """Neither library computes any step in float32: both round the angles of rotary positions, and Llama its norms."""
+    from transformers.models.llama import modeling_llama
+    from transformers.models.stablelm import modeling_stablelm
+    from transformers.models.starcoder2 import modeling_starcoder2
+
+    from statewise.backbones import gpt
+
+    def ours(positions, width, base=10000.0):
+        found = angles(positions, width)
+        return torch.cat((found.cos(),) * 2, -1), torch.cat((-found.sin(), found.sin()), -1)
+
+    def theirs(self, x, position_ids):
+        found = torch.cat((angles(position_ids, self.inv_freq.numel() * 2),) * 2, -1)
+        return found.cos(), found.sin()
+
+    def norm(self, x):
+        return self.weight * x / (x.square().mean(-1, keepdim=True) + self.variance_epsilon).sqrt()
+
+    monkeypatch.setattr(gpt, "rotary_angles", ours)
+    monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", norm)
+    monkeypatch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", theirs)
+    monkeypatch.setattr(modeling_stablelm.StableLmRotaryEmbedding, "forward", theirs)
+    monkeypatch.setattr(modeling_starcoder2.Starcoder2RotaryEmbedding, "forward", theirs)
+
+
+@every_block
+@pytest.mark.usefixtures("all_float64")
+def test_in_float64_a_mapped_export_is_exact(architecture, fields, tmp_path):
+    model = path_star_model(**fields)
+    export(model, tmp_path / "out")
+    theirs = load(tmp_path / "out").double()
+    model.objective.double()
+    tokens = whole_rows(model)
+    with torch.no_grad():
+        same(theirs(tokens).logits, ours_of(model, tokens), share=1e-12)
+
+
+@every_block
+def test_padding_on_the_left_changes_nothing(architecture, fields, tmp_path):
+    model = path_star_model(**fields)
+    export(model, tmp_path / "out")
+    theirs, tokens = load(tmp_path / "out"), whole_rows(model)[:, :18]
+    mask = torch.ones_like(tokens)
+    mask[1, :5] = mask[3, :1] = 0
+    found = theirs.generate(tokens, attention_mask=mask, max_new_tokens=4)[:, 18:]
+    prompts = [row[keep.bool()].numpy() for row, keep in zip(tokens, mask)]
+    for row, prompt in enumerate(prompts):
+        alone = theirs.generate(torch.from_numpy(prompt)[None], attention_mask=mask[:1, : len(prompt)] ** 0,
+                                max_new_tokens=4)  # fmt: skip
+        assert alone[0, len(prompt) :].tolist() == found[row].tolist()
+
+
+def test_every_backbone_is_tried():
+    assert set(SHAPES) == set(BACKBONES)
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=" on ".join)
+def registered(request, tmp_path_factory):
+    """A model that no architecture represents, and what transformers loads."""
+    objective, backbone = request.param
+    model = path_star_model(objective, backbone, **SHAPES[backbone])
+    with pytest.raises(NotPlain):
+        plain(model.objective)
+    folder = tmp_path_factory.mktemp("exported") / "out"
+    assert export(model, folder).architecture == "StatewiseForCausalLM"
+    theirs = load(folder)
+    assert type(theirs) is StatewiseForCausalLM
+    return model, theirs
+
+
+def test_a_registered_model_gives_our_logits_and_our_text(registered):
+    model, theirs = registered
+    tokens = whole_rows(model)
+    same(theirs(tokens).logits, ours_of(model, tokens))
+    same(theirs(tokens, logits_to_keep=2).logits, ours_of(model, tokens)[:, -2:])
+    prompts = tokens[:, :21]
+    wanted = [one.tokens.tolist() for one in model.generate([model.task.decode(row) for row in prompts], limit=4)]
+    for options in ({}, {"use_cache": False}):
+        found = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
+        assert found[:, 21:].tolist() == wanted
+
+
+def test_columns_without_attention_are_not_read(registered):
+    model, theirs = registered
+    rng = np.random.default_rng(0)
+    examples = random_examples(rng, 4, 12)
+    tokens = torch.from_numpy(rng.integers(0, 12, (4, 16)))
+    mask = torch.zeros(4, 16, dtype=torch.long)
+    for row, length in enumerate(examples.lengths.tolist()):
+        places = np.sort(rng.permutation(16)[:length])
+        tokens[row, places] = torch.from_numpy(examples.tokens[row, :length])
+        mask[row, places] = 1
+    logits = theirs(tokens, attention_mask=mask).logits
+    again = theirs(tokens, attention_mask=mask, use_cache=True).logits
+    for row, length in enumerate(examples.lengths.tolist()):
+        wanted = ours_of(model, torch.from_numpy(examples.tokens[row : row + 1, :length]))[0]
+        same(logits[row, mask[row].bool()], wanted)
+        same(again[row, mask[row].bool()], wanted)
+    assert not logits[mask == 0].any()
+
+
+def test_steps_with_a_cache_give_the_logits_of_the_whole(registered):
+    model, theirs = registered
+    tokens = whole_rows(model)
+    mask = torch.ones_like(tokens)
+    mask[1, :4] = 0  # padding on the left
+    whole = theirs(tokens, attention_mask=mask).logits
+    first = theirs(tokens[:, :9], attention_mask=mask[:, :9], use_cache=True, logits_to_keep=1)
+    same(first.logits[:, 0], whole[:, 8])
+    cache = first.past_key_values
+    assert cache.get_seq_length() == 9
+    for start, stop in ((9, 10), (10, 13)):
+        found = theirs(tokens[:, start:stop], attention_mask=mask[:, :stop], past_key_values=cache)
+        same(found.logits, whole[:, start:stop])
+    order = torch.tensor([1, 1, 3, 0, 2])
+    cache.reorder_cache(order)
+    cache.crop(-2)
+    assert cache.get_seq_length() == 11
+    found = theirs(tokens[order, 11:14], attention_mask=mask[order, :14], past_key_values=cache)
+    same(found.logits, whole[order, 11:14])
+    with pytest.raises(ValueError, match="as a negative number"):
+        cache.crop(3)
+    if model.recipe.backbone.name != "belief_slots":  # which reads any length
+        with pytest.raises(ValueError, match="does not fit the context"):
+            theirs(tokens[order][:, :12], past_key_values=cache)
+
+
+def test_beams_and_samples_run_and_are_those_without_a_cache(registered):
+    model, theirs = registered
+    prompts = whole_rows(model)[:3, :18]
+    given = {"attention_mask": torch.ones_like(prompts), "max_new_tokens": 4}
+    for options in ({"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 2}):
+        found = []
+        for cached in (True, False):
+            torch.manual_seed(0)
+            found.append(theirs.generate(prompts, **given, **options, use_cache=cached))
+        assert found[0].shape == (6, 22)
+        assert torch.equal(*found)
+
+
+def test_a_loss_is_the_mean_over_labels(registered):
+    model, theirs = registered
+    tokens = whole_rows(model)
+    labels, mask = tokens.clone(), torch.ones_like(tokens)
+    labels[:, :7], mask[0, :9] = -100, 0
+    found = theirs(tokens, attention_mask=mask, labels=labels)
+    nats = -found.logits.log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
+    counted = (labels[:, 1:] != -100) & (mask[:, 1:] == 1)
+    torch.testing.assert_close(found.loss, nats[counted].mean())
+    assert not found.logits.requires_grad
+    with pytest.raises(NotImplementedError):
+        theirs.get_input_embeddings()
+    assert theirs(tokens, return_dict=False)[0].shape == found.logits.shape
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "StatewiseForCausalLM"])
+def test_what_transformers_saves_again_is_the_same_model(architecture, tmp_path):
+    model = path_star_model("next_token" if architecture.startswith("Llama") else "belief_state")
+    assert export(model, tmp_path / "one").architecture == architecture
+    load(tmp_path / "one").save_pretrained(tmp_path / "two")
+    tokens = whole_rows(model)
+    with torch.no_grad():
+        same(load(tmp_path / "two")(tokens).logits, ours_of(model, tokens))
+
+
+def test_streams_that_separated_in_training_are_separate_when_loaded(tmp_path):
+    """A backbone keeps on the host what its buffer says, and reads it when weights are loaded."""
+    model = path_star_model("next_token", "two_stream", window=3, separate_from=0.5)
+    tokens, found = whole_rows(model), []
+    for fraction in (0.0, 1.0):
+        model.objective.set_progress(fraction)
+        export(model, tmp_path / str(fraction))
+        found.append(load(tmp_path / str(fraction))(tokens).logits)
+        same(found[-1], ours_of(model, tokens))
+    assert not torch.allclose(*found)
+
+
+@pytest.fixture(scope="module")
+def of_text(tmp_path_factory):
+    """A model of text whose likely tokens include the end of text."""
+    corpus = small_corpus(tmp_path_factory.mktemp("text"))
+    recipe = {
+        "task": {"name": "text", "path": str(corpus.folder), "context": 32},
+        "backbone": {"name": "gpt", "width": 16, "heads": 2, "layers": 2},
+        "objective": "next_latent",
+    }
+    model = new_model(read_recipe(json.dumps(recipe)))
+    spread_weights(model.objective)
+    with torch.no_grad():
+        model.objective.backbone.embedding.weight[model.task.end] *= 2
+    return model
+
+
+TEXTS = ["Story 1: the cat", "Story 7: a boat,", "it sank. 3 dogs"]
+
+
+def test_text_ends_where_ours_does_and_converts_to_the_same_ids(of_text, tmp_path):
+    export(of_text, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    theirs = load(tmp_path / "out")
+    for text in [*TEXTS, "naïve — 中文 \n\t<|endoftext|>x", "  two  spaces ", "don't"]:
+        ids = tokenizer(text)
+        assert ids["input_ids"] == of_text.task.encode(text).tolist()
+        assert set(ids) == {"input_ids", "attention_mask"}
+        assert tokenizer.decode(ids["input_ids"]) == text
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id) == (of_text.task.end,) * 2 + (None,)
+    assert (tokenizer.padding_side, tokenizer.model_max_length) == ("left", 32)
+    with torch.no_grad():
+        given = tokenizer(TEXTS, return_tensors="pt", padding=True)
+        found = theirs.generate(**given)[:, given["input_ids"].shape[1] :].tolist()
+    wanted = [one.tokens.tolist() for one in of_text.generate(TEXTS)]
+    end = of_text.task.end
+    assert any(row[-1] == end for row in wanted)
+    for text, ids, row in zip(TEXTS, found, wanted):
+        length = min(len(row), len(ids))  # rows padded on the left have less room
+        assert ids[:length] == row[:length], text
+        assert set(ids[length:]) <= {end}
+
+
+def test_ids_in_config_are_null_where_the_architecture_has_defaults(of_text, tmp_path):
+    export(of_text, tmp_path / "text")
+    export(path_star_model(), tmp_path / "graphs")
+    for folder, end in (("text", of_text.task.end), ("graphs", None)):
+        config = transformers.AutoConfig.from_pretrained(tmp_path / folder)
+        assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (None, end, None)
+
+
+def test_a_gguf_file_read_by_transformers_is_the_same_model(of_text, tmp_path):
+    pytest.importorskip("gguf", reason="needs the extra hf")
+    pytest.importorskip("accelerate", reason="transformers needs it to read GGUF files")
+    for model, name, tied in ((of_text, "text.gguf", True), (path_star_model(tied=False), "graphs.gguf", False)):
+        found = export(model, tmp_path / name, "gguf")
+        assert (found.architecture, found.bytes) == ("llama", (tmp_path / name).stat().st_size)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=name)
+        assert theirs.config.tie_word_embeddings is tied
+        tokens = torch.randint(0, len(model.task.vocab), (3, 20), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            same(theirs(tokens).logits, ours_of(model, tokens))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="text.gguf")
+    for text in [*TEXTS, "naïve — 中文 \n\t", "don't  stop"]:
+        assert tokenizer(text, add_special_tokens=False)["input_ids"] == of_text.task.encode(text).tolist()
+    assert tokenizer.eos_token_id == of_text.task.end
+
+
+def test_a_damaged_config_is_refused_with_a_sentence():
+    model = path_star_model("belief_state")
+    fields = {"name": "gpt", "width": 16, "heads": 2, "layers": 2}
+    good = {"backbone": fields, "objective": {"name": "belief_state"}, "vocab_size": 16, "max_position_embeddings": 25}
+    assert objective_of(StatewiseConfig(**good)).state_dict().keys() == model.objective.state_dict().keys()
+    for key, value, said in [
+        ("backbone", {}, "backbone"), ("backbone", {"name": "gtp"}, "did you mean gpt"), ("backbone", 3, "backbone"),
+        ("backbone", {**fields, "width": "x"}, "width"), ("backbone", {**fields, "depth": 2}, "unknown field 'depth'"),
+        ("objective", {"name": 4}, "objective"), ("objective", {"name": "x"}, "unknown objective"),
+        ("vocab_size", "x", "vocab_size"), ("vocab_size", -1, "vocab_size"), ("vocab_size", 0, "vocab_size"),
+        ("max_position_embeddings", None, "max_position_embeddings"), ("rows", "sideways", "rows"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            objective_of(StatewiseConfig(**{**good, key: value}))
+
+
+def test_importing_it_twice_is_harmless():
+    import importlib
+
+    importlib.reload(statewise.hf)
