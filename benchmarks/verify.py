@@ -92,8 +92,8 @@ def searched_in_full(learned: ActionModel, reference: ActionModel) -> None:
     reference = reference.with_actions(learned.names)
     pairs = ((reference, learned), (learned, reference))
     searches = [KnownFalseSearch(accepting, head) for accepting, other in pairs for head in heads(other)]
-    found, limit = shortest(searches, Limits(), lambda trace: trace)
-    assert found is limit is None
+    result = shortest(searches, Limits(), lambda trace: trace)
+    assert result.found is result.limit is None
 
 
 def errors(bench: Benchmark) -> None:

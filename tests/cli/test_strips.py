@@ -231,7 +231,7 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["traces", "blocksword:3", "--num", "5", "--out", "x.csv"], "is not a domain; choices: simple, "),
         (["traces", "--num", "5", "--out", "x.csv"], "name a domain"),
         (["traces", "simple", "--num", "1000", "--max-length", "10", "--out", "x.csv"], "not enough unique negative"),
-        (["plan", "learned"], "--goal ATOM,ATOM or --problem"),
+        (["plan", "learned"], "give one of --goal, --goal-after, --goal-possible, --problem"),
         (["show", "learned", "--trace", "a z"], "z"),
         (["reproduce", "table2", "--out", "x"], "choices: table1"),
         (["reproduce", "table1", "--sizes", "5,x", "--out", "x"], "must be numbers from 1"),

@@ -22,8 +22,8 @@ def run(words: list[str]) -> int:
     parser = Parser(
         "strips plan",
         "Finds a plan in a learned model with an installed planner, and validates it. Needs the extra `planning`.\n\n"
-        "  statewise strips plan learned/ --goal-after trace.csv  # whatever holds after this trace\n"
-        "  statewise strips plan learned/ --goal-possible 'stack b1 b2' --after 'pickup b3'\n"
+        "  statewise strips plan learned/ --goal-after trace.csv  # what holds then\n"
+        "  statewise strips plan learned/ --goal-possible 'stack b1 b2' --after a.csv\n"
         "  statewise strips plan learned/ --goal p3,p5 --after 'pickup b1, stack b1 b2'\n"
         "  statewise strips plan learned/ --domain d.pddl --problem p.pddl --mapping auto",
     )
