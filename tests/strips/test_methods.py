@@ -3,7 +3,7 @@
 import pytest
 
 from statewise.strips.domains import domain
-from statewise.strips.methods import learn
+from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.random_traces import Traces, traces, with_noise
 from statewise.strips.settings import Settings
 
@@ -33,19 +33,43 @@ def test_contradictory_traces_are_trained_on(tmp_path):
     assert any("training instead" in line for line in said)
 
 
-def test_noise_to_be_tolerated_is_trained_on():
-    assert learn(CLEAN, Settings(restarts=2, steps=50, noise=0.1)).report["chosen"] == "noise is to be tolerated"
+def test_somewhat_damaged_traces_are_learned_exactly(tmp_path):
+    damaged = with_noise(traces(domain("ferry:2x1"), 300, 20, 1), 0.05, "labels", 1)
+    (tmp_path / "out").mkdir()
+    said = []
+    report = learn(damaged, QUICK, folder=tmp_path / "out", say=said.append).report
+    assert report["method"] == "exact"
+    assert "contradict each other" in report["chosen"]
+    assert report["training_accuracy"] == pytest.approx(0.95)
+    assert not (tmp_path / "out" / "seen.json").exists()  # certainty would rest on damaged traces
+    assert any("taken for damaged" in line for line in said)
+    with pytest.raises(ValueError, match="contradict each other"):
+        learn(damaged, QUICK, method="exact")
+    for given in ({"damaged": True}, {"settings": Settings(noise=0.05)}):
+        assert learn(damaged, method="exact", **given).model == learn(damaged, QUICK).model
+
+
+def test_more_damage_than_is_to_be_tolerated_is_trained_on():
+    damaged = with_noise(traces(domain("ferry:2x1"), 300, 20, 1), 0.05, "labels", 1)
+    tolerant = Settings(restarts=2, steps=50, check_every=25, noise=0.05)
+    assert learn(damaged, tolerant).report["method"] == "exact"
+    strict = Settings(restarts=2, steps=50, check_every=25, noise=0.01)
+    report = learn(damaged, strict).report
+    assert report["method"] == "neural"
+    assert report["chosen"] == "noise is to be tolerated; the exact method leaves 0.0500 of the traces unexplained"
+    with pytest.raises(ValueError, match="by training only"):
+        learn_schemas(damaged, strict, method="exact")
 
 
 def test_stopped_training_gives_a_model_and_goes_on(tmp_path):
     damaged = with_noise(CLEAN, 0.3, "labels", 1)
     left = iter(range(30))
-    stopped = learn(damaged, QUICK, stop=lambda: next(left, None) is None, folder=tmp_path).report
+    stopped = learn(damaged, QUICK, method="neural", stop=lambda: next(left, None) is None, folder=tmp_path).report
     assert stopped["unfinished"] == ["training: 30 of at most 50 steps"]
     whole = learn(damaged, QUICK, folder=tmp_path)
     assert whole.report["unfinished"] == []
-    assert whole.model == learn(damaged, QUICK).model
-    assert (whole.theta == learn(damaged, QUICK).theta).all()
+    assert whole.model == learn(damaged, QUICK, method="neural").model
+    assert (whole.theta == learn(damaged, QUICK, method="neural").theta).all()
 
 
 def test_a_time_limit_holds_for_training_too():

@@ -11,7 +11,8 @@ import numpy as np
 
 from statewise.strips.exact.ground import SECONDS, Contradiction, learn_exact
 from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
-from statewise.strips.exact.verdicts import Seen
+from statewise.strips.exact.noisy import learn_noisy
+from statewise.strips.exact.verdicts import NAME, Seen
 from statewise.strips.learned import Learned, read_checkpoint, write_report
 from statewise.strips.learning import learn_neural
 from statewise.strips.lifted import LiftedModel, learn_lifted
@@ -19,6 +20,8 @@ from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
 
 METHODS = ("auto", "exact", "neural")
+MOST_NOISE = 0.1
+"""Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
 M = TypeVar("M", Learned, LiftedModel)
 
 
@@ -27,6 +30,7 @@ def learn(
     settings: Settings | None = None,
     *,
     method: str = "auto",
+    damaged: bool = False,
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     folder: Path | None = None,
@@ -37,27 +41,42 @@ def learn(
     """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`).
 
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
-    all of them correctly; else the neural one. `settings` are those of training; `settings.noise` above 0 makes `auto`
-    train. `report["method"]` and `report["chosen"]` say which one it was and why. `stop`, `seconds` and `folder` are as
-    in the two functions; `say` is called with what is being done, `progress` by training. Raises as the two functions,
-    and `ValueError` for another method."""
+    all of them correctly. If they contradict each other, it takes the exact method for damaged traces (`exact.noisy`),
+    if its model explains all but a tenth of them; else the neural one. `settings` are those of training;
+    `settings.noise` above 0 is the share of traces that the exact method, too, may leave unexplained. With that, or
+    with `damaged`, the traces are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say
+    which method it was and why. `stop`, `seconds` and `folder` are as in the functions; `say` is called with what is
+    being done, `progress` by training. Raises as the functions, and `ValueError` for another method."""
     settings = settings or Settings()
     begun = time.monotonic()
     method, why = _without_looking(method, settings, folder, overwrite)
-    if method != "neural":
+    damaged = damaged or settings.noise > 0
+    if method != "neural" and not damaged:
         try:
             learned = learn_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
                                   progress=say)  # fmt: skip
         except Contradiction as error:
             if method == "exact":
                 raise
-            why = _short(error)
+            why, damaged = _short(error), True
+            say(f"{why}: taken for damaged")
         else:
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
                 return _explained(learned, traces, folder, why)
             why, overwrite = refused, True  # overwrites what the exact method has just written
-        say(f"{why}: training instead")
+            say(f"{why}: training instead")
+    elif damaged:
+        why += ": the traces are taken for damaged" if method == "exact" else ""
+    if method != "neural" and damaged:
+        left = _left(seconds, begun)
+        some = SECONDS if left is None else left if method == "exact" else left / 2  # the rest is for training
+        learned = learn_noisy(traces, seconds=some, stop=stop, folder=folder, overwrite=overwrite, progress=say)
+        refused = _too_many(learned.report, settings.noise) if method == "auto" and not stop() else ""
+        if not refused:
+            return _explained(learned, traces, folder, why)
+        why, overwrite = f"{why}; {refused}", True
+        say(f"{refused}: training instead")
     learned = learn_neural(traces, settings, seconds=_left(seconds, begun), stop=stop, folder=folder,
                            overwrite=overwrite, progress=progress)  # fmt: skip
     return _explained(learned, traces, folder, why)
@@ -78,7 +97,11 @@ def learn_schemas(
     """Learns action schemas as `learn` learns a ground model: by `exact.lifted`, or by training (`lifted`), which has
     no time limit and starts over."""
     settings = settings or Settings()
+    if settings.noise and method == "exact":
+        raise ValueError("schemas are learned from damaged traces by training only: give --method neural")
     method, why = _without_looking(method, settings, None, overwrite)
+    if settings.noise and method == "auto":
+        method = "neural"
     if method != "neural":
         try:
             learned = learn_lifted_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder,
@@ -103,12 +126,10 @@ def _without_looking(method: str, settings: Settings, folder: Path | None, overw
         raise ValueError(f"the method must be one of {', '.join(METHODS)}, not {method!r}")
     if method != "auto":
         return method, "asked for"
-    if settings.noise:
-        return "neural", "noise is to be tolerated"
     checkpoint = read_checkpoint(folder) if folder is not None and not overwrite else None
     if checkpoint is not None and "method" not in checkpoint[1]["settings"]:
         return "neural", "an interrupted training run continues"
-    return "auto", "the traces are clean"
+    return "auto", "noise is to be tolerated" if settings.noise else "the traces are clean"
 
 
 def _refused(report: Mapping[str, Any], traces: Traces) -> str:
@@ -118,6 +139,14 @@ def _refused(report: Mapping[str, Any], traces: Traces) -> str:
     if accuracy == 1 or report["unfinished"] or not sum(traces.labels):
         return ""
     return f"the exact model classifies only {accuracy:.4f} of the traces correctly"
+
+
+def _too_many(report: Mapping[str, Any], noise: float) -> str:
+    """Why `auto` does not take what was learned from damaged traces: it leaves more of them unexplained than are
+    damaged, by over two standard errors. Empty if it takes it."""
+    allowed = noise + 2 * (noise * (1 - noise) / report["traces"]["count"]) ** 0.5 if noise else MOST_NOISE
+    missed = 1 - report["training_accuracy"]
+    return "" if missed <= allowed + 1e-9 else f"the exact method leaves {missed:.4f} of the traces unexplained"
 
 
 def _short(error: Contradiction) -> str:
@@ -130,13 +159,15 @@ def _left(seconds: float | None, begun: float) -> float | None:
 
 def _explained(learned: M, traces: Traces, folder: Path | None, why: str) -> M:
     """Adds why the method was chosen, and what the traces show, for verdicts on others, unless they contradict each
-    other or what a signature of them needs is missing."""
+    other, are taken for damaged, or what a signature of them needs is missing."""
     learned.report["chosen"] = why
     if folder is not None:
         write_report(folder, learned.report)
         lifted = isinstance(learned, LiftedModel)
         arity = max(learned.report.get("by_arity", {ARITY: 0})) if lifted else None
-        seen = Seen.of(traces, arity=arity)
-        if all(seen.negatives):
+        seen = None if "support" in learned.report else Seen.of(traces, arity=arity)
+        if seen is not None and all(seen.negatives):
             seen.save(folder)
+        else:
+            (folder / NAME).unlink(missing_ok=True)  # of an earlier result
     return learned

@@ -25,10 +25,11 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "strips learn",
-        "Learns an action model from traces: exactly, by SAT over what was seen, if the traces are clean; otherwise\n"
-        "by training restarts of the STRIPS Transformer in parallel and pooling their sound heads. It says which, and\n"
-        "why. Negative traces help, but plans or logs that worked are enough. After --seconds, or Ctrl-C, the best\n"
-        "model so far is written, and the same command continues (with --lifted it starts over).\n\n"
+        "Learns an action model from traces: exactly, by SAT over what was seen, or over what recurs if the traces\n"
+        "contradict each other; where that explains too few of them, by training restarts of the STRIPS Transformer\n"
+        "in parallel and pooling their sound heads. It says which, and why. Negative traces help, but plans or logs\n"
+        "that worked are enough. After --seconds, or Ctrl-C, the best model so far is written, and the same command\n"
+        "continues (with --lifted, and with damaged traces, it starts over).\n\n"
         "  statewise strips learn train.csv --out learned/\n"
         "  statewise strips learn plans.txt --positive-only --out learned/\n"
         "  statewise strips learn train.csv --method neural --restarts 10 --out learned/\n"
@@ -45,7 +46,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--atoms", help="neural: heads per restart, or auto: find the number (default)")
     parser.add_argument("--restarts", type=at_least(1), help="neural: restarts (default 10)")
     parser.add_argument("--steps", type=at_least(1), help="neural: most steps (default 20000)")
-    parser.add_argument("--noise", type=float, default=0.0, help="share of damaged traces to tolerate (default 0)")
+    parser.add_argument("--noise", metavar="SHARE",
+                        help="share of damaged traces to tolerate, or auto: not known (default: none, unless "
+                             "the traces contradict each other)")  # fmt: skip
     parser.add_argument("--pool", action="store_true", default=None, dest="pool",
                         help="neural: always use the pooled model")  # fmt: skip
     parser.add_argument("--no-pool", action="store_false", dest="pool", help="neural: use the best single restart")
@@ -65,7 +68,7 @@ def run(words: list[str]) -> int:
 
     settings = Settings(atoms=None if options.atoms in (None, "auto") else _whole(options.atoms),
                         restarts=options.restarts or Settings.restarts, steps=options.steps or Settings.steps,
-                        noise=options.noise, pool=options.pool, seed=options.seed)  # fmt: skip
+                        noise=_share(options.noise), pool=options.pool, seed=options.seed)  # fmt: skip
     given = read_traces(Path(options.traces))
     print(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
           f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
@@ -86,13 +89,13 @@ def run(words: list[str]) -> int:
 def _ground(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
     from statewise.strips import learn, model_table
 
-    learned = learn(given, settings, method=method, seconds=options.seconds, stop=stop, folder=Path(options.out),
-                    overwrite=options.overwrite, say=_say, progress=_progress())  # fmt: skip
+    learned = learn(given, settings, method=method, damaged=options.noise == "auto", seconds=options.seconds,
+                    stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say, progress=_progress())  # fmt: skip
     report = learned.report
     print(model_table(learned.model))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
-    (_trained if report["method"] == "neural" else _exact)(report)
+    (_trained if report["method"] == "neural" else _damaged if "support" in report else _exact)(report)
     print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
     if report["unfinished"]:
         print(f"unfinished {'; '.join(report['unfinished'])}: the best model so far; the same command continues")
@@ -103,6 +106,16 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
 def _exact(report: dict[str, Any]) -> None:
     print(f"features   {report['features']} alternating{'' if report['all_features'] else ' (not all are listed)'}, "
           f"{report['supported']} well supported, from {report['windows']} seen windows")  # fmt: skip
+    _unseen(report)
+
+
+def _damaged(report: dict[str, Any]) -> None:
+    print(f"features   {report['features']} alternating, from {report['windows']} windows that at least "
+          f"{report['support']} traces imply; the others are taken for damage")  # fmt: skip
+    _unseen(report)
+
+
+def _unseen(report: dict[str, Any]) -> None:
     if names := report["never_valid"]:
         print(f"unseen     {', '.join(names[:5])}{', ...' if names[5:] else ''}: never valid in the traces, so the "
               "effects are unknown; assumed: none")  # fmt: skip
@@ -149,6 +162,16 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"--atoms must be a number or auto, not {text!r}") from None
+
+
+def _share(text: str | None) -> float:
+    """The share of damaged traces; 0 if it is not given or not known."""
+    if text in (None, "auto"):
+        return 0.0
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--noise must be a share or auto, not {text!r}") from None
 
 
 def _progress() -> Callable[[int, int, np.ndarray, int], None]:

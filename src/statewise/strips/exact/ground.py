@@ -10,15 +10,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer, alternating
 from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
 from statewise.strips.exact.windows import Windows
-from statewise.strips.head_arrays import Judge
+from statewise.strips.head_arrays import Heads, Judge
 from statewise.strips.learned import Learned, claim, read_checkpoint, write_checkpoint
 from statewise.strips.model import bits
 from statewise.strips.pooling import Candidates, prune, undominated
@@ -86,21 +88,8 @@ def learn_exact(
     progress(f"{len(found.features)} alternating features" + ("" if found.complete else ", not all"))
     able = {feature: windows.required(*feature) for feature in found.features}
     priced = price(windows, negatives, able, clock, complete=found.complete)
-    features = [each for each in able if able[each]]
-    occasions = Occasions.at(traces, features)
-    swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features])
-    worth = evidence(features, occasions, swapped)
-    of_kind = {feature: kind for kind, some in priced.items() for feature in some}
-    sure = [
-        each.delete & able[each] if value >= EVIDENCE and of_kind.get(each, KINDS[0]) == KINDS[0] else 0
-        for each, value in zip(features, worth)
-    ]
-    chosen = preconditions([able[each] for each in features], sure, occasions, going_on=clock.going_on)
-    if not clock.going_on():
-        clock.cut.append("weighing preconditions")
-    heads = as_heads(features, chosen, len(traces.actions))
-    heads = heads.only(heads.unique())
-    heads = heads.only(undominated(heads))
+    wider = {each for kind in KINDS[1:] for each in priced[kind]}
+    heads, worth, occasions = weighed(traces, able, wider, clock)
     progress(f"{len(heads)} atoms")
     kept = heads.only(prune(Candidates.alone(heads), traces.actions, min(30.0, clock.left())))
     judge = Judge(traces)
@@ -133,6 +122,26 @@ def learn_exact(
             write_checkpoint(folder, {}, {**facts, "progress": done})
         learned.save(folder, keep_checkpoint=bool(clock.cut))
     return learned
+
+
+def weighed(
+    traces: Traces, able: Mapping[Feature, int], wider: Collection[Feature], clock: Clock, support: int = 1
+) -> tuple[Heads, np.ndarray, Occasions]:
+    """The atoms of these effects with the preconditions that are worth their description, of those that they can have;
+    the worth of each effect that can be required, and the occasions. Those of `wider` need not alternate."""
+    features = [each for each in able if able[each]]
+    occasions = Occasions.at(traces, features)
+    swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features])
+    worth = evidence(features, occasions, swapped)
+    sure = [each.delete & able[each] if value >= EVIDENCE and each not in wider else 0
+            for each, value in zip(features, worth)]  # fmt: skip
+    chosen = preconditions([able[each] for each in features], sure, occasions, support=support,
+                           going_on=clock.going_on)  # fmt: skip
+    if not clock.going_on():
+        clock.cut.append("weighing preconditions")
+    heads = as_heads(features, chosen, len(traces.actions))
+    heads = heads.only(heads.unique())
+    return heads.only(undominated(heads)), worth, occasions
 
 
 def distinct_negatives(traces: Traces) -> list[Trace]:

@@ -5,7 +5,8 @@ such set rejects too much, since rare actions lack occasions. A precondition is 
 that of the valid actions. Code these position by position, each action c by whether it occurs where the preconditions
 chosen so far allow it. With n positions that allow c and k occurrences of c this takes n h(k / n) bits, h the binary
 entropy. A further precondition lowers n and never k, at a price of log2 F bits to name one of F atoms and (1/2) log2 V
-bits for a parameter fitted to V positions (Rissanen, 1978). So what counts is what a precondition excludes beyond the
+bits for a parameter fitted to V positions (Rissanen, 1978). In damaged traces it excludes some j of the k, which are
+coded among the e excluded positions by e h(j / e) bits. So what counts is what a precondition excludes beyond the
 others, at the rate at which c occurs where it may: walks are correlated, and what is rare because something else is
 missing speaks for nothing.
 
@@ -45,6 +46,8 @@ class Occasions:
     """[A] the number of valid occurrences of each action."""
     negatives: list[np.ndarray]
     """For each action the distinct places in U where it ends a negative trace."""
+    occurs: list[tuple[np.ndarray, np.ndarray]]
+    """For each action the places in U where it occurs validly, and how often."""
 
     @property
     def valid(self) -> int:
@@ -88,6 +91,7 @@ class Occasions:
             np.bincount(place[~end], minlength=len(first)),
             np.bincount(act[~end], minlength=actions),
             [np.unique(place[end & (act == c)]) for c in range(actions)],
+            [np.unique(place[~end & (act == c)], return_counts=True) for c in range(actions)],
         )
 
 
@@ -114,49 +118,58 @@ def preconditions(
     sure: Sequence[ActionSet],
     occasions: Occasions,
     *,
+    support: int = 1,
     going_on: Callable[[], bool] = lambda: True,
 ) -> list[ActionSet]:
-    """For each atom the actions that require it, of those that can (`able`); `sure` are chosen at no price. When
-    `going_on` says no, the remaining actions get the sure ones alone."""
+    """For each atom the actions that require it, of those that can (`able`); `sure` are chosen at no price. A
+    remaining negative is explained if it shares an atom with at least `support` of them. When `going_on` says no, the
+    remaining actions get the sure ones alone."""
     chosen = list(sure)
     price = np.log2(max(2, len(able))) + np.log2(max(2, occasions.valid)) / 2
     for c in range(len(occasions.counts)):
         given = [place for place, each in enumerate(sure) if each >> c & 1]
         free = [place for place, each in enumerate(able) if each >> c & 1 and not sure[place] >> c & 1]
         if free and going_on():
-            for place in _of_action(c, given, np.array(free), occasions, price):
+            for place in _of_action(c, given, np.array(free), occasions, price, support):
                 chosen[place] |= 1 << c
     return chosen
 
 
-def _of_action(c: int, given: Sequence[int], free: np.ndarray, occasions: Occasions, price: float) -> list[int]:
+def _of_action(
+    c: int, given: Sequence[int], free: np.ndarray, occasions: Occasions, price: float, support: int
+) -> list[int]:
     """The atoms of `free` that action `c` requires beside those `given`."""
     left = occasions.times.astype(np.float64)
     ends = occasions.negatives[c]
+    places, times = occasions.occurs[c]
+    own = np.zeros_like(left)
+    own[places] = times
     if given:
         rejected: np.ndarray = np.logical_or.reduce(occasions.of(given))
-        left[rejected] = 0
+        left[rejected] = own[rejected] = 0
         ends = ends[~rejected[ends]]
     false = occasions.of(free)
-    count, chosen = int(occasions.counts[c]), []
+    chosen: list[int] = []
     weights = false.astype(np.float32)
     while True:
-        excluded = weights @ left.astype(np.float32)
-        gain = bits_to_code(count, left.sum()) - bits_to_code(count, left.sum() - excluded)
+        excluded, among = weights @ left.astype(np.float32), weights @ own.astype(np.float32)
+        gain = (bits_to_code(own.sum(), left.sum()) - bits_to_code(own.sum() - among, left.sum() - excluded)
+                - bits_to_code(among, excluded))  # fmt: skip
         best = int(np.argmax(gain))
         if gain[best] < price:
             break
         chosen.append(int(free[best]))
-        left[false[best]] = 0
+        left[false[best]] = own[false[best]] = 0
         ends = ends[~false[best, ends]]
     catches = false[:, ends]
+    catches &= catches.sum(1, keepdims=True) >= support
     catches = catches[:, catches.any(0)]
     if catches.size:
         chosen += [int(free[place]) for place in smallest_cover(catches, np.maximum(gain, 0), seconds=2.0)[0]]
     return chosen
 
 
-def bits_to_code(count: np.ndarray | int, positions: np.ndarray | float) -> np.ndarray:
+def bits_to_code(count: np.ndarray | float, positions: np.ndarray | float) -> np.ndarray:
     """n h(k / n): the bits that say at which of n positions k occurrences are."""
     n = np.maximum(np.asarray(positions, dtype=float), np.asarray(count, dtype=float))
     share = np.clip(np.asarray(count) / np.maximum(n, 1), 1e-15, 1 - 1e-15)

@@ -16,6 +16,8 @@ from statewise.strips.random_traces import Trace, Traces
 
 Window = tuple[int, ActionSet, int]
 """(x, W, c)."""
+Holders = dict[tuple[int, int], list[tuple[ActionSet, int]]]
+"""For each pair (x, c) its windows, the smallest first, each with the traces that have it, as bits."""
 
 
 class Windows:
@@ -53,6 +55,25 @@ class Windows:
                     minimal[x, c] = [between]
                 elif not any(window & between == window for window in known):
                     minimal[x, c] = [*(window for window in known if between & window != between), between]
+
+    @classmethod
+    def supported(cls, actions: int, holders: Holders, support: int) -> Windows:
+        """The windows that at least `support` traces imply: each of them has the window, or one inside it."""
+        found = cls(actions)
+        for (x, c), of_pair in holders.items():
+            smaller: list[tuple[ActionSet, int]] = []
+            for between, own in of_pair:
+                if found.contains_seen(x, between, c):
+                    continue
+                implied = own
+                for window, others in smaller:
+                    if window & between == window:
+                        implied |= others
+                if implied.bit_count() >= support:
+                    found.insert(x, between, c)
+                else:
+                    smaller.append((between, own))
+        return found
 
     def insert(self, x: int, between: ActionSet, c: int) -> None:
         """Adds one seen window, unless it contains a known one."""
@@ -103,6 +124,16 @@ def windows_of(row: Sequence[int]) -> Iterator[list[Window]]:
         if c in recent:
             recent.remove(c)
         recent.insert(0, c)
+
+
+def holders_of(traces: Traces) -> Holders:
+    """The windows of the valid actions of `traces`, with the traces that have them."""
+    found: dict[tuple[int, int], dict[ActionSet, int]] = {}
+    for number, (row, label) in enumerate(zip(traces.rows, traces.labels)):
+        for x, between, c in {each for windows in windows_of(row[: len(row) - label]) for each in windows}:
+            of_pair = found.setdefault((x, c), {})
+            of_pair[between] = of_pair.get(between, 0) | 1 << number
+    return {pair: sorted(windows.items(), key=lambda each: each[0].bit_count()) for pair, windows in found.items()}
 
 
 def valid_rows(traces: Traces) -> list[Trace]:
