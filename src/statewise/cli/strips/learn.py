@@ -90,7 +90,8 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     from statewise.strips import learn, model_table
 
     learned = learn(given, settings, method=method, damaged=options.noise == "auto", seconds=options.seconds,
-                    stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say, progress=_progress())  # fmt: skip
+                    stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say,
+                    progress=_progress())  # fmt: skip
     report = learned.report
     print(model_table(learned.model))
     print()
