@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from statewise.strips.domains import domain as domain
     from statewise.strips.domains import domain_usage as domain_usage
     from statewise.strips.exact.ground import learn_exact as learn_exact
-    from statewise.strips.exact.noisy import learn_noisy as learn_noisy
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
+    from statewise.strips.exact.noisy import learn_noisy as learn_noisy
     from statewise.strips.exact.symmetry import symmetric as symmetric
     from statewise.strips.learned import PICTURE_SIGNS as PICTURE_SIGNS
     from statewise.strips.learned import PICTURES as PICTURES
@@ -77,8 +77,8 @@ PUBLIC = {
     "checking": ("check", "described", "read_seen"),
     "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "exact.ground": ("learn_exact",),
-    "exact.noisy": ("learn_noisy",),
     "exact.lifted": ("learn_lifted_exact",),
+    "exact.noisy": ("learn_noisy",),
     "exact.symmetry": ("symmetric",),
     "learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
     "learning": ("learn_neural",),
