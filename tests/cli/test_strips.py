@@ -73,6 +73,9 @@ def test_new_traces_are_checked(capsys, exact):
     assert found["labels"]["right"] == 1
     code, out, _ = called(capsys, "evaluate", exact, "--traces", exact.parent / "test.jsonl", "--json")
     assert json.loads(out)["certainty"] == found["labels"]
+    for place, said in ((exact.parent / "nowhere", "nowhere is not there"), (exact / "model.json", "is a file")):
+        code, _, err = called(capsys, "check", place, exact.parent / "test.jsonl")
+        assert (code, f"{said}: give a learned folder" in err) == (2, True)
     code, _, err = called(capsys, "check", exact.parent, exact.parent / "test.jsonl")
     assert (code, "has no seen.json" in err) == (2, True)
 
@@ -159,6 +162,19 @@ def test_a_simplified_model_is_a_learned_folder(capsys, folder, tmp_path):
     assert called(capsys, "verify", tmp_path / "simple", "--against", "simple", "--drawn-only")[0] == 0
 
 
+def test_a_simplified_model_is_checked_and_drawn(capsys, exact, tmp_path):
+    assert called(capsys, "simplify", exact, "--out", tmp_path / "simple")[0] == 0
+    words = exact.parent / "test.jsonl", "--lines", "0"
+    assert called(capsys, "check", tmp_path / "simple", *words) == called(capsys, "check", exact, *words)
+    code, out, _ = called(capsys, "show", tmp_path / "simple")
+    assert code == 0
+    assert out.endswith(f"wrote {tmp_path / 'simple' / 'model.png'}\n")
+    assert (tmp_path / "simple" / "model.png").read_bytes().startswith(b"\x89PNG")
+    assert called(capsys, "simplify", tmp_path / "simple", "--out", tmp_path / "simple", "--overwrite")[0] == 0
+    assert (tmp_path / "simple" / "seen.json").is_file()
+    assert not (tmp_path / "simple" / "model.png").exists()
+
+
 def test_learning_goes_on_only_where_it_may(capsys, folder):
     words = ("learn", folder / "train.csv", "--atoms", "3", *QUICK, "--out", folder / "learned")
     code, _, err = called(capsys, *words)
@@ -221,6 +237,9 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["learn", "train.csv", "--atomz", "3", "--out", "x"], "did you mean --atoms"),
         (["learn", "train.csv", "--lifted", "--noise", "0.7", "--out", "x"], "noise must be at least 0 and below 0.5"),
         (["learn", "train.csv", "--lifted", "--atoms", "3", "--out", "x"], "--lifted finds and pools predicates"),
+        (["learn", "train.csv", "--seed", "9" * 30, "--out", "x"], "--seed must be below 9,007,199,254,740,992, not 9"),
+        (["learn", "train.csv", "--seconds", "inf", "--out", "x"], "--seconds must be below 9,007,199,254,740,992"),
+        (["learn", "train.csv", "--seconds", "nan", "--out", "x"], "--seconds must be above 0, not nan"),
         (["show", "binary"], "binary: not a model: byte 0 is not UTF-8 text"),
         (["evaluate", "learned", "--traces", "odd.csv"], "have different actions: it has none such as 'd'"),
         (["evaluate", "learned"], "--traces FILE, --against REFERENCE"),
@@ -404,6 +423,9 @@ def test_goals_by_example_and_goals_of_actions(capsys, folder, ferry):
     assert code == 0
     assert "goal: at-ferry l8, at c9 l8, empty" in out
     assert out.splitlines()[1:3] == ["  1  sail l7 l8", "  2  debark c9 l8"]
+    code, out, _ = called(capsys, "plan", ferry / "lifted", "--goal-possible", "board c9 l8")
+    assert code == 0
+    assert "nothing to do, if this is true: say with --after" in out
     code, out, _ = called(capsys, "plan", folder / "learned", "--goal-possible", "b", "--after", "b")
     assert code == 0
     assert "valid in the learned model" in out

@@ -204,7 +204,16 @@ def test_the_domain_is_typed_and_complements_are_negative_preconditions(tmp_path
         "(empty)",
         "(at-ferry l1)",
     }
-    assert literals(problem.partition("(:goal")[2]) == {"(parked c7 l9)", "(empty)", "(at-ferry l9)"}
+    assert literals(problem.partition("(:goal")[2]) == {
+        "(parked c7 l9)", "(empty)", "(at-ferry l9)", "(not (parked c7 l1))", "(not (at-ferry l1))"
+    }  # fmt: skip
+
+
+def test_a_goal_that_is_a_complement_alone_is_written(tmp_path):
+    """The trace ends with the car on board: at its beginning all atoms of the goal held but these."""
+    export_lifted(LEARNED["ferry"], SMALL["ferry"], tmp_path / "f.pddl", trace=["board c7 l1"])
+    problem = (tmp_path / "f-problem.pddl").read_text()
+    assert "(not (parked c7 l1))" in problem.partition("(:goal")[2]
 
 
 def test_what_is_not_known_is_said_and_is_false_whatever_it_is(tmp_path):

@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from statewise.strips import pictures
 from statewise.strips.domains import domain
 from statewise.strips.model import Action, ActionModel
 from statewise.strips.pictures import ABSENT, EXCESS, MISSING
-from statewise.strips.showing import parse_trace, save_attention, save_models, save_theta, show
+from statewise.strips.schemas import Schema, schema_lines
+from statewise.strips.showing import (
+    parse_trace,
+    save_attention,
+    save_model,
+    save_models,
+    save_schemas,
+    save_theta,
+    show,
+)  # fmt: skip
 
 SIMPLE = domain("simple").model
 BLOCKS = domain("blocksworld:3").model
@@ -115,6 +125,65 @@ def test_long_lists_of_atoms_go_on_below_and_break_between_names():
     assert max(map(len, text.splitlines())) <= 120
     listed = [re.split(r"  +", line)[1] for line in text.split("wait ")[1].splitlines()]
     assert [name for line in listed for name in line.strip(", ").split(", ")] == list(atoms)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 132])
+def test_a_model_fits_the_terminal_whatever_its_names(width):
+    atoms = [f"after-{name.replace(' ', '-')} of it" for name in BLOCKS.atoms]
+    text = show(BLOCKS.with_atoms(range(len(atoms)), atoms), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    body = text.partition(" actions\n\n")[2]
+    if "requires" not in body:  # lines below each action
+        for each in re.split(r"\n(?=\S)", body):
+            name, *parts = re.split(r"\n  (?=pre|add|del)", each)
+            action = BLOCKS.actions[BLOCKS.number[name]]
+            for part, expected in zip(parts, (action.pre, action.add, action.delete), strict=True):
+                names = [] if part.endswith("-") else [" ".join(one.split()) for one in part[5:].split(",")]
+                assert names == [atoms[at] for at in range(len(atoms)) if expected >> at & 1]
+    assert ("requires" in body) == (width >= 100)
+
+
+def test_schemas_fit_the_terminal():
+    long = frozenset((f"predicate-{number}", (0, 1)) for number in range(12))
+    lines = schema_lines({"move": Schema(long, frozenset(), frozenset())}, 60)
+    assert max(map(len, lines)) <= 60
+    assert lines[2].startswith("       predicate-")  # below the first literal
+    assert ", ".join(line.strip(" ,") for line in lines[1:-2]).removeprefix("pre  ").split(", ") == [
+        f"{name} x1 x2" for name, _ in sorted(long)
+    ]
+
+
+def drawn(monkeypatch, tmp_path, save, *what):
+    """The figure, and not a file."""
+    figures = []
+    monkeypatch.setattr(pictures, "_save", lambda figure, path: figures.append(figure))
+    save(*what, tmp_path / "x.png")
+    return figures[0]
+
+
+def test_the_picture_of_a_model_has_its_entries(monkeypatch, tmp_path):
+    panels = drawn(monkeypatch, tmp_path, save_model, BLOCKS).axes
+    for axes, kind in zip(panels, ("pre", "add", "delete"), strict=True):
+        cells = np.asarray(axes.collections[0].get_array()).reshape(len(BLOCKS.atoms), len(BLOCKS.names))
+        expected = [[getattr(action, kind) >> at & 1 for action in BLOCKS.actions] for at in range(len(BLOCKS.atoms))]
+        assert cells.tolist() == expected
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == list(BLOCKS.atoms)
+    with pytest.raises(ValueError, match="without atoms"):
+        save_model(ActionModel((), (Action("wait", 0, 0, 0),)), tmp_path / "x.png")
+
+
+def test_the_picture_of_schemas_has_their_arguments(monkeypatch, tmp_path):
+    on, free, full = ("on", (1, 0)), ("free", ()), ("on", (0, 2))
+    schemas = {
+        "put": Schema(frozenset({free, on, full}), frozenset({on}), frozenset({free})),
+        "wait": Schema(frozenset(), frozenset(), frozenset()),
+    }
+    panels = drawn(monkeypatch, tmp_path, save_schemas, schemas).axes
+    shown = [[text.get_text() for text in axes.texts] for axes in panels]  # free of put, of wait, then on
+    assert shown == [[".", "", "1 3\n2 1", ""], ["", "", "2 1", ""], [".", "", "", ""]]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["free", "on"]
+    with pytest.raises(ValueError, match="without predicates"):
+        save_schemas({"wait": schemas["wait"]}, tmp_path / "x.png")
 
 
 def test_traces_are_read_from_names_with_spaces():

@@ -94,12 +94,18 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(mine), others
 
 
+def _not_huge(number: float, text: str) -> None:
+    if number >= LARGEST:
+        raise argparse.ArgumentTypeError(f"must be below {LARGEST:,}, not {text}")
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """Type of an option: a whole number, at least `least`."""
 
     def whole_number(text: str) -> int:
         number = int(text)
-        if not least <= number < LARGEST:
+        _not_huge(number, text)
+        if not least <= number:
             raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
         return number
 
@@ -112,7 +118,8 @@ def not_below(least: float) -> Callable[[str], float]:
 
     def number(text: str) -> float:
         found = float(text)
-        if not least <= found < LARGEST:
+        _not_huge(found, text)
+        if not least <= found:
             raise argparse.ArgumentTypeError(f"must be at least {least:g}, not {text}")
         return found
 
@@ -125,7 +132,8 @@ def above(least: float) -> Callable[[str], float]:
 
     def number(text: str) -> float:
         found = float(text)
-        if not least < found < LARGEST:
+        _not_huge(found, text)
+        if not least < found:
             raise argparse.ArgumentTypeError(f"must be above {least:g}, not {text}")
         return found
 

@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from statewise.strips.pddl import read_problem as read_problem
     from statewise.strips.pddl_export import export as export
     from statewise.strips.pictures import save_attention as save_attention
+    from statewise.strips.pictures import save_model as save_model
     from statewise.strips.pictures import save_models as save_models
+    from statewise.strips.pictures import save_schemas as save_schemas
     from statewise.strips.pictures import save_theta as save_theta
     from statewise.strips.planning import Plan as Plan
     from statewise.strips.planning import plan as plan
@@ -90,7 +92,7 @@ PUBLIC = {
     "model": ("ActionModel", "Atoms"),
     "pddl": ("read_domain", "read_problem"),
     "pddl_export": ("export",),
-    "pictures": ("save_attention", "save_models", "save_theta"),
+    "pictures": ("save_attention", "save_model", "save_models", "save_schemas", "save_theta"),
     "planning": ("Plan", "plan"),
     "random_traces": ("SPLITS", "Traces", "traces", "with_noise"),
     "reproduction": ("reproduce",),

@@ -43,7 +43,9 @@ def check(seen: Seen, traces: Traces) -> Checked:
 
 def read_seen(folder: Path) -> Seen:
     """What a learned folder's training traces show. Raises `ValueError` if it does not hold that."""
-    found = Seen.load(folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is {'a file' if folder.exists() else 'not there'}: give a learned folder")
+    found = Seen.load(folder)
     if found is None:
         raise ValueError(
             f"{folder} has no {NAME}: it is no folder that `strips learn` wrote, or the training traces contradicted "

@@ -45,7 +45,7 @@ def _drawn_by_statewise(path: Path) -> bool:
         return b"Software\0statewise" in file.read(1000)
 
 
-PICTURES = ("models.png", "attention.png", "theta.png")
+PICTURES = ("model.png", "schemas.png", "models.png", "attention.png", "theta.png")
 """The images that `statewise strips show` writes."""
 PICTURE_SIGNS = dict.fromkeys(PICTURES, _drawn_by_statewise)
 """How they are recognised."""

@@ -25,6 +25,7 @@ from statewise.strips.pooling import Candidates, pool, prune, sound
 from statewise.strips.random_traces import Traces
 from statewise.strips.schemas import Literal, Schema, arguments, ground, schema_lines
 from statewise.strips.settings import Attempt, Settings
+from statewise.strips.wrapping import PAGE
 
 COPIES = {0: 2, 1: 4, 2: 2}
 """Predicates of each signature, by arity: more than known domains need. Spare ones are not chosen."""
@@ -51,9 +52,9 @@ class LiftedModel:
         """The action model over any ground actions of these schemas."""
         return ground(self.schemas, actions)
 
-    def as_lines(self) -> list[str]:
-        """The schemas as text."""
-        return schema_lines(self.schemas)
+    def as_lines(self, width: int = PAGE) -> list[str]:
+        """The schemas as text of this width."""
+        return schema_lines(self.schemas, width)
 
 
 def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[str, int]]:

@@ -159,7 +159,7 @@ class _Seen:
     known: tuple[tuple[str, bool], ...]
     assumed: tuple[tuple[str, bool], ...]
     unknown: tuple[str, ...]
-    goal: tuple[str, ...]
+    goal: tuple[tuple[str, bool], ...]
     contradicted: frozenset[str]
     """Folded predicates of which the trace requires an atom to be true and false at once: they are no complements."""
 
@@ -190,7 +190,7 @@ def _seen(model: ActionModel, numbers: Sequence[int], objects: Mapping[str, int]
         tuple(known),
         tuple(assumed.items()),
         tuple(name for name in every if name not in sure and name not in assumed),
-        tuple(dict.fromkeys(name for name, value in values(found.true, True) if value)),
+        tuple(dict.fromkeys(values(found.true, True))),
         frozenset(contradicted & folds.keys()),
     )
 
@@ -290,7 +290,7 @@ class _Spelling:
             f"; not known, taken to be false: {self._listed((name, True) for name in seen.unknown)}",
         ]
         atoms = "\n".join(f"  {self._atom(name)}" for name in initial)
-        goal = "\n".join(f"  {self._atom(name)}" for name in seen.goal)
+        goal = "\n".join(f"  {self._literal(*each)}" for each in seen.goal)
         return "\n".join([
             *said, "(define (problem trace)", " (:domain learned)", " (:objects", f"{objects})", " (:init", f"{atoms})",
             " (:goal (and", f"{goal})))", "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from statewise.durable import replacing
 from statewise.reporting.plain import plain_text
 from statewise.strips.brasp import NOWHERE, run
 from statewise.strips.model import ActionModel
+from statewise.strips.schemas import Schema
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 DPI = 130
 PANELS = {"required": "query", "affected": "key", "deleted": "value"}
 """The meaning of each entry of theta's last axis, and the corresponding vector of the head."""
+KINDS = {"requires": "pre", "adds": "add", "deletes": "delete"}
+"""Titles of panels, and the field of an action or a schema that they show."""
 
 SAME, EXCESS, MISSING, ABSENT = "#3b6fb6", "#d1432f", "#f0b429", "#ececec"
 GRID = "#d5d9df"
@@ -53,6 +56,70 @@ def save_theta(theta: np.ndarray, path: Path, atoms: Sequence[str], actions: Seq
 
 
 @plain_text
+def save_model(model: ActionModel, path: Path) -> None:
+    """Plots an action model as a PNG: what each action requires, adds and deletes. Raises `ValueError` if there are no
+    atoms or no actions."""
+    from matplotlib.colors import ListedColormap
+
+    if not model.atoms or not model.actions:
+        raise ValueError("models without atoms or without actions cannot be plotted")
+    figure, grid = _panels(1, model.atoms, model.names)
+    cell = _cell_size((len(model.atoms), len(model.names)))
+    for axes, (title, kind) in zip(grid[0], KINDS.items()):
+        shown = [[getattr(action, kind) >> place & 1 for action in model.actions] for place in range(len(model.atoms))]
+        _cells(axes, np.array(shown), vmin=0, vmax=1, cmap=ListedColormap(["white", SAME]))
+        axes.set_title(title, fontsize=9)
+        _names(axes, model.atoms if axes is grid[0][0] else [], model.names, cell)
+    _save(figure, path)
+
+
+@plain_text
+def save_schemas(schemas: Mapping[str, Schema], path: Path) -> None:
+    """Plots action schemas as a PNG: of which of its arguments, numbered from 1, each action requires, adds and deletes
+    a predicate; a dot if the predicate has none. Raises `ValueError` if there are no predicates."""
+    from matplotlib.colors import ListedColormap
+
+    literals = {
+        (title, name): sorted(getattr(schema, kind))
+        for title, kind in KINDS.items()
+        for name, schema in schemas.items()
+    }
+    predicates = sorted({predicate for each in literals.values() for predicate, _ in each})
+    if not predicates:
+        raise ValueError("schemas without predicates cannot be plotted")
+
+    def text(title: str, name: str, predicate: str) -> str:
+        found = (" ".join(str(at + 1) for at in places) for each, places in literals[title, name] if each == predicate)
+        return "\n".join(one or "." for one in found)
+
+    cells = {title: [[text(title, name, each) for name in schemas] for each in predicates] for title in KINDS}
+    longest = max(len(line) for rows in cells.values() for row in rows for cell in row for line in cell.split("\n"))
+    tall = [max(cells[title][place][at].count("\n") + 1 for title in KINDS for at in range(len(schemas)))
+            for place in range(len(predicates))]  # fmt: skip
+    colours = ListedColormap(["white", "#c9daef"])
+    wide, line, letter = max(0.3, 0.085 * longest + 0.12), 0.2, 0.075
+    tops = np.concatenate([[0], np.cumsum(tall)]) * line
+    lefts = np.arange(len(schemas) + 1) * wide
+    figure = _canvas(3 * (lefts[-1] + 0.3) + max(map(len, predicates)) * letter + 0.4,
+                     tops[-1] + max(map(len, schemas)) * letter + 0.7)  # fmt: skip
+    for place, (title, rows) in enumerate(cells.items()):
+        axes = figure.add_subplot(1, 3, place + 1)
+        marked = np.array([[cell != "" for cell in row] for row in rows])
+        axes.pcolormesh(lefts, tops, marked, edgecolors=GRID, linewidth=0.4, vmin=0, vmax=1, cmap=colours)
+        for down, row in enumerate(rows):
+            for across, cell in enumerate(row):
+                axes.text((across + 0.5) * wide, (tops[down] + tops[down + 1]) / 2, cell, ha="center", va="center",
+                          fontsize=8)  # fmt: skip
+        axes.invert_yaxis()
+        axes.set_aspect("equal")
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(lefts[:-1] + wide / 2, list(schemas), rotation=90, fontsize=9)
+        axes.set_yticks((tops[:-1] + tops[1:]) / 2, predicates if place == 0 else [""] * len(predicates), fontsize=9)
+        _bare(axes)
+    _save(figure, path)
+
+
+@plain_text
 def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> None:
     """Plots a learned action model above the true one as a PNG: what each action requires, adds and deletes.
 
@@ -66,18 +133,17 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
     rows = max(len(learned.atoms), len(reference.atoms))
     if not rows or not reference.actions:
         raise ValueError("models without atoms or without actions cannot be plotted")
-    kinds = {"requires": "pre", "adds": "add", "deletes": "delete"}
     has = {
         (model, kind): np.array([[getattr(action, kind) >> place & 1 for action in model.actions]
                                  for place in range(rows)], bool)
-        for model in (learned, reference) for kind in kinds.values()
+        for model in (learned, reference) for kind in KINDS.values()
     }  # fmt: skip
     labels = {model: [*model.atoms, *["-"] * (rows - len(model.atoms))] for model in (learned, reference)}
     cell = _cell_size((rows, len(reference.actions)))
     figure, grid = _panels(2, max(labels.values(), key=lambda names: max(map(len, names))), reference.names)
     colours = ListedColormap(["white", SAME, EXCESS, MISSING, ABSENT])
     for line, (model, who) in enumerate(((learned, "learned"), (reference, "true"))):
-        for place, (title, kind) in enumerate(kinds.items()):
+        for place, (title, kind) in enumerate(KINDS.items()):
             mine, truth = has[learned, kind], has[reference, kind]
             shown = np.where(mine & truth, 1, 0)
             shown[truth & ~mine] = 3
@@ -89,7 +155,7 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
             axes.set_title(f"{who}: {title}", fontsize=9)
             _names(axes, labels[model] if place == 0 else [], reference.names if line else [], cell)
     count = {EXCESS: 0, MISSING: 0}
-    for kind in kinds.values():
+    for kind in KINDS.values():
         count[EXCESS] += int((has[learned, kind] & ~has[reference, kind]).sum())
         count[MISSING] += int((has[reference, kind] & ~has[learned, kind]).sum())
     patches = [Patch(color=SAME, label="in both"), Patch(color=EXCESS, label=f"x  learned alone ({count[EXCESS]})"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from statewise.strips.model import ActionModel
+from statewise.strips.wrapping import PAGE, literal_lines
 
 Literal = tuple[str, tuple[int, ...]]
 """A predicate, and the action's argument (from 0) at each of its places."""
@@ -20,15 +21,15 @@ class Schema:
     delete: frozenset[Literal]
 
 
-def schema_lines(schemas: Mapping[str, Schema]) -> list[str]:
-    """Schemas as text, with arguments `x1 x2 ...`."""
+def schema_lines(schemas: Mapping[str, Schema], width: int = PAGE) -> list[str]:
+    """Schemas as text of this width, with arguments `x1 x2 ...`."""
     lines = []
     for name, schema in schemas.items():
-        lines.append(name)
-        for title, literals in (("pre", schema.pre), ("add", schema.add), ("del", schema.delete)):
-            spelled = (" ".join((predicate, *(f"x{at + 1}" for at in places)))
-                       for predicate, places in sorted(literals))  # fmt: skip
-            lines.append(f"  {title}  {', '.join(spelled) or '-'}")
+        parts = [
+            (title, [" ".join((predicate, *(f"x{at + 1}" for at in places))) for predicate, places in sorted(literals)])
+            for title, literals in (("pre", schema.pre), ("add", schema.add), ("del", schema.delete))
+        ]
+        lines += literal_lines(name, parts, width)
     return lines
 
 

@@ -5,34 +5,35 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from statewise.reporting.tables import text_table
 from statewise.strips.brasp import NOWHERE, Execution, run
 from statewise.strips.model import ActionModel, Atoms
-from statewise.strips.pictures import save_attention, save_models, save_theta
+from statewise.strips.pictures import save_attention, save_model, save_models, save_schemas, save_theta
 from statewise.strips.random_traces import Trace
+from statewise.strips.wrapping import PAGE, literal_lines, wrapped
 
-__all__ = ["model_table", "parse_trace", "save_attention", "save_models", "save_theta", "show"]
+__all__ = [
+    "model_table", "parse_trace", "save_attention", "save_model", "save_models", "save_schemas", "save_theta", "show",
+]  # fmt: skip
 
 WIDTH = 34
-"""Width in characters of a list of atoms in the table of actions; longer ones are wrapped."""
+"""Most characters of a line of atoms in the table of actions; longer lists are wrapped."""
 SHORT = 3
 """Action names of up to this many characters head their columns; for longer ones the position is shown."""
-PAGE = 100
-"""Width of text in characters."""
 INVALID = "!"
 """Marks actions that are not applicable."""
 
 
-def show(model: ActionModel, trace: Sequence[int] | None = None) -> str:
-    """The action model as a table; with a trace of action numbers, also Figure 1's vectors and Figure 3's attention.
+def show(model: ActionModel, trace: Sequence[int] | None = None, width: int = PAGE) -> str:
+    """The action model as `model_table` of this width; with a trace of action numbers, its vectors (Figure 1) and
+    attention (Figure 3) instead.
 
     Rows and heads that are zero on the whole trace are omitted from its tables and listed below them. Positions count
     from 1 as in the paper. Raises `ValueError` if the trace is empty or has actions that the model lacks.
     """
-    return model_table(model) if trace is None else "\n\n".join(_trace_parts(model, trace))
+    return model_table(model, width) if trace is None else "\n\n".join(_trace_parts(model, trace))
 
 
 def parse_trace(model: ActionModel, text: str) -> Trace:
@@ -54,18 +55,36 @@ def parse_trace(model: ActionModel, text: str) -> Trace:
 _BETWEEN = ("", " ", "\t", "\n", ",")
 
 
-def model_table(model: ActionModel) -> str:
-    """What each action requires, adds and deletes."""
+def model_table(model: ActionModel, width: int = PAGE) -> str:
+    """What each action requires, adds and deletes: a table if names leave room for it within `width` characters, or
+    else lines below each action, as of schemas."""
+    longest = max((len(action.name) for action in model.actions), default=0)
+    room = min(WIDTH, (width - max(longest, len("action")) - 6) // 3)
+    if max(map(len, model.atoms), default=0) < room:
+        body = _table(model, room)
+    else:
+        lines = (
+            literal_lines(action.name, [("pre", model.spelled(action.pre)), ("add", model.spelled(action.add)),
+                                        ("del", model.spelled(action.delete))], width)
+            for action in model.actions
+        )  # fmt: skip
+        body = "\n".join(line for each in lines for line in each)
+    atoms, actions = (f"{len(all_)} {what}{'' if len(all_) == 1 else 's'}"
+                      for all_, what in ((model.atoms, "atom"), (model.actions, "action")))  # fmt: skip
+    return f"{_listing(atoms, model.atoms, width)}\n{actions}\n\n{body}"
+
+
+def _table(model: ActionModel, room: int) -> str:
+    """A table with `room` characters for each list of atoms."""
 
     def cell(atoms: Atoms) -> list[str]:
-        return _wrapped("", model.spelled(atoms), WIDTH) or ["-"]
+        return wrapped("", model.spelled(atoms), room) or ["-"]
 
     rows = []
     for action in model.actions:
         cells = [[action.name], cell(action.pre), cell(action.add), cell(action.delete)]
         rows += [[each[line] if line < len(each) else "" for each in cells] for line in range(max(map(len, cells)))]
-    table = text_table(["action", "requires", "adds", "deletes"], rows, left=range(4))
-    return f"{_listing(f'{len(model.atoms)} atoms', model.atoms)}\n{len(model.actions)} actions\n\n{table}"
+    return text_table(["action", "requires", "adds", "deletes"], rows, left=range(4))
 
 
 def _trace_parts(model: ActionModel, trace: Sequence[int]) -> Iterator[str]:
@@ -152,13 +171,5 @@ def _aligned(*blocks: list[list[str]]) -> str:
     return f"\n{rule}\n".join("\n".join(line(row) for row in block) for block in blocks)
 
 
-def _listing(title: str, names: Sequence[str]) -> str:
-    return "\n  ".join(_wrapped(f"{title}: ", names, PAGE)).rstrip()
-
-
-def _wrapped(before: str, names: Sequence[str], width: int) -> list[str]:
-    """Wraps comma-separated names, with line breaks between names only."""
-    blank = "\N{NO-BREAK SPACE}"
-    text = before + ", ".join(name.replace(" ", blank) for name in names)
-    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(blank, " ") for line in lines]
+def _listing(title: str, names: Sequence[str], width: int = PAGE) -> str:
+    return "\n".join(wrapped(f"{title}: ", names, width, indent=2)).rstrip()

@@ -25,6 +25,7 @@ from typing import Literal as OneOf
 from statewise.durable import write_atomically
 from statewise.strips.containment import KnownFalseSearch, contained, implied
 from statewise.strips.domains import Domain
+from statewise.strips.exact.verdicts import NAME
 from statewise.strips.heads import Head, heads, uncovered
 from statewise.strips.learned import claim, write_report, write_schemas
 from statewise.strips.mapping import match_atoms, renamed
@@ -75,9 +76,15 @@ class Simplified:
 
 
 def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bool = False) -> None:
-    """Writes the model as a learned folder; `source` says where it came from. Raises `FileExistsError` if the folder
+    """Writes the model as a learned folder; `source` says where it came from, and if it is a learned folder, what its
+    training traces show is copied, so that `check` knows what is certain. Raises `FileExistsError` if the folder
     holds another model and `overwrite` is not given, or anything else."""
+    seen = Path(source) / NAME
+    shown = seen.read_bytes() if seen.is_file() else None  # the source may be the folder that is overwritten
     claim(folder, overwrite, resumes=False)
+    if shown is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / NAME, shown)
     report = {"settings": {"simplified": source}, **found.summary()}
     if found.schemas is not None:
         write_schemas(folder, found.schemas, found.model, report)

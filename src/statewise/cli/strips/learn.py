@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from argparse import Namespace
@@ -93,7 +94,7 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
                     stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say,
                     progress=_progress())  # fmt: skip
     report = learned.report
-    print(model_table(learned.model))
+    print(model_table(learned.model, _width()))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
     (_trained if report["method"] == "neural" else _damaged if "support" in report else _exact)(report)
@@ -139,7 +140,7 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
     lifted = learn_schemas(given, settings, method=method, seconds=options.seconds, stop=stop, folder=Path(options.out),
                            overwrite=options.overwrite, say=_say, progress=_progress())  # fmt: skip
     report = lifted.report
-    print("\n".join(lifted.as_lines()))
+    print("\n".join(lifted.as_lines(_width())))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
     print(
@@ -156,6 +157,10 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def _whole(text: str) -> int:

@@ -111,9 +111,12 @@ def run(words: list[str]) -> int:
         print(f"no plan{only} exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
         return 1
     marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
-    print("".join(f"{number:3}  {action}{mark}\n"
-                  for number, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")  # fmt: skip
-    print(f"{len(found.actions)} actions ({found.planner}, {found.seconds:.1f} s); "
+    print("".join(f"{at:3}  {action}{mark}\n"
+                  for at, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")  # fmt: skip
+    if not found.actions and found.assumed:
+        print("nothing to do, if this is true: say with --after which actions have been executed so far")
+    number = f"{len(found.actions)} action{'' if len(found.actions) == 1 else 's'}"
+    print(f"{number} ({found.planner}, {found.seconds:.1f} s); "
           f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
           + ("" if found.valid_in_problem is None else
              f", {'valid' if found.valid_in_problem else 'NOT valid'} in the true problem"))  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
@@ -12,7 +13,9 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "strips show",
-        "Shows an action model as text, its weights theta as a picture, and its B-RASP program on a trace.\n\n"
+        "Shows an action model as text and pictures, and its B-RASP program on a trace. model.png: what each action\n"
+        "requires, adds and deletes; of schemas, with the numbers of their arguments, schemas.png; with --against\n"
+        "models.png, beside the other model; theta.png: what each restart learned; attention.png: on the trace.\n\n"
         "  statewise strips show learned/\n"
         "  statewise strips show learned/ --against blocksworld:3  # atoms matched\n"
         '  statewise strips show simple --trace "a c c b c a"  # Figures 1 and 3',
@@ -34,7 +37,9 @@ def run(words: list[str]) -> int:
         read_schemas,
         renamed,
         save_attention,
+        save_model,
         save_models,
+        save_schemas,
         save_theta,
         schema_lines,
         show,
@@ -68,11 +73,16 @@ def run(words: list[str]) -> int:
             save_models(model.with_atoms(pairs), reference.with_atoms(theirs).with_actions(model.names),
                         picture("models.png"))  # fmt: skip
     trace = parse_trace(model, options.trace) if options.trace else None
+    width = shutil.get_terminal_size((100, 24)).columns
     schemas = read_schemas(place) if place.is_dir() else None
     if schemas is not None:
-        print("learned lifted:", *schema_lines(schemas), "", sep="\n")
-    print(show(model, trace))
+        print("learned lifted:", *schema_lines(schemas, width), "", sep="\n")
+    print(show(model, trace, width))
     if into is not None:
+        if schemas is not None and any(schema.pre or schema.add or schema.delete for schema in schemas.values()):
+            save_schemas(schemas, picture("schemas.png"))
+        elif schemas is None and model.atoms and model.actions:
+            save_model(model, picture("model.png"))
         if trace is not None:
             save_attention(model, trace, picture("attention.png"))
         if (place / "theta.npz").exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def run(words: list[str]) -> int:
     if sys.stderr.isatty():
         print(file=sys.stderr)
     write_simplified(found, Path(options.out), options.model, options.overwrite)
-    print(*(schema_lines(found.schemas) if found.schemas is not None else [model_table(found.model)]), sep="\n")
+    width = shutil.get_terminal_size((100, 24)).columns
+    lines = schema_lines(found.schemas, width) if found.schemas is not None else [model_table(found.model, width)]
+    print(*lines, sep="\n")
     what = ("predicates", "literals") if found.schemas is not None else ("atoms", "preconditions, adds and deletes")
     print(f"\n{what[0]}: {found.atoms[1]} of {found.atoms[0]}; {what[1]}: {found.entries[1]} of {found.entries[0]}; "
           f"each step proven equivalent ({found.notion})")  # fmt: skip
