@@ -13,42 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from itertools import permutations, product
 
 from timing import Benchmark, parser
 
-from statewise.strips.domains import Domain, domain
+from statewise.strips.domains import domain
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.metrics import trace_accuracy
-from statewise.strips.model import ActionModel
 from statewise.strips.random_traces import traces
 from statewise.strips.verification import verify
-
-
-def logistics(cities: int, places: int, packages: int) -> Domain:
-    """A truck per city, one plane, packages; the first place of each city is its airport."""
-    at = [f"l{city}-{place}" for city in range(cities) for place in range(places)]
-    airports = [f"l{city}-0" for city in range(cities)]
-    goods = [f"p{number}" for number in range(packages)]
-    trucks = {f"t{city}": [f"l{city}-{place}" for place in range(places)] for city in range(cities)}
-    atoms = [f"at {truck} {x}" for truck, where in trucks.items() for x in where] + [f"at a0 {x}" for x in airports]
-    atoms += [f"at {p} {x}" for p in goods for x in at] + [f"in {p} {v}" for p in goods for v in [*trucks, "a0"]]
-    actions: dict[str, tuple[list[str], list[str], list[str]]] = {}
-    for vehicle, where, verb in [*((t, x, "drive") for t, x in trucks.items()), ("a0", airports, "fly")]:
-        for x, y in permutations(where, 2):
-            here, there = [f"at {vehicle} {x}"], [f"at {vehicle} {y}"]
-            actions[f"{verb} {vehicle} {x} {y}"] = (here, there, here)
-        kind = "truck" if verb == "drive" else "plane"
-        for p, x in product(goods, where):
-            lies, inside = [f"at {p} {x}"], [f"in {p} {vehicle}"]
-            actions[f"load-{kind} {p} {vehicle} {x}"] = ([f"at {vehicle} {x}", *lies], inside, lies)
-            actions[f"unload-{kind} {p} {vehicle} {x}"] = ([f"at {vehicle} {x}", *inside], lies, inside)
-    start = [f"at {t} {where[0]}" for t, where in trucks.items()] + [f"at a0 {airports[0]}"]
-    start += [f"at {p} {at[number % len(at)]}" for number, p in enumerate(goods)]
-    model = ActionModel.of(atoms, actions)
-    bit = {name: 1 << place for place, name in enumerate(atoms)}
-    return Domain("logistics", model, (sum(bit[atom] for atom in start),))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -66,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
         )
         assert found.outcome == "equivalent", f"{name}: {found.outcome}"
     count = 20 if bench.smoke else 3000
-    world = logistics(2, 2, 2) if bench.smoke else logistics(3, 2, 6)
+    world = domain("logistics:2x2x2" if bench.smoke else "logistics:3x2x6")
     cases = [(domain("blocksworld:3"), 50, 2, domain("blocksworld:5")), (world, count, 15, world)]
     for small, walks, bar, large in cases:
         given = traces(small, walks, 30, 1, negatives=0.0)

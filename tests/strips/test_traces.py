@@ -245,6 +245,8 @@ def test_other_noise_is_unknown():
         ("gripper:2", 2 + 4 + 2 + 4, 2 + 8 + 8),
         ("hanoi:2", 4 + 3 + 5, 12 + 6),
         ("miconic:3x2", 3 + 6 + 2, 6 + 6 + 6),
+        ("logistics:3x2x2", 3 * 2 + 3 + 2 * 6 + 2 * 4, 3 * 2 + 6 + 2 * 2 * 6 + 2 * 2 * 3),
+        ("tiles:2x3", 5 * 6 + 6, 5 * 14),
     ],
 )
 def test_domains_have_the_sizes_that_they_should(spec, atoms, actions):
@@ -266,6 +268,10 @@ def test_domains_have_the_sizes_that_they_should(spec, atoms, actions):
         ("gripper:1", 2 * 4, 8 + 4 + 4),
         ("hanoi:3", 27, 3 * 27 - 3),  # three moves, but two where all discs are on one peg
         ("miconic:3x2", 3 * 16, 48 * 2 + 24 + 24),
+        ("logistics:2x1x1", 2 * (2 + 3), 10 + 4 + 2 + 4 + 2),  # fly; a truck is always there, the plane half the time
+        ("tiles:2x2", 12, 12 * 2),  # half of 4! arrangements; the empty cell has two neighbours
+        ("visit-all:2x2", 1 + 2 * 2 + 3 * 3 + 4, 2 * 18),  # marked cells are connected, and hold the robot and the start
+        ("satellite:1x2", 2 * 12 * 4, 96 + 64 + 64 + 32 + 32),  # directions, power with calibration, images
     ],
 )
 def test_domains_have_as_many_real_states_and_steps_as_their_stories(spec, states, steps):

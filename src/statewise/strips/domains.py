@@ -177,6 +177,82 @@ def miconic(floors: int, passengers: int) -> tuple[list[str], Effects, list[list
     return atoms, actions, [[f"lift-at {levels[0]}", *(f"waits {p} {levels[0]}" for p in people)]]
 
 
+def logistics(cities: int, places: int, packages: int) -> tuple[list[str], Effects, list[list[str]]]:
+    """Trucks, one in each city, and a plane between the first places of the cities carry packages."""
+    at = [f"l{city}-{place}" for city in range(cities) for place in range(places)]
+    airports = [f"l{city}-0" for city in range(cities)]
+    goods = [f"p{number}" for number in range(packages)]
+    trucks = {f"t{city}": [f"l{city}-{place}" for place in range(places)] for city in range(cities)}
+    atoms = [f"at {truck} {x}" for truck, where in trucks.items() for x in where] + [f"at a0 {x}" for x in airports]
+    atoms += [f"at {p} {x}" for p in goods for x in at] + [f"in {p} {v}" for p in goods for v in [*trucks, "a0"]]
+    actions: Effects = {}
+    for vehicle, where, verb in [*((t, x, "drive") for t, x in trucks.items()), ("a0", airports, "fly")]:
+        for x, y in permutations(where, 2):
+            here, there = [f"at {vehicle} {x}"], [f"at {vehicle} {y}"]
+            actions[f"{verb} {vehicle} {x} {y}"] = (here, there, here)
+        kind = "truck" if verb == "drive" else "plane"
+        for p, x in product(goods, where):
+            lies, inside = [f"at {p} {x}"], [f"in {p} {vehicle}"]
+            actions[f"load-{kind} {p} {vehicle} {x}"] = ([f"at {vehicle} {x}", *lies], inside, lies)
+            actions[f"unload-{kind} {p} {vehicle} {x}"] = ([f"at {vehicle} {x}", *inside], lies, inside)
+    start = [f"at {t} {where[0]}" for t, where in trucks.items()] + [f"at a0 {airports[0]}"]
+    return atoms, actions, [[*start, *(f"at {p} {at[number % len(at)]}" for number, p in enumerate(goods))]]
+
+
+def tiles(rows: int, columns: int) -> tuple[list[str], Effects, list[list[str]]]:
+    """The sliding-tile puzzle: a tile beside the empty cell is moved into it."""
+    cells, steps = _grid(rows, columns)
+    names = [f"t{number}" for number in range(1, len(cells))]
+    atoms = [f"at {tile} {x}" for tile in names for x in cells] + [f"empty {x}" for x in cells]
+    actions: Effects = {}
+    for tile, (x, y) in product(names, steps):
+        before, after = [f"at {tile} {x}", f"empty {y}"], [f"at {tile} {y}", f"empty {x}"]
+        actions[f"move {tile} {x} {y}"] = (before, after, before)
+    return atoms, actions, [[f"empty {cells[0]}", *(f"at {tile} {x}" for tile, x in zip(names, cells[1:]))]]
+
+
+def visit_all(rows: int, columns: int) -> tuple[list[str], Effects, list[list[str]]]:
+    """A robot on a grid marks the cells where it has been; no action requires or deletes a mark."""
+    cells, steps = _grid(rows, columns)
+    atoms = [f"at {x}" for x in cells] + [f"visited {x}" for x in cells]
+    actions: Effects = {f"move {x} {y}": ([f"at {x}"], [f"at {y}", f"visited {y}"], [f"at {x}"]) for x, y in steps}
+    return atoms, actions, [[f"at {cells[0]}", f"visited {cells[0]}"]]
+
+
+def satellite(satellites: int, directions: int) -> tuple[list[str], Effects, list[list[str]]]:
+    """Satellites with two instruments each, of which one has power at a time, take images.
+
+    An instrument is calibrated where it points at its target, and must be calibrated again after each time without
+    power. Images are kept.
+    """
+    names, targets = [f"s{number}" for number in range(satellites)], [f"d{number}" for number in range(directions)]
+    aboard = [(s, f"i{2 * number + which}", targets[which]) for number, s in enumerate(names) for which in range(2)]
+    atoms = [f"pointing {s} {d}" for s in names for d in targets] + [f"power-avail {s}" for s in names]
+    atoms += [f"{what} {i}" for what in ("power-on", "calibrated") for _, i, _ in aboard]
+    atoms += [f"have-image {d}" for d in targets]
+    actions: Effects = {}
+    for s, (x, y) in product(names, permutations(targets, 2)):
+        actions[f"turn-to {s} {y} {x}"] = ([f"pointing {s} {x}"], [f"pointing {s} {y}"], [f"pointing {s} {x}"])
+    for s, i, target in aboard:
+        spare, on, ready = f"power-avail {s}", f"power-on {i}", f"calibrated {i}"
+        actions[f"switch-on {i} {s}"] = ([spare], [on], [spare, ready])
+        actions[f"switch-off {i} {s}"] = ([on], [spare], [on])
+        actions[f"calibrate {s} {i} {target}"] = ([f"pointing {s} {target}", on], [ready], [])
+        for d in targets:
+            actions[f"take-image {s} {d} {i}"] = ([f"pointing {s} {d}", on, ready], [f"have-image {d}"], [])
+    start = [what for s in names for what in (f"pointing {s} {targets[0]}", f"power-avail {s}")]
+    return atoms, actions, [start]
+
+
+def _grid(rows: int, columns: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """The cells of a grid, and the pairs of neighbours in both directions."""
+    cells = {(row, column): f"x{row}-{column}" for row in range(rows) for column in range(columns)}
+    beside = [(0, 1), (1, 0), (0, -1), (-1, 0)]
+    steps = [(name, cells[row + down, column + right]) for (row, column), name in cells.items()
+             for down, right in beside if (row + down, column + right) in cells]  # fmt: skip
+    return list(cells.values()), steps
+
+
 @dataclass(frozen=True)
 class Family:
     """A domain of any size."""
@@ -194,4 +270,8 @@ FAMILIES = {
     "gripper": Family(gripper, {"BALLS": 1}, "gripper:2"),
     "hanoi": Family(hanoi, {"DISCS": 1}, "hanoi:3"),
     "miconic": Family(miconic, {"FLOORS": 2, "PASSENGERS": 1}, "miconic:3x2"),
+    "logistics": Family(logistics, {"CITIES": 2, "PLACES": 1, "PACKAGES": 1}, "logistics:2x2x2"),
+    "tiles": Family(tiles, {"ROWS": 2, "COLUMNS": 2}, "tiles:2x3"),
+    "visit-all": Family(visit_all, {"ROWS": 2, "COLUMNS": 2}, "visit-all:3x3"),
+    "satellite": Family(satellite, {"SATELLITES": 1, "DIRECTIONS": 2}, "satellite:1x3"),
 }
