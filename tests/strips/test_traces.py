@@ -270,7 +270,7 @@ def test_domains_have_the_sizes_that_they_should(spec, atoms, actions):
         ("miconic:3x2", 3 * 16, 48 * 2 + 24 + 24),
         ("logistics:2x1x1", 2 * (2 + 3), 10 + 4 + 2 + 4 + 2),  # fly; a truck is always there, the plane half the time
         ("tiles:2x2", 12, 12 * 2),  # half of 4! arrangements; the empty cell has two neighbours
-        ("visit-all:2x2", 1 + 2 * 2 + 3 * 3 + 4, 2 * 18),  # marked cells are connected, and hold the robot and the start
+        ("visit-all:2x2", 1 + 2 * 2 + 3 * 3 + 4, 2 * 18),  # marked cells are connected; the start is one
         ("satellite:1x2", 2 * 12 * 4, 96 + 64 + 64 + 32 + 32),  # directions, power with calibration, images
     ],
 )
