@@ -10,7 +10,9 @@ import pytest
 from statewise.json_files import check
 from statewise.strips import reproduction as module
 from statewise.strips.domains import domain
+from statewise.strips.random_traces import traces
 from statewise.strips.reproduction import EXPERIMENTS, MAX_LENGTH, RECORD, SIZES, Cell, reproduce, run_cell
+from statewise.strips.reproduction_report import reproduction_text
 from statewise.strips.settings import Attempt, Settings
 
 
@@ -152,6 +154,120 @@ def test_a_restart_without_the_stall_rule_goes_on():
     assert ends == {None: ("steps", 90_000), 5_000: ("stalled", 5_250)}
 
 
+# exact learning beside training
+
+
+def test_exact_learning_is_a_cell_on_the_same_traces(quick, monkeypatch):
+    from statewise.strips.exact import ground
+
+    seen = []
+
+    def learn(given):
+        seen.append(given)
+        return learn_exact(given)
+
+    learn_exact = ground.learn_exact
+    monkeypatch.setattr(ground, "learn_exact", learn)
+    records = {}
+    for method in ("exact", "positive-only"):
+        record = records[method] = run_cell(Cell("simple", 150, 1, 10, method=method))
+        assert check(record, RECORD, "the record") is record
+        assert json.loads(json.dumps(record)) == record
+        assert record["cell"] == f"simple 150 draw 1 {method}"
+        assert "single" not in record
+        assert record["cpu_seconds"] >= 0
+        assert record["certainty"]["right"] == 1
+    assert seen[0] == traces(domain("simple"), 150, 10, 1)
+    assert seen[1] == seen[0].valid_only()
+    exact, positive = records["exact"]["pooled"], records["positive-only"]["pooled"]
+    assert exact["equivalent"] == dict.fromkeys(module.NOTIONS, "equivalent")
+    assert exact["test"] == 1
+    # No negative trace says that c must come between a and b more than that they alternate.
+    assert positive["test"] < 1
+    assert positive["equivalent"]["drawn_traces"] == "different"
+    assert records["positive-only"]["certainty"]["decided_negatives"] == 0
+
+
+def test_schemas_from_valid_actions_are_verified_on_larger_instances(quick):
+    record = run_cell(Cell("ferry:3x2", 60, 1, 30, atoms="lifted", restarts=5, method="positive-only"))
+    assert check(record, module.LIFTED_RECORD, "the record") is record
+    assert record["cell"] == "ferry:3x2 60 draw 1 atoms=lifted positive-only"
+    assert {name: each["drawn_traces"] for name, each in record["pooled"]["equivalent"].items()} == dict.fromkeys(
+        ("ferry:3x2", "ferry:3x3", "ferry:4x4"), "equivalent"
+    )
+    assert record["pooled"]["test"] == 1
+
+
+def test_symmetry_adds_renamed_traces(monkeypatch):
+    class SeenError(Exception):
+        pass
+
+    def instead(cell, world, given):
+        raise SeenError(given)
+
+    monkeypatch.setattr(module, "_run_neural", instead)
+    with pytest.raises(SeenError) as caught:
+        run_cell(Cell("ferry:2x2", 20, 1, 10, symmetry=True))
+    more, given = caught.value.args[0], traces(domain("ferry:2x2"), 20, 10, 1)
+    assert len(more) > 2 * len(given)
+    assert set(zip(given.rows, given.labels)) <= set(zip(more.rows, more.labels))
+
+
+def test_every_method_has_its_cells(tmp_path, ran):
+    reproduce("table1", tmp_path, domains=["simple"], sizes=[50], methods=["neural", "exact", "positive-only"])
+    assert ran == ["simple 50 draw 1", "simple 50 draw 1 exact", "simple 50 draw 1 positive-only"]
+    reproduce("table1", tmp_path, domains=["simple"], sizes=[50], methods=["exact"], protocol="paper")
+    assert len(ran) == 3  # a protocol of training does not concern it
+    reproduce("table1", tmp_path, domains=["simple"], sizes=[50], symmetry=True)
+    assert ran[3:] == ["simple 50 draw 1 symmetry"]
+
+
+# the report
+
+
+def record(method, size, draw, outcome, test, **more):
+    return {"cell": f"{method} {size} {draw}", "domain": "ferry:2x1", "size": size, "draw": draw, "noise": 0.0,
+            "noise_of": "labels", "atoms": "true", "seconds": 1.0, "true_atoms": 6, "method": method,
+            "pooled": {"test": test, "atoms": 7, "equivalent": dict.fromkeys(module.NOTIONS, outcome)},
+            **more}  # fmt: skip
+
+
+def test_the_fewest_traces_hold_for_all_draws_and_all_larger_sizes():
+    outcomes = {20: "ed", 50: "ee", 100: "de", 200: "ee", 500: "ee"}
+    words = {"e": "equivalent", "d": "different"}
+    records = [record("exact", size, draw, words[letter], 0.9 if size == 200 else 1.0, cpu_seconds=float(draw))
+               for size, letters in outcomes.items() for draw, letter in enumerate(letters, 1)]  # fmt: skip
+    records += [record("positive-only", 50, draw, "unknown", 1.0) for draw in (1, 2)]
+    text = reproduction_text("table1", records)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    fewest = rows[[row[:2] for row in rows].index(["domain", "method"]) + 2 :]
+    assert fewest == [
+        ["ferry:2x1", "exact", "2", "20, 50, 100, 200, 500", "200", "500", "1.50"],
+        ["ferry:2x1", "positive-only", "2", "50", "not reached", "50", "-"],
+    ]
+    assert [row[2] for row in rows if row[:2] == ["ferry:2x1", "50"]] == ["exact", "positive-only"]
+
+
+def test_curves_of_all_methods_share_a_panel(monkeypatch, tmp_path):
+    from statewise.reporting import plots
+    from statewise.strips.reproduction_report import save_reproduction
+
+    panels = []
+    monkeypatch.setattr(plots, "save_panels", lambda found, path: panels.extend(found))
+    single = {"single": {"train": [1.0], "test": [0.8], "best": 0}, "mean_test": 0.7}
+    save_reproduction(
+        [record("exact", 50, draw, "equivalent", value) for draw, value in ((1, 0.9), (2, 1.0))]
+        + [record("neural", 50, 1, "different", 0.85, **single)],
+        tmp_path / "x.png",
+    )
+    (panel,) = panels
+    assert panel.title == "ferry:2x1"
+    assert {curve.label: list(curve.y) for curve in panel.curves} == {
+        "neural, pooled": [0.85], "neural, best restart by training": [0.8], "neural, mean of restarts": [0.7],
+        "exact": [pytest.approx(0.95)], "paper, best by training": [0.982],
+    }  # fmt: skip
+
+
 # the ledger
 
 
@@ -223,6 +339,19 @@ def test_unknown_wishes(tmp_path, ran, experiment, domains, message):
         reproduce(experiment, tmp_path, domains=domains)
     assert not ran
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("experiment", "methods", "message"),
+    [
+        ("table1", ["exact", "guess"], "unknown method 'guess': choices: neural, exact, positive-only"),
+        ("noise", ["neural", "exact"], "noise: the exact method refuses traces that contradict each other"),
+    ],
+)
+def test_unknown_methods(tmp_path, ran, experiment, methods, message):
+    with pytest.raises(ValueError, match=message):
+        reproduce(experiment, tmp_path, methods=methods)
+    assert not ran
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Reproduces the paper's Table 1 and extends it: larger domains, unknown number of atoms, noise, lifted learning.
+"""Reproduces the paper's Table 1 and extends it: larger domains, unknown number of atoms, noise, lifted learning, and
+exact learning on the same traces.
 
 Every experiment is a list of cells. A cell draws traces, learns and evaluates; its record is written to a ledger at
 once, so that an interrupted reproduction resumes where it stopped.
@@ -11,20 +12,26 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from statewise.json_files import COUNT, NUMBER, TEXT, Keys, Shape, one_of
+from statewise.json_files import COUNT, NUMBER, SHARE, TEXT, Keys, Maybe, Shape, one_of
 from statewise.ledger import Ledger, Record
 from statewise.strips import settings
 from statewise.strips.domains import Domain, domain
 from statewise.strips.model import ActionModel
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
+from statewise.system import peak_memory
+
+if TYPE_CHECKING:
+    from statewise.strips.lifted import LiftedModel
 
 PROTOCOLS: dict[str, dict[str, Any]] = {"early": {}, "paper": {"steps": 100_000, "stall": False}}
 """When the training of a restart ends."""
+METHODS = ("neural", "exact", "positive-only")
+"""How a cell learns: `positive-only` is the exact method on the valid actions of the same traces."""
 SIZES = (50, 100, 200, 500, 1000, 2000)
 MAX_LENGTH = {"simple": 10, "blocksworld:2": 20, "ferry:2x1": 20, "blocksworld:3": 30, "ferry:2x2": 30}
 """The paper's five domains, with the longest training traces of each."""
@@ -51,15 +58,23 @@ class Cell:
     """Most training steps."""
     stall: bool = True
     """Whether a restart stops when its accuracy no longer rises."""
+    method: str = "neural"
+    """One of `METHODS`."""
+    symmetry: bool = False
+    """Whether the traces are joined by their copies with objects of one sort permuted."""
 
     @property
     def name(self) -> str:
         """The key of its record."""
         more = f" atoms={self.atoms}" if self.atoms != "true" else ""
         more += f" noise={self.noise:g} of {self.noise_of}" if self.noise else ""
-        more += f" restarts={self.restarts}" if self.restarts != 10 else ""
-        more += f" steps={self.steps}" if self.steps != Settings.steps else ""
-        more += "" if self.stall else " no stall"
+        more += " symmetry" if self.symmetry else ""
+        if self.method == "neural":
+            more += f" restarts={self.restarts}" if self.restarts != 10 else ""
+            more += f" steps={self.steps}" if self.steps != Settings.steps else ""
+            more += "" if self.stall else " no stall"
+        else:
+            more += f" {self.method}"
         return f"{self.domain} {self.size} draw {self.draw}{more}"
 
 
@@ -91,7 +106,17 @@ def lifted(domains: Sequence[str], sizes: Sequence[int], draws: int) -> list[Cel
             for name in domains]  # fmt: skip
 
 
-LARGER = {"blocksworld:3": ("blocksworld:4", "blocksworld:5"), "ferry:3x2": ("ferry:3x3", "ferry:4x4")}
+LARGER = {
+    "blocksworld:3": ("blocksworld:4", "blocksworld:5"),
+    "ferry:3x2": ("ferry:3x3", "ferry:4x4"),
+    "gripper:2": ("gripper:3", "gripper:4"),
+    "hanoi:3": ("hanoi:4",),
+    "miconic:3x2": ("miconic:4x3",),
+    "logistics:2x2x2": ("logistics:3x2x3",),
+    "tiles:2x2": ("tiles:2x3",),
+    "visit-all:2x2": ("visit-all:3x3",),
+    "satellite:1x3": ("satellite:2x3",),
+}
 """The larger instances on which schemas learned on a domain are verified, too."""
 
 
@@ -112,7 +137,7 @@ EXPERIMENTS = {
     "larger": Experiment(larger, ("blocksworld:4", "ferry:3x3", "gripper:3"), (200, 500, 1000, 2000), ()),
     "atoms": Experiment(unknown_atoms, PAPERS, (200, 1000), PAPERS),
     "noise": Experiment(noisy, ("simple", "blocksworld:2", "ferry:2x1"), (500,), PAPERS),
-    "lifted": Experiment(lifted, tuple(LARGER), (50, 100, 200, 500), tuple(LARGER)),
+    "lifted": Experiment(lifted, ("blocksworld:3", "ferry:3x2"), (50, 100, 200, 500), tuple(LARGER)),
 }
 NOTIONS: dict[str, dict[str, bool]] = {
     "definition_1": {},
@@ -121,19 +146,24 @@ NOTIONS: dict[str, dict[str, bool]] = {
 }
 _OUTCOMES: Shape = {notion: one_of("equivalent", "different", "unknown") for notion in NOTIONS}
 _CELL: Keys = {"cell": TEXT, "domain": TEXT, "size": COUNT, "draw": COUNT, "noise": NUMBER, "noise_of": TEXT,
-                "seconds": NUMBER}  # fmt: skip
+                "seconds": NUMBER, "cpu_seconds?": NUMBER, "memory?": Maybe(NUMBER), "method?": one_of(*METHODS),
+                "certainty?": {...: SHARE}}  # fmt: skip
 RECORD: Shape = {
     **_CELL,
-    "single": {"train": [NUMBER], "test": [NUMBER], "best": COUNT, "best_equivalent": _OUTCOMES},
+    "single?": {"train": [NUMBER], "test": [NUMBER], "best": COUNT, "best_equivalent": _OUTCOMES},
     "pooled": {"test": NUMBER, "atoms": COUNT, "equivalent": _OUTCOMES},
     "true_atoms": COUNT,
-    "mean_test": NUMBER,
+    "mean_test?": NUMBER,
 }
+"""`pooled` is the model that `learn` returns. Records of exact learning have no restarts, so neither `single` nor
+`mean_test`."""
 LIFTED_RECORD: Shape = {
     **_CELL,
-    "single": {"train": [NUMBER]},
+    "single?": {"train": [NUMBER]},
     "pooled": {"test": NUMBER, "predicates": COUNT, "equivalent": {...: _OUTCOMES}},
 }
+CHECKED = 1_000
+"""The number of test traces for which a verdict is sought."""
 
 
 def reproduce(
@@ -144,17 +174,26 @@ def reproduce(
     sizes: Sequence[int] | None = None,
     draws: int = 1,
     jobs: int = 1,
+    methods: Sequence[str] = ("neural",),
+    symmetry: bool = False,
     protocol: str = "early",
     steps: int | None = None,
     progress: Callable[[int, int, Record], None] | None = None,
 ) -> list[Record]:
     """Runs an experiment's cells that `out`/EXPERIMENT.jsonl does not hold yet; returns the records of all of them.
 
-    Runs `jobs` cells at a time, each in its own process with one thread. The protocol `early` ends a restart after
+    Runs `jobs` cells at a time, with more than one each in its own process, with one thread. `methods` are some of
+    `METHODS`, all on the same traces; with `symmetry` these are joined by their copies with objects permuted. The
+    protocol `early` ends a restart after
     20,000 steps, or when its accuracy no longer rises; `paper` after 100,000 alone, as the paper does. Both end it once
     it keeps classifying all training traces correctly. `steps` is another limit. Raises `ValueError` for an unknown
-    experiment or protocol, or a domain that the experiment does not allow.
+    experiment, method or protocol, for exact learning from noisy traces, and for a domain that the experiment does not
+    allow.
     """
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise ValueError(f"unknown method {unknown[0]!r}: choices: {', '.join(METHODS)}")
+    if experiment == "noise" and set(methods) != {"neural"}:
+        raise ValueError("noise: the exact method refuses traces that contradict each other: take the method neural")
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}: choices: {', '.join(PROTOCOLS)}")
     if experiment not in EXPERIMENTS:
@@ -166,7 +205,8 @@ def reproduce(
         if name not in known.allowed and known.allowed:
             raise ValueError(f"{experiment} has the domains {', '.join(known.allowed)}, not {name}")
     how = PROTOCOLS[protocol] if steps is None else {**PROTOCOLS[protocol], "steps": steps}
-    cells = [replace(cell, **how) for cell in known.cells(chosen, tuple(sizes or known.sizes), draws)]
+    cells = [replace(cell, method=method, symmetry=symmetry, **(how if method == "neural" else {}))
+             for cell in known.cells(chosen, tuple(sizes or known.sizes), draws) for method in methods]  # fmt: skip
     wanted = {cell.name for cell in cells}
     shape = LIFTED_RECORD if experiment == "lifted" else RECORD
     with Ledger(out / f"{experiment}.jsonl", "reproduction", {"experiment": experiment}, shape) as ledger:
@@ -187,7 +227,7 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
         return
     import multiprocessing
 
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as workers:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as workers:
         waiting: set[Future[Record]] = {workers.submit(run_cell, cell) for cell in cells}
         try:
             while waiting:
@@ -201,41 +241,67 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
 
 def run_cell(cell: Cell) -> Record:
     """Draws traces, learns and evaluates."""
+    from statewise.strips.random_traces import traces, with_noise
+
+    world = domain(cell.domain)
+    given = traces(world, cell.size, cell.max_length, cell.draw)
+    if cell.noise:
+        given = with_noise(given, cell.noise, cell.noise_of, cell.draw)
+    if cell.symmetry:
+        from statewise.strips.exact.symmetry import symmetric
+
+        given = symmetric(given).traces
+    if cell.method == "positive-only":
+        given = given.valid_only()
+    if cell.method != "neural":
+        measured = _run_exact(cell, world, given)
+    elif cell.atoms == "lifted":
+        measured = _run_lifted(cell, world, given)
+    else:
+        measured = _run_neural(cell, world, given)
+    return {"cell": cell.name, **asdict(cell), **measured}
+
+
+L = TypeVar("L")
+
+
+def _timed(learn: Callable[[], L]) -> tuple[L, Record]:
+    """What `learn` returns; seconds by the clock and of the processor, and the MiB by which it raised the most memory
+    that this process has had."""
+    memory, began, worked = peak_memory(), time.monotonic(), time.process_time()
+    learned = learn()
+    spent = {"seconds": round(time.monotonic() - began, 2), "cpu_seconds": round(time.process_time() - worked, 2)}
+    most = peak_memory()
+    return learned, {**spent, "memory": None if most is None or memory is None else round(most - memory, 1)}
+
+
+def _test_traces(cell: Cell, world: Domain) -> Traces:
+    from statewise.strips.random_traces import traces
+
+    return traces(world, TEST, TEST_LENGTH, 1000 + cell.draw, negatives=0.5, split="test")
+
+
+def _run_neural(cell: Cell, world: Domain, given: Traces) -> Record:
     import torch
 
     from statewise.strips.head_arrays import Heads, Judge
     from statewise.strips.learning import learn_neural
-    from statewise.strips.random_traces import traces, with_noise
 
     torch.set_num_threads(1)
-    world = domain(cell.domain)
-    clean = traces(world, cell.size, cell.max_length, cell.draw)
-    given = with_noise(clean, cell.noise, cell.noise_of, cell.draw) if cell.noise else clean
-    test = traces(world, TEST, TEST_LENGTH, 1000 + cell.draw, negatives=0.5, split="test")
-    if cell.atoms == "lifted":
-        return _run_lifted(cell, given, test)
-    began = time.monotonic()
     atoms = len(world.model.atoms) if cell.atoms == "true" else None
-    learned = learn_neural(given, _settings(cell, atoms=atoms, noise=cell.noise))
-    seconds = time.monotonic() - began
-    judge = Judge(test)
+    learned, spent = _timed(lambda: learn_neural(given, _settings(cell, atoms=atoms, noise=cell.noise)))
+    judge = Judge(_test_traces(cell, world))
 
     def tested(heads: Heads) -> float:
         verdicts = judge.verdicts(heads)
         return float(judge.right(verdicts.alarms, verdicts.catches).mean())
 
-    def equivalent(model: ActionModel) -> dict[str, str]:
-        return _equivalence(model, world)
-
-    outcome = equivalent(learned.model)
     restarts = learned.report["restarts"]
     alone = [Heads.of_theta(theta) for theta in learned.theta]
     accuracy = [tested(heads) for heads in alone]
     best = learned.report["best_restart"]
-    exact = [equivalent(heads.only(heads.unique()).model(given.actions)) for heads in alone]
+    exact = [_equivalence(heads.only(heads.unique()).model(given.actions), world) for heads in alone]
     return {
-        "cell": cell.name,
-        **asdict(cell),
         "single": {
             "train": [each["accuracy"] for each in restarts],
             "test": accuracy,
@@ -251,39 +317,76 @@ def run_cell(cell: Cell) -> Record:
             "test": tested(Heads.of_model(learned.model)),
             "atoms": len(learned.model.atoms),
             "pool": learned.report["pool"],
-            "equivalent": outcome,
-            "simplest": _simplest(learned.model, world, outcome["drawn_traces"]),
+            **_proven(learned.model, world),
         },
         "true_atoms": len(world.model.atoms),
-        "seconds": round(seconds, 1),
+        **spent,
         "mean_test": float(np.mean(accuracy)),
     }
 
 
-def _run_lifted(cell: Cell, given: Traces, test: Traces) -> Record:
-    from statewise.strips.lifted import learn_lifted
-    from statewise.strips.metrics import trace_accuracy
+def _run_lifted(cell: Cell, world: Domain, given: Traces) -> Record:
+    import torch
 
-    began = time.monotonic()
-    learned = learn_lifted(given, _settings(cell))
-    seconds = time.monotonic() - began
-    exact = {}
-    for name in (cell.domain, *LARGER[cell.domain]):
-        world = domain(name)
-        exact[name] = _equivalence(learned.ground(world.model.names), world)
+    from statewise.strips.lifted import learn_lifted
+
+    torch.set_num_threads(1)
+    learned, spent = _timed(lambda: learn_lifted(given, _settings(cell)))
     restarts = learned.report["restarts"]
     return {
-        "cell": cell.name,
-        **asdict(cell),
         "single": {"train": [each["accuracy"] for each in restarts], "end": [each["end"] for each in restarts]},
-        "pooled": {
-            "train": learned.report["training_accuracy"],
-            "test": trace_accuracy(learned.ground(given.actions), test)["accuracy"],
-            "predicates": learned.report["predicates"],
-            "equivalent": exact,
-        },
-        "seconds": round(seconds, 1),
+        "pooled": _schemas(cell, world, given, learned),
+        **spent,
     }
+
+
+def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
+    """Exact learning, ground or lifted. `certainty` is what the training traces alone say about test traces."""
+    from statewise.strips.checking import check
+    from statewise.strips.exact.ground import learn_exact
+    from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
+    from statewise.strips.exact.verdicts import Seen
+    from statewise.strips.metrics import trace_accuracy
+
+    test = _test_traces(cell, world)
+    lifted = cell.atoms == "lifted"
+    found: Record
+    if lifted:
+        schemas, spent = _timed(lambda: learn_lifted_exact(given))
+        found = {"pooled": {**_schemas(cell, world, given, schemas), "unfinished": schemas.report["unfinished"]}}
+    else:
+        learned, spent = _timed(lambda: learn_exact(given))
+        found = {
+            "pooled": {
+                "train": learned.report["training_accuracy"],
+                "test": trace_accuracy(learned.model, test)["accuracy"],
+                "atoms": len(learned.model.atoms),
+                "unfinished": learned.report["unfinished"],
+                **_proven(learned.model, world),
+            },
+            "true_atoms": len(world.model.atoms),
+        }
+    seen = Seen.of(given, arity=ARITY if lifted else None)
+    return {**found, **spent, "certainty": check(seen, test.only(range(min(CHECKED, TEST)))).against_labels()}
+
+
+def _schemas(cell: Cell, world: Domain, given: Traces, learned: LiftedModel) -> Record:
+    """Learned schemas on test traces, and on larger instances."""
+    from statewise.strips.metrics import trace_accuracy
+
+    others = [domain(name) for name in LARGER[cell.domain]]
+    return {
+        "train": learned.report["training_accuracy"],
+        "test": trace_accuracy(learned.ground(given.actions), _test_traces(cell, world))["accuracy"],
+        "predicates": learned.report["predicates"],
+        "equivalent": {each.name: _equivalence(learned.ground(each.model.names), each) for each in (world, *others)},
+    }
+
+
+def _proven(model: ActionModel, world: Domain) -> Record:
+    """Equivalence with the true model, and the simplest equivalent model."""
+    outcome = _equivalence(model, world)
+    return {"equivalent": outcome, "simplest": _simplest(model, world, outcome["drawn_traces"])}
 
 
 def _settings(cell: Cell, **more: Any) -> Settings:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from statewise.figures import Curve, Panel
 from statewise.ledger import Record
 from statewise.reporting.tables import markdown_table
+from statewise.strips.reproduction import METHODS
 from statewise.strips.settings import Settings
 
 PUBLISHED = {
@@ -28,26 +29,32 @@ SHORT = {"equivalent": "yes", "different": "no", "unknown": "?"}
 
 
 def reproduction_text(experiment: str, records: Sequence[Record]) -> str:
-    """A Markdown table with a row for each kind of cell, averaged over draws of the training set."""
-    if experiment == "lifted":
-        return _lifted_table(records)
-    header = ["domain", "traces", "restarts: train", "restarts: test", "best by training", "paper: test",
-              "pooled: test", "worst draw", "atoms", "simplest: precision, recall", "Def. 1", "real states",
-              "drawn traces", "best restart: drawn", "seconds"]  # fmt: skip
+    """Markdown: a table with a row for each kind of cell, averaged over draws of the training set, and one of the
+    fewest traces that were enough."""
+    table = _lifted_table(records) if experiment == "lifted" else _ground_table(experiment, records)
+    return f"{table}\n\n{_fewest_table(records)}"
+
+
+def _ground_table(experiment: str, records: Sequence[Record]) -> str:
+    header = ["domain", "traces", "method", "restarts: train", "restarts: test", "best by training", "paper: test",
+              "learned: test", "worst draw", "atoms", "simplest: precision, recall", "Def. 1", "real states",
+              "drawn traces", "best restart: drawn", "decided", "CPU seconds", "MiB"]  # fmt: skip
     rows = []
-    for (name, size, what), cells in _groups(records).items():
-        train = [value for cell in cells for value in cell["single"]["train"]]
-        test = [value for cell in cells for value in cell["single"]["test"]]
-        best = [cell["single"]["test"][cell["single"]["best"]] for cell in cells]
+    for (name, size, what, method), cells in _groups(records).items():
+        restarts = ["-"] * 3
+        if all("single" in cell for cell in cells):
+            train = [value for cell in cells for value in cell["single"]["train"]]
+            test = [value for cell in cells for value in cell["single"]["test"]]
+            restarts = [f"{statistics.mean(each):.3f} ± {statistics.pstdev(each):.3f}" for each in (train, test)]
+            restarts.append(f"{statistics.mean(_best(cell) for cell in cells):.4f}")
         pooled = [cell["pooled"]["test"] for cell in cells]
-        paper = PUBLISHED.get(name, {}).get(size) if experiment == "table1" else None
+        paper = PUBLISHED.get(name, {}).get(size) if experiment == "table1" and method == "neural" else None
         exact = [cell["pooled"]["equivalent"] for cell in cells]
         rows.append([
             name + (f" {what}" if what else ""),
             f"{size:,}",
-            f"{statistics.mean(train):.3f} ± {statistics.pstdev(train):.3f}",
-            f"{statistics.mean(test):.3f} ± {statistics.pstdev(test):.3f}",
-            f"{statistics.mean(best):.4f}",
+            method,
+            *restarts,
             "-" if paper is None else f"{paper[0]:.3f} ({paper[1]:.3f})",
             f"{statistics.mean(pooled):.4f}",
             f"{min(pooled):.4f}",
@@ -55,10 +62,72 @@ def reproduction_text(experiment: str, records: Sequence[Record]) -> str:
             _simplest(cells),
             *(" ".join(SHORT[each[notion]] for each in exact)
               for notion in ("definition_1", "real_states", "drawn_traces")),
-            " ".join(SHORT[cell["single"]["best_equivalent"]["drawn_traces"]] for cell in cells),
-            f"{statistics.mean(cell['seconds'] for cell in cells):.0f}",
+            " ".join(SHORT[cell["single"]["best_equivalent"]["drawn_traces"]] if "single" in cell else "-"
+                     for cell in cells),
+            _decided(cells),
+            _mean(cells, "cpu_seconds", ".2f"),
+            _mean(cells, "memory", ".0f"),
         ])  # fmt: skip
     return markdown_table(header, rows)
+
+
+def _fewest_table(records: Sequence[Record]) -> str:
+    """For each domain and method, from which number of traces on all draws are exact (on drawn traces), and right on
+    all test traces, at this size and at every larger one."""
+    by_method: dict[tuple[str, str, str], dict[int, list[Record]]] = {}
+    for (name, size, what, method), cells in _groups(records).items():
+        by_method.setdefault((name, what, method), {})[size] = cells
+    rows = []
+    for (name, what, method), by_size in by_method.items():
+        exact = _from(by_size, is_exact)
+        rows.append([
+            f"{name} {what}".strip(), method, str(min(map(len, by_size.values()))),
+            ", ".join(f"{size:,}" for size in by_size), _or_none(exact),
+            _or_none(_from(by_size, lambda cell: cell["pooled"]["test"] == 1)),
+            "-" if exact is None else _mean(by_size[exact], "cpu_seconds", ".2f"),
+        ])  # fmt: skip
+    header = ["domain", "method", "draws", "traces tried", "exact in all draws from", "right on all test traces from",
+              "CPU seconds there"]  # fmt: skip
+    return markdown_table(header, rows)
+
+
+def is_exact(record: Record) -> bool:
+    """Whether the learned model is equivalent on drawn traces, schemas in the larger instances, too."""
+    outcomes = record["pooled"]["equivalent"]
+    each = [outcomes] if "drawn_traces" in outcomes else outcomes.values()
+    return all(of["drawn_traces"] == "equivalent" for of in each)
+
+
+def _from(by_size: Mapping[int, Sequence[Record]], holds: Callable[[Record], bool]) -> int | None:
+    """The smallest size at which, as at all larger ones, it holds of all draws."""
+    smallest = None
+    for size in sorted(by_size, reverse=True):
+        if not all(map(holds, by_size[size])):
+            break
+        smallest = size
+    return smallest
+
+
+def _or_none(size: int | None) -> str:
+    return "not reached" if size is None else f"{size:,}"
+
+
+def _best(cell: Record) -> float:
+    """Test accuracy of the restart that is best in training."""
+    value: float = cell["single"]["test"][cell["single"]["best"]]
+    return value
+
+
+def _mean(cells: Sequence[Record], key: str, form: str) -> str:
+    """The mean of what was measured; - where a record does not have it."""
+    values = [cell[key] for cell in cells if cell.get(key) is not None]
+    return format(statistics.mean(values), form) if len(values) == len(cells) else "-"
+
+
+def _decided(cells: Sequence[Record]) -> str:
+    """Mean share of the test traces decided by what was seen."""
+    found = [cell["certainty"]["decided"] for cell in cells if "certainty" in cell]
+    return f"{statistics.mean(found):.3f}" if found else "-"
 
 
 def _simplest(cells: Sequence[Record]) -> str:
@@ -71,55 +140,53 @@ def _simplest(cells: Sequence[Record]) -> str:
 
 def _lifted_table(records: Sequence[Record]) -> str:
     """Lifted learning: where the schemas were learned, and on which instances they are exact (on drawn traces)."""
-    header = [
-        "learned on",
-        "traces",
-        "draw",
-        "restarts right",
-        "test",
-        "predicates",
-        "exact on (drawn traces)",
-        "seconds",
-    ]
+    header = ["learned on", "traces", "method", "draw", "restarts right", "test", "predicates",
+              "exact on (drawn traces)", "decided", "CPU seconds"]  # fmt: skip
     rows = []
-    for record in sorted(records, key=lambda each: (each["domain"], each["size"], each["draw"])):
-        exact = record["pooled"]["equivalent"].items()
-        rows.append([
-            record["domain"], f"{record['size']:,}", str(record["draw"]),
-            f"{sum(value == 1 for value in record['single']['train'])} of {len(record['single']['train'])}",
-            f"{record['pooled']['test']:.4f}", str(record["pooled"]["predicates"]),
-            ", ".join(f"{name} {SHORT[of['drawn_traces']]}" for name, of in exact),
-            f"{record['seconds']:.0f}",
-        ])  # fmt: skip
+    for (name, size, _, method), cells in _groups(records).items():
+        for record in cells:
+            train = record.get("single", {}).get("train", [])
+            exact = record["pooled"]["equivalent"].items()
+            rows.append([
+                name, f"{size:,}", method, str(record["draw"]),
+                f"{sum(value == 1 for value in train)} of {len(train)}" if train else "-",
+                f"{record['pooled']['test']:.4f}", str(record["pooled"]["predicates"]),
+                ", ".join(f"{name} {SHORT[of['drawn_traces']]}" for name, of in exact),
+                _decided([record]), _mean([record], "cpu_seconds", ".2f"),
+            ])  # fmt: skip
     return markdown_table(header, rows)
 
 
 def save_reproduction(records: Sequence[Record], path: Path) -> None:
-    """Test accuracy over the number of training traces as a PNG, one panel per domain."""
+    """Test accuracy over the number of training traces as a PNG, one panel per domain, with a curve for each method."""
     from statewise.reporting.plots import save_panels
 
-    by_domain: dict[str, dict[int, list[Record]]] = {}
-    for (name, size, variant), cells in _groups(records).items():
-        by_domain.setdefault(f"{name} {variant}".strip(), {})[size] = cells
+    by_domain: dict[str, dict[str, dict[int, list[Record]]]] = {}
+    for (name, size, variant, method), cells in _groups(records).items():
+        by_domain.setdefault(f"{name} {variant}".strip(), {}).setdefault(method, {})[size] = cells
     panels = []
-    for title, by_size in by_domain.items():
-        every, sizes = list(by_size.values()), [float(size) for size in by_size]
-        best = [[cell["single"]["test"][cell["single"]["best"]] for cell in draws] for draws in every]
-        curves = [
-            Curve("pooled", sizes, [statistics.mean(cell["pooled"]["test"] for cell in draws) for draws in every]),
-            Curve("best restart by training", sizes, [statistics.mean(values) for values in best]),
-            Curve("mean of restarts", sizes, [statistics.mean(cell["mean_test"] for cell in draws) for draws in every]),
-        ]
-        if published := {size: of[1] for size, of in PUBLISHED.get(title, {}).items() if size in by_size}:
+    for title, by_method in by_domain.items():
+        curves = []
+        for method, by_size in sorted(by_method.items(), key=lambda each: METHODS.index(each[0])):
+            every, sizes = list(by_size.values()), [float(size) for size in by_size]
+            learned = [statistics.mean(cell["pooled"]["test"] for cell in draws) for draws in every]
+            curves.append(Curve("neural, pooled" if method == "neural" else method, sizes, learned))
+            if method == "neural":
+                best = [statistics.mean(map(_best, draws)) for draws in every]
+                mean = [statistics.mean(cell["mean_test"] for cell in draws) for draws in every]
+                curves += [Curve("neural, best restart by training", sizes, best),
+                           Curve("neural, mean of restarts", sizes, mean)]  # fmt: skip
+        tried = {size for by_size in by_method.values() for size in by_size}
+        if published := {size: of[1] for size, of in PUBLISHED.get(title, {}).items() if size in tried}:
             curves.append(Curve("paper, best by training", list(map(float, published)), list(published.values()),
                                 "control"))  # fmt: skip
         panels.append(Panel("training traces", "test accuracy", curves, title=title, log_x=True))
     save_panels(panels, path)
 
 
-def _groups(records: Sequence[Record]) -> dict[tuple[str, int, str], list[Record]]:
-    """Records by domain, size and variant; draws are grouped."""
-    groups: dict[tuple[str, int, str], list[Record]] = {}
+def _groups(records: Sequence[Record]) -> dict[tuple[str, int, str, str], list[Record]]:
+    """Records by domain, size, variant and method; draws are grouped."""
+    groups: dict[tuple[str, int, str, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: (record["domain"], record["size"], record["noise"],
                                                       record["noise_of"], record["draw"])):  # fmt: skip
         what = "atoms unknown" if record["atoms"] == "auto" else ""
@@ -127,5 +194,8 @@ def _groups(records: Sequence[Record]) -> dict[tuple[str, int, str], list[Record
             what += f" up to {record['steps']:,} steps" + ("" if record["stall"] else ", no stall rule")
         if record["noise"]:
             what += f" {record['noise']:.0%} of {record['noise_of']}"
-        groups.setdefault((record["domain"], record["size"], what.strip()), []).append(record)
+        if record.get("symmetry"):
+            what += " with symmetry"
+        key = (record["domain"], record["size"], what.strip(), record.get("method", "neural"))
+        groups.setdefault(key, []).append(record)
     return groups

@@ -21,6 +21,7 @@ def run(words: list[str]) -> int:
         "  statewise strips reproduce table1 --domains simple,ferry:2x1 \\\n"
         "      --sizes 50,200 --draws 3 --out results/\n"
         "  statewise strips reproduce table1 --protocol paper --out paper/\n"
+        "  statewise strips reproduce table1 --method exact,neural --out results/\n"
         "  statewise strips reproduce larger --out results/  # also: atoms, noise, lifted",
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", help="table1, larger, atoms, noise or lifted")
@@ -30,6 +31,10 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--jobs", type=at_least(1), default=os.cpu_count() or 1, help="parallel cells (default: number of cores)"
     )
+    parser.add_argument("--method", default="neural",
+                        help="some of neural (default), exact, positive-only (exact, from valid actions alone), "
+                             "separated by commas: all learn from the same traces")  # fmt: skip
+    parser.add_argument("--symmetry", action="store_true", help="join the traces renamed by symmetries of the instance")
     parser.add_argument("--protocol", default="early", choices=["early", "paper"],
                         help="early: a restart ends after 20000 steps, or when its accuracy no longer rises (default); "
                              "paper: after 100000 steps")  # fmt: skip
@@ -53,8 +58,8 @@ def run(words: list[str]) -> int:
         check_derived(path, out / f"{options.experiment}.jsonl")
     domains = options.domains.split(",") if options.domains else None
     records = reproduce(options.experiment, out, domains=domains, sizes=sizes, draws=options.draws,
-                        jobs=options.jobs, protocol=options.protocol, steps=options.steps,
-                        progress=progress)  # fmt: skip
+                        jobs=options.jobs, methods=options.method.split(","), symmetry=options.symmetry,
+                        protocol=options.protocol, steps=options.steps, progress=progress)  # fmt: skip
     text = reproduction_text(options.experiment, records)
     print(text)
     write_atomically(text_file, (text + "\n").encode())
