@@ -227,7 +227,7 @@ def test_states_that_do_not_fit_are_refused(run, corpus, tmp_path, capsys):
     assert "there is no such file" in called(capsys, "generate", run, "--state", tmp_path / "none")[2]
     assert "the prompt is empty" in called(capsys, "generate", run)[2]
     beam = called(capsys, "generate", run, "--prompt", "a", "--save-state", tmp_path / "new", "--decoder", "beam")
-    assert (beam[0], "greedy or sample" in beam[2]) == (2, True)
+    assert (beam[0], "greedy, sample or speculative" in beam[2]) == (2, True)
     plain = tmp_path / "plain"
     gpt = f"--backbone gpt --task.context 24 --task.path {corpus.folder} --trainer.steps 1"
     assert main(["train", "text-small", *gpt.split(), *SMALL.split(), "--out", str(plain)]) == 0

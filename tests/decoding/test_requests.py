@@ -102,7 +102,15 @@ def test_draws_differ_from_row_to_row_and_from_position_to_position():
 
 
 @pytest.mark.parametrize(
-    "decoder", [("greedy", {}), ("sample", {}), ("beam", {"beams": 3}), ("goal_search", {"rollouts": 4})], ids=str
+    "decoder",
+    [
+        ("greedy", {}),
+        ("sample", {}),
+        ("beam", {"beams": 3}),
+        ("goal_search", {"rollouts": 4}),
+        ("speculative", {"drafter": "prompt_lookup"}),
+    ],
+    ids=str,
 )
 def test_steps_add_up_to_completions(decoder):
     objective = tiny_objective("belief_state")

@@ -244,13 +244,23 @@ def test_weights_survive_the_disk(name, tmp_path):
 
 
 @powers(Drafter)
-def test_drafts_have_the_promised_shape(name):
+def test_guesses_have_the_promised_shape_and_leave_the_cursor(name):
     predictor = made(name).eval().predictor()
-    cursor, logits = predictor.start(random_batch(prompts=False).tokens[:, :4])
-    tokens, drafted = predictor.draft(cursor, logits.argmax(-1), 3)
-    assert tokens.shape == (4, 3)
-    assert drafted.shape == (4, 3, VOCABULARY)
-    assert torch.equal(drafted.argmax(-1), tokens)
+    tokens = random_batch(prompts=False).tokens[:, :4]
+    cursor, logits = predictor.start(tokens)
+    first = logits.argmax(-1)
+    guesses = predictor.guesses(cursor, first)
+    guessed = next(guesses)
+    assert guessed.shape == (4, VOCABULARY)
+    for other in range(2):
+        try:
+            assert guesses.send((first + other) % VOCABULARY).shape == (4, VOCABULARY)
+        except StopIteration:
+            break
+    torch.testing.assert_close(next(predictor.guesses(cursor, first)), guessed)
+    torch.testing.assert_close(
+        predictor.extend(cursor, first[:, None]), predictor.extend(predictor.start(tokens)[0], first[:, None])
+    )
 
 
 @powers(Traceable)

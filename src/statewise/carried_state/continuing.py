@@ -104,6 +104,14 @@ class Continued(Predictor):
         self._read += tokens.shape[1] if counts is None else int(counts[0])
         return self.predictor.extend(cursor, tokens, counts)
 
+    def hold(self, cursor: Any) -> None:
+        """See `Predictor.hold`."""
+        self.predictor.hold(cursor)
+
+    def release(self, cursor: Any) -> None:
+        """See `Predictor.release`."""
+        self.predictor.release(cursor)
+
     def rewind(self, cursor: Any, positions: int | np.ndarray) -> None:
         """See `Predictor.rewind`."""
         self._read -= int(np.asarray(positions).flatten()[0])
@@ -115,7 +123,7 @@ class Continued(Predictor):
 
     def reorder(self, cursor: Any, rows: Tensor) -> None:
         """Raises `ValueError`: there is only one sequence."""
-        raise ValueError("a kept state needs a decoder that does not search: greedy or sample")
+        raise ValueError("a kept state needs a decoder that does not search: greedy, sample or speculative")
 
     def states(self, batch: Batch) -> Hidden:
         """See `Predictor.states`."""

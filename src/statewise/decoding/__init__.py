@@ -16,6 +16,10 @@ DECODERS: Table[Decoder] = Table(
     {
         "greedy": ("statewise.decoding.sample:Greedy", "the most likely token at every step"),
         "sample": ("statewise.decoding.sample:Sample", "draws by temperature, top-k and top-p"),
+        "speculative": (
+            "statewise.decoding.speculative:Speculative",
+            "the completions of greedy or sample in fewer passes: tokens are drafted and checked together",
+        ),
         "beam": ("statewise.decoding.beam:Beam", "beam search: ranked by log-probability"),
         "goal_search": (
             "statewise.decoding.goal_search:GoalSearch",

@@ -110,7 +110,9 @@ class Step(NamedTuple):
     """(B, m) their log-probabilities (natural log) under the model; 0 on padding. Of a search only their sum is known:
     it stands with the first token."""
     drafted: np.ndarray
-    """(B,) the number of them that were drafted and accepted, not chosen from the model's own distribution."""
+    """(B,) the number of them that were drafted and accepted."""
+    offered: np.ndarray | None = None
+    """(B,) the number of tokens drafted for this step, accepted or not; None: this decoder drafts none."""
 
 
 class Decoder(ABC):

@@ -6,7 +6,7 @@ Each optional power is a type, so that a decoder can declare which models it nee
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -72,11 +72,19 @@ class Drafter(ABC):
     """A predictor that can guess several tokens ahead without running its backbone."""
 
     @abstractmethod
-    def draft(self, cursor: Any, token: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Drafts the tokens after `token` (B,), which itself follows what the cursor has read.
+    def guesses(self, cursor: Any, token: Tensor) -> Generator[Tensor, Tensor, None]:
+        """Guesses the tokens after `token` (B,), which itself follows what the cursor has read, one place at a time:
+        yields the logits (B, V) of a place and is sent the tokens (B,) chosen there. Ends where the model cannot guess
+        any further. Does not move the cursor."""
 
-        Returns the most likely tokens (B, steps) and their logits (B, steps, V).
-        """
+
+def drafter(predictor: Predictor) -> Drafter:
+    """The predictor, if it has that power. Raises `ValueError` if not."""
+    if not isinstance(predictor, Drafter):
+        raise LacksPower(
+            "drafts need a model that can guess several tokens ahead (with --drafter prompt_lookup, any model)", Drafter
+        )
+    return predictor
 
 
 class FutureReader(ABC):

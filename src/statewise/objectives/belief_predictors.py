@@ -86,7 +86,7 @@ class BeliefPredictor(CausalPredictor):
         if prompts.shape[1]:
             return super().read_prompt(cursor, prompts, counts)
         state = self.empty().expand(len(prompts), 1, -1)
-        cursor.remember(Hidden(state, state), None)
+        cursor.remember(state, None)
         return self.next_logits(Hidden(state, state), prompts, cursor)[:, -1]
 
     def empty(self) -> Tensor:

@@ -2,12 +2,13 @@
 
 A small module on top of the backbone, Fetch, attends over K + 1 places at every position t: the state h_t with
 the token at t, then h_t with each of the tokens t + 1 .. t + K. Place i predicts the token at t + i + 1. So
-h_t must contain everything about the past that these tokens depend on. Inference uses place 0 only.
+h_t must contain everything about the past that these tokens depend on. Inference uses place 0 only; the others can
+draft.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import BackboneFactory
+from statewise.decoding.predictor import Drafter
 from statewise.nn.initialisation import Init, check_init, init_weights
 from statewise.nn.masks import causal_bias
 from statewise.nn.norm import make_norm
@@ -28,6 +30,7 @@ from statewise.objectives.targets import (
     ahead_targets,
     predicts,
     reached_columns,
+    to_float32,
     token_targets,
 )
 from statewise.types import Batch, Hidden, Loss, Part
@@ -142,8 +145,9 @@ class JointMultiToken(Objective):
         return JointPredictor(self)
 
 
-class JointPredictor(CausalPredictor):
-    """A decoder whose head reads place 0."""
+class JointPredictor(CausalPredictor, Drafter):
+    """A decoder whose head reads place 0. The further places draft at most K tokens. Its cursor keeps h_t with the
+    embedding of the token at t, the input of place 0."""
 
     def __init__(self, objective: JointMultiToken) -> None:
         super().__init__(objective.backbone)
@@ -154,3 +158,16 @@ class JointPredictor(CausalPredictor):
         embedded = self.backbone.embed(tokens).flatten(0, 1)[:, None]
         readout = self.fetch(self.backbone.state_for_head(hidden.state).flatten(0, 1), embedded)[:, 0]
         return self.backbone.logits(readout.unflatten(0, tokens.shape))
+
+    def kept(self, hidden: Hidden, tokens: Tensor) -> Tensor:
+        """See `CausalPredictor.kept`."""
+        return torch.cat((self.backbone.state_for_head(hidden.state), self.backbone.embed(tokens)), dim=-1)
+
+    @torch.no_grad()
+    def guesses(self, cursor: CausalCursor, token: Tensor) -> Generator[Tensor, Tensor, None]:
+        """See `Drafter.guesses`: place i reads the token t + i and predicts the next, with the state h_t of all."""
+        state, own = cursor.state().chunk(2, dim=-1)
+        places = own[:, None]
+        for _ in range(self.fetch.bias.shape[1] - 1):
+            places = torch.cat((places, self.backbone.embed(token.to(self.device))[:, None]), dim=1)
+            token = yield to_float32(self.backbone.logits(self.fetch(state, places)[:, -1]))

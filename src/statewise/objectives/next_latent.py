@@ -8,7 +8,7 @@ and the dynamics can draft.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -284,19 +284,12 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader, StateDynamics):
         self.dynamics = dynamics
 
     @torch.no_grad()
-    def draft(self, cursor: CausalCursor, token: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """See `Drafter.draft`."""
-        return self._roll_out(self.dynamics(cursor.state(), self.backbone.embed(token)), steps)
-
-    def _roll_out(self, states: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """The most likely tokens (M, steps) after states (M, E), one by one, and the logits (M, steps, V)."""
-        tokens, logits = [], []
-        for step in range(steps):
-            logits.append(to_float32(self.backbone.logits(self.backbone.state_for_head(states))))
-            tokens.append(logits[-1].argmax(-1))
-            if step + 1 < steps:
-                states = self.dynamics(states, self.backbone.embed(tokens[-1]))
-        return torch.stack(tokens, 1), torch.stack(logits, 1)
+    def guesses(self, cursor: CausalCursor, token: Tensor) -> Generator[Tensor, Tensor, None]:
+        """See `Drafter.guesses`: dynamics and head take turns, as far as asked."""
+        states = cursor.state()
+        while True:
+            states = self.dynamics(states, self.backbone.embed(token.to(self.device)))
+            token = yield self.read_states(states)
 
     @torch.no_grad()
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -322,4 +315,8 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader, StateDynamics):
     @torch.no_grad()
     def read_future(self, states: Tensor, count: int) -> Tensor:
         """See `FutureReader.read_future`: head and dynamics take turns, from the first token to the last."""
-        return self._roll_out(states.to(self.device), count)[0]
+        tokens = [self.read_states(states).argmax(-1)]
+        while len(tokens) < count:
+            states = self.advance(states, tokens[-1])
+            tokens.append(self.read_states(states).argmax(-1))
+        return torch.stack(tokens, 1)

@@ -46,11 +46,10 @@ class CausalCursor:
             raise ValueError("the state is no longer available after this rewind: read one token again")
         return self._last()
 
-    def remember(self, hidden: Hidden, counts: np.ndarray | None) -> None:
-        """Stores the states of the tokens just read, `counts[b]` of row b; None: all."""
-        B, n = hidden.state.shape[:2]
+    def remember(self, recent: Tensor, counts: np.ndarray | None) -> None:
+        """Stores `recent` (B, n, E), the states of the tokens just read, `counts[b]` of row b; None: all."""
+        B, n = recent.shape[:2]
         known = np.full(B, n) if counts is None else counts
-        recent = hidden.state
         idle = known == 0
         if idle.any() and len(self.known):  # rows that read nothing keep their state
             recent, before = recent.clone(), self._last().to(recent.dtype)
@@ -107,18 +106,22 @@ class CausalPredictor(Predictor):
         """See `Predictor.extend`."""
         tokens, counts = tokens.to(self.device), uneven(tokens, counts)
         hidden = self.backbone.extend(tokens, cursor.cache, counts)
-        cursor.remember(hidden, counts)
+        cursor.remember(self.kept(hidden, tokens), counts)
         return to_float32(self.next_logits(hidden, tokens, cursor))
 
     def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
         """(B, V): logits after the last token of each of `prompts` (B, T), read by a new cursor."""
         prompts, counts = prompts.to(self.device), uneven(prompts, counts)
         hidden = read_prompt(self.backbone, prompts, cursor.cache, counts)
-        cursor.remember(hidden, None)
         last = prompts[:, -1:]
         if counts is not None:
             last = last_columns(Hidden(prompts[..., None], prompts[..., None]), counts).state[..., 0]
+        cursor.remember(self.kept(hidden, last), None)
         return to_float32(self.next_logits(hidden, last, cursor))[:, -1]
+
+    def kept(self, hidden: Hidden, tokens: Tensor) -> Tensor:
+        """(B, n, E): what the cursor keeps of the last tokens read, from the backbone's output for `tokens` (B, n)."""
+        return hidden.state
 
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
         """(B, T, V): the next token's logits from the backbone's output for `tokens` (B, T), the last tokens of the

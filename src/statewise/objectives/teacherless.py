@@ -136,7 +136,7 @@ class TeacherlessPredictor(CausalPredictor):
         rows = torch.arange(len(column), device=self.device)[:, None]
         given = Hidden(*(part[rows, column] for part in cursor.ahead))
         cursor.read = end
-        cursor.remember(given, counts)
+        cursor.remember(given.state, counts)
         return to_float32(self.objective.logits(given.readout))
 
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:

@@ -1,0 +1,108 @@
+"""Where a speculative decoder's drafts come from: the model's own guesses, or what was read before."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.decoding.predictor import Drafter
+
+Choose = Callable[[Tensor, int], Tensor]
+"""From the logits (B, V) of a drafted place and its number, from 0, to tokens (B,), as the decoder would choose them at
+that place."""
+
+
+class Draft(NamedTuple):
+    """Tokens that may follow, for each row."""
+
+    tokens: Tensor
+    """(B, m) int64."""
+    counts: np.ndarray
+    """(B,) how many of them are drafted for each row; those behind are meaningless."""
+
+
+class DraftSource(ABC):
+    """Drafts tokens for rows of a batch."""
+
+    @abstractmethod
+    def draft(self, cursor: Any, rows: np.ndarray, pending: np.ndarray, most: np.ndarray, choose: Choose) -> Draft:
+        """Drafts at most `most[b]` tokens after the token `pending[b]`, which follows what the cursor's row b has read.
+        `rows` (B,): the numbers of the rows in the request."""
+
+    def follow(self, row: int, tokens: list[int]) -> None:  # noqa: B027 -- a model follows by its cursor
+        """Told of all tokens of a row in order: of the prompt, and then of each step."""
+
+
+class ModelDrafts(DraftSource):
+    """The model's guesses, with the decoder's own choice at each place. With noise that depends on the place alone, a
+    guess equals the token that will be chosen there more often than an independent draw would: with probability at
+    least (1 - d) / (1 + d), d the total variation distance of the two distributions."""
+
+    def __init__(self, drafter: Drafter, confidence: float = 0.0) -> None:
+        """`confidence`: a row's draft ends before the product of its tokens' probabilities falls below it."""
+        self.drafter, self.confidence = drafter, confidence
+
+    def draft(self, cursor: Any, rows: np.ndarray, pending: np.ndarray, most: np.ndarray, choose: Choose) -> Draft:
+        """See `DraftSource.draft`."""
+        guesses = self.drafter.guesses(cursor, torch.from_numpy(pending))
+        tokens: list[Tensor] = []
+        counts, sure = np.zeros(len(rows), np.int64), np.ones(len(rows))
+        for place in range(int(most.max(initial=0))):
+            try:
+                logits = guesses.send(tokens[-1]) if tokens else next(guesses)
+            except StopIteration:
+                break
+            token, goes_on = choose(logits, place), (counts == place) & (place < most)
+            if self.confidence:
+                probability = logits.softmax(-1).gather(1, token[:, None].to(logits.device))[:, 0]
+                sure *= probability.double().cpu().numpy()
+                goes_on &= sure >= self.confidence
+            if not goes_on.any():
+                break
+            tokens.append(token)
+            counts += goes_on
+        guesses.close()
+        return Draft(torch.stack(tokens, 1) if tokens else torch.zeros(len(rows), 0, dtype=torch.int64), counts)
+
+
+class PromptLookup(DraftSource):
+    """What followed the last time that a row's last tokens occurred in it (Saxena 2023): of the longest run of at most
+    `longest` tokens that occurred before, the latest occurrence."""
+
+    def __init__(self, rows: int, longest: int) -> None:
+        self.longest = longest
+        self.read: list[list[int]] = [[] for _ in range(rows)]
+        self._after: list[dict[tuple[int, ...], int]] = [{} for _ in range(rows)]  # where the token after a run stands
+
+    def follow(self, row: int, tokens: list[int]) -> None:
+        """See `DraftSource.follow`."""
+        read, after = self.read[row], self._after[row]
+        for token in tokens:
+            place = len(read)
+            for length in range(1, min(self.longest, place) + 1):
+                after[tuple(read[place - length :])] = place
+            read.append(token)
+
+    def draft(self, cursor: Any, rows: np.ndarray, pending: np.ndarray, most: np.ndarray, choose: Choose) -> Draft:
+        """See `DraftSource.draft`."""
+        found = [self.continuation(row, count) for row, count in zip(rows.tolist(), most.tolist())]
+        counts = np.array([len(tokens) for tokens in found], np.int64)
+        drafted = np.zeros((len(found), int(counts.max(initial=0))), np.int64)
+        for own, tokens in zip(drafted, found):
+            own[: len(tokens)] = tokens
+        return Draft(torch.from_numpy(drafted), counts)
+
+    def continuation(self, row: int, count: int) -> list[int]:
+        """At most `count` tokens that may follow a row; a repetition goes on beyond the row's end."""
+        read, after = self.read[row], self._after[row]
+        for length in range(min(self.longest, len(read)), 0, -1):
+            place = after.get(tuple(read[-length:]))
+            if place is not None:
+                period = len(read) - place
+                return [read[place + step % period] for step in range(count)]
+        return []

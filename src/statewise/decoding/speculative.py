@@ -1,0 +1,198 @@
+"""Speculative decoding: several tokens are drafted at a low cost, and one pass of the model checks them all.
+
+The checks are exact (Leviathan et al. 2023; Chen et al. 2023), and coupled: the model's own choice at every place, by
+the largest logit or by noise that depends on the place alone, is what plain decoding chooses there. Drafted tokens are
+accepted while they equal it, and the first that does not is replaced by it. So the completion is that of `greedy` or
+`sample` whatever was drafted; the drafts change only the number of passes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statewise.bounds import bounded
+from statewise.decoding.base import Decoder, Request, Step
+from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
+from statewise.decoding.drafts import Draft, DraftSource, ModelDrafts, PromptLookup
+from statewise.decoding.predictor import Predictor, drafter, start_towards
+from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig(SampleConfig):
+    """Fields of `--decoder speculative`; those of `sample` mean the same."""
+
+    temperature: float = 0.0
+    """Divides the logits. 0: greedy, the most likely token at every step."""
+    draft: int | Literal["auto"] = 4
+    """Tokens drafted in each cycle, at most; 0: none. `auto`: the number that is measured to be fastest, also none."""
+    drafter: Literal["model", "prompt_lookup"] = "model"
+    """What drafts: the model itself, if it can guess several tokens ahead, or for any model `prompt_lookup`: what
+    followed the last tokens when they occurred before."""
+    confidence: float = 0.0
+    """A model's draft ends before the product of its tokens' probabilities falls below this. 0: it never does."""
+    ngram: int = 3
+    """Prompt lookup compares at most this many last tokens."""
+
+    def __post_init__(self) -> None:
+        assert self.sampling
+        if self.draft != "auto":
+            bounded(self, "draft", at_least=0)
+        bounded(self, "confidence", at_least=0, at_most=1)
+        bounded(self, "ngram", at_least=1)
+
+    @property
+    def sampling(self) -> SampleConfig:
+        """The fields of `sample`; of temperature 1 if this is greedy. Raises `ValueError` for wrong values."""
+        return SampleConfig(self.temperature or 1.0, self.top_k, self.top_p, self.floor, self.seed)
+
+
+class Speculative(Decoder):
+    """Drafts, and checks all drafted tokens in one pass. Each cycle adds the accepted tokens and one more.
+
+    In floating-point numbers a pass over several tokens may round differently from passes over one, so where two tokens
+    are almost equally good, the choice may differ from that of plain decoding.
+    """
+
+    Config = SpeculativeConfig
+
+    def __init__(self, config: SpeculativeConfig) -> None:
+        self.config = config
+        self.plain: StepByStep = Sample(config.sampling) if config.temperature else Greedy(GreedyConfig())
+        """The decoder whose completions these are."""
+
+    @torch.no_grad()
+    def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
+        """See `Decoder.steps`; each but the first is a cycle. With a goal the predictor must be a `GoalScorer`. Raises
+        `ValueError` if the model cannot draft, or if a draft cannot fit the context. Rows that have ended leave the
+        batch."""
+        limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
+        source, length = self._source(predictor, request), self._length(predictor)
+        goal = None if request.goal is None else torch.from_numpy(request.goal)
+        cursor, first = start_towards(
+            predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
+        )
+        B = len(prompts)
+        rows, made = np.arange(B), np.zeros(B, np.int64)  # in the batch, and how many tokens each has been given
+        logits, draft = first[:, None], Draft(torch.zeros(B, 0, dtype=torch.int64), np.zeros(B, np.int64))
+        whole, asked, began = False, 0, 0.0
+        while True:
+            chosen, gained = self._choices(logits, request, rows, lengths[rows] + made)
+            accepted = _accepted(chosen, draft)
+            new = accepted + 1
+            ended = made + new == limits[rows]
+            if request.stop is not None:
+                stops = (chosen == request.stop) & (np.arange(chosen.shape[1]) < new[:, None])
+                new = np.where(stops.any(1), stops.argmax(1) + 1, new)
+                ended |= stops.any(1)
+            # A row's last token is read in the next cycle, also if it was drafted.
+            if (back := draft.counts + 1 - new).any():
+                predictor.rewind(cursor, back)
+            predictor.release(cursor)
+            if whole:
+                length.record(asked, accepted, time.perf_counter() - began)
+            yield _step(B, rows, chosen, gained, new, np.minimum(accepted, new), draft.counts)
+            for row, tokens, count in zip(rows.tolist(), chosen.tolist(), new.tolist()):
+                source.follow(row, tokens[:count])
+            made, pending = made + new, chosen[np.arange(len(rows)), new - 1]
+            if ended.any():
+                stay = np.flatnonzero(~ended)
+                if not len(stay):
+                    return
+                predictor.reorder(cursor, torch.from_numpy(stay))
+                rows, made, pending = rows[stay], made[stay], pending[stay]
+            began, asked = time.perf_counter(), length.next()
+            most = np.minimum(asked, limits[rows] - made - 1)
+            whole = bool((most == asked).all())
+            draft = self._draft(source, cursor, request, rows, lengths[rows] + made, pending, most)
+            logits = _read(predictor, cursor, pending, draft)
+
+    def _source(self, predictor: Predictor, request: Request) -> DraftSource:
+        if self.config.drafter == "model":
+            return ModelDrafts(drafter(predictor), self.config.confidence)
+        source = PromptLookup(len(request.prompts), self.config.ngram)
+        for row, prompt in enumerate(request.prompts):
+            source.follow(row, prompt.tolist())
+        return source
+
+    def _length(self, predictor: Predictor) -> DraftLength:
+        length, most = self.config.draft, predictor.context - 1
+        if length == "auto":
+            return MeasuredLength(most)
+        if length > most:
+            raise ValueError(
+                f"a draft of {length} tokens does not fit the context of {predictor.context}: set --draft to at most "
+                f"{most}"
+            )
+        return FixedLength(length)
+
+    def _choose(self, logits: Tensor, request: Request, rows: np.ndarray, places: np.ndarray) -> Tensor:
+        """(B, V) -> (B,): the tokens of the numbered rows that plain decoding chooses; `places` (B,): the number of
+        tokens before them."""
+        return self.plain.choose(_allowed(logits, request), request.numbers[rows], request.offset + places)
+
+    def _choices(
+        self, logits: Tensor, request: Request, rows: np.ndarray, places: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """From logits (B, n, V), the first of which predict the tokens at `places` (B,): the tokens chosen, (B, n), and
+        their log-probabilities, (B, n)."""
+        B, n, V = logits.shape
+        logits = _allowed(logits, request)
+        tokens = self._choose(
+            logits.reshape(B * n, V), request, rows.repeat(n), (places[:, None] + np.arange(n)).reshape(-1)
+        ).view(B, n)
+        gained = logits.log_softmax(-1).gather(2, tokens[..., None].to(logits.device))[..., 0]
+        return tokens.cpu().numpy(), gained.double().cpu().numpy()
+
+    def _draft(
+        self, source: DraftSource, cursor: Any, request: Request, rows: np.ndarray, places: np.ndarray,
+        pending: np.ndarray, most: np.ndarray,
+    ) -> Draft:  # fmt: skip
+        """A draft of at most `most[b]` tokens after `pending[b]`, for the tokens at `places[b]` and after."""
+        return source.draft(
+            cursor, rows, pending, most, lambda logits, step: self._choose(logits, request, rows, places + step)
+        )
+
+
+def _allowed(logits: Tensor, request: Request) -> Tensor:
+    """The logits (..., V) without the token that must not be generated."""
+    if request.banned is None:
+        return logits
+    return logits.index_fill(-1, torch.tensor(request.banned, device=logits.device), -torch.inf)
+
+
+def _accepted(chosen: np.ndarray, draft: Draft) -> np.ndarray:
+    """(B,): the leading tokens of each draft that are those `chosen` (B, m + 1)."""
+    drafted = draft.tokens.cpu().numpy()
+    same = (drafted == chosen[:, :-1]) & (np.arange(drafted.shape[1]) < draft.counts[:, None])
+    return np.logical_and.accumulate(same, axis=1).sum(1)
+
+
+def _read(predictor: Predictor, cursor: Any, pending: np.ndarray, draft: Draft) -> Tensor:
+    """Reads the pending tokens (B,) and the drafts after them. Returns the logits after each, (B, m + 1, V)."""
+    tokens = torch.cat((torch.from_numpy(pending)[:, None].to(draft.tokens.device), draft.tokens), dim=1)
+    uneven = (draft.counts + 1 < tokens.shape[1]).any()
+    if tokens.shape[1] > 1:  # models that keep only a window must keep what may be rejected
+        predictor.hold(cursor)
+    return predictor.extend(cursor, tokens, draft.counts + 1 if uneven else None)
+
+
+def _step(
+    B: int, rows: np.ndarray, chosen: np.ndarray, gained: np.ndarray, new: np.ndarray, accepted: np.ndarray,
+    offered: np.ndarray,
+) -> Step:  # fmt: skip
+    """The first `new[b]` of the tokens `chosen` (b, m) for the `rows` (b,) of a batch of B, as a step."""
+    n = int(new.max())
+    kept = np.arange(n) < new[:, None]
+    tokens, scores = np.full((B, n), -1, np.int64), np.zeros((B, n))
+    tokens[rows], scores[rows] = np.where(kept, chosen[:, :n], -1), np.where(kept, gained[:, :n], 0.0)
+    counts = np.zeros((2, B), np.int64)
+    counts[:, rows] = accepted, offered
+    return Step(tokens, scores, *counts)

@@ -1,0 +1,315 @@
+"""Speculative decoding gives the completions of plain decoding, whatever was drafted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from doubles import (
+    CONTEXT,
+    TINY_BACKBONES,
+    MarkovPredictor,
+    spread_weights,
+    tiny_belief_slots,
+    tiny_objective,
+    tiny_two_stream,
+)
+from scipy.stats import chisquare
+
+from statewise.building import make_decoder
+from statewise.carried_state.continuing import Continued
+from statewise.decoding.base import Request
+from statewise.decoding.draft_length import LENGTHS, MeasuredLength
+from statewise.decoding.drafts import PromptLookup
+from statewise.decoding.predictor import Drafter
+from statewise.decoding.reverse import Reverse
+from statewise.powers import naming_who_has
+
+END = 3
+PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7, 2, 5, 1]]
+PLAIN = [
+    ("greedy", {}),
+    ("sample", {"seed": 5}),
+    ("sample", {"seed": 5, "temperature": 2.0, "top_k": 4, "floor": 0.05}),
+]
+
+
+def request(rows=range(6), **fields):
+    rows = list(rows)
+    return Request([np.array(PROMPTS[row]) for row in rows], **{"limit": 14, "end": END, "rows": rows, **fields})
+
+
+def plainly(plain):
+    return make_decoder(plain[0], **plain[1])
+
+
+def speculative(plain=("greedy", {}), **fields):
+    return make_decoder("speculative", **{"temperature": 1.0 if plain[0] == "sample" else 0.0, **plain[1], **fields})
+
+
+def assert_equal(found, expected):
+    assert [one.tokens.tolist() for one in found] == [one.tokens.tolist() for one in expected]
+    np.testing.assert_allclose(
+        [one.log_probability for one in found], [one.log_probability for one in expected], rtol=1e-9, atol=1e-9
+    )
+
+
+def model(name, make_backbone=TINY_BACKBONES["gpt"], **fields):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    objective = tiny_objective(name, make_backbone=make_backbone, **fields)
+    spread_weights(objective)
+    torch.set_default_dtype(before)
+    return objective.eval().predictor()
+
+
+class MarkovDrafter(MarkovPredictor, Drafter):
+    """Drafts as a Markov chain of other probabilities would; counts its passes and checks that all it reads fits."""
+
+    def __init__(self, transitions, drafts, context=32):
+        super().__init__(transitions, context)
+        self.drafts, self.passes = drafts.log(), 0
+
+    def guesses(self, cursor, token):
+        while True:
+            token = yield self.drafts[token]
+
+    def extend(self, cursor, tokens, counts=None):
+        self.passes += 1
+        logits = super().extend(cursor, tokens, counts)
+        assert max(len(row) for row in cursor.rows) <= self.context
+        return logits
+
+
+def chain(seed, n=5):
+    weights = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 2
+    return weights / weights.sum(1, keepdim=True)
+
+
+TRUE = chain(0)
+OPPOSED = 1 / TRUE / (1 / TRUE).sum(1, keepdim=True)
+ENDING = torch.eye(5, dtype=torch.float64)[END].expand(5, 5)
+DRAFTERS = {"exact": TRUE, "good": 0.8 * TRUE + 0.2 * chain(1), "bad": chain(2), "opposed": OPPOSED, "ending": ENDING}
+
+MODELS = {
+    **{f"next_latent on {name}": ("next_latent", TINY_BACKBONES[name], {}) for name in ("gpt", "recurrent")},
+    **{f"joint on {name}": ("joint_multi_token", made, {"horizon": 3}) for name, made in TINY_BACKBONES.items()},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def drafting(request):
+    name, make_backbone, fields = MODELS[request.param]
+    predictor = model(name, make_backbone, **fields)
+    assert isinstance(predictor, Drafter)
+    return predictor
+
+
+@pytest.mark.parametrize("plain", PLAIN, ids=str)
+@pytest.mark.parametrize("fields", [{"draft": 0}, {"draft": 1}, {"draft": 4}, {"draft": 9}, {"confidence": 0.1},
+                                    {"draft": "auto"}, {"drafter": "prompt_lookup"}], ids=str)  # fmt: skip
+def test_the_text_is_that_of_plain_decoding(drafting, plain, fields):
+    expected = plainly(plain).decode(drafting, request())
+    assert_equal(speculative(plain, **fields).decode(drafting, request()), expected)
+
+
+@pytest.mark.parametrize("plain", PLAIN, ids=str)
+@pytest.mark.parametrize("which", DRAFTERS)
+def test_no_drafter_changes_the_text(which, plain):
+    predictor, prompts = MarkovDrafter(TRUE, DRAFTERS[which]), [[0], [1, 2, 4], [2, 2], [4, 0, 1, 2]] * 5
+    for fields in ({}, {"end": END}, {"end": END, "exact": True}, {"limit": 1}, {"limit": 100, "offset": 7}):
+        asked = Request([np.array(one) for one in prompts], **{"limit": 9, **fields})
+        expected = plainly(plain).decode(predictor, asked)
+        for draft in (0, 1, 3, 31):
+            assert_equal(speculative(plain, draft=draft).decode(predictor, asked), expected)
+
+
+@pytest.mark.parametrize("which", DRAFTERS)
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 3},
+        {"temperature": 1.5, "top_p": 0.8},
+        {"temperature": 1.0, "floor": 0.15},
+    ],
+    ids=str,
+)
+def test_completions_have_the_models_distribution(which, cut):
+    n, length, first = 3000, 3, 0
+    asked = Request(np.full((n, 1), first), length)
+    found = make_decoder("speculative", draft=2, seed=11, **cut).decode(MarkovDrafter(TRUE, DRAFTERS[which]), asked)
+    logits = TRUE.log() / cut["temperature"]
+    probabilities = logits.softmax(-1).numpy()
+    order = np.argsort(-probabilities, axis=1)
+    ranked = np.take_along_axis(probabilities, order, 1)
+    kept = np.cumsum(ranked, 1) - ranked < cut.get("top_p", 1.0)
+    kept &= (ranked >= cut.get("floor", 0.0)) | (np.arange(5) == 0)
+    kept &= np.arange(5) < cut.get("top_k", 5)
+    exact = np.zeros_like(probabilities)
+    np.put_along_axis(exact, order, np.where(kept, ranked, 0.0), 1)
+    exact /= exact.sum(1, keepdims=True)
+    expected = n * np.einsum("a,ab,bc->abc", exact[first], exact, exact).ravel()
+    counts = np.bincount([np.ravel_multi_index(one.tokens, (5, 5, 5)) for one in found], minlength=125)
+    assert not counts[expected == 0].any()
+    rare = (expected > 0) & (expected < 5)
+    pairs = [(counts[expected >= 5], expected[expected >= 5]), (counts[rare].sum(), expected[rare].sum())]
+    observed, wanted = (np.append(*(pair[side] for pair in pairs)) for side in (0, 1))
+    assert chisquare(observed[wanted > 0], wanted[wanted > 0]).pvalue > 1e-3
+
+
+def test_a_good_drafter_saves_passes_and_steps_count_what_was_accepted():
+    passes, shares = {}, {}
+    for which in DRAFTERS:
+        predictor = MarkovDrafter(TRUE, DRAFTERS[which], context=300)
+        steps = list(speculative(("sample", {"seed": 1}), draft=3).steps(predictor, Request([np.array([0])], 200)))
+        assert sum((step.tokens >= 0).sum() for step in steps) == 200
+        assert all(step.drafted <= step.offered for step in steps)
+        # Each pass gives its accepted tokens and one more.
+        assert all((step.tokens >= 0).sum() == step.drafted + 1 for step in steps)
+        passes[which] = predictor.passes
+        shares[which] = sum(int(step.drafted[0]) for step in steps) / sum(int(step.offered[0]) for step in steps)
+    assert passes["exact"] == 50  # 1 + 50 * 4 - 1 tokens
+    assert shares["exact"] == 1.0
+    assert passes["exact"] < passes["good"] < passes["bad"] < passes["ending"] + 30
+    assert shares["good"] > 0.6 > shares["bad"] > shares["opposed"]
+
+
+def test_drafts_that_share_the_noise_are_accepted_as_often_as_promised():
+    """At least (1 - d) / (1 + d), d the total variation distance; independent draws would agree less often."""
+    predictor = MarkovDrafter(TRUE, DRAFTERS["good"], context=3000)
+    steps = list(speculative(("sample", {"seed": 1}), draft=1).steps(predictor, Request([np.array([0])], 2500)))
+    tried = [step for step in steps if step.offered[0]]
+    share = np.mean([step.drafted[0] for step in tried])
+    distance = float((TRUE - DRAFTERS["good"]).abs().sum(1).max() / 2)
+    independent = float((TRUE * DRAFTERS["good"]).sum(1).max())
+    assert share > (1 - distance) / (1 + distance) - 0.02
+    assert share > independent + 0.1
+
+
+def test_a_draft_ends_where_the_model_is_not_confident():
+    drafts = torch.tensor([[0.0, 0.9, 0.1], [0.0, 0.1, 0.9], [0.5, 0.2, 0.3]], dtype=torch.float64)
+    predictor = MarkovDrafter(drafts, drafts)
+    offered = {}
+    for confidence in (0.0, 0.4, 0.5, 0.85, 0.95):
+        asked = Request([np.array([2])], 20)
+        first, second, *_ = speculative(draft=5, confidence=confidence).steps(predictor, asked)
+        assert first.tokens.tolist() == [[0]]
+        offered[confidence] = int(second.offered[0])
+    # After 0: 1 with .9, 2 with .81, 0 with .405, 1 with .3645.
+    assert offered == {0.0: 5, 0.4: 3, 0.5: 2, 0.85: 1, 0.95: 0}
+
+
+def test_rows_of_a_batch_are_as_alone(drafting):
+    for plain in PLAIN[:2]:
+        decoder = speculative(plain, draft=3)
+        together = dict(zip(range(6), decoder.decode(drafting, request())))
+        for rows in ([4], [5, 2], [3, 1, 0, 5, 4, 2]):
+            assert_equal(decoder.decode(drafting, request(rows)), [together[row] for row in rows])
+
+
+@pytest.mark.parametrize("make", [tiny_two_stream, tiny_belief_slots, TINY_BACKBONES["recurrent"]])
+def test_drafts_may_be_longer_than_what_a_model_keeps(make):
+    predictor = model("next_token", lambda **more: make(**{**more, "context": 90}))
+    asked = request(end=None, limit=70)
+    decoder = speculative(draft=60, drafter="prompt_lookup")
+    assert_equal(decoder.decode(predictor, asked), plainly(PLAIN[0]).decode(predictor, asked))
+
+
+@pytest.mark.parametrize("name", ["next_token", "belief_state", "teacherless", "recurrent"])
+@pytest.mark.parametrize("plain", PLAIN[:2], ids=str)
+def test_prompt_lookup_drafts_for_any_model(name, plain):
+    make = TINY_BACKBONES["recurrent" if name == "recurrent" else "gpt"]
+    predictor = model("next_token" if name == "recurrent" else name, make)
+    decoder = speculative(plain, drafter="prompt_lookup", draft=5)
+    assert_equal(decoder.decode(predictor, request()), plainly(plain).decode(predictor, request()))
+
+
+@pytest.mark.parametrize("plain", PLAIN[:2], ids=str)
+def test_goals_gaps_and_the_other_direction(plain):
+    predictor = model("belief_state", min_gap=1)
+    decoder = speculative(plain, drafter="prompt_lookup", draft=3)
+    for fields in ({}, {"closing": predictor.closing}):
+        asked = request(goal=np.array([4, 2]), **fields)
+        assert_equal(decoder.decode(predictor, asked), plainly(plain).decode(predictor, asked))
+        assert_equal(Reverse(decoder).decode(predictor, asked), Reverse(plainly(plain)).decode(predictor, asked))
+
+
+def test_what_followed_before_is_drafted():
+    lookup = PromptLookup(2, 3)
+    lookup.follow(0, [1, 2, 3, 9, 5, 2, 3, 8, 7, 1, 2, 3])
+    assert lookup.continuation(0, 4) == [9, 5, 2, 3]  # the longest run counts, not the latest
+    lookup.follow(0, [8])
+    assert lookup.continuation(0, 2) == [7, 1]
+    lookup.follow(1, [4, 6, 4, 6])
+    assert lookup.continuation(1, 5) == [4, 6, 4, 6, 4]  # a repetition goes on
+    lookup.follow(1, [0])
+    assert lookup.continuation(1, 5) == []
+
+
+@pytest.mark.parametrize("plain", [PLAIN[0], ("sample", {"seed": 2, "temperature": 2.0})], ids=str)
+def test_a_kept_state_goes_on_as_plain_decoding(plain):
+    predictor = model("next_token", lambda **more: tiny_belief_slots(**{"chunk": 3, **more}))
+    decoder = speculative(plain, draft=5, drafter="prompt_lookup")
+    asked = Request([np.array(PROMPTS[4])], 16)
+    (whole,) = plainly(plain).decode(Continued(predictor, None), asked)
+    for first_limit in (1, 4, 5, 6, 9):
+        begun = Continued(predictor, None)
+        (first,) = decoder.decode(begun, replace(asked, limit=first_limit))
+        kept = begun.state(len(PROMPTS[4]), first)
+        later = Continued(predictor, kept)
+        pending = kept["pending"].numpy()
+        (rest,) = decoder.decode(later, Request([pending], 16 - first_limit, offset=later.offset))
+        assert whole.tokens.tolist() == [*first.tokens, *rest.tokens]
+
+
+def test_the_fastest_length_is_found():
+    def chosen(share, seconds, cycles=2000):
+        rng, length = np.random.default_rng(0), MeasuredLength(100)
+        asked = []
+        for _ in range(cycles):
+            asked.append(length.next())
+            accepted = np.logical_and.accumulate(rng.random((2, asked[-1])) < share, axis=1).sum(1)
+            length.record(asked[-1], accepted, seconds(asked[-1]))
+        return np.bincount(asked, minlength=LENGTHS[-1] + 1)
+
+    flat, steep = (lambda k: 1 + 0.05 * k), (lambda k: 1 + 0.6 * k)
+    never = chosen(0.0, flat)
+    assert never[0] > 1960
+    assert never[7:].sum() == 0
+    assert chosen(0.95, flat)[15] > 1900
+    assert chosen(0.5, steep)[0] > 1900
+    assert chosen(0.7, flat)[3:8].sum() > 1900
+
+
+def test_the_measured_length_stays_within_the_context():
+    predictor = MarkovDrafter(TRUE, TRUE, context=6)
+    asked = Request([np.array([0])], 100)
+    assert_equal(speculative(draft="auto").decode(predictor, asked), plainly(PLAIN[0]).decode(predictor, asked))
+
+
+def test_a_model_that_cannot_draft_is_refused_with_those_that_can():
+    having = "objective joint_multi_token and the objective next_latent on gpt or recurrent"
+    with pytest.raises(ValueError, match=f"prompt_lookup, any model.*{having}"), naming_who_has():
+        speculative().decode(model("next_token"), request())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"draft": CONTEXT},
+            f"a draft of {CONTEXT} tokens does not fit the context of {CONTEXT}: set --draft to at most",
+        ),
+        ({"draft": -1}, "draft must be at least 0, not -1"),
+        ({"draft": "always"}, "draft"),
+        ({"drafter": "oracle"}, "drafter"),
+        ({"confidence": 1.5}, "confidence must be at least 0 and at most 1"),
+        ({"ngram": 0}, "ngram must be at least 1"),
+        ({"temperature": -0.5}, "temperature must be above 0"),
+        ({"temperature": 1, "top_k": 0}, "top_k must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        make_decoder("speculative", **fields).decode(model("next_latent"), request())
