@@ -32,8 +32,11 @@ from timing import parser
 from statewise.reporting.tables import number, text_table
 from statewise.strips.domains import Domain, domain
 from statewise.strips.enumeration import MOST_ACTIONS, enumerate_features
+from statewise.strips.exact.ground import learn_exact
+from statewise.strips.exact.lifted import learn_lifted_exact
+from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.learning import learn_neural
-from statewise.strips.lifted import learn_lifted
+from statewise.strips.lifted import LiftedModel, learn_lifted
 from statewise.strips.model import Action, ActionModel, bits
 from statewise.strips.random_traces import Traces, traces
 from statewise.strips.schemas import Schema, arguments, ground
@@ -77,6 +80,32 @@ def ours_lifted(data: Traces, of: Domain, settings: Settings) -> ActionModel:
     if any(" " not in action for action in data.actions):
         raise CannotLearn("actions without arguments")
     return learn_lifted(data, settings).ground(of.model.names)
+
+
+def ours_exact(data: Traces, of: Domain, settings: Settings) -> ActionModel:
+    """By SAT over seen windows; it learns from negatives too."""
+    return learn_exact(data).model
+
+
+def ours_exact_lifted(data: Traces, of: Domain, settings: Settings) -> ActionModel:
+    """Schemas by SAT over windows of slots, from valid actions alone, as the peers."""
+    return _lifted(learn_lifted_exact, data, of)
+
+
+def sift(data: Traces, of: Domain, settings: Settings) -> ActionModel:
+    """All alternating atoms, listed by SAT, so that there may be more actions than can be enumerated."""
+    return learn_sift(data).model
+
+
+def sift_lifted(data: Traces, of: Domain, settings: Settings) -> ActionModel:
+    """The schemas of all alternating predicates, as SIFT itself."""
+    return _lifted(learn_lifted_sift, data, of)
+
+
+def _lifted(learner: Callable[[Traces], LiftedModel], data: Traces, of: Domain) -> ActionModel:
+    if any(" " not in action for action in data.actions):
+        raise CannotLearn("actions without arguments")
+    return learner(data.valid_only()).ground(of.model.names)
 
 
 def _enumerated(data: Traces, alternating: bool) -> ActionModel:
@@ -139,11 +168,19 @@ LEARNERS: dict[str, Learner] = {
     "ours": ours,
     "ours, atoms unknown": ours_untold,
     "ours, lifted": ours_lifted,
+    "ours, exact": ours_exact,
+    "ours, exact, lifted, positive only": ours_exact_lifted,
+    "sift, by SAT": sift,
+    "sift, by SAT, lifted": sift_lifted,
     "enumeration": enumeration,
     "sift-like": sift_like,
 }
 """Name -> function to a model of the training traces, the domain, of which only names and sizes may be used, and how to
 learn, which is for ours."""
+
+
+TRAINED = ("ours", "ours, atoms unknown", "ours, lifted")
+"""Those that train."""
 
 
 @dataclass
@@ -208,13 +245,14 @@ def main(words: Sequence[str] | None = None) -> int:
     command.add_argument("--domains", default=DOMAINS, help=f"DOMAIN:TRACES,... (default {DOMAINS})")
     command.add_argument("--tests", type=int, default=5000, help="test traces of each label (default 5000)")
     command.add_argument("--seed", type=int, default=1, help="seed of the training traces; test traces have the next")
+    command.add_argument("--no-training", action="store_true", help="leave out those of ours that train")
     command.add_argument("--json", action="store_true", help="print JSON instead of the table")
     given = command.parse_args(words)
     settings = Settings()
     if given.smoke:
         given.domains, given.tests, settings = "ferry:2x1:20", 10, Settings(restarts=2, steps=20, check_every=10)
 
-    learners = dict(LEARNERS)
+    learners = {name: each for name, each in LEARNERS.items() if not (given.no_training and name in TRAINED)}
     remarks = []
     locm = Locm(given.macq_python) if given.macq_python else None
     if locm:

@@ -12,6 +12,7 @@ import numpy as np
 from statewise.strips.exact.ground import SECONDS, Contradiction, learn_exact
 from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
 from statewise.strips.exact.noisy import learn_noisy
+from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.exact.verdicts import NAME, Seen
 from statewise.strips.learned import Learned, read_checkpoint, write_report
 from statewise.strips.learning import learn_neural
@@ -19,7 +20,8 @@ from statewise.strips.lifted import LiftedModel, learn_lifted
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
 
-METHODS = ("auto", "exact", "neural")
+METHODS = ("auto", "exact", "neural", "sift")
+NOT_DAMAGED = "SIFT reads every trace as undamaged: give --method exact or neural, or no --noise"
 MOST_NOISE = 0.1
 """Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
 M = TypeVar("M", Learned, LiftedModel)
@@ -38,7 +40,8 @@ def learn(
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
 ) -> Learned:
-    """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`).
+    """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`),
+    `sift` as SIFT does (`exact.sift`), for comparison.
 
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
     all of them correctly. If they contradict each other, it takes the exact method for damaged traces (`exact.noisy`),
@@ -51,6 +54,12 @@ def learn(
     begun = time.monotonic()
     method, why = _without_looking(method, settings, folder, overwrite)
     damaged = damaged or settings.noise > 0
+    if method == "sift":
+        if damaged:
+            raise ValueError(NOT_DAMAGED)
+        learned = learn_sift(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
+                             progress=say)  # fmt: skip
+        return _explained(learned, traces, folder, why)
     if method != "neural" and not damaged:
         try:
             learned = learn_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
@@ -102,6 +111,12 @@ def learn_schemas(
     method, why = _without_looking(method, settings, None, overwrite)
     if settings.noise and method == "auto":
         method = "neural"
+    if method == "sift":
+        if settings.noise:
+            raise ValueError(NOT_DAMAGED)
+        learned = learn_lifted_sift(traces, seconds=seconds or SECONDS, stop=stop, folder=folder,
+                                    overwrite=overwrite, progress=say)  # fmt: skip
+        return _explained(learned, traces, folder, why)
     if method != "neural":
         try:
             learned = learn_lifted_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder,

@@ -38,8 +38,9 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("traces", metavar="FILE",
                         help="CSV with trace_id,action[,label], JSON lines, or .txt with a plan per line")  # fmt: skip
-    parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural"],
-                        help="exact: SAT; neural: training; auto (default): exact if the traces are clean")  # fmt: skip
+    parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural", "sift"],
+                        help="exact: SAT; neural: training; auto (default): exact if the traces are clean; sift: "
+                             "for comparison, all alternating atoms of the valid actions, as SIFT")  # fmt: skip
     parser.add_argument("--positive-only", action="store_true", help="use only the valid actions of the traces")
     parser.add_argument("--symmetry", action="store_true",
                         help="add the traces with objects of one sort permuted, if not contradicted")  # fmt: skip
@@ -60,7 +61,7 @@ def run(words: list[str]) -> int:
     parser.add_overwrite("replace an earlier result")
     options = parser.parse_args(words)
     trained = [f"--{name}" for name in OF_TRAINING if getattr(options, name) is not None]
-    if trained and options.method == "exact":
+    if trained and options.method in ("exact", "sift"):
         raise ValueError(f"{trained[0]} is an option of training: give --method neural, or omit it")
     if options.lifted and (options.atoms not in (None, "auto") or options.pool is not None):
         raise ValueError("--lifted finds and pools predicates by itself: omit --atoms, --pool and --no-pool")
@@ -97,7 +98,8 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     print(model_table(learned.model, _width()))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
-    (_trained if report["method"] == "neural" else _damaged if "support" in report else _exact)(report)
+    show = {"neural": _trained, "sift": _sift}.get(report["method"], _damaged if "support" in report else _exact)
+    show(report)
     print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
     if report["unfinished"]:
         print(f"unfinished {'; '.join(report['unfinished'])}: the best model so far; the same command continues")
@@ -109,6 +111,10 @@ def _exact(report: dict[str, Any]) -> None:
     print(f"features   {report['features']} alternating{'' if report['all_features'] else ' (not all are listed)'}, "
           f"{report['supported']} well supported, from {report['windows']} seen windows")  # fmt: skip
     _unseen(report)
+
+
+def _sift(report: dict[str, Any]) -> None:
+    print(f"features   {report['features']} alternating, from {report['windows']} seen windows; all are atoms")
 
 
 def _damaged(report: dict[str, Any]) -> None:

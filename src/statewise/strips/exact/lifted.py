@@ -91,7 +91,6 @@ def learn_lifted_exact(
     clock = Clock(seconds, stop)
     if folder is not None:
         claim(folder, overwrite, resumes=False)
-    rows = valid_rows(traces)
     found: list[Predicate] = []
     counts: dict[int, int] = {}
     chosen: list[Predicate] = []
@@ -102,7 +101,7 @@ def learn_lifted_exact(
         if not clock.going_on():
             clock.cut.append(f"predicates of {wanted} arguments")
             break
-        new = _predicates(traces, rows, wanted, clock)
+        new = all_predicates(traces, wanted, clock)
         counts[wanted] = len(new)
         found += new
         progress(f"{len(new)} alternating predicates of {wanted} arguments")
@@ -129,8 +128,10 @@ def learn_lifted_exact(
     return learned
 
 
-def _predicates(traces: Traces, rows: Sequence[tuple[int, ...]], arity: int, clock: Clock) -> list[Predicate]:
-    """The alternating predicates that can reject something, without mirror images and those that others cover."""
+def all_predicates(traces: Traces, arity: int, clock: Clock) -> list[Predicate]:
+    """The alternating predicates of `arity` arguments that can reject something, without mirror images, each with all
+    that it can be required by."""
+    rows = valid_rows(traces)
     found: list[Predicate] = []
     for signature in signatures(traces.actions, arity):
         windows = slot_windows(signature, traces.actions, rows)
