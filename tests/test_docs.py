@@ -207,6 +207,32 @@ def test_the_guide_tells_stories_towards_their_goals(tmp_path, monkeypatch, caps
     assert len(read_pairs(tmp_path / "bst.jsonl", tmp_path / "fim.jsonl")) == 2
 
 
+def test_the_planning_users_way_of_the_guide_works(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("unified_planning")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    guide = page("docs/strips.md")
+    said = {}
+    for block in blocks("docs/strips.md", "sh"):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)[2:]
+            assert main(["strips", *words]) == 0, line
+            said[words[0]] = capsys.readouterr().out
+    assert list(said) == ["traces", "learn", "simplify", "show", "export", "plan", "check", "verify"]
+    (schemas,) = re.findall(r"Learning takes a second and finds this:\n\n(.*?)\n\n", guide, flags=re.DOTALL)
+    assert textwrap.dedent(schemas) in said["learn"]
+    (steps,) = re.findall(r"(?:^      \d  .*\n)+", guide, flags=re.MULTILINE)
+    assert steps.replace("\n    ", "\n")[4:] in said["plan"]
+    assert "valid      1 of 1" in said["check"]
+    assert "proven for all instances" in said["verify"]
+    assert (tmp_path / "simple" / "schemas.png").is_file()
+    assert "(:goal" in (tmp_path / "problem.pddl").read_text()
+    (plans,) = re.findall(r"\[formats\].*?:\n\n(.*?)\n\n", guide, flags=re.DOTALL)
+    (tmp_path / "plans.txt").write_text(textwrap.dedent(plans))
+    assert main(["strips", "learn", "plans.txt", "--positive-only", "--lifted", "--out", "own"]) == 0
+    assert "2 traces (2 positive), 8 actions, up to 4 long" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("size", [[], ["--rows", "4", "--columns", "4"]], ids=["as written", "smaller"])
 def test_the_city_of_the_guide_trains(size, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
