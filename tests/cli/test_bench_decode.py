@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 from doubles import SMALL_RUN
 
@@ -7,6 +8,8 @@ from statewise.backbones.baseline import HasStandard
 from statewise.backbones.gpt import GPTConfig
 from statewise.backbones.two_stream import TwoStreamConfig
 from statewise.cli import main
+from statewise.cli.draft_speed import DraftSpeed
+from statewise.decoding.base import Decoder, Request, Step
 from statewise.objectives.predictors import CausalPredictor
 from statewise.run import Run
 from statewise.throughput import decode_speed
@@ -69,8 +72,43 @@ def test_streams_that_part_while_training_have_parted(run, monkeypatch):
         (["--prefill", str(CONTEXT + 9)], "set --prefill lower"),
         (["--prefill", "900", "--decode", "900"], "do not fit the context"),
         (["--batch", "0"], "--batch must be at least 1"),
+        (["--temperature", "1"], "--temperature needs --draft"),
+        (["--draft", "8-0"], "--draft takes lengths as in 0-8, 0,4,8 or auto, not"),
+        (["--draft", "0-"], "--draft takes lengths"),
+        (["--draft", "2"], "such are models of the objective"),
+        (["--draft", "2", "--drafter", "prompt_lookup", "--decode", "900"], "do not fit the context"),
+        (["--draft", str(CONTEXT), "--drafter", "prompt_lookup"], f"does not fit the context of {CONTEXT}"),
     ],
 )
 def test_what_cannot_be_measured_is_said(run, words, message, capsys):
     assert main(["bench-decode", str(run), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_draft_lengths_are_compared_on_the_same_prompts(run, capsys):
+    words = ["bench-decode", str(run), "--draft", "0-2,auto", "--drafter", "prompt_lookup", "--batch", "2",
+             "--rounds", "2"]  # fmt: skip
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["drafts"]) == ["plain", "0", "1", "2", "auto"]
+    assert all(one["tokens_per_second"] > 0 for one in found["drafts"].values())
+    assert found["drafts"]["plain"]["accepted_by_place"] == found["drafts"]["0"]["accepted_by_place"] == []
+    assert len(found["drafts"]["1"]["accepted_by_place"]) <= 1
+    assert main([*words, "--temperature", "1.0"]) == 0
+    assert "accepted a cycle" in capsys.readouterr().out
+
+
+def test_acceptance_is_counted_by_place():
+    class Told(Decoder):
+        def steps(self, predictor, request):
+            for offered, drafted in (([0, 0], [0, 0]), ([3, 3], [3, 1]), ([3, 2], [0, 2]), ([0, 0], [0, 0])):
+                new = np.where(np.arange(4) < np.array(drafted)[:, None] + 1, 1, -1)
+                yield Step(new, np.zeros(new.shape), np.array(drafted), np.array(offered))
+
+    speed = DraftSpeed()
+    speed.add(Told(None), None, Request([np.array([0])] * 2, 9))
+    found = speed.summary()
+    assert (speed.tokens, speed.cycles, speed.offered, speed.accepted) == (14, 4, [4, 3, 1], [3, 2, 1])
+    assert found["accepted_per_cycle"] == 6 / 4
+    assert found["accepted_by_place"] == [3 / 4, 2 / 3, 1.0]

@@ -18,18 +18,33 @@ def run(words: list[str]) -> int:
         "Decodes greedily from random prompts, each model in its own process. Measures new tokens\n"
         "per second over all rows, and peak memory. A backbone with a standard variant, such as two_stream, is\n"
         "compared with it.\n\n"
-        "  statewise bench-decode runs/sps-1 --batch 16 --prefill 1024 --decode 3072",
+        "  statewise bench-decode runs/sps-1 --batch 16 --prefill 1024 --decode 3072\n\n"
+        "With --draft: the trained model on held-out prompts with --decoder speculative, by draft length, and\n"
+        "the share of drafted tokens accepted at each place, of those before which all were accepted.\n\n"
+        "  statewise bench-decode runs/nl-1 --draft 0-8,auto",
     )
     parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--batch", type=at_least(1), default=16, help="prompts (default 16)")
+    parser.add_argument("--batch", type=at_least(1), help="prompts at once (default 16; with --draft 1)")
     parser.add_argument("--prefill", type=at_least(1), help="tokens per prompt (default: a quarter of the context)")
     parser.add_argument("--decode", type=at_least(1), help="new tokens per prompt (default: the rest of the context)")
     parser.add_argument(
         "--rounds", type=at_least(1), default=3, help="measurements per model; the median is shown (default 3)"
     )
+    parser.add_argument("--draft", metavar="LENGTHS", help="draft lengths to compare, such as 0-8 or 0,4,auto")
+    parser.add_argument(
+        "--drafter", choices=("model", "prompt_lookup"), help="with --draft: what drafts (default model)"
+    )
+    parser.add_argument("--temperature", type=float, help="with --draft: of sampling (default 0: greedy)")
     parser.add_device()
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
+
+    if options.draft is not None:
+        return _drafts(options)
+    for option in ("drafter", "temperature"):
+        if getattr(options, option) is not None:
+            raise ValueError(f"--{option} needs --draft")
+    batch = options.batch or 16
 
     from statewise.backbones.baseline import HasStandard
     from statewise.loading import model_of_run
@@ -54,7 +69,7 @@ def run(words: list[str]) -> int:
         recipes["standard"] = {**recipe, "backbone": {**recipe["backbone"], **dataclasses.asdict(standard)}}
     measured = {
         name: [
-            in_own_process(one, opened.task_files(), options.batch, prefill, decode, options.device,
+            in_own_process(one, opened.task_files(), batch, prefill, decode, options.device,
                            environment["precision"], environment["threads"])
             for _ in range(options.rounds)
         ]
@@ -65,11 +80,11 @@ def run(words: list[str]) -> int:
     fields = [field.name for field in dataclasses.fields(one_of_all) if field.name != "device"]
     medians = {name: {field: statistics.median(getattr(one, field) for one in many) for field in fields}
                for name, many in measured.items()}  # fmt: skip
-    content = {"batch": options.batch, "prefill": prefill, "decode": decode, "device": device, "models": medians}
+    content = {"batch": batch, "prefill": prefill, "decode": decode, "device": device, "models": medians}
     if options.json:
         print(json.dumps(content, indent=2))
         return 0
-    print(f"{options.run}: {options.batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
+    print(f"{options.run}: {batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
     rows = [[name, f"{one['tokens_per_second']:,.0f}", f"{one['prefill_seconds']:.2f}", f"{one['decode_seconds']:.2f}",
              f"{one['megabytes']:,.0f}"] for name, one in medians.items()]  # fmt: skip
     print(text_table(["", "tokens/s", "prompt (s)", "decoding (s)", "peak MB"], rows))
@@ -77,4 +92,23 @@ def run(words: list[str]) -> int:
         faster, memory = (medians["this model"][what] / medians["standard"][what]
                           for what in ("tokens_per_second", "megabytes"))  # fmt: skip
         print(f"against standard: {faster:.2f} times the tokens a second, {memory:.3f} times the memory")
+    return 0
+
+
+def _drafts(options: Any) -> int:
+    from statewise.cli.draft_speed import draft_lengths, draft_speeds, draft_table
+    from statewise.loading import load_model
+
+    lengths, batch = draft_lengths(options.draft), options.batch or 1
+    given = {"drafter": options.drafter, "temperature": options.temperature}
+    fields = {name: value for name, value in given.items() if value is not None}
+    speeds = draft_speeds(
+        load_model(options.run, "best", options.device), lengths, batch=batch, rounds=options.rounds,
+        prefill=options.prefill, decode=options.decode, **fields,
+    )  # fmt: skip
+    if options.json:
+        print(json.dumps({"batch": batch, "rounds": options.rounds, **fields, "drafts": speeds}, indent=2))
+        return 0
+    print(f"{options.run}: {options.rounds} times {batch} rows, each draft length on the same prompts")
+    print(draft_table(speeds))
     return 0
