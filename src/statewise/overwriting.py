@@ -95,6 +95,9 @@ def check_folder(
         raise FileExistsError(f"{folder} is a broken link: choose another --out")
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: --out names a folder")
+    for parent in folder.parents:
+        if parent.is_file():
+            raise FileExistsError(f"{folder}: {parent} is a file: choose another --out")
     if not folder.exists() or not any(folder.iterdir()):
         return
     files = list(files)

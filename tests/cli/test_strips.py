@@ -240,6 +240,7 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["learn", "train.csv", "--seed", "9" * 30, "--out", "x"], "--seed must be below 9,007,199,254,740,992, not 9"),
         (["learn", "train.csv", "--seconds", "inf", "--out", "x"], "--seconds must be below 9,007,199,254,740,992"),
         (["learn", "train.csv", "--seconds", "nan", "--out", "x"], "--seconds must be above 0, not nan"),
+        (["learn", "train.csv", "--out", "train.csv/x"], "train.csv/x: train.csv is a file: choose another --out"),
         (["show", "binary"], "binary: not a model: byte 0 is not UTF-8 text"),
         (["evaluate", "learned", "--traces", "odd.csv"], "have different actions: it has none such as 'd'"),
         (["evaluate", "learned"], "--traces FILE, --against REFERENCE"),
