@@ -6,6 +6,7 @@ from statewise.strips.domains import domain
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.random_traces import Traces, traces, with_noise
 from statewise.strips.settings import Settings
+from statewise.strips.verification import verify
 
 QUICK = Settings(restarts=2, steps=50, check_every=25)
 CLEAN = traces(domain("ferry:2x1"), 60, 20, 1)
@@ -13,7 +14,27 @@ CLEAN = traces(domain("ferry:2x1"), 60, 20, 1)
 
 def test_clean_traces_are_learned_exactly():
     report = learn(CLEAN, QUICK).report
-    assert (report["method"], report["chosen"]) == ("exact", "the traces are clean")
+    assert (report["method"], report["chosen"]) == (
+        "exact",
+        "the traces are clean, and schemas explain all of them",
+    )
+
+
+def test_schemas_need_fewer_traces():
+    ferry = domain("ferry:3x3")
+    few = traces(ferry, 100, 30, 1)
+    assert verify(learn(few).model, ferry, drawn_only=True)
+    assert not verify(learn(few, method="exact").model, ferry, drawn_only=True)
+
+
+def test_actions_that_are_not_of_schemas_are_learned_one_by_one():
+    """Two names of the second form that behave differently: no schema explains them."""
+    simple = traces(domain("simple"), 200, 10, 1)
+    for names in (simple.actions, ("f x", "f y", "f z"), ("f x", "f y z", "g x")):
+        renamed = Traces(tuple(names), simple.rows, simple.labels)
+        report = learn(renamed).report
+        assert (report["method"], report["chosen"]) == ("exact", "the traces are clean")
+        assert report["training_accuracy"] == 1
 
 
 def test_a_method_may_be_asked_for(tmp_path):

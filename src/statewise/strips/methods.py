@@ -14,9 +14,12 @@ from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.exact.verdicts import NAME, Seen
-from statewise.strips.learned import Learned, read_checkpoint, write_report
+from statewise.strips.exact.windows import valid_rows
+from statewise.strips.head_arrays import Heads
+from statewise.strips.learned import Learned, claim, read_checkpoint, write_report
 from statewise.strips.learning import learn_neural
 from statewise.strips.lifted import LiftedModel, learn_lifted
+from statewise.strips.pooling import Candidates, prune, undominated
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
 
@@ -44,12 +47,14 @@ def learn(
     `sift` as SIFT does (`exact.sift`), for comparison.
 
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
-    all of them correctly. If they contradict each other, it takes the exact method for damaged traces (`exact.noisy`),
-    if its model explains all but a tenth of them; else the neural one. `settings` are those of training;
-    `settings.noise` above 0 is the share of traces that the exact method, too, may leave unexplained. With that, or
-    with `damaged`, the traces are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say
-    which method it was and why. `stop`, `seconds` and `folder` are as in the functions; `say` is called with what is
-    being done, `progress` by training. Raises as the functions, and `ValueError` for another method."""
+    all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
+    ground model if that classifies all correctly. If the traces contradict each other, it takes the exact method for
+    damaged traces (`exact.noisy`), if its model explains all but a tenth of them; else the neural one. `settings` are
+    those of training; `settings.noise` above 0 is the share of traces that the exact method, too, may leave
+    unexplained. With that, or with `damaged`, the traces are taken for damaged from the beginning. `report["method"]`
+    and `report["chosen"]` say which method it was and why. `stop`, `seconds` and `folder` are as in the functions;
+    `say` is called with what is being done, `progress` by training. Raises as the functions, and `ValueError` for
+    another method."""
     settings = settings or Settings()
     begun = time.monotonic()
     method, why = _without_looking(method, settings, folder, overwrite)
@@ -60,6 +65,13 @@ def learn(
         learned = learn_sift(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
                              progress=say)  # fmt: skip
         return _explained(learned, traces, folder, why)
+    if method == "auto" and not damaged and (folder is None or overwrite or read_checkpoint(folder) is None):
+        found = _by_schemas(traces, _left(seconds, begun), stop, say)
+        if found is not None:
+            if folder is not None:
+                claim(folder, overwrite, resumes=False)
+                found.save(folder)
+            return _explained(found, traces, folder, f"{why}, and schemas explain all of them")
     if method != "neural" and not damaged:
         try:
             learned = learn_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
@@ -133,6 +145,37 @@ def learn_schemas(
         say(f"{why}: training instead")
     learned = learn_lifted(traces, settings, folder=folder, overwrite=overwrite, progress=progress)
     return _explained(learned, traces, folder, why)
+
+
+def _by_schemas(
+    traces: Traces, seconds: float | None, stop: Callable[[], bool], say: Callable[[str], None]
+) -> Learned | None:
+    """The ground model of exactly learned schemas, which need fewer traces; None if the actions are not those of
+    schemas, or schemas do not explain all traces."""
+    if not all(" " in action for action in traces.actions):
+        return None
+    begun = time.monotonic()
+    try:
+        lifted = learn_lifted_exact(traces, seconds=(seconds or SECONDS) / 3, stop=stop, progress=say)
+    except ValueError:  # contradictory traces, or unequal arities: for the ground method to judge
+        return None
+    if lifted.report["training_accuracy"] < 1 or lifted.report["unfinished"] or not lifted.report["predicates"]:
+        return None
+    heads = Heads.of_model(lifted.ground(traces.actions))
+    heads = heads.only(heads.unique())
+    heads = heads.only(undominated(heads))
+    kept = heads.only(prune(Candidates.alone(heads), traces.actions, 10.0))
+    seen = {action for row in valid_rows(traces) for action in row}
+    report = {
+        **lifted.report,
+        "actions": len(traces.actions),
+        "never_valid": [name for place, name in enumerate(traces.actions) if place not in seen],
+        "best_restart": 0,
+        "heads_before_pruning": len(heads),
+        "atoms": len(kept),
+        "seconds": round(time.monotonic() - begun, 2),
+    }
+    return Learned(kept.model(traces.actions), kept.theta()[None], report)
 
 
 def _without_looking(method: str, settings: Settings, folder: Path | None, overwrite: bool) -> tuple[str, str]:

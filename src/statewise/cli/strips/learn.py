@@ -98,7 +98,8 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     print(model_table(learned.model, _width()))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
-    show = {"neural": _trained, "sift": _sift}.get(report["method"], _damaged if "support" in report else _exact)
+    exact = _damaged if "support" in report else _by_schemas if "predicates" in report else _exact
+    show = {"neural": _trained, "sift": _sift}.get(report["method"], exact)
     show(report)
     print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
     if report["unfinished"]:
@@ -110,6 +111,12 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
 def _exact(report: dict[str, Any]) -> None:
     print(f"features   {report['features']} alternating{'' if report['all_features'] else ' (not all are listed)'}, "
           f"{report['supported']} well supported, from {report['windows']} seen windows")  # fmt: skip
+    _unseen(report)
+
+
+def _by_schemas(report: dict[str, Any]) -> None:
+    print(f"schemas    {report['predicates']} predicates, of {report['offered']} alternating ones; this is their "
+          "ground model (--lifted writes the schemas)")  # fmt: skip
     _unseen(report)
 
 
