@@ -8,7 +8,6 @@ key list the choices and close matches.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 
 from statewise.bounds import LARGEST
 from statewise.declarations import Declared, declared_fields
-from statewise.messages import cut, cut_words, short, without_advice
+from statewise.messages import cut, cut_words, short, suggestion, without_advice
 from statewise.training.config import TWO_UNITS, TrainerConfig
 
 KINDS = ("task", "backbone", "objective")
@@ -64,9 +63,7 @@ class Recipe:
 
 def unknown(kind: str, name: str, choices: Sequence[str] | Mapping[str, Any]) -> str:
     """The message for an unknown name."""
-    near = difflib.get_close_matches(name[:200], list(choices), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"unknown {kind} {cut(repr(name))}: {hint}choices: {', '.join(choices)}"
+    return f"unknown {kind} {cut(repr(name))}: {suggestion(name, choices)}choices: {', '.join(choices)}"
 
 
 def parse(

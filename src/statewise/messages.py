@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterable
@@ -24,6 +25,18 @@ def short(value: object, most: int = 60) -> str:
 def cut(text: str, most: int = 60) -> str:
     """`text`, or its beginning and length."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def suggestion(word: str, choices: Iterable[str]) -> str:
+    """The `choices` that look like `word`, as "did you mean ...? ", or nothing.
+
+    At most three, and none that is far less similar than the best: after a slip of one letter one word is meant.
+    """
+    word = word[:200]
+    near = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.5)
+    likeness = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in near]
+    near = [choice for choice, like in zip(near, likeness, strict=True) if like >= likeness[0] - 0.25]
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def cut_words(message: str, most: int = 200) -> str:

@@ -61,7 +61,7 @@ def test_the_command_of_action_models_takes_them(tmp_path, capsys):
     assert main(word) == 2  # such a trace names no action
     assert "Traceback" not in capsys.readouterr().err
     assert main([*word[:3], *word[5:]]) == 0
-    assert {path.name for path in out.iterdir()} == {"model.json", "models.png"}
+    assert {path.name for path in out.iterdir()} == {"model.json", "model.png", "models.png"}
 
 
 def test_the_terminal_shows_them_as_they_are(tmp_path, capsys):

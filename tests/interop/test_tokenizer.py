@@ -21,6 +21,8 @@ LINES = {
     "": "abc d\n(+)\nb[1]a\n" * 6 + "cb\n",
 }
 CASES = {
+    "automaton": [{"length": 16}, {"process": "flip-flop", "length": 16, "ask": "query"}],
+    "hmm": [{"process": "rrxor"}, {"process": "mess3", "length": 8}],
     "countdown": [
         {"training_problems": 50, "held_out_problems": 30},
         {"training_problems": 50, "held_out_problems": 30, "numbers": 3, "pauses": 3, "held_out_targets": 0},

@@ -39,7 +39,7 @@ STATE, CONCAT = "state", "concat"
 class BeliefGeometryConfig:
     """Options of `statewise analyze RUN belief-geometry`."""
 
-    layers: str | None = ALL
+    layers: str | None = "all"
     """Activations beside the last state: `all` residual streams after a block, a name or a pattern (`*`: any text); all
     of them concatenated are fitted too. null: the last state alone."""
     checkpoints: str | None = None

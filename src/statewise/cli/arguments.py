@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from statewise.bounds import LARGEST
-from statewise.messages import cut_words
+from statewise.messages import cut_words, suggestion
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -71,8 +70,7 @@ class Parser(argparse.ArgumentParser):
         found, rest = self.parse_known_args(words)
         if rest:
             known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(rest[0].partition("=")[0], known, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            hint = suggestion(rest[0].partition("=")[0], known)
             self.error(f"unknown option {rest[0]!r}: {hint}options: {', '.join(o for o in known if o != '-h')}")
         return found
 

@@ -20,6 +20,7 @@ from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.processes import Process, flip_flop, of_table
+from statewise.tasks.text_format import SPACED
 from statewise.tasks.transition_tables import PRESETS, parse_table
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -67,6 +68,7 @@ class StateTracking(Task, Automaton):
     """As text: symbols separated by spaces, such as `1 0 1 = s0 1 = s1`."""
 
     Config = StateTrackingConfig
+    text_format = SPACED
     decoded = False  # answers are between other tokens, so evaluation is teacher-forced
     drawn_at_once = 512  # a draw takes a step per token, however few the sequences
     other_held_out: Mapping[str, Sequence[str]] = {"length": ("N[,N...]",), "reveals": ("RATE",)}

@@ -24,6 +24,7 @@ from statewise.tasks.hmm.files import SHAPE, as_factor, as_json, read_matrices
 from statewise.tasks.hmm.process import Process, coordinates
 from statewise.tasks.kept import kept_json
 from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.text_format import SPACED
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
@@ -75,6 +76,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     """
 
     Config = HmmConfig
+    text_format = SPACED
     config: HmmConfig
     decoded = False
     drawn_at_once = 1024
