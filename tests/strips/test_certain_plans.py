@@ -38,12 +38,15 @@ def shortest_to(last):
 
 def test_a_certain_plan_has_no_guess_and_is_valid():
     learned, seen = learn_exact(DRAWN).model, Seen.of(DRAWN)
+    planned = 0
     for last in WORLD.model.names:
         found = certain_plan(learned, seen, shortest_to(last), after=AFTER)
         if found.plan.actions is not None:
             assert found.certain == certain_steps(seen, AFTER, found.plan) == [True] * len(found.plan.actions)
             row = [WORLD.model.number[name] for name in (*AFTER, *found.plan.actions)]
             assert WORLD.model.first_rejected(row) is None
+            planned += 1
+    assert planned
 
 
 def test_guesses_are_avoided_or_there_is_no_plan():

@@ -139,8 +139,8 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         """Nothing: `objective_of` has drawn them."""
 
     def get_input_embeddings(self) -> Any:
-        """Raises `NotImplementedError`: the vocabulary is that of the task."""
-        raise NotImplementedError
+        """Raises `NotImplementedError`, by which transformers knows that the task's vocabulary cannot be resized."""
+        raise NotImplementedError("the vocabulary is that of the task and cannot be changed or resized")
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **given: Any

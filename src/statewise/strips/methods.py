@@ -74,8 +74,8 @@ def learn(
             return _explained(found, traces, folder, f"{why}, and schemas explain all of them")
     if method != "neural" and not damaged:
         try:
-            learned = learn_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
-                                  progress=say)  # fmt: skip
+            learned = learn_exact(traces, seconds=_left(seconds, begun) or SECONDS, stop=stop, folder=folder,
+                                  overwrite=overwrite, progress=say)  # fmt: skip
         except Contradiction as error:
             if method == "exact":
                 raise

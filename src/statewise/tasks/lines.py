@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import numpy as np
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -62,3 +64,25 @@ class Problems:
             raise ValueError(self.first)
         if self.count:
             raise ValueError(f"{self.first} (and {self.count - 1} more such lines)")
+
+
+def read_rows(
+    path: Path, encode: Callable[[str], np.ndarray], problem: Callable[[np.ndarray], str]
+) -> list[np.ndarray]:
+    """The token ids of every line that is not blank.
+
+    Raises `ValueError` with the line if `encode` does or `problem` says what is wrong with a row.
+    """
+    rows, problems = [], Problems(path)
+    for number, line in read_lines(path):
+        try:
+            row = encode(line)
+            wrong = problem(row)
+        except ValueError as error:
+            wrong = str(error)
+        if wrong:
+            problems.add(number, wrong)
+        else:
+            rows.append(row)
+    problems.raise_if_any()
+    return rows

@@ -16,7 +16,7 @@ import numpy as np
 from statewise.bounds import bounded
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
-from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.lines import read_rows
 from statewise.tasks.text_format import SPACED
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -153,18 +153,7 @@ class Recall(Task, World):
 
     def read(self, path: Path) -> Examples:
         """Whole sequences, one per line. Raises `ValueError` with the line for another form or a wrong answer."""
-        rows, problems = [], Problems(path)
-        for number, line in read_lines(path):
-            try:
-                row = self.encode(line)
-                wrong = self._problem(row)
-            except ValueError as error:
-                wrong = str(error)
-            if wrong:
-                problems.add(number, wrong)
-            else:
-                rows.append(row)
-        problems.raise_if_any()
+        rows = read_rows(path, self.encode, self._problem)
         return self._examples(np.stack(rows))
 
     def _problem(self, row: np.ndarray) -> str:

@@ -18,7 +18,7 @@ from statewise.bounds import bounded
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
-from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.lines import read_rows
 from statewise.tasks.processes import Process, flip_flop, of_table
 from statewise.tasks.text_format import SPACED
 from statewise.tasks.transition_tables import PRESETS, parse_table
@@ -201,18 +201,7 @@ class StateTracking(Task, Automaton):
     def read(self, path: Path) -> Examples:
         """Whole sequences, one per line, from the automaton's start. Raises `ValueError` with the line for an illegal
         symbol or a wrong answer, and where nothing is asked."""
-        rows, problems = [], Problems(path)
-        for number, line in read_lines(path):
-            try:
-                row = self.encode(line)
-                wrong = self._problem(row)
-            except ValueError as error:
-                wrong = str(error)
-            if wrong:
-                problems.add(number, wrong)
-            else:
-                rows.append(row)
-        problems.raise_if_any()
+        rows = read_rows(path, self.encode, self._problem)
         examples = Examples.of(rows, [0] * len(rows))
         before = self._states(examples.tokens)[:, :-1]
         answers = self.process.asked[np.maximum(before, 0)] & (before >= 0)

@@ -23,7 +23,7 @@ from statewise.tasks.hmm.expression import process
 from statewise.tasks.hmm.files import SHAPE, as_factor, as_json, read_matrices
 from statewise.tasks.hmm.process import Process, coordinates
 from statewise.tasks.kept import kept_json
-from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.lines import read_rows
 from statewise.tasks.text_format import SPACED
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -152,18 +152,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     def read(self, path: Path) -> Examples:
         """Sequences, one per line, of any length within the task's. Raises `ValueError` with the line for tokens that
         the process cannot emit."""
-        rows, problems = [], Problems(path)
-        for number, line in read_lines(path):
-            try:
-                row = self.encode(line)
-                wrong = self._problem(row)
-            except ValueError as error:
-                wrong = str(error)
-            if wrong:
-                problems.add(number, wrong)
-            else:
-                rows.append(row)
-        problems.raise_if_any()
+        rows = read_rows(path, self.encode, self._problem)
         return Examples.of(rows, [0] * len(rows))
 
     def _problem(self, row: np.ndarray) -> str:
