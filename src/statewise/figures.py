@@ -90,6 +90,8 @@ class Drawing:
     title: str
     layers: list[Layer]
     points: list[Points] = field(default_factory=list)
+    plane: str = ""
+    """Drawings that name the same plane have the same limits, so that they compare; empty: limits of its own."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Drawing:
@@ -98,4 +100,4 @@ class Drawing:
             Layer(layer["label"], layer["lines"], layer["names"], layer["stands_out"]) for layer in content["layers"]
         ]
         points = [Points(**points) for points in content.get("points", ())]
-        return cls(content["title"], layers, points)
+        return cls(content["title"], layers, points, content.get("plane", ""))

@@ -171,8 +171,9 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
     assert steps.curves[0].y[1] > 0.99 > steps.curves[0].y[0]
     factors = len(world.widths)
     titles = [drawing.title for drawing in found.drawings]
+    named = "factor 1, " if factors > 1 else ""
     assert len(titles) == 3 * factors + 2
-    assert titles[-2].startswith("step 2: R2 ")
+    assert titles[-2].startswith(f"{named}step 2: R2 ")
     first, second = found.drawings[:2]
     for one, other in zip(first.points, second.points):
         np.testing.assert_allclose(one.places, other.places, atol=1e-3)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from statewise.analysis.base import Analysis, Findings, Subject
-from statewise.analysis.belief_pictures import Plane
+from statewise.analysis.belief_pictures import planes
 from statewise.analysis.beliefs import states_of
 from statewise.analysis.least_squares import Fit, fit, r2
 from statewise.bounds import bounded
@@ -90,18 +90,14 @@ class BeliefDynamics(Analysis):
         fractal = r2(predicted, truth, prefixes.weights)
         refitted = fit(rolled, truth, prefixes.weights, config.cutoff)(rolled)
         metrics["r2_dynamics_refitted"] = r2(refitted, truth, prefixes.weights)
-        ends = np.cumsum(world.widths)
-        drawings = []
-        for place, (end, width) in enumerate(zip(ends, world.widths)):
-            part = slice(end - width, end)
-            plane = Plane(truth[:, part], prefixes.weights, simplex=world.simplex_factors[place])
-            named = "" if len(ends) == 1 else f"factor {place + 1}, "
-            drawings += [
-                plane.draw(f"{named}true beliefs", truth[:, part]),
-                plane.draw(f"{named}backbone: R2 {metrics['r2_backbone']:.3f}", own[:, part]),
-                plane.draw(f"{named}dynamics alone: R2 {fractal:.3f}", predicted[:, part]),
-                plane.draw(f"{named}dynamics, refitted: R2 {metrics['r2_dynamics_refitted']:.3f}", refitted[:, part]),
-            ]
+        shown = {
+            "true beliefs": truth,
+            f"backbone: R2 {metrics['r2_backbone']:.3f}": own,
+            f"dynamics alone: R2 {fractal:.3f}": predicted,
+            f"dynamics, refitted: R2 {metrics['r2_dynamics_refitted']:.3f}": refitted,
+        }
+        drawn_on = planes(world, truth, prefixes.weights)
+        drawings = [plane.draw(title, beliefs) for plane in drawn_on for title, beliefs in shown.items()]
         ahead = [float(step + 1) for step in range(len(steps))]
         panels = [
             *found.panels(context),

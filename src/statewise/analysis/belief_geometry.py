@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
-from statewise.analysis.belief_pictures import Plane, distinct
+from statewise.analysis.belief_pictures import Plane, distinct, planes
 from statewise.analysis.beliefs import ALL, LAYERS, layer_widths, states_of
 from statewise.analysis.least_squares import Fit, fit, held_out_r2, r2
 from statewise.bounds import bounded
@@ -102,19 +102,18 @@ class BeliefGeometry(Analysis):
         parts = excess[asked], known.weights[asked], prefixes.columns[asked]
         metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
         panels = [*self._panels(own, metrics), _by_position(*parts)]
-        planes = _planes(world, known)
+        drawn_on = planes(world, known.beliefs, known.weights)
         shown = {"true beliefs": known.beliefs}
         shown |= {
             f"{what}: R2 {metrics[key]:.3f}": maps[name](own[name])
             for name, what, key in ((STATE, "last state", "r2"), (CONCAT, "all layers", "r2_concat")) if name in own
         }  # fmt: skip
         shown[f"untrained: R2 {metrics['r2_untrained']:.3f}"] = fitted[STATE]
-        drawings = [plane.draw(_titled(what, place, planes), beliefs[:, columns])
-                    for place, (columns, plane) in enumerate(planes) for what, beliefs in shown.items()]  # fmt: skip
+        drawings = [plane.draw(title, beliefs) for plane in drawn_on for title, beliefs in shown.items()]
         drawn = f"a sample of {len(prefixes.examples):,} sequences: there are too many words to list them all"
         notes = [] if prefixes.exact else [drawn]
         if config.checkpoints is not None:
-            steps, strip = self._over_training(subject, prefixes, known, planes)
+            steps, strip = self._over_training(subject, prefixes, known, drawn_on[0])
             panels.append(steps)
             drawings += strip
             details["checkpoints"] = [dataclasses.asdict(curve) for curve in steps.curves]
@@ -176,7 +175,7 @@ class BeliefGeometry(Analysis):
         return [Panel("layer (the last: state)", "R2 of the belief", curves, shares=True)]
 
     def _over_training(
-        self, subject: Subject, prefixes: Prefixes, known: _Known, planes: list[tuple[slice, Plane]]
+        self, subject: Subject, prefixes: Prefixes, known: _Known, plane: Plane
     ) -> tuple[Panel, list[Drawing]]:
         """R^2 of the last state and all layers by training step, and a drawing for each."""
         steps: list[float] = []
@@ -188,9 +187,7 @@ class BeliefGeometry(Analysis):
                 made = fit(features, known.beliefs, known.weights, self.config.cutoff)
                 found.setdefault(name, []).append(r2(made(features), known.beliefs, known.weights))
                 if name == STATE:
-                    columns, plane = planes[0]
-                    title = f"step {snapshot.step}: R2 {found[name][-1]:.3f}"
-                    strip.append(plane.draw(title, made(features)[:, columns]))
+                    strip.append(plane.draw(f"step {snapshot.step}: R2 {found[name][-1]:.3f}", made(features)))
         labels = {STATE: "last state", CONCAT: "all layers"}
         order = np.argsort(steps)
         curves = [
@@ -338,17 +335,3 @@ def _by_position(excess: np.ndarray, weights: np.ndarray, columns: np.ndarray) -
     means = np.bincount(columns, weights=weights * excess) / np.bincount(columns, weights=weights)
     x = [float(place + 1) for place in range(len(means))]
     return Panel("tokens read", "excess (nats per token)", [Curve("model", x, means.tolist())])
-
-
-def _planes(world: Believed, known: _Known) -> list[tuple[slice, Plane]]:
-    """For each factor its coordinates and how they are drawn."""
-    ends = np.cumsum(world.widths)
-    columns = [slice(end - width, end) for end, width in zip(ends, world.widths)]
-    return [
-        (part, Plane(known.beliefs[:, part], known.weights, simplex=simplex))
-        for part, simplex in zip(columns, world.simplex_factors)
-    ]
-
-
-def _titled(what: str, place: int, planes: list[tuple[slice, Plane]]) -> str:
-    return what if len(planes) == 1 else f"factor {place + 1}, {what}"

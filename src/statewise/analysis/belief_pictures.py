@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from statewise.figures import Drawing, Layer, Points
+from statewise.tasks.believed import Believed
 
 SHOWN = 4000
 """Most beliefs of a drawing, evenly spaced in their order."""
@@ -21,12 +22,23 @@ def distinct(beliefs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, which.reshape(-1)
 
 
-class Plane:
-    """How the beliefs of one factor are drawn, (m, C) each: chosen from the true ones, so that drawings of predictions
-    can be laid beside."""
+def planes(world: Believed, truth: np.ndarray, weights: np.ndarray) -> list[Plane]:
+    """The plane of each factor of `world`, for true beliefs (m, D) about all of them, each row with its weight."""
+    ends = np.cumsum(world.widths)
+    names = [f"factor {place + 1}, " for place in range(len(ends))] if len(ends) > 1 else [""]
+    return [
+        Plane(truth, weights, slice(end - width, end), name, simplex=simplex)
+        for end, width, name, simplex in zip(ends, world.widths, names, world.simplex_factors)
+    ]
 
-    def __init__(self, truth: np.ndarray, weights: np.ndarray, *, simplex: bool) -> None:
-        self.truth, self.weights = truth, weights
+
+class Plane:
+    """How the beliefs about one factor are drawn: chosen from the true ones, so that drawings of predictions can be
+    laid beside. The factor's coordinates are `columns` of beliefs (m, D)."""
+
+    def __init__(self, truth: np.ndarray, weights: np.ndarray, columns: slice, name: str, *, simplex: bool) -> None:
+        truth = truth[:, columns]
+        self.truth, self.weights, self.columns, self.name = truth, weights, columns, name
         self.kind = {(True, 3): "simplex", (False, 2): "disk"}.get((simplex, truth.shape[1]), "axes")
         share = weights / weights.sum()
         self.centre = share @ truth
@@ -42,7 +54,7 @@ class Plane:
         self.colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in rgb.tolist()]
 
     def place(self, beliefs: np.ndarray) -> np.ndarray:
-        """(m, 2)."""
+        """(m, 2) of beliefs about the factor."""
         if self.kind == "simplex":
             return beliefs @ CORNERS
         if self.kind == "disk":
@@ -51,8 +63,8 @@ class Plane:
         return found if found.shape[1] == 2 else np.pad(found, ((0, 0), (0, 1)))
 
     def draw(self, title: str, beliefs: np.ndarray) -> Drawing:
-        """Beliefs or predictions of them, in the order of the true ones, coloured as these."""
-        places = self.place(beliefs)
+        """Beliefs (m, D) or predictions of them, in the order of the true ones, coloured as these."""
+        places = self.place(beliefs[:, self.columns])
         colours = [self.colours[row] for row in self.chosen]
         points = [Points(places[self.chosen].round(5).tolist(), colours, size=0.8)]
         if len(self.distinct) <= FEW:
@@ -60,7 +72,8 @@ class Plane:
             means = [np.bincount(self.which, weights=self.weights * axis) / mass for axis in places.T]
             large = [self.colours[row] for row in self.distinct]
             points.append(Points(np.stack(means, 1).round(5).tolist(), large, size=3.0))
-        return Drawing(title, [Layer("frame", self._frame(), [""] * len(self._frame()))], points)
+        frame = Layer("frame", self._frame(), [""] * len(self._frame()))
+        return Drawing(self.name + title, [frame], points, plane=f"{self.name}beliefs")
 
     def _frame(self) -> list[list[list[float]]]:
         if self.kind == "simplex":

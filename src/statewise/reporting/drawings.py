@@ -18,6 +18,8 @@ SIDE = 7.0
 DOT = 5.0
 """Area in square points of a dot of size 1."""
 ACROSS = 4
+MARGIN = 0.03
+"""Space around what a drawing shows, as a share of its longer side."""
 BEND = 0.1
 """Curvature of highlighted lines, as a share of their length, so that they do not cover plain lines."""
 
@@ -32,7 +34,8 @@ def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
 
     across, down = min(ACROSS, len(drawings)), -(-len(drawings) // ACROSS)
     side = SIDE * (0.7 if across > 1 else 1) * (0.7 if across > 2 else 1)
-    sizes = [_size(drawing) * side for drawing in drawings]
+    limits = _limits(drawings)
+    sizes = [_size(limit) * side for limit in limits]
     width = max(sum(max(3.2, size[0]) for size in sizes[at : at + across]) for at in range(0, len(sizes), across))
     figure = Figure(figsize=(width, (max(size[1] for size in sizes) + 0.5) * down + 0.3), layout="constrained")
     FigureCanvasAgg(figure)
@@ -47,8 +50,9 @@ def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
             area = DOT * points.size**2
             x, y = np.array(points.places).reshape(-1, 2).T
             axes.scatter(x, y, c=points.colours, s=area, linewidths=0, zorder=3)
-        axes.set_aspect("equal")
-        axes.autoscale_view()
+        low, high = limits[place - 1]
+        margin = MARGIN * max(*(high - low), 1e-9)
+        axes.set(aspect="equal", xlim=(low[0] - margin, high[0] + margin), ylim=(low[1] - margin, high[1] + margin))
         axes.set_axis_off()
         axes.set_title(drawing.title, fontsize=9)
     keys = {layer.label: layer.stands_out for drawing in drawings for layer in drawing.layers}
@@ -114,12 +118,23 @@ def _curves(layer: Layer) -> np.ndarray:
     return begins + t * along + (4 * BEND * layer.stands_out) * t * (1 - t) * aside
 
 
-def _size(drawing: Drawing) -> np.ndarray:
-    """(2,) width and height, scaled so that the longer is 1."""
-    lines = [np.array(layer.lines, float).reshape(-1, 2) for layer in drawing.layers]
-    dots = [np.array(points.places, float).reshape(-1, 2) for points in drawing.points]
-    points = np.concatenate([*lines, *dots])
-    extent = np.ptp(points, axis=0) if len(points) else np.ones(2)
-    longer = max(float(extent.max()), 1e-9)
-    shape: np.ndarray = np.maximum(extent / longer, 0.2)
+def _limits(drawings: Sequence[Drawing]) -> list[np.ndarray]:
+    """(2, 2) lower and upper corner of what each drawing shows; of all that name the same plane."""
+    own = []
+    for drawing in drawings:
+        lines = [_curves(layer).reshape(-1, 2) for layer in drawing.layers]
+        dots = [np.array(points.places, float).reshape(-1, 2) for points in drawing.points]
+        points = np.concatenate([*lines, *dots, np.zeros((0, 2))])
+        own.append(np.stack([points.min(0), points.max(0)]) if len(points) else np.array([[0.0, 0.0], [1.0, 1.0]]))
+    shared = []
+    for drawing, limit in zip(drawings, own):
+        alike = [other for one, other in zip(drawings, own) if drawing.plane and one.plane == drawing.plane] or [limit]
+        shared.append(np.stack([np.min([low for low, _ in alike], 0), np.max([high for _, high in alike], 0)]))
+    return shared
+
+
+def _size(limit: np.ndarray) -> np.ndarray:
+    """(2,) width and height of limits (2, 2), scaled so that the longer is 1."""
+    extent = limit[1] - limit[0]
+    shape: np.ndarray = np.maximum(extent / max(float(extent.max()), 1e-9), 0.2)
     return shape
