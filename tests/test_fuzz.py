@@ -157,7 +157,7 @@ HARMLESS = {
     ),
     "run/reports/effective-rank.json": (
         r"checkpoint|main\[\d+\]|main|notes.*|details.*|drawings|metrics\..+|settings.*|"
-        r"panels|panels\[0\]|panels\[0\]\.(title|[xy]_title|log_x|shares|curves|curves\[0\].*)",
+        r"panels|panels\[0\]|panels\[0\]\.(title|[xy]_title|log_[xy]|shares|curves|curves\[0\].*)",
         "shown as it is, if it can be true, or an analysis of another checkpoint",
     ),
     "group/seeds.json": (r"seeds.*", "fewer seeds"),

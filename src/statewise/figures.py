@@ -47,13 +47,15 @@ class Panel:
     title: str = ""
     log_x: bool = False
     """Whether the x axis is logarithmic."""
+    log_y: bool = False
+    """Whether the y axis is."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any], title: str = "") -> Panel:
         """From a report."""
         curves = [Curve.of(curve) for curve in content["curves"]]
-        log_x = content.get("log_x", False)
-        return cls(content["x_title"], content["y_title"], curves, content["shares"], title, log_x)
+        log_x, log_y = (content.get(key, False) for key in ("log_x", "log_y"))
+        return cls(content["x_title"], content["y_title"], curves, content["shares"], title, log_x, log_y)
 
 
 @dataclass(frozen=True)

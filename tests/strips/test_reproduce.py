@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
@@ -198,6 +198,59 @@ def test_schemas_from_valid_actions_are_verified_on_larger_instances(quick):
     assert record["pooled"]["test"] == 1
 
 
+def test_a_domain_without_larger_instances_is_verified_on_its_own(quick):
+    predicates = {}
+    for method in ("exact", "sift"):
+        record = run_cell(Cell("gripper:3", 20, 1, 40, atoms="lifted", restarts=5, method=method, drawn_only=True))
+        assert check(record, module.LIFTED_RECORD, "the record") is record
+        assert record["pooled"]["equivalent"] == {"gripper:3": {"drawn_traces": "equivalent"}}
+        predicates[method] = record["pooled"]["predicates"]
+    assert predicates["exact"] < predicates["sift"]  # which weighs nothing
+
+
+def test_all_experiments_draw_the_same_traces():
+    found = {(cell.domain, cell.max_length) for name in ("table1", "lifted", "noise") for cell in cells(name)}
+    wide = ("blocksworld:3", "gripper:3")
+    found |= {(cell.domain, cell.max_length) for cell in EXPERIMENTS["larger"].cells(wide, (50,), 1)}
+    assert len(found) == len({name for name, _ in found})
+    assert {("blocksworld:3", 30), ("gripper:3", 40)} <= found
+
+
+def test_learners_for_comparison_are_cells_on_the_same_traces(quick):
+    few = {method: run_cell(Cell("ferry:3x3", 50, 1, 40, method=method, drawn_only=True))
+           for method in ("exact", "auto", "sift")}  # fmt: skip
+    for record in few.values():
+        assert check(record, RECORD, "the record") is record
+        assert record["pooled"]["equivalent"].keys() == {"drawn_traces"}
+        assert "simplest" not in record["pooled"]
+    # `strips learn` takes schemas, which need fewer traces; sift keeps what alternates by chance.
+    assert few["auto"]["pooled"]["equivalent"]["drawn_traces"] == "equivalent"
+    assert few["exact"]["pooled"]["equivalent"]["drawn_traces"] == "different"
+    assert few["sift"]["pooled"]["test"] < few["exact"]["pooled"]["test"] < 1
+    assert few["auto"]["cell"] == "ferry:3x3 50 draw 1 auto drawn only"
+    assert [("certainty" in record) for record in few.values()] == [True, False, False]
+
+
+def test_damaged_traces_are_a_cell_of_the_exact_method(quick):
+    cell = Cell("ferry:2x1", 200, 1, 20, noise=0.05, noise_of="labels", drawn_only=True)
+    found = {method: run_cell(replace(cell, method=method)) for method in ("exact", "auto", "sift")}
+    for record in found.values():
+        assert check(record, RECORD, "the record") is record
+        assert "certainty" not in record  # what damaged traces show is not certain
+    assert found["exact"]["cell"] == "ferry:2x1 200 draw 1 noise=0.05 of labels exact drawn only"
+    assert found["exact"]["pooled"]["train"] == 0.95  # the damaged traces alone are left unexplained
+    assert found["exact"]["pooled"]["test"] == found["auto"]["pooled"]["test"] == 1
+    assert found["sift"]["pooled"]["test"] < 1
+
+
+def test_test_traces_are_drawn_once_for_all_sizes_and_methods(monkeypatch):
+    one, other = (Cell("ferry:2x1", size, 1, 20, method=method) for size, method in ((20, "exact"), (50, "sift")))
+    monkeypatch.setattr(module, "TEST", 30)
+    assert module._test_traces(one) is module._test_traces(other)
+    assert len(module._test_traces(one)) == 30
+    assert module._test_traces(replace(one, draw=2)).rows != module._test_traces(one).rows
+
+
 def test_symmetry_adds_renamed_traces(monkeypatch):
     class SeenError(Exception):
         pass
@@ -266,6 +319,25 @@ def test_curves_of_all_methods_share_a_panel(monkeypatch, tmp_path):
         "neural, pooled": [0.85], "neural, best restart by training": [0.8], "neural, mean of restarts": [0.7],
         "exact": [pytest.approx(0.95)], "paper, best by training": [0.982],
     }  # fmt: skip
+
+
+def test_costs_are_curves_by_domain(monkeypatch, tmp_path):
+    from statewise.reporting import plots
+    from statewise.strips.reproduction_report import save_costs
+
+    panels = []
+    monkeypatch.setattr(plots, "save_panels", lambda found, path: panels.extend(found))
+    records = [record("exact", size, draw, "unknown", 1.0, cpu_seconds=float(size * draw), memory=memory)
+               for size in (50, 100) for draw, memory in ((1, None), (3, 8.0))]  # fmt: skip
+    records += [{**each, "domain": "blocksworld:2"} for each in records[:1]] + [record("neural", 50, 1, "unknown", 1.0)]
+    save_costs(records, tmp_path / "x.png")
+    assert [(panel.title, panel.y_title, panel.log_y) for panel in panels] == [
+        ("exact", "CPU seconds", True), ("exact", "MiB", True)
+    ]  # fmt: skip
+    assert [{curve.label: (curve.x, curve.y) for curve in panel.curves} for panel in panels] == [
+        {"ferry:2x1, 6 actions": ([50, 100], [100, 200]), "blocksworld:2, 8 actions": ([50], [50])},
+        {"ferry:2x1, 6 actions": ([50, 100], [8, 8])},
+    ]
 
 
 # the ledger
@@ -344,8 +416,9 @@ def test_unknown_wishes(tmp_path, ran, experiment, domains, message):
 @pytest.mark.parametrize(
     ("experiment", "methods", "message"),
     [
-        ("table1", ["exact", "guess"], "unknown method 'guess': choices: neural, exact, positive-only"),
-        ("noise", ["neural", "exact"], "noise: the exact method refuses traces that contradict each other"),
+        ("table1", ["exact", "guess"], "unknown method 'guess': choices: neural, exact, positive-only, auto, sift"),
+        ("noise", ["exact", "positive-only"], "noise: without negative traces damage cannot be told from rare actions"),
+        ("lifted", ["auto"], "lifted: the method auto, which tries schemas first, is for the other experiments"),
     ],
 )
 def test_unknown_methods(tmp_path, ran, experiment, methods, message):

@@ -38,7 +38,7 @@ ANALYSIS: Shape = {
     "settings": {},
     "metrics": {...: metric},
     "main": [TEXT],
-    "panels": [{"x_title": TEXT, "y_title": TEXT, "shares": FLAG, "log_x?": FLAG, "curves": [_CURVE]}],
+    "panels": [{"x_title": TEXT, "y_title": TEXT, "shares": FLAG, "log_x?": FLAG, "log_y?": FLAG, "curves": [_CURVE]}],
     "drawings?": [{"title": TEXT, "layers": [_LAYER]}],
 }
 """The parts of `analyze`'s report that are shown."""

@@ -147,6 +147,8 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
         axes.minorticks_off()
     elif _whole_steps(panel):
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if panel.log_y:
+        axes.set_yscale("log")
     if panel.shares:
         axes.set_ylim(-0.03, 1.05)
 
@@ -198,6 +200,8 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
         figure.update_xaxes(type="log")
     elif _whole_steps(panel) and _span(panel) < FEWEST_STEPS:  # else plotly divides them
         figure.update_xaxes(dtick=1)
+    if panel.log_y:
+        figure.update_yaxes(type="log")
     if panel.shares:
         figure.update_yaxes(range=[-0.03, 1.05])
     return figure

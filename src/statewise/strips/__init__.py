@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from statewise.strips.random_traces import with_noise as with_noise
     from statewise.strips.reproduction import reproduce as reproduce
     from statewise.strips.reproduction_report import reproduction_text as reproduction_text
+    from statewise.strips.reproduction_report import save_costs as save_costs
     from statewise.strips.reproduction_report import save_reproduction as save_reproduction
     from statewise.strips.schemas import ground as ground
     from statewise.strips.schemas import schema_lines as schema_lines
@@ -96,7 +97,7 @@ PUBLIC = {
     "planning": ("Plan", "plan"),
     "random_traces": ("SPLITS", "Traces", "traces", "with_noise"),
     "reproduction": ("reproduce",),
-    "reproduction_report": ("reproduction_text", "save_reproduction"),
+    "reproduction_report": ("reproduction_text", "save_costs", "save_reproduction"),
     "schemas": ("ground", "schema_lines"),
     "settings": ("Settings",),
     "showing": ("model_table", "parse_trace", "show"),

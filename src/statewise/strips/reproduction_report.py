@@ -60,7 +60,7 @@ def _ground_table(experiment: str, records: Sequence[Record]) -> str:
             f"{min(pooled):.4f}",
             " ".join(str(cell["pooled"]["atoms"]) for cell in cells) + f" / {cells[0]['true_atoms']}",
             _simplest(cells),
-            *(" ".join(SHORT[each[notion]] for each in exact)
+            *(" ".join(SHORT[each[notion]] if notion in each else "-" for each in exact)
               for notion in ("definition_1", "real_states", "drawn_traces")),
             " ".join(SHORT[cell["single"]["best_equivalent"]["drawn_traces"]] if "single" in cell else "-"
                      for cell in cells),
@@ -182,6 +182,32 @@ def save_reproduction(records: Sequence[Record], path: Path) -> None:
                                 "control"))  # fmt: skip
         panels.append(Panel("training traces", "test accuracy", curves, title=title, log_x=True))
     save_panels(panels, path)
+
+
+def save_costs(records: Sequence[Record], path: Path) -> None:
+    """CPU seconds of learning, and the MiB by which it raised the peak memory of its process, over the number of
+    training traces as a PNG: two panels for each method, a curve for each domain, without what was not measured."""
+    from statewise.reporting.plots import save_panels
+    from statewise.strips.domains import domain
+
+    actions = {name: len(domain(name).model.actions) for name in {record["domain"] for record in records}}
+    by_method: dict[str, dict[tuple[int, str], dict[int, list[Record]]]] = {}
+    for (name, size, variant, method), cells in _groups(records).items():
+        label = f"{name} {variant}".strip() + f", {actions[name]} actions"
+        by_method.setdefault(method, {}).setdefault((actions[name], label), {})[size] = cells
+    panels = []
+    for method, by_label in sorted(by_method.items(), key=lambda each: METHODS.index(each[0])):
+        for key, title in (("cpu_seconds", "CPU seconds"), ("memory", "MiB")):
+            curves = []
+            for (_, label), by_size in sorted(by_label.items()):
+                found = {size: [cell[key] for cell in cells if cell.get(key)] for size, cells in by_size.items()}
+                points = {float(size): statistics.mean(values) for size, values in found.items() if values}
+                if points:
+                    curves.append(Curve(label, list(points), list(points.values()), "series"))
+            if curves:
+                panels.append(Panel("training traces", title, curves, title=method, log_x=True, log_y=True))
+    if panels:
+        save_panels(panels, path)
 
 
 def _groups(records: Sequence[Record]) -> dict[tuple[str, int, str, str], list[Record]]:

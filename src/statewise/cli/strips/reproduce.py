@@ -33,8 +33,13 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--method", default="neural",
                         help="some of neural (default), exact, positive-only (exact, from valid actions alone), "
-                             "separated by commas: all learn from the same traces")  # fmt: skip
+                             "sift, auto (as strips learn), separated by commas: all from the same traces")  # fmt: skip
     parser.add_argument("--symmetry", action="store_true", help="join the traces renamed by symmetries of the instance")
+    parser.add_argument(
+        "--drawn-only",
+        action="store_true",
+        help="decide equivalence on drawn traces alone, and seek no simplest model: faster",
+    )
     parser.add_argument("--protocol", default="early", choices=["early", "paper"],
                         help="early: a restart ends after 20000 steps, or when its accuracy no longer rises (default); "
                              "paper: after 100000 steps")  # fmt: skip
@@ -46,7 +51,7 @@ def run(words: list[str]) -> int:
     sizes = [int(size) for size in options.sizes.split(",")] if options.sizes else None
 
     from statewise.durable import write_atomically
-    from statewise.strips import reproduce, reproduction_text, save_reproduction
+    from statewise.strips import reproduce, reproduction_text, save_costs, save_reproduction
 
     def progress(done: int, cells: int, record: dict[str, Any]) -> None:
         print(f"{done}/{cells}  {record['cell']}: {record['pooled']['test']:.4f} of test traces right, "
@@ -54,17 +59,20 @@ def run(words: list[str]) -> int:
 
     out = Path(options.out)
     text_file, curves = out / f"{options.experiment}.md", out / f"{options.experiment}.png"
-    for path in (text_file, curves):
+    costs = out / f"{options.experiment}-costs.png"
+    for path in (text_file, curves, costs):
         check_derived(path, out / f"{options.experiment}.jsonl")
     domains = options.domains.split(",") if options.domains else None
     records = reproduce(options.experiment, out, domains=domains, sizes=sizes, draws=options.draws,
                         jobs=options.jobs, methods=options.method.split(","), symmetry=options.symmetry,
-                        protocol=options.protocol, steps=options.steps, progress=progress)  # fmt: skip
+                        drawn_only=options.drawn_only, protocol=options.protocol, steps=options.steps,
+                        progress=progress)  # fmt: skip
     text = reproduction_text(options.experiment, records)
     print(text)
     write_atomically(text_file, (text + "\n").encode())
     if options.experiment != "lifted":
         save_reproduction(records, curves)
-    print(f"wrote {out / options.experiment}.jsonl and what is shown above as .md"
-          + (" and .png" if options.experiment != "lifted" else ""))  # fmt: skip
+    save_costs(records, costs)
+    drawn = [path.name for path in (curves, costs) if path.exists()]
+    print(f"wrote {out / options.experiment}.jsonl, what is shown above as {text_file.name}, {' and '.join(drawn)}")
     return 0
