@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from statewise.strips.domains import domain_usage as domain_usage
     from statewise.strips.exact.ground import learn_exact as learn_exact
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
+    from statewise.strips.exact.locm import learn_locm as learn_locm
     from statewise.strips.exact.noisy import learn_noisy as learn_noisy
     from statewise.strips.exact.symmetry import symmetric as symmetric
     from statewise.strips.learned import PICTURE_SIGNS as PICTURE_SIGNS
@@ -81,6 +82,7 @@ PUBLIC = {
     "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "exact.ground": ("learn_exact",),
     "exact.lifted": ("learn_lifted_exact",),
+    "exact.locm": ("learn_locm",),
     "exact.noisy": ("learn_noisy",),
     "exact.symmetry": ("symmetric",),
     "learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),

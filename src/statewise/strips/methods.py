@@ -11,6 +11,7 @@ import numpy as np
 
 from statewise.strips.exact.ground import SECONDS, Contradiction, learn_exact
 from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
+from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.exact.verdicts import NAME, Seen
@@ -23,8 +24,8 @@ from statewise.strips.pooling import Candidates, prune, undominated
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
 
-METHODS = ("auto", "exact", "neural", "sift")
-NOT_DAMAGED = "SIFT reads every trace as undamaged: give --method exact or neural, or no --noise"
+METHODS = ("auto", "exact", "neural", "sift", "locm")
+NOT_DAMAGED = "{} reads every trace as undamaged: give --method exact or neural, or no --noise"
 MOST_NOISE = 0.1
 """Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
 M = TypeVar("M", Learned, LiftedModel)
@@ -44,7 +45,7 @@ def learn(
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
 ) -> Learned:
     """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`),
-    `sift` as SIFT does (`exact.sift`), for comparison.
+    `sift` and `locm` as SIFT (`exact.sift`) and LOCM (`exact.locm`) do, for comparison.
 
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
     all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
@@ -59,9 +60,15 @@ def learn(
     begun = time.monotonic()
     method, why = _without_looking(method, settings, folder, overwrite)
     damaged = damaged or settings.noise > 0
+    if method in ("sift", "locm") and damaged:
+        raise ValueError(NOT_DAMAGED.format(method.upper()))
+    if method == "locm":
+        learned = _grounded(learn_locm(traces), traces, begun)
+        if folder is not None:
+            claim(folder, overwrite, resumes=False)
+            learned.save(folder)
+        return _explained(learned, traces, folder, why)
     if method == "sift":
-        if damaged:
-            raise ValueError(NOT_DAMAGED)
         learned = learn_sift(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
                              progress=say)  # fmt: skip
         return _explained(learned, traces, folder, why)
@@ -123,9 +130,11 @@ def learn_schemas(
     method, why = _without_looking(method, settings, None, overwrite)
     if settings.noise and method == "auto":
         method = "neural"
+    if method in ("sift", "locm") and settings.noise:
+        raise ValueError(NOT_DAMAGED.format(method.upper()))
+    if method == "locm":
+        return _explained(learn_locm(traces, folder=folder, overwrite=overwrite), traces, folder, why)
     if method == "sift":
-        if settings.noise:
-            raise ValueError(NOT_DAMAGED)
         learned = learn_lifted_sift(traces, seconds=seconds or SECONDS, stop=stop, folder=folder,
                                     overwrite=overwrite, progress=say)  # fmt: skip
         return _explained(learned, traces, folder, why)
@@ -161,6 +170,11 @@ def _by_schemas(
         return None
     if lifted.report["training_accuracy"] < 1 or lifted.report["unfinished"] or not lifted.report["predicates"]:
         return None
+    return _grounded(lifted, traces, begun)
+
+
+def _grounded(lifted: LiftedModel, traces: Traces, begun: float) -> Learned:
+    """The ground model of learned schemas over the actions of the traces, without what others imply."""
     heads = Heads.of_model(lifted.ground(traces.actions))
     heads = heads.only(heads.unique())
     heads = heads.only(undominated(heads))

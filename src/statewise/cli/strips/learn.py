@@ -38,9 +38,10 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("traces", metavar="FILE",
                         help="CSV with trace_id,action[,label], JSON lines, or .txt with a plan per line")  # fmt: skip
-    parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural", "sift"],
-                        help="exact: SAT; neural: training; auto (default): exact if the traces are clean; sift: "
-                             "for comparison, all alternating atoms of the valid actions, as SIFT")  # fmt: skip
+    parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural", "sift", "locm"],
+                        help="exact: SAT; neural: training; auto (default): exact if the traces are clean; for "
+                             "comparison, from the valid actions alone: sift, all alternating atoms; locm, state "
+                             "machines of objects")  # fmt: skip
     parser.add_argument("--positive-only", action="store_true", help="use only the valid actions of the traces")
     parser.add_argument("--symmetry", action="store_true",
                         help="add the traces with objects of one sort permuted, if not contradicted")  # fmt: skip
@@ -61,7 +62,7 @@ def run(words: list[str]) -> int:
     parser.add_overwrite("replace an earlier result")
     options = parser.parse_args(words)
     trained = [f"--{name}" for name in OF_TRAINING if getattr(options, name) is not None]
-    if trained and options.method in ("exact", "sift"):
+    if trained and options.method in ("exact", "sift", "locm"):
         raise ValueError(f"{trained[0]} is an option of training: give --method neural, or omit it")
     if options.lifted and (options.atoms not in (None, "auto") or options.pool is not None):
         raise ValueError("--lifted finds and pools predicates by itself: omit --atoms, --pool and --no-pool")
@@ -99,7 +100,7 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     print()
     print(f"method     {report['method']}: {report['chosen']}")
     exact = _damaged if "support" in report else _by_schemas if "predicates" in report else _exact
-    show = {"neural": _trained, "sift": _sift}.get(report["method"], exact)
+    show = {"neural": _trained, "sift": _sift, "locm": _locm}.get(report["method"], exact)
     show(report)
     print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
     if report["unfinished"]:
@@ -122,6 +123,15 @@ def _by_schemas(report: dict[str, Any]) -> None:
 
 def _sift(report: dict[str, Any]) -> None:
     print(f"features   {report['features']} alternating, from {report['windows']} seen windows; all are atoms")
+
+
+def _locm(report: dict[str, Any]) -> None:
+    of = report["machines"]
+    print(f"machines   {len(of)}, with {sum(each['states'] for each in of)} states and "
+          f"{sum(each['parameters'] for each in of)} parameters ({sum(each['flawed'] for each in of)} more were not "
+          "consistent)")  # fmt: skip
+    print("limits     LOCM sees no condition that never changes (such as which place is next to which), and of an "
+          "object one aspect only")  # fmt: skip
 
 
 def _damaged(report: dict[str, Any]) -> None:
@@ -156,6 +166,8 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
     print("\n".join(lifted.as_lines(_width())))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
+    if report["method"] == "locm":
+        _locm(report)
     print(
         f"model      {report['predicates']} predicates; {report['training_accuracy']:.4f} of the training traces right"
     )
