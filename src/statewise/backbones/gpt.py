@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone, check_context
-from statewise.backbones.powers import Branching, Counted, Followed
+from statewise.backbones.powers import Branch, Branching, Counted, Followed
 from statewise.nn.block import Block, BlockConfig, BlockContext, rotary_angles
 from statewise.nn.cache import KeyValueCache
 from statewise.nn.embedding import TokenEmbedding
@@ -61,16 +61,23 @@ class GPT(Branching, Counted, Followed, Hookable):
 
     def extend(self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Hidden:
         """See `Backbone.extend`."""
+        return self._extend(tokens, cache, counts)[0]
+
+    def extend_trunk(
+        self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None
+    ) -> tuple[Hidden, Tensor]:
+        """See `Branching.extend_trunk`."""
         return self._extend(tokens, cache, counts)
 
     def _extend(
         self, tokens: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None, by_row: bool = False
-    ) -> Hidden:
+    ) -> tuple[Hidden, Tensor]:
         check_context(cache, tokens.shape[1], counts, self.context)
         x, context = self.enter_cached(tokens, cache, counts, by_row)
-        hidden = self.last((self._up_to_last(x, context), context))
+        x = self._up_to_last(x, context)
+        hidden = self.last((x, context))
         cache.advance()
-        return hidden
+        return hidden, x
 
     def trunk(self, batch: Batch) -> tuple[Tensor, BlockContext]:
         """The residual stream (B, T, D) that the last block reads, and its context."""
@@ -95,11 +102,8 @@ class GPT(Branching, Counted, Followed, Hookable):
     ) -> tuple[Tensor, BlockContext]:
         """The same for `tokens` (B, n) after those in the cache; starts its pass. `by_row`: looks up learned positions
         for each row even if all rows have the same."""
-        cache.begin(tokens.shape[1], counts)
-        keys = cache.key_places(tokens.device)
-        place = keys[..., keys.shape[-1] - tokens.shape[1] :]
-        mask = keys_in_reach(place, keys)[:, None] if keys.dim() == 2 else None
-        return self._placed(tokens, place, BlockContext(None, None, cache, mask), by_row)
+        place, context = started_pass(cache, tokens.shape[1], counts, tokens.device)
+        return self._placed(tokens, place, context, by_row)
 
     def _placed(
         self, tokens: Tensor, place: Tensor, context: BlockContext, by_row: bool = False
@@ -129,11 +133,11 @@ class GPT(Branching, Counted, Followed, Hookable):
     def every_stream(self, tokens: Tensor, cache: KeyValueCache | None = None) -> tuple[Tensor, int]:
         """See `Followed.every_stream`."""
         cache = self.make_cache(len(tokens)) if cache is None else cache
-        return self._extend(tokens, cache, by_row=True).readout[:, None], 0
+        return self._extend(tokens, cache, by_row=True)[0].readout[:, None], 0
 
-    def make_branch(self) -> Branch:
+    def make_branch(self) -> GPTBranch:
         """A new last block with its norm."""
-        return Branch(self.config)
+        return GPTBranch(self.config, self.context)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""
@@ -165,12 +169,13 @@ class GPT(Branching, Counted, Followed, Hookable):
         return {**points, "ln_final.hook_out": HookPoint(self.norm)}
 
 
-class Branch(nn.Module):
+class GPTBranch(Branch):
     """Another last block and norm for a GPT's trunk."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, context: int) -> None:
         super().__init__()
-        self.block = Block(config, config.layers - 1)
+        self.config, self.context = config, context
+        self.block = Block(config, 0)
         self.norm = make_norm(config.norm, config.width, config.bias, config.norm_eps)
         init_weights(self, config.init, config.layers)
 
@@ -178,3 +183,29 @@ class Branch(nn.Module):
         """From the result of `GPT.trunk` to (B, T, D)."""
         x, context = trunk
         return self.norm(self.block(x, context))
+
+    def make_cache(self, rows: int) -> KeyValueCache:
+        """See `Branch.make_cache`."""
+        return KeyValueCache(rows, 1, most=self.context)
+
+    def extend(self, x: Tensor, cache: KeyValueCache, counts: np.ndarray | None = None) -> Tensor:
+        """See `Branch.extend`."""
+        place, context = started_pass(cache, x.shape[1], counts, x.device)
+        if self.config.positions == "rope":
+            rotation = rotary_angles(place.clamp(min=0), self.config.width // self.config.heads)
+            context = context._replace(rotation=rotation)
+        found = self((x, context))
+        cache.advance()
+        return found
+
+
+def started_pass(
+    cache: KeyValueCache, new: int, counts: np.ndarray | None, device: torch.device
+) -> tuple[Tensor, BlockContext]:
+    """Starts a pass of `new` columns (`PlaceStore.begin`). Returns their places, (new,) or (B, new), -1: none, and the
+    blocks' context but for the rotation."""
+    cache.begin(new, counts)
+    keys = cache.key_places(device)
+    place = keys[..., keys.shape[-1] - new :]
+    mask = keys_in_reach(place, keys)[:, None] if keys.dim() == 2 else None
+    return place, BlockContext(None, None, cache, mask)

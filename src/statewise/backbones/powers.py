@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,23 @@ from statewise.types import Batch, Hidden
 PROMPT_POSITIONS = 4096
 """Positions of prompts read at a time, counted over rows and streams. This bounds a pass's memory besides keys and
 values; fewer at a time are slower."""
+
+
+class Branch(nn.Module, ABC):
+    """A further last block, with its norm, of a backbone that is `Branching`."""
+
+    @abstractmethod
+    def forward(self, trunk: Any) -> Tensor:
+        """From the result of `Branching.trunk` to (B, T, D)."""
+
+    @abstractmethod
+    def make_cache(self, rows: int) -> Cache:
+        """An empty cache of this block."""
+
+    @abstractmethod
+    def extend(self, x: Tensor, cache: Any, counts: np.ndarray | None = None) -> Tensor:
+        """Reads `x` (B, n, D), the trunk's states (`Branching.extend_trunk`), after those in the cache, the first
+        `counts[b]` of row b; None: all. Returns (B, n, D)."""
 
 
 class Branching(Backbone):
@@ -36,8 +53,12 @@ class Branching(Backbone):
         """(B, T, D): the tensor that all last blocks read."""
 
     @abstractmethod
-    def make_branch(self) -> nn.Module:
-        """A new last block with its norm, a branch: maps the result of `trunk` to (B, T, D)."""
+    def extend_trunk(self, tokens: Tensor, cache: Any, counts: np.ndarray | None = None) -> tuple[Hidden, Tensor]:
+        """The result of `extend`, and of `trunk_state` for the same tokens, (B, n, D)."""
+
+    @abstractmethod
+    def make_branch(self) -> Branch:
+        """A new last block with its norm."""
 
     @abstractmethod
     def branch_flops(self, length: int) -> float:
@@ -204,21 +225,23 @@ def read_prompt(backbone: Backbone, tokens: Tensor, cache: Cache, counts: np.nda
     last token, (B, 1, ...)."""
     if counts is None and isinstance(backbone, PromptReader):
         return backbone.read_prompt(tokens, cache)
-    return read_in_parts(backbone, tokens, cache, counts)
+    return read_in_parts(lambda part, new: backbone.extend(part, cache, new), tokens, counts)
 
 
 def read_in_parts(
-    backbone: Backbone, tokens: Tensor, cache: Cache, counts: np.ndarray | None = None, streams: int = 1
-) -> Hidden:
-    """`read_prompt` by `Backbone.extend`."""
+    extend: Callable[[Tensor, np.ndarray | None], Hidden], tokens: Tensor, counts: np.ndarray | None = None,
+    streams: int = 1,
+) -> Hidden:  # fmt: skip
+    """`read_prompt` by `extend`, which reads further tokens (B, n), the first `counts[b]` of row b or all, as
+    `Backbone.extend` does."""
     found: Hidden | None = None
     for columns in prompt_parts(tokens.shape[1], len(tokens), streams):
         part = tokens[:, columns]
         if counts is None:
-            found = Hidden(*(each[:, -1:] for each in backbone.extend(part, cache)))
+            found = Hidden(*(each[:, -1:] for each in extend(part, None)))
             continue
         new = np.clip(counts - columns.start, 0, part.shape[1])
-        last = last_columns(backbone.extend(part, cache, new), new)
+        last = last_columns(extend(part, new), new)
         read = torch.from_numpy(new > 0).to(tokens.device)[:, None, None]
         found = last if found is None else Hidden(*(torch.where(read, *pair) for pair in zip(last, found)))
     assert found is not None

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from statewise.backbones.base import Backbone, check_context
-from statewise.backbones.powers import Branching, Counted
+from statewise.backbones.powers import Branch, Branching, Counted
 from statewise.bounds import bounded
 from statewise.nn.cache import SLACK, PlaceStore
 from statewise.nn.embedding import TokenEmbedding
@@ -103,6 +103,8 @@ class Layer(nn.Module):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         kind = nn.GRU if config.cell == "gru" else nn.LSTM
+        self.parts = 1 if config.cell == "gru" else 2
+        """Number of vectors in the state: h, and for an LSTM c."""
         self.dropout = nn.Dropout(config.dropout)
         self.cell = kind(config.width, config.width, batch_first=True)
         # Input and output pass through these modules, so that they can be hooked for whole rows and for single steps.
@@ -194,8 +196,6 @@ class Recurrent(Branching, Counted, Hookable):
         self.config = config
         self.width, self.context, self.vocabulary = config.width, context, vocabulary
         self.head_init = None if config.init == "pytorch" else config.init
-        self.parts = 1 if config.cell == "gru" else 2
-        """Number of vectors in a layer's state: h, and for an LSTM c."""
         shared = None if embedding_of is None else embedding_of.embedding
         self.embedding: TokenEmbedding = TokenEmbedding(vocabulary, config.width, shared)
         self.blocks: Sequence[Layer] = nn.ModuleList(Layer(config) for _ in range(config.layers))  # type: ignore[assignment]
@@ -234,41 +234,23 @@ class Recurrent(Branching, Counted, Hookable):
         """See `Branching.trunk_state`."""
         return trunk.below[-1]
 
-    def make_branch(self) -> Branch:
+    def make_branch(self) -> RecurrentBranch:
         """A new top layer."""
-        return Branch(self.config)
+        return RecurrentBranch(self.config)
 
     def extend(self, tokens: Tensor, cache: PlaceStore, counts: np.ndarray | None = None) -> Hidden:
         """See `Backbone.extend`. The cache holds the states after the last positions, so that it can be rewound."""
-        check_context(cache, tokens.shape[1], counts, self.context)
-        n, first, packing = tokens.shape[1], 0, None
-        if (
-            self.parts > 1 and cache.held is None
-        ):  # no row can be rewound to these tokens, so their cell states are not needed
-            first = max(0, (n if counts is None else int(counts.min(initial=n))) - SLACK - 1)
-        rest = None if counts is None else counts - first
-        if rest is not None and (rest < n - first).any():
-            packing = Packing.of_rows(rest, n - first, tokens.device)
-        x, hidden, states = self.embed(tokens), [], []
-        for layer, state in zip(self.blocks, self._states(cache, tokens)):
-            x, after = layer.extend(x, state, packing, first)
-            hidden.append(x)
-            states.append(after)
-        if first:
-            cache.skip(first)
-        cache.begin(n - first, rest)
-        cache.append(0, (torch.cat(states, dim=-1)[:, None],))
-        cache.advance()
-        return Hidden(torch.cat(hidden[::-1], dim=-1), x)
+        return self.extend_trunk(tokens, cache, counts)[0]
 
-    def _states(self, cache: PlaceStore, tokens: Tensor) -> list[tuple[Tensor, ...]]:
-        """The last state in the cache for each layer: (B, D), two of them for an LSTM."""
-        last, parts = cache.last(0), self.parts
-        if last is None:
-            weight: Tensor = self.blocks[0].cell.weight_ih_l0  # type: ignore[assignment]
-            last = weight.detach().new_zeros(1, len(tokens), 1, len(self.blocks) * parts * self.width)
-        each = torch.split(last[0, :, 0], self.width, dim=-1)
-        return [each[layer * parts : (layer + 1) * parts] for layer in range(len(self.blocks))]
+    def extend_trunk(
+        self, tokens: Tensor, cache: PlaceStore, counts: np.ndarray | None = None
+    ) -> tuple[Hidden, Tensor]:
+        """See `Branching.extend_trunk`."""
+        check_context(cache, tokens.shape[1], counts, self.context)
+        embedded = self.embed(tokens)
+        hidden = extend_layers(self.blocks, embedded, cache, counts)
+        state = torch.cat(hidden[::-1], dim=-1)
+        return Hidden(state, hidden[-1]), hidden[-2] if len(hidden) > 1 else embedded
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) -> (..., D)."""
@@ -302,7 +284,7 @@ class Recurrent(Branching, Counted, Hookable):
         return self.flops(length) / self.config.layers
 
 
-class Branch(nn.Module):
+class RecurrentBranch(Branch):
     """Another top layer for the trunk of a recurrent network."""
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -315,3 +297,44 @@ class Branch(nn.Module):
         """From the result of `Recurrent.trunk` to (B, T, D)."""
         found: Tensor = self.layer(trunk.below[-1], trunk.packing)
         return found
+
+    def make_cache(self, rows: int) -> PlaceStore:
+        """See `Branch.make_cache`."""
+        return PlaceStore(rows, layers=1, span=1)
+
+    def extend(self, x: Tensor, cache: PlaceStore, counts: np.ndarray | None = None) -> Tensor:
+        """See `Branch.extend`."""
+        return extend_layers([self.layer], x, cache, counts)[0]
+
+
+def extend_layers(layers: Sequence[Layer], x: Tensor, cache: PlaceStore, counts: np.ndarray | None) -> list[Tensor]:
+    """Reads `x` (B, n, D), the first `counts[b]` of row b or all, by layers of which each reads the one before. The
+    cache holds their states one after the other. Returns the hidden states of each layer, (B, n, D)."""
+    n, first, packing = x.shape[1], 0, None
+    states, kept = _last_states(layers, cache, x), []
+    if len(states[0]) > 1 and cache.held is None:  # no row can be rewound to these tokens: no need for cell states
+        first = max(0, (n if counts is None else int(counts.min(initial=n))) - SLACK - 1)
+    rest = None if counts is None else counts - first
+    if rest is not None and (rest < n - first).any():
+        packing = Packing.of_rows(rest, n - first, x.device)
+    hidden = []
+    for layer, state in zip(layers, states):
+        x, after = layer.extend(x, state, packing, first)
+        hidden.append(x)
+        kept.append(after)
+    if first:
+        cache.skip(first)
+    cache.begin(n - first, rest)
+    cache.append(0, (torch.cat(kept, dim=-1)[:, None],))
+    cache.advance()
+    return hidden
+
+
+def _last_states(layers: Sequence[Layer], cache: PlaceStore, x: Tensor) -> list[tuple[Tensor, ...]]:
+    """The last state in the cache for each layer: h, and for an LSTM c, (B, D) each."""
+    last, parts, width = cache.last(0), layers[0].parts, x.shape[-1]
+    if last is None:
+        weight: Tensor = layers[0].cell.weight_ih_l0  # type: ignore[assignment]
+        last = weight.detach().new_zeros(1, len(x), 1, len(layers) * parts * width)
+    each = torch.split(last[0, :, 0], width, dim=-1)
+    return [each[layer * parts : (layer + 1) * parts] for layer in range(len(layers))]

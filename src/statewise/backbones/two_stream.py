@@ -304,7 +304,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         its last place."""
         variant, reach = self._now()
         if reach.inputs is not None or reach.predictions is None or reach.predictions > 0 or len(variant.streams) == 1:
-            return read_in_parts(self, tokens, cache, streams=len(variant.streams))
+            return read_in_parts(lambda part, _: self.extend(part, cache), tokens, streams=len(variant.streams))
         for columns in prompt_parts(tokens.shape[1] - 1, len(tokens)):
             self._extend(tokens[:, columns], (INPUT,), (INPUT,), cache, None)
         return self.extend(tokens[:, -1:], cache)

@@ -290,6 +290,19 @@ class PlaceStore(Cache):
         empty = torch.from_numpy(self.lengths == 0).to(buffer.device)
         return found.masked_fill(empty[None, :, None, None], 0.0)
 
+    def since(self, lengths: np.ndarray, layer: int = 0) -> Tensor:
+        """(P, B, H, m, W): the vectors of each row's positions from `lengths[b]` on, in order; m is the largest number
+        of them, and what follows a row's last is meaningless. All of them must be stored."""
+        buffer = self._buffers[layer]
+        assert buffer is not None
+        behind = self.lengths - lengths
+        first = self.columns - int(behind.max(initial=0))
+        if self._places is None and (behind == behind[:1]).all():
+            return buffer[:, :, :, first : self.columns]
+        columns = np.argsort(self._all_places() < lengths[:, None], axis=1, kind="stable")[:, : int(behind.max())]
+        index = torch.from_numpy(columns).to(buffer.device)[None, :, None, :, None]
+        return buffer.gather(3, index.expand(*buffer.shape[:3], columns.shape[1], buffer.shape[4]))
+
     def contents(self) -> list[Tensor]:
         """The columns in use of each layer, (P, B, H, columns, W), in the order of `places`."""
         return [buffer[:, :, :, : self.columns] for buffer in self._buffers if buffer is not None]

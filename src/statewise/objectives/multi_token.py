@@ -1,26 +1,36 @@
 """Multi-token prediction (Gloeckle et al. 2024): further heads predict the tokens after the next one.
 
-All heads share the vocabulary head and all blocks except the last; each has its own last block and norm. Inference uses
-only the first head, so the network is a plain decoder. Its belief state is the input of all heads, the output of the
-shared trunk.
+All heads share the vocabulary head and all blocks except the last; each has its own last block and norm. At inference
+the network is a plain decoder with the first head, and the further heads can draft. Its belief state is the input of
+all heads, the output of the shared trunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import BackboneFactory
-from statewise.backbones.powers import Branching
+from statewise.backbones.powers import Branch, Branching, last_columns, read_in_parts
+from statewise.decoding.predictor import Drafter
+from statewise.nn.cache import Cache, PlaceStore
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import document_flops, head_flops, token_flops
 from statewise.objectives.head_loss import head_loss
-from statewise.objectives.predictors import CausalPredictor, head_predictor
-from statewise.objectives.targets import AheadConfig, ahead_counts, ahead_targets, reached_columns, token_targets
+from statewise.objectives.predictors import CausalCursor, CausalPredictor, head_predictor
+from statewise.objectives.targets import (
+    AheadConfig,
+    ahead_counts,
+    ahead_targets,
+    reached_columns,
+    to_float32,
+    token_targets,
+)
 from statewise.types import Batch, Hidden, LacksPower, Loss, Part
 
 
@@ -43,7 +53,7 @@ class MultiToken(Objective):
         if not isinstance(backbone, Branching):
             raise LacksPower(f"{self.name} needs a backbone whose last block can be replicated", Branching)
         self.backbone: Branching = backbone
-        self.branches = nn.ModuleList(backbone.make_branch() for _ in range(config.horizon))
+        self.branches: Sequence[Branch] = nn.ModuleList(backbone.make_branch() for _ in range(config.horizon))  # type: ignore[assignment]
 
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:
         """Parts `next_token` and `ahead`, the latter with one sum per head, in nats per token."""
@@ -80,19 +90,102 @@ class MultiToken(Objective):
         ahead = ahead_counts(batch, self.config.horizon)["ahead"]
         return plain + 3 * (blocks + head_flops(self.backbone) * int(ahead.sum()))
 
-    def predictor(self) -> TrunkPredictor:
-        """The backbone and its head."""
-        return head_predictor(self.backbone, TrunkPredictor)
+    def predictor(self) -> BranchDrafter:
+        """A plain decoder with the first head; the others can draft."""
+        return head_predictor(self.backbone, BranchDrafter, self.branches)
 
 
-class TrunkPredictor(CausalPredictor):
-    """A decoder whose belief state is the shared trunk's output, before the last block."""
+@dataclass
+class BranchedCursor(CausalCursor):
+    """The cursor of a `BranchDrafter`. The branches read only when they draft, so plain decoding does not pay for them:
+    a cache of theirs may have read less than the trunk."""
+
+    trunk: PlaceStore
+    """The trunk's states of all positions."""
+    branches: list[Cache]
+
+    def reorder(self, rows: Tensor) -> None:
+        """See `Predictor.reorder`."""
+        super().reorder(rows)
+        for cache in (self.trunk, *self.branches):
+            cache.reorder(rows)
+
+    def join(self, other: Self) -> None:
+        """See `Predictor.join`."""
+        super().join(other)
+        self.trunk.join(other.trunk)
+        for cache, more in zip(self.branches, other.branches):
+            cache.join(more)
+
+    def unread(self, branch: int) -> tuple[Tensor, np.ndarray]:
+        """The trunk's states that a branch has to read for a guess, (B, m, D), and their number in each row, at least
+        1."""
+        cache = self.branches[branch]
+        cache.rewind((cache.lengths == self.trunk.lengths).astype(np.int64))
+        return self.trunk.since(cache.lengths)[0, :, 0], self.trunk.lengths - cache.lengths
+
+
+class BranchDrafter(CausalPredictor, Drafter):
+    """A decoder whose belief state is the shared trunk's output, before the last block. Drafts at most K tokens: head
+    i, at the last position read, predicts the token i + 1 positions on, whatever stands between."""
 
     state_is_last = False
+
+    def __init__(self, backbone: Branching, branches: Sequence[Branch]) -> None:
+        super().__init__(backbone)
+        self.branching, self.branches = backbone, branches
+
+    def new_cursor(self, rows: int) -> BranchedCursor:
+        """See `CausalPredictor.new_cursor`."""
+        plain, trunk = super().new_cursor(rows), PlaceStore(rows, most=self.context)
+        return BranchedCursor(
+            plain.cache, plain.recent, plain.known, trunk, [branch.make_cache(rows) for branch in self.branches]
+        )
+
+    def read(self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None) -> Hidden:
+        """See `CausalPredictor.read`; stores the trunk's states."""
+        assert isinstance(cursor, BranchedCursor)
+        hidden, trunk = self.branching.extend_trunk(tokens, cursor.cache, counts)
+        cursor.trunk.begin(tokens.shape[1], counts)
+        cursor.trunk.append(0, (trunk[:, None],))
+        cursor.trunk.advance()
+        return hidden
+
+    def read_last(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Hidden:
+        """See `CausalPredictor.read_last`."""
+        return read_in_parts(lambda part, new: self.read(cursor, part, new), prompts, counts)
+
+    @torch.no_grad()
+    def guesses(self, cursor: BranchedCursor, token: Tensor) -> Generator[Tensor, Tensor, None]:
+        """See `Drafter.guesses`: each head reads what it has not read yet, up to the cursor, and guesses one place."""
+        for number, branch in enumerate(self.branches):
+            states, counts = cursor.unread(number)
+            readout = branch.extend(states, cursor.branches[number], counts)
+            last, _ = last_columns(Hidden(readout, readout), counts)
+            yield to_float32(self.backbone.logits(last[:, 0]))
+
+    def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
+        """See `Predictor.rewind`."""
+        assert isinstance(cursor, BranchedCursor)
+        super().rewind(cursor, positions)
+        cursor.trunk.rewind(positions)
+        for cache in cursor.branches:
+            cache.rewind(np.maximum(0, cache.lengths - cursor.trunk.lengths))
+
+    def hold(self, cursor: CausalCursor) -> None:
+        """See `Predictor.hold`."""
+        assert isinstance(cursor, BranchedCursor)
+        for cache in (cursor.cache, *cursor.branches):
+            cache.hold()
+
+    def release(self, cursor: CausalCursor) -> None:
+        """See `Predictor.release`."""
+        assert isinstance(cursor, BranchedCursor)
+        for cache in (cursor.cache, *cursor.branches):
+            cache.release()
 
     @torch.no_grad()
     def states(self, batch: Batch) -> Hidden:
         """State: the trunk's output, which Teoh et al. 2026 (appendix D) probe; readout: the first head's."""
-        assert isinstance(self.backbone, Branching)
-        trunk = self.backbone.trunk(batch.to(self.device))
-        return Hidden(self.backbone.trunk_state(trunk), self.backbone.last(trunk).readout)
+        trunk = self.branching.trunk(batch.to(self.device))
+        return Hidden(self.branching.trunk_state(trunk), self.branching.last(trunk).readout)

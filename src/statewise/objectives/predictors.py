@@ -105,19 +105,27 @@ class CausalPredictor(Predictor):
     def extend(self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None = None) -> Tensor:
         """See `Predictor.extend`."""
         tokens, counts = tokens.to(self.device), uneven(tokens, counts)
-        hidden = self.backbone.extend(tokens, cursor.cache, counts)
+        hidden = self.read(cursor, tokens, counts)
         cursor.remember(self.kept(hidden, tokens), counts)
         return to_float32(self.next_logits(hidden, tokens, cursor))
 
     def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
         """(B, V): logits after the last token of each of `prompts` (B, T), read by a new cursor."""
         prompts, counts = prompts.to(self.device), uneven(prompts, counts)
-        hidden = read_prompt(self.backbone, prompts, cursor.cache, counts)
+        hidden = self.read_last(cursor, prompts, counts)
         last = prompts[:, -1:]
         if counts is not None:
             last = last_columns(Hidden(prompts[..., None], prompts[..., None]), counts).state[..., 0]
         cursor.remember(self.kept(hidden, last), None)
         return to_float32(self.next_logits(hidden, last, cursor))[:, -1]
+
+    def read(self, cursor: CausalCursor, tokens: Tensor, counts: np.ndarray | None) -> Hidden:
+        """The backbone's output for further `tokens` (B, n)."""
+        return self.backbone.extend(tokens, cursor.cache, counts)
+
+    def read_last(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Hidden:
+        """The backbone's output after the last token of each of `prompts` (B, T), (B, 1, ...)."""
+        return read_prompt(self.backbone, prompts, cursor.cache, counts)
 
     def kept(self, hidden: Hidden, tokens: Tensor) -> Tensor:
         """(B, n, E): what the cursor keeps of the last tokens read, from the backbone's output for `tokens` (B, n)."""
