@@ -108,6 +108,6 @@ def test_a_prompt_in_parts_and_plain_decoding_leave_the_guesses_as_they_are(obje
     for _ in range(3):
         token = logits.argmax(-1)
         logits = predictor.extend(cursor, token[:, None])[:, -1]
-        read = [row + [int(one)] for row, one in zip(read, token)]
+        read = [[*row, int(one)] for row, one in zip(read, token)]
     assert [cache.lengths.max() for cache in cursor.branches] == [0, 0, 0]  # nothing was read for drafts
     torch.testing.assert_close(guessed(predictor, cursor, 2), expected(objective, read))
