@@ -1,8 +1,9 @@
 """Plans whose every step is certain: accepted by every model that explains the training traces.
 
 A step that is a guess is excluded by an atom of its own, which explains the training traces and rejects this step: x
-deletes it, the step's action requires it, and all actions add it that were not between them. With this atom the model
-is planned with again, until a plan has no guess or there is no plan."""
+deletes it, the step's action requires it, and all actions add it that did not happen between them in such a way. Of
+schemas there is one such atom for each tuple of objects. With these *guards* the model is planned with again, until a
+plan has no guess or there is no plan."""
 
 from __future__ import annotations
 
@@ -11,11 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from statewise.strips.exact.verdicts import Seen
-from statewise.strips.model import ActionModel
+from statewise.strips.heads import Head
+from statewise.strips.model import Action, ActionModel
 from statewise.strips.planning import Plan
-
-GUARD = "certain-only "
-"""How the names of the added atoms begin."""
 
 
 class CertainPlan(NamedTuple):
@@ -32,39 +31,36 @@ def certain_steps(seen: Seen, after: Sequence[str], plan: Plan) -> list[bool]:
 
 
 def certain_plan(
-    model: ActionModel,
+    actions: Sequence[str],
     seen: Seen,
     planned: Callable[[ActionModel, float], Plan],
     *,
     after: Sequence[str] = (),
     timeout: float = 60.0,
 ) -> CertainPlan:
-    """A plan without guesses. `planned` plans with a model within a number of seconds. Its `actions` are None if there
-    is no such plan. Raises `ValueError` for learned schemas, and as `planned` does, `PlannerTimeout` too."""
-    if seen.lifted is not None:
-        raise ValueError("plans of certain steps only need a ground model: learn without --lifted")
+    """A plan over `actions` without guesses. `planned` plans with guards, a model over the same actions, which at first
+    has no atom, within a number of seconds (`planning.plan`). The plan's `actions` are None if there is no such plan.
+    Raises as `planned` does, `PlannerTimeout` too."""
     end = time.monotonic() + timeout
+    guards: dict[tuple[int, int, int], Head] = {}
     while True:
-        found = planned(model, max(0.1, end - time.monotonic()))
+        found = planned(_as_model(list(guards.values()), actions), max(0.1, end - time.monotonic()))
         certain = certain_steps(seen, after, found)
         if all(certain):
             return CertainPlan(found, certain)
-        model = _guarded(model, seen, [*after, *(found.actions or ())], len(after) + certain.index(False))
+        before = len(guards)
+        for step in (at for at, sure in enumerate(certain) if not sure):
+            for head in seen.guards([*after, *(found.actions or ())], len(after) + step, actions):
+                guards[head.pre, head.add, head.delete] = head
+        if len(guards) == before:  # a schema that was not seen: no plan with it is certain, and nothing can exclude it
+            return CertainPlan(Plan(None, None, None, found.mapping, found.seconds, found.planner, found.goal), [])
 
 
-def _guarded(model: ActionModel, seen: Seen, names: Sequence[str], step: int) -> ActionModel:
-    """The model with an atom that rejects the action at `step`."""
-    guard = seen.guard(names, step)
-    assert guard is not None
-    kept, deleting, requiring = guard
-    number = sum(atom.startswith(GUARD) for atom in model.atoms)
-    atom = f"{GUARD}{number}"
-    effects = {
-        action.name: (
-            [*model.spelled(action.pre), *([atom] if action.name == requiring else [])],
-            [*model.spelled(action.add), *([atom] if action.name not in kept else [])],
-            [*model.spelled(action.delete), *([atom] if action.name in deleting else [])],
-        )
-        for action in model.actions
-    }
-    return ActionModel.of([*model.atoms, atom], effects)
+def _as_model(heads: Sequence[Head], actions: Sequence[str]) -> ActionModel:
+    """The heads as a model over the actions."""
+
+    def of(action: int, which: str) -> int:
+        return sum((getattr(head, which) >> action & 1) << place for place, head in enumerate(heads))
+
+    made = (Action(name, *(of(at, which) for which in ("pre", "add", "delete"))) for at, name in enumerate(actions))
+    return ActionModel(tuple(f"guard {place}" for place in range(len(heads))), tuple(made))

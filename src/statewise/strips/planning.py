@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statewise.strips.evidence import accepted, evidence_of
 from statewise.strips.mapping import match_atoms
 from statewise.strips.meaning import meaning
-from statewise.strips.model import ActionModel, Atoms, bits
+from statewise.strips.model import Action, ActionModel, Atoms, bits
 from statewise.strips.pddl import Problem, validated
 from statewise.strips.planner import chosen, find_plan
 
@@ -50,6 +50,7 @@ def plan(
     after: Sequence[str] | None = None,
     problem: Problem | None = None,
     mapping: Mapping[str, str] | str = "auto",
+    guards: ActionModel | None = None,
     planner: str = "auto",
     timeout: float = 60.0,
 ) -> Plan:
@@ -67,6 +68,9 @@ def plan(
     (`mapping.match_atoms`; an unmatched learned atom is initially true); `auto` uses meanings where possible: if the
     domain has few enough states and learned atoms express the goal. All three use the true model.
 
+    `guards` is another model over the same actions that must accept every step, too (`certain_plans`): its atoms are
+    true at the start, unless `after` deleted them, and no part of the goal.
+
     An action of the problem that the learned model lacks has no effects there, and so is in no plan.
 
     Every plan is checked by simulating it in the learned model; with a problem, also in the true model, and by
@@ -77,9 +81,9 @@ def plan(
     """
     if sum(each is not None for each in (goal, goal_after, goal_possible, problem)) != 1:
         raise ValueError("planning needs one goal: learned atoms, an example, a possible action, or a problem's")
-    used = chosen(planner)
+    search = _Search(chosen(planner), timeout, guards or ActionModel((), learned.with_atoms([]).actions))
     if problem is None:
-        return _planned_for(_task(learned, after, goal, goal_after, goal_possible), used, timeout)
+        return _planned_for(_task(learned, after, goal, goal_after, goal_possible), search.following(after or ()))
     if after is not None:
         raise ValueError("a problem has its own initial state: `after` goes with a goal in learned atoms")
     learned = learned.covering(problem.domain.model.names)
@@ -91,14 +95,45 @@ def plan(
         put = names, *_translated(learned, problem, names)
     names, start, wanted = put
     begun = time.perf_counter()
-    found = find_plan(learned, start, wanted, used, timeout)
+    found = search.covering(learned.names).find(learned, start, wanted)
     seconds = time.perf_counter() - begun
     if found is None:
-        return Plan(None, None, None, names, seconds, used)
+        return Plan(None, None, None, names, seconds, search.planner)
     actions = tuple(learned.names[number] for number in found)
     fine = _reaches(learned, start, found, wanted)
     truly = problem.solved_by(actions) and (problem.files is None or validated(problem.files, actions) is not False)
-    return Plan(actions, fine, truly, names, seconds, used)
+    return Plan(actions, fine, truly, names, seconds, search.planner)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How plans are searched for."""
+
+    planner: str
+    timeout: float
+    guards: ActionModel
+    """What must accept every step, too."""
+    known_false: Atoms = 0
+    """Its atoms that are false at the start."""
+
+    def following(self, so_far: Sequence[str]) -> _Search:
+        """The same after these actions."""
+        numbers = [self.guards.number[name] for name in so_far if name in self.guards.number]
+        return replace(self, known_false=self.guards.after(numbers))
+
+    def covering(self, names: Sequence[str]) -> _Search:
+        """The same over more actions, in this order."""
+        return replace(self, guards=self.guards.covering(names))
+
+    def find(self, model: ActionModel, start: Atoms, goal: Atoms) -> list[int] | None:
+        """As `find_plan`."""
+        width = len(model.atoms)
+        both = tuple(Action(one.name, *(getattr(one, which) | getattr(other, which) << width
+                                        for which in ("pre", "add", "delete")))
+                     for one, other in zip(model.actions, self.guards.actions))  # fmt: skip
+        open_ones = _all_atoms(self.guards) & ~self.known_false
+        return find_plan(ActionModel((*model.atoms, *self.guards.atoms), both), start | open_ones << width, goal,
+                         self.planner, self.timeout)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,16 +172,16 @@ def _task(
     return _Task(model, known, possible, example.true, example.achieved)
 
 
-def _planned_for(task: _Task, planner: str, timeout: float) -> Plan:
+def _planned_for(task: _Task, search: _Search) -> Plan:
     model, begun = task.model, time.perf_counter()
-    found = find_plan(model, task.known, task.goal, planner, timeout) if task.known_first else None
+    found = search.find(model, task.known, task.goal) if task.known_first else None
     fine = found is not None and _reaches(model, task.known, found, task.goal)
     if found is None:
-        found, fine = _assuming(task, planner, timeout)
+        found, fine = _assuming(task, search)
     seconds = time.perf_counter() - begun
     goal = tuple(model.spelled(task.goal))
     if found is None:
-        return Plan(None, None, None, {}, seconds, planner, goal)
+        return Plan(None, None, None, {}, seconds, search.planner, goal)
     true, assumed = task.known, 0
     for number in found:
         action = model.actions[number]
@@ -154,10 +189,10 @@ def _planned_for(task: _Task, planner: str, timeout: float) -> Plan:
         true = (true | action.pre | action.add) & ~action.delete
     assumed |= task.goal & ~true
     names = tuple(model.names[number] for number in found)
-    return Plan(names, fine, None, {}, seconds, planner, goal, tuple(model.spelled(assumed)))
+    return Plan(names, fine, None, {}, seconds, search.planner, goal, tuple(model.spelled(assumed)))
 
 
-def _assuming(task: _Task, planner: str, timeout: float) -> tuple[list[int] | None, bool]:
+def _assuming(task: _Task, search: _Search) -> tuple[list[int] | None, bool]:
     """A plan that takes unknown atoms to be true, and whether it is valid. Each atom that must be achieved gets a
     second one, known to be true or not, which the same actions add and delete and none requires."""
     model, atoms = task.model, len(task.model.atoms)
@@ -169,7 +204,7 @@ def _assuming(task: _Task, planner: str, timeout: float) -> tuple[list[int] | No
     for place, atom in enumerate(bits(task.achieve), atoms):
         start |= (task.known >> atom & 1) << place
         goal |= 1 << place
-    found = find_plan(both, start, goal, planner, timeout)
+    found = search.find(both, start, goal)
     return found, found is not None and _reaches(both, start, found, goal)
 
 

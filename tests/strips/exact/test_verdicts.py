@@ -154,10 +154,32 @@ def test_a_guard_rejects_the_guess_and_explains_the_valid_traces():
         if all(certain):
             continue
         tried += 1
-        kept, deleting, requiring = seen.guard(names, certain.index(False))
-        numbers = {name: place for place, name in enumerate(drawn.actions)}
-        delete = sum(1 << numbers[name] for name in deleting)
-        add = sum(1 << at for name, at in numbers.items() if name not in kept)
-        assert can_require(drawn, delete, add) >> numbers[requiring] & 1
-        assert false_before(row, delete, add)[certain.index(False)]
+        (guard,) = seen.guards(names, certain.index(False), drawn.actions)
+        assert guard.pre == 1 << row[certain.index(False)]
+        assert not guard.pre & ~can_require(drawn, guard.delete, guard.add)
+        assert false_before(row, guard.delete, guard.add)[certain.index(False)]
     assert tried > 50
+
+
+def test_guards_of_schemas_reject_guesses_alone():
+    """They accept the valid traces, over other objects too, and reject no step that is certain."""
+    small, large = domain("ferry:2x2"), domain("ferry:3x2")
+    drawn = traces(small, 12, 10, 1, negatives=0.0)
+    seen = Seen.of(drawn, arity=2)
+    tried = 0
+    for row in traces(large, 100, 8, 2).rows:
+        names = [large.model.names[at] for at in row]
+        certain = seen.certain_steps(names)
+        if all(certain):
+            continue
+        step = certain.index(False)
+        guards = seen.guards(names, step, large.model.names)
+        assert any(false_before(row, each.delete, each.add)[step] and each.pre >> row[step] & 1 for each in guards)
+        for each in guards:
+            false = false_before(row, each.delete, each.add)
+            assert not any(false[at] and each.pre >> row[at] & 1 for at, sure in enumerate(certain) if sure)
+        for each in seen.guards(names, step, drawn.actions):
+            assert not each.pre & ~can_require(drawn, each.delete, each.add)
+        tried += 1
+    assert tried > 30
+    assert seen.guards(["fly c0"], 0, ["fly c0"]) == []

@@ -64,8 +64,9 @@ def run(words: list[str]) -> int:
         )
         before: list[str] = []
 
-        def planned(model: ActionModel, timeout: float) -> Plan:
-            return plan(model, problem=problem, mapping=mapping, planner=options.planner, timeout=timeout)
+        def planned(guards: ActionModel | None, timeout: float) -> Plan:
+            return plan(model, problem=problem, mapping=mapping, guards=guards, planner=options.planner,
+                        timeout=timeout)  # fmt: skip
 
     else:
         examples, _ = read_example(options.goal_after) if options.goal_after is not None else ([], "")
@@ -84,16 +85,16 @@ def run(words: list[str]) -> int:
         goal = [atom.strip() for atom in options.goal.split(",") if atom.strip()] if options.goal is not None else None
         before = after or []
 
-        def planned(model: ActionModel, timeout: float) -> Plan:
-            return plan(model, goal=goal, goal_after=example, goal_possible=wanted, after=after,
+        def planned(guards: ActionModel | None, timeout: float) -> Plan:
+            return plan(model, goal=goal, goal_after=example, goal_possible=wanted, after=after, guards=guards,
                         planner=options.planner, timeout=timeout)  # fmt: skip
 
     folder = Path(options.model)
     certain: list[bool] | None = None
     if options.certain_only:
-        found, certain = certain_plan(model, read_seen(folder), planned, after=before, timeout=options.timeout)
+        found, certain = certain_plan(model.names, read_seen(folder), planned, after=before, timeout=options.timeout)
     else:
-        found = planned(model, options.timeout)
+        found = planned(None, options.timeout)
         if found.actions is not None and (folder / "seen.json").is_file():
             certain = certain_steps(read_seen(folder), before, found)
     good = found.actions is not None and bool(found.valid_in_model) and found.valid_in_problem is not False
@@ -113,7 +114,9 @@ def run(words: list[str]) -> int:
     marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
     print("".join(f"{at:3}  {action}{mark}\n"
                   for at, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")  # fmt: skip
-    if not found.actions and found.assumed:
+    if not found.actions and not found.goal and not found.mapping:
+        print("the goal has no atom, so it holds at once: the model has none that the example or the action needs")
+    elif not found.actions and found.assumed:
         print("nothing to do, if this is true: say with --after which actions have been executed so far")
     number = f"{len(found.actions)} action{'' if len(found.actions) == 1 else 's'}"
     print(f"{number} ({found.planner}, {found.seconds:.1f} s); "

@@ -23,10 +23,9 @@ from typing import Literal
 
 from statewise.durable import write_atomically
 from statewise.json_files import ANYTHING, COUNT, FLAG, TEXT, Shape, one_of, read_json
-from statewise.strips.exact.slots import Signature, signatures, slot_windows
+from statewise.strips.exact.slots import Event, Signature, events, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, valid_rows, windows_of
-from statewise.strips.heads import ActionSet
-from statewise.strips.model import bits
+from statewise.strips.heads import ActionSet, Head
 from statewise.strips.random_traces import Traces
 from statewise.strips.schemas import arguments
 
@@ -132,11 +131,11 @@ class Seen:
             schema, objects = arguments(name)
             found: list[Option] = []
             for number in range(len(self.lifted)):
-                events: dict[tuple[str, ...], list[int]] = {}
+                of_tuple: dict[tuple[str, ...], list[int]] = {}
                 for slot, at in places[number].get(schema, ()):
                     if all(place < len(objects) for place in at):
-                        events.setdefault(tuple(objects[place] for place in at), []).append(slot)
-                for tuple_of, slots in events.items():
+                        of_tuple.setdefault(tuple(objects[place] for place in at), []).append(slot)
+                for tuple_of, slots in of_tuple.items():
                     before = recent[number].get(tuple_of, [])
                     for c in slots:
                         between = 0
@@ -168,17 +167,38 @@ class Seen:
         """Whether the supposed windows make an end certainly valid."""
         return all(any(window & between == window for window in supposed.get(pair, ())) for pair, between in options)
 
-    def guard(self, names: Sequence[str], step: int) -> tuple[set[str], set[str], str] | None:
-        """An atom that explains the valid traces and rejects the action at `step`, which is not certain: the actions
-        that do not add it, those that delete it, and the one that requires it. None of schemas."""
-        if self.lifted is not None:
-            return None
+    def guards(self, names: Sequence[str], step: int, actions: Sequence[str]) -> list[Head]:
+        """Atoms over `actions` that explain the valid traces and reject the action at `step`, which is not certain: of
+        ground models one, of schemas one for each tuple of objects. With them the action is rejected wherever it is
+        uncertain for the same reason. None if the schema was not seen: nothing is known that could reject it."""
         options = list(self.options(names))[step]
-        number = {name: place for place, name in enumerate(self.actions)}
-        row = [number.setdefault(name, len(number)) for name in names]
-        (_, x, _), between = next(option for option in options if not self._contains_seen(*option))
-        spelled = {place: name for name, place in number.items()}
-        return {spelled[x], *(spelled[at] for at in bits(between))}, {spelled[x]}, spelled[row[step]]
+        pair, between = next(option for option in options if not self._contains_seen(*option))
+        number, x, c = pair
+        if number < 0:
+            return []
+        touched: list[dict[tuple[str, ...], Event]]
+        if self.lifted is None:
+            spelled = list(dict.fromkeys((*self.actions, *names)))
+            place = {name: at for at, name in enumerate(spelled)}
+            touched = [{(): (place[name],)} if name in place else {} for name in actions]
+            count = len(spelled)
+        else:
+            touched = events(self.lifted[number], actions)
+            count = len(self.lifted[number].slots)
+        for more in range(count):  # the widest window that explains the valid traces, which rejects the most
+            if more != x and not self._contains_seen(pair, between | 1 << more):
+                between |= 1 << more
+        kept = between | 1 << x
+        found: dict[tuple[str, ...], list[ActionSet]] = {}
+        for at, mine in enumerate(touched):
+            for tuple_of, event in mine.items():
+                adds = any(not kept >> slot & 1 for slot in event)
+                holds = (c in event, adds, x in event and not adds)
+                parts = found.setdefault(tuple_of, [0, 0, 0])
+                for which, does in enumerate(holds):
+                    parts[which] |= does << at
+        made = (Head(" ".join(("guard", *tuple_of)), *parts) for tuple_of, parts in found.items())
+        return [each for each in made if not each.idle]
 
     def save(self, folder: Path) -> None:
         """Writes `seen.json` into a learned folder."""
