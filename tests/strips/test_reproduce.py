@@ -200,12 +200,13 @@ def test_schemas_from_valid_actions_are_verified_on_larger_instances(quick):
 
 def test_a_domain_without_larger_instances_is_verified_on_its_own(quick):
     predicates = {}
-    for method in ("exact", "sift"):
+    for method in ("exact", "sift", "locm"):
         record = run_cell(Cell("gripper:3", 20, 1, 40, atoms="lifted", restarts=5, method=method, drawn_only=True))
         assert check(record, module.LIFTED_RECORD, "the record") is record
         assert record["pooled"]["equivalent"] == {"gripper:3": {"drawn_traces": "equivalent"}}
         predicates[method] = record["pooled"]["predicates"]
     assert predicates["exact"] < predicates["sift"]  # which weighs nothing
+    assert predicates["locm"] > 0
 
 
 def test_all_experiments_draw_the_same_traces():
@@ -218,7 +219,7 @@ def test_all_experiments_draw_the_same_traces():
 
 def test_learners_for_comparison_are_cells_on_the_same_traces(quick):
     few = {method: run_cell(Cell("ferry:3x3", 50, 1, 40, method=method, drawn_only=True))
-           for method in ("exact", "auto", "sift")}  # fmt: skip
+           for method in ("exact", "auto", "sift", "locm")}  # fmt: skip
     for record in few.values():
         assert check(record, RECORD, "the record") is record
         assert record["pooled"]["equivalent"].keys() == {"drawn_traces"}
@@ -228,7 +229,8 @@ def test_learners_for_comparison_are_cells_on_the_same_traces(quick):
     assert few["exact"]["pooled"]["equivalent"]["drawn_traces"] == "different"
     assert few["sift"]["pooled"]["test"] < few["exact"]["pooled"]["test"] < 1
     assert few["auto"]["cell"] == "ferry:3x3 50 draw 1 auto drawn only"
-    assert [("certainty" in record) for record in few.values()] == [True, False, False]
+    assert [("certainty" in record) for record in few.values()] == [True, False, False, False]
+    assert 0.5 < few["locm"]["pooled"]["test"] < 1
 
 
 def test_damaged_traces_are_a_cell_of_the_exact_method(quick):
@@ -416,7 +418,11 @@ def test_unknown_wishes(tmp_path, ran, experiment, domains, message):
 @pytest.mark.parametrize(
     ("experiment", "methods", "message"),
     [
-        ("table1", ["exact", "guess"], "unknown method 'guess': choices: neural, exact, positive-only, auto, sift"),
+        (
+            "table1",
+            ["exact", "guess"],
+            "unknown method 'guess': choices: neural, exact, positive-only, auto, sift, locm",
+        ),
         ("noise", ["exact", "positive-only"], "noise: without negative traces damage cannot be told from rare actions"),
         ("lifted", ["auto"], "lifted: the method auto, which tries schemas first, is for the other experiments"),
     ],

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 PROTOCOLS: dict[str, dict[str, Any]] = {"early": {}, "paper": {"steps": 100_000, "stall": False}}
 """When the training of a restart ends."""
-METHODS = ("neural", "exact", "positive-only", "auto", "sift")
+METHODS = ("neural", "exact", "positive-only", "auto", "sift", "locm")
 """How a cell learns: `positive-only` is the exact method on the valid actions of the same traces, `auto` what
-`strips learn` does by default, `sift` all alternating atoms of the valid actions."""
-FROM_NOISE = ("neural", "exact", "auto", "sift")
-"""The methods that learn from damaged traces; `sift` reads them as undamaged."""
+`strips learn` does by default; `sift` and `locm` learn as SIFT and LOCM do, also from the valid actions."""
+FROM_NOISE = ("neural", "exact", "auto", "sift", "locm")
+"""The methods that learn from damaged traces; `sift` and `locm` read them as undamaged."""
 SIZES = (50, 100, 200, 500, 1000, 2000)
 MAX_LENGTH = {"simple": 10, "blocksworld:2": 20, "ferry:2x1": 20, "blocksworld:3": 30, "ferry:2x2": 30}
 """The paper's five domains, with the longest training traces of each."""
@@ -367,6 +367,7 @@ def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
     exact methods on undamaged ones."""
     from statewise.strips.checking import check
     from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
+    from statewise.strips.exact.locm import learn_locm
     from statewise.strips.exact.sift import learn_lifted_sift
     from statewise.strips.exact.verdicts import Seen
     from statewise.strips.metrics import trace_accuracy
@@ -374,9 +375,10 @@ def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
     lifted = cell.atoms == "lifted"
     found: Record
     if lifted:
-        learn_schemas = learn_lifted_sift if cell.method == "sift" else learn_lifted_exact
+        learn_schemas = {"sift": learn_lifted_sift, "locm": learn_locm}.get(cell.method, learn_lifted_exact)
         schemas, spent = _timed(lambda: learn_schemas(given))
-        found = {"pooled": {**_schemas(cell, world, given, schemas), "unfinished": schemas.report["unfinished"]}}
+        unfinished = schemas.report.get("unfinished", [])
+        found = {"pooled": {**_schemas(cell, world, given, schemas), "unfinished": unfinished}}
     else:
         learner = _ground_learner(cell)
         learned, spent = _timed(lambda: learner(given))
@@ -385,7 +387,7 @@ def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
                 "train": learned.report["training_accuracy"],
                 "test": trace_accuracy(learned.model, _test_traces(cell))["accuracy"],
                 "atoms": len(learned.model.atoms),
-                "unfinished": learned.report["unfinished"],
+                "unfinished": learned.report.get("unfinished", []),
                 **_proven(cell, learned.model, world),
             },
             "true_atoms": len(world.model.atoms),
@@ -399,10 +401,10 @@ def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
 
 def _ground_learner(cell: Cell) -> Callable[[Traces], Learned]:
     """The function that learns a ground model by the cell's method."""
-    if cell.method == "auto":
+    if cell.method in ("auto", "locm"):
         from statewise.strips.methods import learn
 
-        return lambda given: learn(given, _settings(cell))
+        return lambda given: learn(given, _settings(cell), method=cell.method)
     if cell.method == "sift":
         from statewise.strips.exact.sift import learn_sift
 

@@ -31,9 +31,12 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--jobs", type=at_least(1), default=os.cpu_count() or 1, help="parallel cells (default: number of cores)"
     )
-    parser.add_argument("--method", default="neural",
-                        help="some of neural (default), exact, positive-only (exact, from valid actions alone), "
-                             "sift, auto (as strips learn), separated by commas: all from the same traces")  # fmt: skip
+    parser.add_argument(
+        "--method",
+        default="neural",
+        help="some of neural (default), exact, positive-only (exact, from valid actions alone), sift, locm, "
+        "auto (as strips learn), separated by commas: all learn from the same traces",
+    )
     parser.add_argument("--symmetry", action="store_true", help="join the traces renamed by symmetries of the instance")
     parser.add_argument(
         "--drawn-only",
