@@ -11,8 +11,9 @@ nothing was known before), so that a peer can be right on every test trace and y
 
 With --smoke, few traces of the smallest domain are compared, after few steps of learning.
 
-LOCM comes with macq, whose requirements do not go with ours: it runs in an interpreter of its own, that --macq-python
-names, and is left out without it. As macq releases it, it cannot be used here; locm.py says what was corrected.
+LOCM and OBSERVER come with macq, whose requirements do not go with ours: they run in an interpreter of its own, that
+--macq-python names, and are left out without it. As macq releases LOCM, it cannot be used here; locm.py says what was
+corrected. OBSERVER is shown the true states, which no other learner sees.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the frame of all benchmarks stands there
 from timing import parser
@@ -34,6 +36,7 @@ from statewise.strips.domains import Domain, domain
 from statewise.strips.enumeration import MOST_ACTIONS, enumerate_features
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
+from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.learning import learn_neural
 from statewise.strips.lifted import LiftedModel, learn_lifted
@@ -102,6 +105,11 @@ def sift_lifted(data: Traces, of: Domain, settings: Settings) -> ActionModel:
     return _lifted(learn_lifted_sift, data, of)
 
 
+def locm(data: Traces, of: Domain, settings: Settings) -> ActionModel:
+    """LOCM as `strips learn --method locm`."""
+    return _lifted(learn_locm, data, of)
+
+
 def _lifted(learner: Callable[[Traces], LiftedModel], data: Traces, of: Domain) -> ActionModel:
     if any(" " not in action for action in data.actions):
         raise CannotLearn("actions without arguments")
@@ -127,14 +135,7 @@ class Locm:
         named = [
             [[schema, *objects] for schema, objects in (arguments(data.actions[at]) for at in row)] for row in rows
         ]
-        script = Path(__file__).parent / "locm.py"
-        done = subprocess.run(
-            [self.python, str(script)], input=json.dumps({"traces": named}), capture_output=True, text=True,
-            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""},
-        )  # fmt: skip
-        if done.returncode:
-            raise CannotLearn((done.stderr.strip().splitlines() or ["it gave no reason"])[-1])
-        answer = json.loads(done.stdout)
+        answer = _in_macq(self.python, "locm.py", {"traces": named})
         self.corrections = answer["corrections"]
         learned = {
             name: Schema(*(frozenset((predicate, tuple(places)) for predicate, places in each[part])
@@ -142,6 +143,52 @@ class Locm:
             for name, each in answer["schemas"].items()
         }  # fmt: skip
         return ground(learned, data.actions)
+
+
+class Observer:
+    """OBSERVER of macq, in the interpreter that has macq. It is shown what no other learner sees: the true state before
+    and after each valid action, and the atoms."""
+
+    def __init__(self, python: str) -> None:
+        self.python = python
+
+    def __call__(self, data: Traces, of: Domain, settings: Settings) -> ActionModel:
+        """Learns ground actions; one that was never valid is impossible."""
+        walks = [_with_states(row, of) for row in data.valid_only().rows]
+        answer = _in_macq(self.python, "observer.py", {"atoms": of.model.atoms, "traces": walks})
+        never = {"pre": of.model.atoms, "add": [], "delete": []}
+        learned = {name: answer["actions"].get(name, never) for name in data.actions}
+        return ActionModel.of(of.model.atoms, {name: (each["pre"], each["add"], each["delete"])
+                                               for name, each in learned.items()})  # fmt: skip
+
+
+def _with_states(row: Sequence[int], of: Domain) -> list[tuple[list[str], str | None]]:
+    """The true atoms before each action, and the action; at last those after all, and None. A walk begins in the first
+    of the domain's initial states from which all its actions are applicable."""
+    model = of.model
+    for state in of.initial_states(4):
+        walk: list[tuple[list[str], str | None]] = []
+        for place in row:
+            action = model.actions[place]
+            if action.pre & ~state:
+                break
+            walk.append((model.spelled(state), action.name))
+            state = (state | action.add) & ~action.delete
+        else:
+            return [*walk, (model.spelled(state), None)]
+    raise CannotLearn("a trace begins in no initial state of the domain")
+
+
+def _in_macq(python: str, script: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a script beside this one, run by the interpreter that has macq."""
+    done = subprocess.run(
+        [python, str(Path(__file__).parent / script)], input=json.dumps(request), capture_output=True, text=True,
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""},
+    )  # fmt: skip
+    if done.returncode:
+        raise CannotLearn((done.stderr.strip().splitlines() or ["it gave no reason"])[-1])
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def one_state_each(model: ActionModel) -> ActionModel:
@@ -172,6 +219,7 @@ LEARNERS: dict[str, Learner] = {
     "ours, exact, lifted, positive only": ours_exact_lifted,
     "sift, by SAT": sift,
     "sift, by SAT, lifted": sift_lifted,
+    "LOCM, ours": locm,
     "enumeration": enumeration,
     "sift-like": sift_like,
 }
@@ -254,18 +302,19 @@ def main(words: Sequence[str] | None = None) -> int:
 
     learners = {name: each for name, each in LEARNERS.items() if not (given.no_training and name in TRAINED)}
     remarks = []
-    locm = Locm(given.macq_python) if given.macq_python else None
-    if locm:
-        learners["LOCM, corrected"] = locm
-        learners["LOCM, corrected, one state each"] = lambda *about: one_state_each(locm(*about))
+    theirs = Locm(given.macq_python) if given.macq_python else None
+    if theirs:
+        learners["LOCM, corrected"] = theirs
+        learners["LOCM, corrected, one state each"] = lambda *about: one_state_each(theirs(*about))
+        learners["OBSERVER, which sees states"] = Observer(given.macq_python)
     rows = []
     for each in given.domains.split(","):
         spec, _, num = each.rpartition(":")
         rows += run(spec, int(num), learners, given.tests, given.seed, settings)
     remarks += [f"{row.learner} on {row.domain}: not run ({row.note})." for row in rows if row.note]
-    if locm:
+    if theirs:
         remarks.append("LOCM is that of macq 0.3.11 with corrections; its seconds hold the start of its interpreter.")
-        remarks += [f"- {text}." for text in locm.corrections]
+        remarks += [f"- {text}." for text in theirs.corrections]
         remarks.append(
             "'One state each' adds to its model that an object which is in one state is in no other, which its state "
             "machines mean and its schemas do not say."
