@@ -62,11 +62,16 @@ class Model:
         """The model for inference: token ids in, logits and belief states out."""
         return self.objective.eval().predictor()
 
+    @property
+    def precision(self) -> str:
+        """The precision that the model was trained in, and computes in when it is asked."""
+        return "fp32" if self.run is None else self.run.precision()
+
     @contextmanager
     def asking(self) -> Iterator[Predictor]:
         """The predictor, for functions that take one. Within, it computes in the precision that the model was trained
         in, and if the model or its task lacks a power, a `ValueError` says which models or tasks have it."""
-        bf16 = self.run is not None and self.run.precision() == "bf16"
+        bf16 = self.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16), naming_who_has():
             yield self.predictor()
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "judge": "let a language model compare two files of stories",
     "bench-decode": "measure decoding speed and memory of a run",
     "compare": "compare runs: table, curves, HTML report",
+    "serve": "serve runs with the OpenAI protocol: completions, embeddings",
     "export": "write a model for Hugging Face transformers, or as a GGUF file",
     "convert": "make a run of a checkpoint of the State-Prediction Separation paper's code",
     "rides": "check taxi rides, or draw the map that they imply",

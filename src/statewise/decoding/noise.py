@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,10 +11,10 @@ from torch import Tensor
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 
 
-def gumbel(seed: int, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> Tensor:
+def gumbel(seed: int | Sequence[int], rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> Tensor:
     """(B, V) float64 standard Gumbel noise, on the host: the token with the largest log-probability + noise is a draw
-    from the distribution (Gumbel 1954). `rows`, `positions` (B,) int64."""
-    key = _mixed(torch.tensor(_signed(seed)))
+    from the distribution (Gumbel 1954). `rows`, `positions` (B,) int64. `seed`: one for all rows, or one for each."""
+    key = _mixed(torch.tensor(_signed(seed) if isinstance(seed, int) else [_signed(one) for one in seed]))
     for part in (rows, positions):
         key = _mixed(key ^ _mixed(torch.from_numpy(np.asarray(part, np.int64))))
     bits = _mixed(key[:, None] + torch.arange(1, vocabulary + 1) * _GOLDEN)

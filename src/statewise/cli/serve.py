@@ -1,0 +1,104 @@
+"""statewise serve: runs behind the OpenAI protocol."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from statewise.cli.arguments import Parser, above, at_least
+
+KEY = "STATEWISE_SERVE_KEY"
+
+DESCRIPTION = f"""Serves runs with the OpenAI protocol for completions and embeddings (extra `serve`).
+
+  statewise serve runs/bst runs/nl
+  statewise serve small=runs/a large=runs/b --port 8000
+  curl http://127.0.0.1:8000/v1/completions \\
+      -d '{{"model": "bst", "prompt": "Once", "suffix": "the end."}}'
+
+A model has the name of its run's folder, or the NAME in NAME=RUN. Ctrl-C lets running requests finish; a second one
+does not. On another address than this machine's own, requests need a key: set it with --api-key, --api-key-file, or in
+the environment variable {KEY}."""
+
+
+def run(words: list[str]) -> int:
+    """Runs the command."""
+    parser = Parser("serve", DESCRIPTION)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, each perhaps as NAME=RUN")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    parser.add_argument("--port", type=at_least(0), default=8000, help="its port; 0: a free one (default: 8000)")
+    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
+    parser.add_device()
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="key that requests must carry; other users of this machine may see it"
+    )
+    parser.add_argument("--api-key-file", metavar="FILE", help="file that holds the key")
+    parser.add_argument("--no-auth", action="store_true", help="allow another address without a key")
+    parser.add_argument("--allowed-host", metavar="NAME", action="append", default=[],
+                        help="name of this server, besides addresses and localhost (repeatable)")  # fmt: skip
+    parser.add_argument("--cors-origin", metavar="ORIGIN", action="append", default=[],
+                        help="site whose pages may use it, as https://example.org (repeatable)")  # fmt: skip
+    parser.add_argument("--max-rows", type=at_least(1), default=32, metavar="N",
+                        help="sequences of a model that are decoded together (default: 32)")  # fmt: skip
+    parser.add_argument("--max-waiting", type=at_least(1), default=256, metavar="N",
+                        help="sequences that may wait; beyond that, status 429 (default: 256)")  # fmt: skip
+    parser.add_argument("--max-tokens", type=at_least(1), default=4096, metavar="N",
+                        help="most tokens of a completion (default: 4096)")  # fmt: skip
+    parser.add_argument("--request-timeout", type=above(0), default=600.0, metavar="SECONDS",
+                        help="within which a request must be answered (default: 600)")  # fmt: skip
+    parser.add_argument("--drain-timeout", type=above(0), default=30.0, metavar="SECONDS",
+                        help="which running requests have at the end (default: 30)")  # fmt: skip
+    options = parser.parse_args(words)
+    named = _named(options.runs)
+    key = _key(options.api_key, options.api_key_file)
+    if options.port > 65535:
+        raise ValueError(f"--port must be at most 65535, not {options.port}")
+
+    try:
+        from statewise.serving import server
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client", "h11"):
+            raise
+        raise ValueError("serving needs the extra `serve`: pip install 'statewise[serve]'") from None
+    from statewise.loading import load_model
+    from statewise.serving.served import Served
+    from statewise.serving.settings import Settings
+
+    if key is None and not options.no_auth and not server.is_loopback(options.host):
+        raise ValueError(
+            f"{options.host} can be reached by other machines: set a key with --api-key-file, or add --no-auth"
+        )
+    settings = Settings(
+        options.max_rows, options.max_waiting, options.max_tokens, key=key, hosts=tuple(options.allowed_host),
+        origins=tuple(options.cors_origin), request_seconds=options.request_timeout,
+        drain_seconds=options.drain_timeout,
+    )  # fmt: skip
+    bound = server.listen(options.host, options.port)
+    models = [Served(name, load_model(run, options.checkpoint, options.device)) for name, run in named.items()]
+    return server.run(models, settings, bound)
+
+
+def _named(runs: list[str]) -> dict[str, str]:
+    """Runs by name. Raises `ValueError` if two have the same."""
+    named: dict[str, str] = {}
+    for given in runs:
+        name, equals, run = given.partition("=")
+        if not equals or Path(given).exists():
+            name, run = Path(given).resolve().name, given
+        if not name:
+            raise ValueError(f"{given!r} is no run directory: give RUN or NAME=RUN")
+        if name in named:
+            raise ValueError(f"two models have the name {name!r}: give one another name with NAME={run}")
+        named[name] = run
+    return named
+
+
+def _key(given: str | None, file: str | None) -> str | None:
+    """The key, from where it is given. Raises `ValueError` if it is empty, or given twice."""
+    if given is not None and file is not None:
+        raise ValueError("--api-key and --api-key-file both give a key: omit one")
+    key = Path(file).read_text(encoding="utf-8").strip() if file is not None else given
+    key = os.environ.get(KEY) if key is None else key
+    if key is not None and not key.strip():
+        raise ValueError("the key is empty")
+    return key

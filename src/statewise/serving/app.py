@@ -1,0 +1,324 @@
+"""The routes of the server, as an ASGI application. Its docstrings name the protocols that a route follows."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from statewise.analysis.beliefs import Side, beliefs
+from statewise.serving import bodies
+from statewise.serving.answers import Answer, LlamaAnswer, MistralAnswer, TextAnswer
+from statewise.serving.bodies import CompletionBody
+from statewise.serving.engine import Engine
+from statewise.serving.guard import Guard
+from statewise.serving.refusals import Refusal
+from statewise.serving.rows import Ticket
+from statewise.serving.served import Given, Served
+from statewise.serving.streaming import EventStream, following
+from statewise.snapshots import snapshot
+from statewise.types import Examples
+
+LONG = 20_000
+"""Characters of texts that are encoded in another thread, so that other requests need not wait."""
+KINDS = ("", "application/json", "application/x-www-form-urlencoded")
+"""Content types of bodies, which are JSON. The last is what curl says unless it is told otherwise."""
+
+
+def create_app(engine: Engine, *, routes: Sequence[BaseRoute] = (), open_paths: Collection[str] = ()) -> Starlette:
+    """The application. `routes` are further ones, such as pages at `/`; `open_paths` of them need no key, and all below
+    those that end with `/`. Routes find the engine as `request.app.state.engine`."""
+    own = [
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/fim/completions", fim_completions, methods=["POST"]),
+        Route("/infill", infill, methods=["POST"]),
+        Route("/v1/embeddings", embeddings, methods=["POST"]),
+        Route("/v1/models", models),
+        Route("/v1/models/{name:path}", one_model),
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/tokenizer_info", tokenizer_info),
+        Route("/health", health),
+        Route("/ready", ready),
+        Route("/metrics", metrics),
+    ]
+    settings = engine.settings
+    guard = Middleware(
+        Guard, settings=settings, metrics=engine.metrics, routes={route.path for route in own}, open_paths=open_paths
+    )
+    cors = Middleware(
+        CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+    )
+    app = Starlette(
+        routes=[*own, *routes],
+        middleware=[cors, guard] if settings.origins else [guard],
+        exception_handlers={
+            Refusal: _refused,
+            HTTPException: _no_route,
+            ClientDisconnect: _gone,
+            Exception: _broken,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.engine = engine
+    return app
+
+
+# Completions
+
+
+async def completions(request: Request) -> Response:
+    """OpenAI's /v1/completions."""
+    return await _complete(request, bodies.completion(await body_of(request)), TextAnswer)
+
+
+async def fim_completions(request: Request) -> Response:
+    """Mistral's /v1/fim/completions."""
+    return await _complete(request, bodies.mistral(await body_of(request)), MistralAnswer)
+
+
+async def infill(request: Request) -> Response:
+    """llama.cpp's /infill."""
+    return await _complete(request, bodies.llama(await body_of(request)), LlamaAnswer)
+
+
+async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) -> Response:
+    engine: Engine = request.app.state.engine
+    served = find_model(engine, body.model)
+    limit = min(body.max_tokens, engine.settings.max_tokens)
+    encoded = [await _encoded(served, given, "prompt") for given in body.prompts]
+    suffix = None if body.suffix is None else await _encoded(served, body.suffix, "suffix")
+    rows = []
+    for number, prompt in enumerate(encoded):
+        numbers = range(number * body.n, (number + 1) * body.n)
+        rows += served.rows(prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos)
+    ticket = Ticket(rows, stream=body.stream)
+    read = sum(map(len, encoded)) + (0 if suffix is None else len(suffix) * len(encoded))
+    answer = kind(served, rows, read, include_usage=body.include_usage)
+    engine.submit(ticket, served.name)
+    if body.stream:
+        return EventStream(engine, ticket, answer)
+    async with following(engine, ticket, request.receive):
+        await ticket.event.wait()
+    if ticket.error is not None:
+        raise ticket.error
+    return Response() if ticket.cancelled else JSONResponse(answer.whole())
+
+
+# Embeddings
+
+
+async def embeddings(request: Request) -> Response:
+    """OpenAI's /v1/embeddings: the belief state after the last token of each input, as the model holds it, not
+    normalised. With `"of": "suffix"`, that of the input as a suffix."""
+    engine: Engine = request.app.state.engine
+    found = bodies.read(await body_of(request), bodies.EMBEDDING, bodies.IGNORED)
+    served = find_model(engine, found["model"])
+    rows = []
+    for given in bodies.prompts(found["input"], "input"):
+        row = await _encoded(served, given, "input")
+        if not len(row):
+            raise Refusal(400, "input is empty: give at least one symbol", param="input")
+        if len(row) > served.context:
+            raise Refusal(
+                400, f"an input has {len(row)} tokens, and the model's context is {served.context}", param="input",
+                code="context_length_exceeded",
+            )  # fmt: skip
+        rows.append(row)
+    parts = []
+    for some in _in_parts(rows, engine.settings.prompt_tokens):
+        try:
+            parts.append(
+                await asyncio.wrap_future(engine.call(served.name, partial(_vectors, served, some, found["of"])))
+            )
+        except ValueError as error:
+            raise Refusal(400, str(error), param="of") from None
+    vectors = np.concatenate(parts)
+    data = [
+        {"object": "embedding", "index": index, "embedding": _encoded_vector(vector, found["encoding_format"])}
+        for index, vector in enumerate(vectors)
+    ]
+    count = sum(map(len, rows))
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+def _vectors(served: Served, rows: list[np.ndarray], of: Side) -> np.ndarray:
+    """(n, D) float32."""
+    return beliefs(snapshot(served.model.objective), Examples.of(rows, [0] * len(rows)), "last", of).vectors
+
+
+def _encoded_vector(vector: np.ndarray, encoding: str) -> list[float] | str:
+    if encoding == "float":
+        return [float(value) for value in vector]
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def _in_parts(rows: Sequence[np.ndarray], most: int) -> list[list[np.ndarray]]:
+    """Consecutive rows, as many as have `most` tokens together, or one."""
+    parts: list[list[np.ndarray]] = []
+    longest = 0
+    for row in rows:
+        longest = max(longest, len(row))
+        if not parts or longest * (len(parts[-1]) + 1) > most:
+            parts.append([])
+            longest = len(row)
+        parts[-1].append(row)
+    return parts
+
+
+# Models and tokens
+
+
+async def models(request: Request) -> Response:
+    """OpenAI's /v1/models."""
+    return JSONResponse({"object": "list", "data": [_described(one) for one in request.app.state.engine.models]})
+
+
+async def one_model(request: Request) -> Response:
+    """OpenAI's /v1/models/{model}."""
+    return JSONResponse(_described(find_model(request.app.state.engine, request.path_params["name"])))
+
+
+def _described(served: Served) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "statewise",
+        "max_model_len": served.context,
+    }
+
+
+async def tokenize(request: Request) -> Response:
+    """vLLM's /tokenize: the tokens that a completion of the prompt would read. No special token is ever added."""
+    found = bodies.read(await body_of(request), bodies.TOKENIZE)
+    served = find_model(request.app.state.engine, found["model"])
+    tokens = (await _encoded(served, bodies.needed(found["prompt"], "prompt"), "prompt")).tolist()
+    texts = {"token_strs": [served.token_text(token) for token in tokens]} if found["return_token_strs"] else {}
+    return JSONResponse({"count": len(tokens), "max_model_len": served.context, "tokens": tokens, **texts})
+
+
+async def detokenize(request: Request) -> Response:
+    """vLLM's /detokenize."""
+    found = bodies.read(await body_of(request), bodies.DETOKENIZE)
+    served = find_model(request.app.state.engine, found["model"])
+    tokens = served.encode(bodies.needed(found["tokens"], "tokens"), "tokens")
+    return JSONResponse({"prompt": served.decode(tokens.tolist())})
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """vLLM's /tokenizer_info, of the model `?model=NAME`."""
+    served = find_model(request.app.state.engine, request.query_params.get("model"))
+    end = served.end_text
+    return JSONResponse({
+        "tokenizer_class": type(served.task).__name__,
+        "vocab_size": len(served.task.vocab),
+        "model_max_length": served.context,
+        "bos_token": None,
+        "eos_token": end,
+        "pad_token": end,
+        "chat_template": None,
+    })  # fmt: skip
+
+
+# State
+
+
+async def health(request: Request) -> Response:
+    """200 while the models run, else 503."""
+    engine: Engine = request.app.state.engine
+    if engine.alive:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "the models have stopped"}, 503)
+
+
+async def ready(request: Request) -> Response:
+    """200 while requests are accepted, else 503."""
+    engine: Engine = request.app.state.engine
+    if engine.alive and not engine.draining:
+        return JSONResponse({"status": "ready"})
+    return JSONResponse({"status": "shutting down" if engine.draining else "the models have stopped"}, 503)
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus."""
+    found = request.app.state.engine.metrics
+    return Response(found.text(), media_type=None, headers={"content-type": found.content_type})
+
+
+# Requests
+
+
+def find_model(engine: Engine, name: str | None) -> Served:
+    """The model of a request; without a name, the only one. Raises `Refusal`."""
+    names = ", ".join(engine.lanes)
+    if name is None and len(engine.lanes) > 1:
+        raise Refusal(400, f"model is missing: the models are {names}", param="model")
+    if name is not None and name not in engine.lanes:
+        raise Refusal(
+            404, f"there is no model {name[:100]!r}: the models are {names}", param="model", code="model_not_found"
+        )
+    return engine.models[0] if name is None else engine.lanes[name].served
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """The JSON object of a request's body. Raises `Refusal` if it is too large, comes too slowly, or is none."""
+    settings = request.app.state.engine.settings
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    close = {"connection": "close"}
+    if kind not in KINDS:
+        raise Refusal(
+            415, f"the body must be application/json, not {kind[:100]}", code="unsupported_media_type", headers=close
+        )
+    too_large = Refusal(
+        413, f"the body may have at most {settings.max_body:,} bytes", code="body_too_large", headers=close
+    )
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length[:20]) > settings.max_body:
+        raise too_large
+    content = bytearray()
+    try:
+        async with asyncio.timeout(settings.body_seconds):
+            async for part in request.stream():
+                content += part
+                if len(content) > settings.max_body:
+                    raise too_large
+    except TimeoutError:
+        raise Refusal(408, "the body did not arrive in time", code="body_timeout", headers=close) from None
+    return bodies.parsed(bytes(content))
+
+
+async def _encoded(served: Served, given: Given, param: str) -> np.ndarray:
+    if isinstance(given, str) and len(given) > LONG:
+        return await asyncio.to_thread(served.encode, given, param)
+    return served.encode(given, param)
+
+
+async def _refused(request: Request, refusal: Refusal) -> Response:
+    return JSONResponse(refusal.content, refusal.status, refusal.headers)
+
+
+async def _no_route(request: Request, error: HTTPException) -> Response:
+    what = {404: f"there is no route {request.url.path[:100]}", 405: f"{request.method} is not allowed here"}
+    refusal = Refusal(error.status_code, what.get(error.status_code, str(error.detail)))
+    return JSONResponse(refusal.content, error.status_code, error.headers)
+
+
+async def _gone(request: Request, error: ClientDisconnect) -> Response:
+    return Response()  # nobody reads it
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return JSONResponse(Refusal(500, "the server failed; its log says how").content, 500)

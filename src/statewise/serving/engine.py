@@ -1,0 +1,263 @@
+"""The thread that owns the models: it decodes all requests together, and does other work for them between steps."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from statewise.serving.batch import Batch
+from statewise.serving.metrics import Metrics
+from statewise.serving.refusals import Refusal
+from statewise.serving.rows import Row, Ticket
+from statewise.serving.served import Served
+from statewise.serving.settings import Settings
+
+LOG = logging.getLogger("statewise.serving")
+
+Work = tuple[Callable[[], Any], "Future[Any]"]
+
+
+class Lane:
+    """A model with its rows and other work."""
+
+    def __init__(self, served: Served, settings: Settings) -> None:
+        self.served = served
+        self.batch = Batch(served.predictor, most=settings.max_rows, part=settings.prompt_tokens)
+        self.work: deque[Work] = deque()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.work) or self.batch.busy
+
+
+class Engine:
+    """Runs the models in one thread. Methods may be called from any thread, except those that begin with `_`."""
+
+    def __init__(self, models: Sequence[Served], settings: Settings, metrics: Metrics) -> None:
+        self.settings, self.metrics = settings, metrics
+        self.lanes = {served.name: Lane(served, settings) for served in models}
+        self.draining = False
+        """Whether the server is about to stop: no request is accepted, running ones finish."""
+        self.failure: BaseException | None = None
+        """What ended the thread, if anything did."""
+        self._stopping = False
+        self._changed = threading.Condition()
+        self._to_wake: set[Ticket] = set()  # of the thread alone
+        self._thread = threading.Thread(target=self._run, name="models", daemon=True)
+
+    @property
+    def models(self) -> list[Served]:
+        """The models, in order."""
+        return [lane.served for lane in self.lanes.values()]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive() and self.failure is None
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after its current pass; what still runs fails with status 503."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def submit(self, ticket: Ticket, model: str) -> None:
+        """Queues the rows of a request. Raises `Refusal` if the queue is full or the server is stopping."""
+        batch, most = self.lanes[model].batch, self.settings.max_waiting
+        with self._changed:
+            self._accept()
+            if len(ticket.rows) > most:
+                raise Refusal(400, f"{len(ticket.rows)} completions in one request: at most {most} may wait", param="n")
+            if len(batch.waiting) + len(ticket.rows) > most:
+                raise _full()
+            batch.waiting.extend(ticket.rows)
+            self._changed.notify()
+
+    def call(self, model: str, function: Callable[[], Any]) -> Future[Any]:
+        """Queues a function to be called in the models' thread, between two steps: all use of a model's weights
+        belongs there. It should take no longer than a pass. Raises `Refusal` as `submit` does."""
+        future: Future[Any] = Future()
+        work = self.lanes[model].work
+        with self._changed:
+            self._accept()
+            if len(work) >= self.settings.max_waiting:
+                raise _full()
+            work.append((function, future))
+            self._changed.notify()
+        return future
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Ends the rows of a request; their places are free from the next step on."""
+        with self._changed:
+            ticket.cancel()
+            for lane in self.lanes.values():
+                if any(row.cancelled for row in lane.batch.waiting):
+                    left = [row for row in lane.batch.waiting if not row.cancelled]
+                    lane.batch.waiting.clear()
+                    lane.batch.waiting.extend(left)
+            self._changed.notify()
+
+    def drain(self) -> None:
+        """Accepts no further requests. Safe in a signal handler."""
+        self.draining = True
+
+    def abandon(self) -> None:
+        """Fails what still waits or runs, with status 503."""
+        with self._changed:
+            refusal = Refusal(503, "the server is shutting down", code="shutting_down")
+            for lane in self.lanes.values():
+                _fail([*lane.batch.waiting, *_running(lane)], refusal)
+                lane.batch.waiting.clear()
+
+    def _accept(self) -> None:
+        if self.failure is not None:
+            raise Refusal(503, "the server's models have stopped; it must be restarted", code="stopped")
+        if self.draining or self._stopping:
+            raise Refusal(503, "the server is shutting down", code="shutting_down", headers={"retry-after": "5"})
+
+    # In the thread
+
+    def _run(self) -> None:
+        try:
+            with torch.inference_mode():
+                while self._wait():
+                    for lane in self.lanes.values():
+                        if lane.busy:
+                            self._advance(lane)
+                    woken, self._to_wake = self._to_wake, set()
+                    _wake(woken)
+            refusal = Refusal(503, "the server is shutting down", code="shutting_down")
+        except BaseException as error:
+            LOG.exception("the models' thread has ended")
+            self.failure = error
+            refusal = Refusal(500, "the server's models have stopped; it must be restarted", code="stopped")
+        for lane in self.lanes.values():
+            with self._changed:
+                rows = [*lane.batch.waiting, *_running(lane)]
+                work, lane.work = lane.work, deque()
+            _fail(rows, refusal)
+            for _, future in work:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(refusal)
+
+    def _wait(self) -> bool:
+        """Waits for something to do; False: it is time to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or any(lane.busy for lane in self.lanes.values()))
+        return not self._stopping
+
+    def _advance(self, lane: Lane) -> None:
+        """One piece of work, one part of prompts and one step."""
+        batch, metrics, name = lane.batch, self.metrics, lane.served.name
+        with lane.served.computing():
+            if lane.work:
+                self._call(*lane.work.popleft())
+            self._admit(batch)
+            reading = batch.reading
+            try:
+                begun = batch.read_prompts()
+                metrics.prompt_tokens.labels(name).inc(sum(len(row.read) for row in begun))
+                self._gave([row for row in begun if row.tokens], name)
+                self._note(begun)
+            except Exception as error:
+                batch.drop_reading()
+                self._failed(lane, reading.all if reading else [], error)
+            running = batch.rows
+            try:
+                stepped = batch.step()
+                if stepped:
+                    metrics.batch_rows.observe(len(stepped))
+                self._gave(stepped, name)
+            except Exception as error:
+                batch.drop_running()
+                self._failed(lane, running, error)
+        metrics.waiting.labels(name).set(len(batch.waiting))
+        metrics.running.labels(name).set(batch.live + (len(batch.reading.all) if batch.reading else 0))
+
+    def _admit(self, batch: Batch) -> None:
+        """See `Batch.admit`; other threads may queue and cancel rows meanwhile."""
+        if batch.reading is None and batch.waiting:
+            with self._changed:
+                admitted = batch.admit()
+            now = time.monotonic()
+            for row in admitted:
+                self.metrics.queue_seconds.observe(now - row.submitted)
+
+    def _gave(self, rows: Sequence[Row], name: str) -> None:
+        """Notes that each row got a token."""
+        now, metrics = time.monotonic(), self.metrics
+        for row in rows:
+            if len(row.tokens) == 1:
+                metrics.first_seconds.observe(now - row.submitted)
+            else:
+                metrics.between_seconds.observe(now - row.last_token_at)
+            row.last_token_at = now
+        self._note(rows)
+        metrics.tokens.labels(name).inc(len(rows))
+
+    def _note(self, rows: Sequence[Row]) -> None:
+        """The requests of these rows are told of their change, if they want to know."""
+        for row in rows:
+            ticket = row.ticket
+            if ticket is not None and (ticket.stream or (row.ended and ticket.done)):
+                self._to_wake.add(ticket)
+
+    def _call(self, function: Callable[[], Any], future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(function())
+        except Exception as error:
+            future.set_exception(error)
+
+    def _failed(self, lane: Lane, rows: Sequence[Row], error: Exception) -> None:
+        """Fails rows whose pass failed; others go on."""
+        LOG.error("%s: a pass failed", lane.served.name, exc_info=error)
+        self.metrics.failures.labels(lane.served.name).inc()
+        _fail(rows, Refusal(500, f"the model failed: {str(error)[:200]}", code="model_failed"))
+
+
+def _fail(rows: Sequence[Row], refusal: Refusal) -> None:
+    """Ends the requests of rows that have not ended with an error, and wakes them."""
+    for row in rows:
+        if not row.ended:
+            row.fail(refusal)
+    _wake({row.ticket for row in rows if row.ticket is not None and row.ticket.error is refusal})
+
+
+def _wake(tickets: Iterable[Ticket]) -> None:
+    by_loop: dict[Any, list[Ticket]] = {}
+    for ticket in tickets:
+        by_loop.setdefault(ticket.loop, []).append(ticket)
+    for loop, some in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_set_all, some)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            LOG.debug("a request's loop has ended")
+
+
+def _running(lane: Lane) -> list[Row]:
+    reading = lane.batch.reading
+    return [*(reading.all if reading else []), *lane.batch.rows]
+
+
+def _full() -> Refusal:
+    return Refusal(429, "too many requests wait: try again later", code="queue_full", headers={"retry-after": "1"})
+
+
+def _set_all(tickets: Sequence[Ticket]) -> None:
+    for ticket in tickets:
+        ticket.event.set()

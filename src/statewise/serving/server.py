@@ -1,0 +1,99 @@
+"""The server: a socket, uvicorn, and the engine's thread, from start to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from statewise.serving.app import create_app
+from statewise.serving.connection import Connection
+from statewise.serving.engine import Engine
+from statewise.serving.metrics import Metrics
+from statewise.serving.served import Served
+from statewise.serving.settings import Settings
+from statewise.training import machine
+
+CONNECTIONS = 2000
+"""Beyond that, connections get a plain 503."""
+KEEP_ALIVE = 30
+"""Seconds that an idle connection is kept."""
+
+
+class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
+    """uvicorn, which tells the engine when to stop. Once told, running requests have `drain_seconds` to finish."""
+
+    def __init__(self, engine: Engine, app: Any) -> None:
+        settings = engine.settings
+        connection = type("Connection", (Connection,), {"header_seconds": settings.body_seconds})
+        super().__init__(
+            uvicorn.Config(
+                app, http=connection, ws="none", lifespan="off", log_level="warning", access_log=False,
+                proxy_headers=False, server_header=False, date_header=False, limit_concurrency=CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
+            )
+        )  # fmt: skip
+        self.engine = engine
+        self.should_exit: bool = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal lets running requests finish; the second does not."""
+        self.engine.drain()
+        self.force_exit = bool(self.should_exit)
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes the socket, and waits for running requests."""
+        self.engine.drain()
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(self.engine.settings.drain_seconds, self.engine.abandon)
+        await super().shutdown(sockets)
+        late.cancel()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 is a free one. Raises `OSError` if the address cannot be had."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        made.close()
+        raise OSError(error.errno, f"{error.strerror}: choose another --port or --host", f"{host}:{port}") from None
+    return made
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def run(
+    models: Sequence[Served], settings: Settings, bound: socket.socket,
+    announce: Callable[[str], None] = lambda line: print(line, flush=True), **options: Any,
+) -> int:  # fmt: skip
+    """Serves until a signal; `options` are those of `create_app`. Returns the exit code: 0, or 1 if the models stopped
+    by themselves, or 130 if running requests were not waited for."""
+    machine.keep_freed_memory()
+    engine = Engine(models, settings, Metrics())
+    server = Server(engine, create_app(engine, **options))
+    host, port = bound.getsockname()[:2]
+    engine.start()
+    names = ", ".join(engine.lanes)
+    announce(f"serving {names} at http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl-C to stop")
+    server.run(sockets=[bound])
+    engine.stop()
+    if engine.failure is not None:
+        print("statewise: the models stopped; see above", file=sys.stderr)
+        return 1
+    return 130 if server.force_exit else 0

@@ -1,0 +1,33 @@
+"""What a server allows, and to whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits, times in seconds, and access."""
+
+    max_rows: int = 32
+    """Sequences of one model that are decoded together."""
+    max_waiting: int = 256
+    """Sequences that may wait for a place; beyond that, requests get status 429."""
+    max_tokens: int = 4096
+    """Most tokens of one completion."""
+    max_body: int = 2**20
+    """Most bytes of a request's body."""
+    body_seconds: float = 10.0
+    """Within which the headers, and then the body of a request must arrive."""
+    request_seconds: float = 600.0
+    """Within which a request must be answered, waiting included."""
+    drain_seconds: float = 30.0
+    """Which running requests have to finish once the server is told to stop."""
+    prompt_tokens: int = 256
+    """Tokens of prompts that are read between two steps of the running rows."""
+    key: str | None = None
+    """The key that requests must carry; None: none."""
+    hosts: tuple[str, ...] = ()
+    """Names in the Host header that are allowed besides IP addresses and localhost."""
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that may read answers; without one, browsers keep answers from pages of other sites."""

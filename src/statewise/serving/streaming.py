@@ -1,0 +1,96 @@
+"""Requests that wait for their rows, and answers as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.responses import Response
+
+from statewise.serving.answers import Answer, event
+from statewise.serving.engine import Engine
+from statewise.serving.refusals import Refusal
+from statewise.serving.rows import Ticket
+
+
+@asynccontextmanager
+async def following(engine: Engine, ticket: Ticket, receive: Any) -> AsyncIterator[None]:
+    """Within, a client that leaves ends its rows, and so does the time limit, with `Refusal`."""
+
+    async def leave() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        engine.cancel(ticket)
+        engine.metrics.cancelled.inc()
+        ticket.event.set()
+
+    watching = asyncio.create_task(leave())
+    try:
+        async with asyncio.timeout(engine.settings.request_seconds):
+            yield
+    except TimeoutError:
+        raise Refusal(504, "the request was not answered in time", code="timeout") from None
+    finally:
+        watching.cancel()
+        if not ticket.done:
+            engine.cancel(ticket)
+
+
+class EventStream(Response):  # type: ignore[misc]  # the extra may be missing
+    """Sends what is new of every row as soon as it is settled. A client that reads slowly gets larger chunks, and keeps
+    nobody waiting; one that leaves ends its rows."""
+
+    def __init__(self, engine: Engine, ticket: Ticket, answer: Answer) -> None:
+        self.engine, self.ticket, self.answer = engine, ticket, answer
+        self.background, self.status_code = None, 200
+        self.init_headers({"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"})
+        self._sent = [""] * len(ticket.rows)
+        self._tokens = [0] * len(ticket.rows)
+        self._open = set(range(len(ticket.rows)))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """See ASGI."""
+        ticket = self.ticket
+        try:
+            async with following(self.engine, ticket, receive):
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                while True:
+                    await ticket.event.wait()
+                    ticket.event.clear()
+                    done = ticket.done
+                    if ticket.cancelled:
+                        return
+                    if chunks := self._new():
+                        await send({"type": "http.response.body", "body": b"".join(chunks), "more_body": True})
+                    if done:
+                        break
+            if ticket.error is not None:
+                raise ticket.error
+            last = [*map(event, self.answer.ending()), self.answer.end]
+        except Refusal as refusal:
+            last = [event(refusal.content)]
+        await send({"type": "http.response.body", "body": b"".join(last), "more_body": False})
+
+    def _new(self) -> list[bytes]:
+        """Chunks of what has been settled since the last call."""
+        found = []
+        for index in sorted(self._open):
+            row, sent = self.ticket.rows[index], self._sent[index]
+            last = row.finish is not None
+            text = row.text[: row.released]
+            if not text.startswith(sent):
+                raise Refusal(
+                    500, "the task writes earlier symbols in another way now: ask without stream", code="rewritten"
+                )
+            if len(text) == len(sent) and not last:
+                continue
+            begin, end = self._tokens[index], len(row.shown)
+            while not last and end > begin and row.transcript.offsets[end - 1] >= len(text):
+                end -= 1
+            found.append(event(self.answer.chunk(index, len(sent), len(text), slice(begin, end), last)))
+            self._sent[index], self._tokens[index] = text, end
+            if last:
+                self._open.discard(index)
+        return found

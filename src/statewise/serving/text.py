@@ -1,0 +1,83 @@
+"""The text of a sequence while its tokens arrive one by one, and stop strings in it."""
+
+from __future__ import annotations
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+
+class Transcript(ABC):
+    """The text of the tokens so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        """The text, without an incomplete character at its end."""
+        self.offsets: list[int] = []
+        """Where each token begins in it."""
+
+    @abstractmethod
+    def add(self, token: int) -> None:
+        """Appends a token."""
+
+    def close(self) -> None:  # noqa: B027 -- most texts have no incomplete characters
+        """Called after the last token: an incomplete character at the end becomes a replacement character."""
+
+
+class Spelled(Transcript):
+    """Of tokens that stand for bytes of UTF-8."""
+
+    def __init__(self, spellings: Sequence[bytes]) -> None:
+        """`spellings`: the bytes of each token."""
+        super().__init__()
+        self._spellings = spellings
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> None:
+        """See `Transcript.add`."""
+        self.offsets.append(len(self.text))
+        self.text += self._decoder.decode(self._spellings[token])
+
+    def close(self) -> None:
+        """See `Transcript.close`."""
+        self.text += self._decoder.decode(b"", final=True)
+
+
+class Written(Transcript):
+    """Of symbols that a task writes as text in its own way, where a new symbol may change how earlier ones are
+    written."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        """`decode`: from tokens to their text."""
+        super().__init__()
+        self._decode, self._tokens = decode, list[int]()
+
+    def add(self, token: int) -> None:
+        """See `Transcript.add`."""
+        self.offsets.append(len(self.text))
+        self._tokens.append(token)
+        self.text = self._decode(self._tokens)
+
+
+class Stops:
+    """Strings that end a text and are not part of it."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.stops = tuple(stops)
+        self._longest = max(map(len, stops), default=0)
+
+    def find(self, text: str, start: int, before: int) -> int | None:
+        """Where the first one begins, from `start` on; None: nowhere. Up to `before` characters were searched."""
+        if not self.stops:
+            return None
+        begin = max(start, before - self._longest + 1)
+        places = [place for place in (text.find(stop, begin) for stop in self.stops) if place >= 0]
+        return min(places, default=None)
+
+    def settled(self, text: str, start: int) -> int:
+        """The number of leading characters that are no part of a stop string that may be completed later, at least
+        `start`."""
+        for size in range(min(self._longest - 1, len(text) - start), 0, -1):
+            if any(stop.startswith(text[-size:]) for stop in self.stops):
+                return len(text) - size
+        return len(text)

@@ -1,0 +1,218 @@
+"""A row's tokens are those that it gets alone, whatever is decoded beside it and whenever it joins."""
+
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from doubles import TINY_BACKBONES, VOCABULARY, spread_weights, tiny_objective
+
+from statewise.building import make_decoder
+from statewise.decoding.base import Request
+from statewise.decoding.sample import SampleConfig
+from statewise.serving.batch import Batch
+from statewise.serving.rows import Manner, Row
+from statewise.serving.text import Stops, Written
+
+CONTEXT, END = 24, 3
+PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1, 1, 9, 2, 5, 4, 8, 7, 6, 2, 5], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7]]
+PLAIN = Manner(None, 0, Stops(()), None, False)
+MANNERS = [
+    PLAIN,
+    replace(PLAIN, sampling=SampleConfig(), seed=5),
+    replace(PLAIN, sampling=SampleConfig(2.0, 4), seed=2**63 + 7),
+    replace(PLAIN, sampling=SampleConfig(0.7, None, 0.9), seed=-3),
+]
+
+
+def predictor_of(objective, make_backbone, **fields):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    made = tiny_objective(objective, make_backbone=make_backbone, backbone={"context": CONTEXT}, **fields)
+    spread_weights(made)
+    torch.set_default_dtype(before)
+    return made.eval().predictor()
+
+
+@pytest.fixture(scope="module", params=TINY_BACKBONES)
+def predictor(request):
+    return predictor_of("next_token", TINY_BACKBONES[request.param])
+
+
+def row_of(prompt, manner=PLAIN, number=0, limit=12, **fields):
+    request = Request([np.array(prompt, np.int64)], max(1, limit), **{"end": END, "rows": [number], **fields})
+    most = min(limit, int(request.limits(CONTEXT)[0]))
+    return Row(request, request.prompts[0], most, manner, Written(lambda tokens: " ".join(map(str, tokens))))
+
+
+def alone(predictor, row):
+    """The completion by the decoders of `statewise generate`."""
+    sampling = row.manner.sampling
+    fields = {} if sampling is None else {**vars(sampling), "seed": 0}
+    decoder = make_decoder("greedy" if sampling is None else "sample", **fields)
+    if sampling is not None:
+        object.__setattr__(decoder.config, "seed", row.manner.seed)  # also negative and large ones
+    return decoder.decode(predictor, row.request)[0]
+
+
+def run(predictor, arrivals, most=32, part=64, at_step=lambda step: None):
+    """Decodes rows that arrive over time: `arrivals[i]` before step i."""
+    batch, coming, step = Batch(predictor, most=most, part=part), deque(arrivals), 0
+    with torch.no_grad():
+        while coming or batch.busy:
+            if coming:
+                batch.waiting.extend(coming.popleft())
+            at_step(step)
+            batch.admit()
+            batch.read_prompts()
+            batch.step()
+            step += 1
+            assert step < 500
+    return batch
+
+
+def check_alone(predictor, rows):
+    for row in rows:
+        found = alone(predictor, row)
+        kept = (
+            row.tokens[:-1] if row.request.closing is not None and row.tokens[-1] == row.request.closing else row.tokens
+        )
+        assert kept == found.tokens.tolist()
+        stopped = row.tokens[-1] == row.request.stop
+        assert row.finish == ("stop" if stopped else "length")
+
+
+@pytest.mark.parametrize("part", [1, 4, 64])
+def test_rows_that_join_and_leave_get_what_they_get_alone(predictor, part):
+    rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn)
+            for turn in range(2) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
+    arrivals = [rows[:1], [], rows[1:5], [], [], rows[5:7], rows[7:]]
+    run(predictor, arrivals, most=5, part=part)
+    check_alone(predictor, rows)
+    assert len({len(row.tokens) for row in rows}) > 1
+
+
+def test_places_are_limited_and_taken_in_order(predictor):
+    rows = [row_of(prompt, limit=4, end=None) for prompt in PROMPTS]
+    begun = []
+
+    def note(step):
+        assert sum(bool(row.tokens) and not row.ended for row in rows) <= 2
+        begun.extend(row for row in rows if row.tokens and row not in begun)
+
+    run(predictor, [rows], most=2, at_step=note)
+    assert begun == rows[: len(begun)]
+    check_alone(predictor, rows)
+
+
+def test_long_prompts_do_not_stop_running_rows(predictor):
+    running, long = row_of([1, 2], end=None, limit=20), row_of(PROMPTS[3])
+    steps = []
+    run(
+        predictor,
+        [[running], [long]],
+        part=2,
+        at_step=lambda step: steps.append((len(running.tokens), len(long.tokens))),
+    )
+    before = [made for made, other in steps[1:] if other == 0]
+    assert np.all(np.diff(before) == 1)
+    assert before[-1] >= len(PROMPTS[3]) // 2
+    check_alone(predictor, [running, long])
+
+
+def test_choices_of_one_prompt_are_read_once_and_drawn_apart(predictor):
+    first = row_of(PROMPTS[1], MANNERS[2], number=0)
+    request = first.request
+    rows = [first, *(Row(replace(request, rows=[number]), first.prompt, first.limit, MANNERS[2], Written(str))
+                     for number in range(1, 5))]  # fmt: skip
+    batch = Batch(predictor, most=8, part=64)
+    batch.waiting.extend(rows)
+    assert batch.admit() == rows
+    assert batch.reading.tokens.shape == (1, 4)
+    run(predictor, [rows])
+    assert len({tuple(row.tokens) for row in rows}) > 1
+    check_alone(predictor, rows)
+
+
+def test_a_cancelled_row_leaves_and_changes_nothing_for_others(predictor):
+    rows = [row_of(prompt, MANNERS[1], end=None) for prompt in PROMPTS[:4]]
+
+    def cancel(step):
+        if step == 3:
+            rows[1].cancelled = rows[2].cancelled = True
+
+    run(predictor, [rows], at_step=cancel)
+    assert rows[1].finish is None
+    assert len(rows[1].tokens) < 12
+    check_alone(predictor, [rows[0], rows[3]])
+
+
+def test_scores_of_prompts_are_those_of_a_whole_pass(predictor):
+    manner = replace(PLAIN, alternatives=3, echo=True)
+    rows = [row_of(prompt, manner, limit=limit) for prompt, limit in zip(PROMPTS, [0, 1, 3, 2, 0, 1])]
+    run(predictor, [rows[:2], rows[2:]], part=12)
+    for row, prompt in zip(rows, PROMPTS):
+        tokens = torch.tensor([[*prompt, *row.tokens]])
+        cursor, logits = predictor.start(tokens[:, :1])
+        after = predictor.extend(cursor, tokens[:, 1:]) if tokens.shape[1] > 1 else logits[:, None][:, :0]
+        expected = torch.cat([logits[:, None], after], 1)[0].log_softmax(-1)
+        assert row.shown[0].log_probability is None
+        shown = [*prompt, *[token for token in row.tokens if token != END]]
+        assert [one.token for one in row.shown] == shown
+        for place, one in enumerate(row.shown[1:]):
+            assert one.log_probability == pytest.approx(float(expected[place, one.token]))
+            best, ids = expected[place].topk(3)
+            assert [token for token, _ in one.alternatives] == ids.tolist()
+            assert [value for _, value in one.alternatives] == pytest.approx(best.tolist())
+        assert row.finish is not None
+        assert len(row.tokens) <= row.limit
+
+
+@pytest.mark.parametrize("min_gap", [1, 2])
+def test_rows_with_goals_run_beside_rows_without(min_gap):
+    predictor = predictor_of("belief_state", TINY_BACKBONES["gpt"], min_gap=min_gap)
+    assert (predictor.closing is not None) == (min_gap == 1)
+    rows = []
+    for number, prompt in enumerate([*PROMPTS, []]):
+        goal = None if number in (0, 3) else np.array([7, number + 1, END], np.int64)
+        closing = None if goal is None else predictor.closing
+        rows.append(row_of(prompt, MANNERS[number % 4], goal=goal, closing=closing, limit=9))
+    run(predictor, [rows[:3], rows[3:]])
+    check_alone(predictor, rows)
+    if min_gap == 1:
+        assert any(row.tokens[-1] == VOCABULARY for row in rows) or all(row.finish == "length" for row in rows)
+
+
+@pytest.mark.parametrize("objective", ["next_latent", "teacherless", "multi_token"])
+def test_other_predictors_serve_as_well(objective):
+    predictor = predictor_of(objective, TINY_BACKBONES["gpt"])
+    rows = [row_of(prompt, MANNERS[place % 4], limit=6) for place, prompt in enumerate(PROMPTS)]
+    run(predictor, [rows[:4], [], rows[4:]], part=4)
+    check_alone(predictor, rows)
+
+
+def test_a_row_whose_logits_are_not_finite_fails_alone(predictor):
+    rows = [row_of(prompt, end=None, limit=4) for prompt in PROMPTS[:3]]
+
+    class Broken(type(predictor)):
+        calls = 0
+
+        def extend(self, cursor, tokens, counts=None):
+            logits = super().extend(cursor, tokens, counts).clone()
+            self.calls += 1
+            if self.calls == 2:
+                logits[1] = torch.nan
+            return logits
+
+    broken = object.__new__(Broken)
+    broken.__dict__.update(predictor.__dict__)
+    batch = Batch(broken, most=8, part=64)
+    batch.waiting.extend(rows)
+    with torch.no_grad():
+        while batch.busy:
+            batch.admit()
+            batch.read_prompts()
+            batch.step()
+    assert [row.cancelled for row in rows] == [False, True, False]
+    check_alone(predictor, [rows[0], rows[2]])
