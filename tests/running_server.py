@@ -89,7 +89,9 @@ class Running:
 
 
 def request(path: str, body: bytes, headers: str = "") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\nconnection: close\r\n{headers}\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\nconnection: close\r\n{headers}\r\n"
+    )
     return head.encode() + body
 
 

@@ -48,7 +48,9 @@ def own(server, name, prompt=PROMPT, **fields):
 
 def test_greedy_completions_are_those_of_generate(server, client):
     found = client.completions.create(model="plain", prompt=[PROMPT, "Tim"], max_tokens=20, temperature=0)
-    assert [choice.text for choice in found.choices] == own(server, "plain", limit=20) + own(server, "plain", "Tim", limit=20)
+    assert [choice.text for choice in found.choices] == own(server, "plain", limit=20) + own(
+        server, "plain", "Tim", limit=20
+    )
     assert [choice.index for choice in found.choices] == [0, 1]
     assert found.object == "text_completion"
     assert found.model == "plain"
@@ -86,7 +88,9 @@ def test_a_model_that_cannot_condition_says_so(client):
     assert refused.value.param == "suffix"
 
 
-@pytest.mark.parametrize("fields", [{}, {"echo": True}, {"logprobs": 2}, {"echo": True, "logprobs": 0}, {"n": 3}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"echo": True}, {"logprobs": 2}, {"echo": True, "logprobs": 0}, {"n": 3}], ids=str
+)
 def test_a_stream_is_the_whole_answer_in_parts(client, fields):
     asked = {"model": "plain", "prompt": PROMPT, "max_tokens": 25, "seed": 3, "temperature": 2.0, **fields}
     whole = client.completions.create(**asked)
@@ -185,7 +189,12 @@ def test_many_clients_at_once_get_what_each_gets_alone(server):
             async def ask(number):
                 name = ("plain", "bst", "middle")[number % 3]
                 suffix = {"suffix": SUFFIX} if number % 2 and name != "plain" else {}
-                asked = {"model": name, "prompt": f"{PROMPT} {'so ' * (number % 5)}", "max_tokens": 5 + number, **suffix}
+                asked = {
+                    "model": name,
+                    "prompt": f"{PROMPT} {'so ' * (number % 5)}",
+                    "max_tokens": 5 + number,
+                    **suffix,
+                }
                 asked |= {"temperature": 0} if number % 4 else {"seed": number}
                 if number % 5:
                     found = await client.completions.create(**asked)
@@ -212,14 +221,15 @@ def test_other_protocols_fill_gaps_too(server):
     asked = {"model": "bst", "prompt": PROMPT, "suffix": SUFFIX, "max_tokens": 9, "temperature": 0}
     status, found = server.post("/v1/fim/completions", asked)
     assert (status, found["choices"][0]["message"]["content"]) == (200, expected)
-    for path, asked, text in (
+    for path, body, text in (
         ("/v1/fim/completions", asked, lambda event: event["choices"][0]["delta"]["content"]),
         ("/infill", {"model": "bst", "input_prefix": PROMPT, "input_suffix": SUFFIX, "n_predict": 9, "temperature": 0},
          lambda event: event["content"]),
     ):  # fmt: skip
-        status, body = server.post(path, {**asked, "stream": True})
+        status, streamed = server.post(path, {**body, "stream": True})
         assert status == 200
-        events = [line[6:] for line in body.decode().splitlines() if line.startswith("data: ") and line != "data: [DONE]"]
+        lines = streamed.decode().splitlines()
+        events = [line[6:] for line in lines if line.startswith("data: ") and line != "data: [DONE]"]
         assert "".join(text(json.loads(event)) for event in events) == expected
 
 

@@ -24,8 +24,8 @@ Given = str | list[int]
 """A prompt as text, or as token ids."""
 
 UNCONDITIONED = (
-    "this model cannot condition on a suffix: omit it, or use a model of the objective belief_state, or one trained with "
-    "the encoding fill_in_the_middle"
+    "this model cannot condition on a suffix: omit it, or use a model of the objective belief_state, or one trained "
+    "with the encoding fill_in_the_middle"
 )
 
 
