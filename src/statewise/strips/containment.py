@@ -11,7 +11,7 @@ unknown where a limit is reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from statewise.strips.heads import Head, heads, uncovered
 from statewise.strips.model import Action, ActionModel, Atoms, bits
@@ -85,15 +85,22 @@ def contained(
 
 
 def implied(
-    model: ActionModel, atom: int, among: Atoms, *, seconds: float = SECONDS, max_states: int = MAX_STATES
+    model: ActionModel,
+    atom: int,
+    among: Atoms,
+    *,
+    seconds: float = SECONDS,
+    max_states: int = MAX_STATES,
+    stop: Callable[[], bool] = lambda: False,
 ) -> bool | None:
-    """Whether the atoms `among`, without `atom` itself, reject every trace that `atom` rejects; None if undecided.
+    """Whether the atoms `among`, without `atom` itself, reject every trace that `atom` rejects; None if undecided
+    within the limits, or before `stop()` is true.
 
     If so, the model with the atoms `among` alone accepts the same traces with and without `atom`. To prune, test one
     atom at a time and remove it from `among` if implied before testing the next: two equal atoms imply each other.
     """
     others = model.with_atoms(list(bits(among & ~(1 << atom))))
-    return _none_rejects([heads(model)[atom]], others, Limits(seconds, max_states))
+    return _none_rejects([heads(model)[atom]], others, Limits(seconds, max_states, stop=stop))
 
 
 def _none_rejects(wanted: Iterable[Head], accepting: ActionModel, limits: Limits) -> bool | None:

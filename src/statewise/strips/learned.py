@@ -10,9 +10,10 @@ schemas.json     after lifted learning, instead of theta.npz: the schemas; model
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,11 +73,12 @@ class Learned:
     """Plain data: settings, restarts, pool, seconds."""
 
     def save(self, folder: Path, *, keep_checkpoint: bool = False) -> None:
-        """Writes the folder and deletes the checkpoint, unless learning is to continue from it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_arrays(folder / "theta.npz", theta=self.theta)
-        write_report(folder, self.report)
-        write_atomically(folder / "model.json", self.model.as_json().encode())
+        """Writes the folder and deletes the checkpoint, unless learning is to continue from it. If writing fails, no
+        part of the model stays."""
+        with _whole(folder):
+            write_arrays(folder / "theta.npz", theta=self.theta)
+            write_report(folder, self.report)
+            write_atomically(folder / "model.json", self.model.as_json().encode())
         if not keep_checkpoint:
             (folder / "checkpoint.npz").unlink(missing_ok=True)
 
@@ -123,22 +125,39 @@ def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
         overwriting.delete(folder, FILES)
 
 
+@contextlib.contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """A folder in which all files of a model are written, or none: a full disk must leave none that looks learned. A
+    checkpoint stays."""
+    existed = folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except OSError:
+        for name in ("theta.npz", "schemas.json", "report.json", "model.json"):
+            (folder / name).unlink(missing_ok=True)
+        if not existed:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
 def write_report(folder: Path, report: Mapping[str, Any]) -> None:
     """Writes how the model was learned."""
     write_atomically(folder / "report.json", (json.dumps(report, indent=2) + "\n").encode())
 
 
 def write_schemas(folder: Path, schemas: Mapping[str, Schema], model: ActionModel, report: Mapping[str, Any]) -> None:
-    """Writes a folder for a lifted model."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes a folder for a lifted model. If writing fails, no part of it stays."""
     content = {
         name: {which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
                for which in ("pre", "add", "delete")}
         for name, schema in schemas.items()
     }  # fmt: skip
-    write_atomically(folder / "schemas.json", (json.dumps(content, indent=2) + "\n").encode())
-    write_report(folder, report)
-    write_atomically(folder / "model.json", model.as_json().encode())
+    with _whole(folder):
+        write_atomically(folder / "schemas.json", (json.dumps(content, indent=2) + "\n").encode())
+        write_report(folder, report)
+        write_atomically(folder / "model.json", model.as_json().encode())
 
 
 def read_schemas(folder: Path) -> dict[str, Schema] | None:

@@ -9,22 +9,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from statewise.strips.exact.ground import SECONDS, Contradiction, learn_exact
+from statewise.strips.exact.frame import SECONDS, How, Work
+from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
 from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.exact.verdicts import NAME, Seen
-from statewise.strips.exact.windows import valid_rows
-from statewise.strips.head_arrays import Heads
-from statewise.strips.learned import Learned, claim, read_checkpoint, write_report
+from statewise.strips.learned import Learned, read_checkpoint, write_report
 from statewise.strips.learning import learn_neural
 from statewise.strips.lifted import LiftedModel, learn_lifted
-from statewise.strips.pooling import Candidates, prune, undominated
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
 
-METHODS = ("auto", "exact", "neural", "sift", "locm")
+COMPARED = ("sift", "locm")
+"""Methods that read all traces as undamaged, for comparison."""
+METHODS = ("auto", "exact", "neural", *COMPARED)
 NOT_DAMAGED = "{} reads every trace as undamaged: give --method exact or neural, or no --noise"
 MOST_NOISE = 0.1
 """Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
@@ -60,29 +60,21 @@ def learn(
     begun = time.monotonic()
     method, why = _without_looking(method, settings, folder, overwrite)
     damaged = damaged or settings.noise > 0
-    if method in ("sift", "locm") and damaged:
+    if method in COMPARED and damaged:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
-    if method == "locm":
-        learned = _grounded(learn_locm(traces), traces, begun)
-        if folder is not None:
-            claim(folder, overwrite, resumes=False)
-            learned.save(folder)
-        return _explained(learned, traces, folder, why)
+    how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say}
     if method == "sift":
-        learned = learn_sift(traces, seconds=seconds or SECONDS, stop=stop, folder=folder, overwrite=overwrite,
-                             progress=say)  # fmt: skip
-        return _explained(learned, traces, folder, why)
+        return _explained(learn_sift(traces, **how), traces, folder, why)
+    if method == "locm":
+        return _explained(_grounded(learn_locm(traces), traces, how), traces, folder, why)
     if method == "auto" and not damaged and (folder is None or overwrite or read_checkpoint(folder) is None):
-        found = _by_schemas(traces, _left(seconds, begun), stop, say)
+        found = _by_schemas(traces, _left(seconds, begun), how)
         if found is not None:
-            if folder is not None:
-                claim(folder, overwrite, resumes=False)
-                found.save(folder)
             return _explained(found, traces, folder, f"{why}, and schemas explain all of them")
     if method != "neural" and not damaged:
+        how["seconds"] = _left(seconds, begun) or SECONDS
         try:
-            learned = learn_exact(traces, seconds=_left(seconds, begun) or SECONDS, stop=stop, folder=folder,
-                                  overwrite=overwrite, progress=say)  # fmt: skip
+            learned = learn_exact(traces, **how)
         except Contradiction as error:
             if method == "exact":
                 raise
@@ -92,21 +84,21 @@ def learn(
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
                 return _explained(learned, traces, folder, why)
-            why, overwrite = refused, True  # overwrites what the exact method has just written
+            why, how["overwrite"] = refused, True  # overwrites what the exact method has just written
             say(f"{why}: training instead")
     elif damaged:
         why += ": the traces are taken for damaged" if method == "exact" else ""
     if method != "neural" and damaged:
         left = _left(seconds, begun)
-        some = SECONDS if left is None else left if method == "exact" else left / 2  # the rest is for training
-        learned = learn_noisy(traces, seconds=some, stop=stop, folder=folder, overwrite=overwrite, progress=say)
+        how["seconds"] = SECONDS if left is None else left if method == "exact" else left / 2  # the rest: training
+        learned = learn_noisy(traces, **how)
         refused = _too_many(learned.report, settings.noise) if method == "auto" and not stop() else ""
         if not refused:
             return _explained(learned, traces, folder, why)
-        why, overwrite = f"{why}; {refused}", True
+        why, how["overwrite"] = f"{why}; {refused}", True
         say(f"{refused}: training instead")
     learned = learn_neural(traces, settings, seconds=_left(seconds, begun), stop=stop, folder=folder,
-                           overwrite=overwrite, progress=progress)  # fmt: skip
+                           overwrite=how["overwrite"], progress=progress)  # fmt: skip
     return _explained(learned, traces, folder, why)
 
 
@@ -130,18 +122,14 @@ def learn_schemas(
     method, why = _without_looking(method, settings, None, overwrite)
     if settings.noise and method == "auto":
         method = "neural"
-    if method in ("sift", "locm") and settings.noise:
+    if method in COMPARED and settings.noise:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
-    if method == "locm":
-        return _explained(learn_locm(traces, folder=folder, overwrite=overwrite), traces, folder, why)
-    if method == "sift":
-        learned = learn_lifted_sift(traces, seconds=seconds or SECONDS, stop=stop, folder=folder,
-                                    overwrite=overwrite, progress=say)  # fmt: skip
-        return _explained(learned, traces, folder, why)
+    how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say}
+    if method in COMPARED:
+        return _explained((learn_lifted_sift if method == "sift" else learn_locm)(traces, **how), traces, folder, why)
     if method != "neural":
         try:
-            learned = learn_lifted_exact(traces, seconds=seconds or SECONDS, stop=stop, folder=folder,
-                                         overwrite=overwrite, progress=say)  # fmt: skip
+            learned = learn_lifted_exact(traces, **how)
         except Contradiction as error:
             if method == "exact":
                 raise
@@ -156,40 +144,26 @@ def learn_schemas(
     return _explained(learned, traces, folder, why)
 
 
-def _by_schemas(
-    traces: Traces, seconds: float | None, stop: Callable[[], bool], say: Callable[[str], None]
-) -> Learned | None:
+def _by_schemas(traces: Traces, seconds: float | None, how: How) -> Learned | None:
     """The ground model of exactly learned schemas, which need fewer traces; None if the actions are not those of
     schemas, or schemas do not explain all traces."""
     if not all(" " in action for action in traces.actions):
         return None
-    begun = time.monotonic()
+    some: How = {"seconds": (seconds or SECONDS) / 3, "stop": how["stop"], "progress": how["progress"]}
     try:
-        lifted = learn_lifted_exact(traces, seconds=(seconds or SECONDS) / 3, stop=stop, progress=say)
+        lifted = learn_lifted_exact(traces, **some)
     except ValueError:  # contradictory traces, or unequal arities: for the ground method to judge
         return None
     if lifted.report["training_accuracy"] < 1 or lifted.report["unfinished"] or not lifted.report["predicates"]:
         return None
-    return _grounded(lifted, traces, begun)
+    return _grounded(lifted, traces, how)
 
 
-def _grounded(lifted: LiftedModel, traces: Traces, begun: float) -> Learned:
-    """The ground model of learned schemas over the actions of the traces, without what others imply."""
-    heads = Heads.of_model(lifted.ground(traces.actions))
-    heads = heads.only(heads.unique())
-    heads = heads.only(undominated(heads))
-    kept = heads.only(prune(Candidates.alone(heads), traces.actions, 10.0))
-    seen = {action for row in valid_rows(traces) for action in row}
-    report = {
-        **lifted.report,
-        "actions": len(traces.actions),
-        "never_valid": [name for place, name in enumerate(traces.actions) if place not in seen],
-        "best_restart": 0,
-        "heads_before_pruning": len(heads),
-        "atoms": len(kept),
-        "seconds": round(time.monotonic() - begun, 2),
-    }
-    return Learned(kept.model(traces.actions), kept.theta()[None], report)
+def _grounded(lifted: LiftedModel, traces: Traces, how: How) -> Learned:
+    """The ground model of learned schemas over the actions of the traces."""
+    work = Work(lifted.report["method"], traces, how)
+    work.claim()
+    return work.grounded(lifted)
 
 
 def _without_looking(method: str, settings: Settings, folder: Path | None, overwrite: bool) -> tuple[str, str]:

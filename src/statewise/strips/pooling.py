@@ -12,7 +12,7 @@ docs/results/strips.md).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,9 +155,12 @@ def undominated(heads: Heads) -> np.ndarray:
     return np.flatnonzero(alive)
 
 
-def prune(candidates: Candidates, actions: Sequence[str], seconds: float = 30.0) -> np.ndarray:
+def prune(
+    candidates: Candidates, actions: Sequence[str], seconds: float = 30.0, *, stop: Callable[[], bool] = lambda: False
+) -> np.ndarray:
     """Places of the candidates that remain after dropping those that the rest implies (exact containment), which keeps
-    the language. Tests the largest first, and keeps what is undecided within the time limit."""
+    the language. Tests the largest first, and keeps what is undecided within the time limit, or once `stop()` is true.
+    """
     from statewise.strips.containment import implied
 
     model = candidates.heads.model(actions)
@@ -168,10 +171,10 @@ def prune(candidates: Candidates, actions: Sequence[str], seconds: float = 30.0)
     kept = np.ones(len(candidates), dtype=bool)
     for place in np.argsort(-candidates.size, kind="stable"):
         left = end - time.monotonic()
-        if left <= 0:
+        if left <= 0 or stop():
             break
         rest = among & ~members[place]
-        if all(implied(model, head, rest, seconds=left) for head in bits(members[place])):
+        if all(implied(model, head, rest, seconds=left, stop=stop) for head in bits(members[place])):
             among, kept[place] = rest, False
     return np.flatnonzero(kept)
 

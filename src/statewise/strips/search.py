@@ -37,10 +37,17 @@ class LimitReached(Exception):
 class Limits:
     """Limits on time and states, shared by all searches of a query; counts the states."""
 
-    def __init__(self, seconds: float = SECONDS, max_states: int = MAX_STATES, within: Limits | None = None) -> None:
-        """`within` are the limits of the whole, which are counted and reached too."""
+    def __init__(
+        self,
+        seconds: float = SECONDS,
+        max_states: int = MAX_STATES,
+        within: Limits | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`within` are the limits of the whole, which are counted and reached too; once `stop()` is true, the time is
+        up."""
         self.seconds, self.max_states, self.states = seconds, max_states, 0
-        self.within = within
+        self.within, self.stop = within, stop
         self.started = time.perf_counter()
 
     @property
@@ -62,6 +69,8 @@ class Limits:
         """Raises `LimitReached` if the time is up."""
         if self.within is not None:
             self.within.look_at_the_clock()
+        if self.stop():
+            raise LimitReached("undecided when it was stopped")
         if self.elapsed > self.seconds:
             raise LimitReached(f"undecided within {self.seconds:g} s")
 

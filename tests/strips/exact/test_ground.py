@@ -1,16 +1,25 @@
 """The exact learner: what it learns, what it refuses, and how it is stopped."""
 
+import errno
 import json
 
 import pytest
 from hypothesis import given, settings
 from strips_oracle import some_traces
 
+from statewise.strips import learned as learned_folder
+from statewise.strips.containment import implied
 from statewise.strips.domains import domain
+from statewise.strips.exact import ground
+from statewise.strips.exact.features import alternating
+from statewise.strips.exact.frame import Clock
 from statewise.strips.exact.ground import Contradiction, learn_exact
+from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.windows import Windows
+from statewise.strips.head_arrays import Heads
 from statewise.strips.learned import Learned
 from statewise.strips.metrics import trace_accuracy
+from statewise.strips.pooling import Candidates, prune
 from statewise.strips.random_traces import Traces, traces
 from statewise.strips.verification import verify
 
@@ -98,6 +107,41 @@ def test_stopped_learning_gives_a_sound_model_and_goes_on(tmp_path):
     assert whole.report["training_accuracy"] == 1
     assert not (folder / "checkpoint.npz").exists()
     assert verify(whole.model, learn_exact(DRAWN).model).outcome == "equivalent"
+
+
+def test_a_stop_after_the_listing_is_heeded_at_once(monkeypatch):
+    """What is left then is not done: neither all preconditions are tested nor atoms dropped that others imply."""
+    monkeypatch.setattr(ground, "GRACE", 0.0)
+    windows = Windows.of(DRAWN)
+    features = alternating(windows).features
+    clock = Clock(60.0, stop_after(5))
+    found = ground.required(windows, features, clock)
+    assert list(found) == features[:5]
+    assert clock.cut == ["testing preconditions"]
+    heads = Heads.of_model(domain("blocksworld:3").model)
+    twice = Candidates.alone(heads.only([0, 1, 2, 0, 1, 2]))
+    actions = domain("blocksworld:3").model.names
+    assert len(prune(twice, actions)) == 3
+    assert len(prune(twice, actions, stop=lambda: True)) == 6
+    model = heads.model(actions)
+    among = (1 << len(model.atoms)) - 1
+    assert implied(model, 0, among) is False
+    assert implied(model, 0, among, stop=lambda: True) is None
+
+
+def test_a_full_disk_leaves_nothing_that_looks_learned(tmp_path, monkeypatch):
+    write = learned_folder.write_atomically
+
+    def full(path, content):
+        if path.name == "model.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(learned_folder, "write_atomically", full)
+    for learn in (learn_exact, learn_lifted_exact):
+        with pytest.raises(OSError, match="No space"):
+            learn(DRAWN, folder=tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_stopped_run_goes_on_only_with_its_own_traces(tmp_path):

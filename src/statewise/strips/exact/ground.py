@@ -10,125 +10,85 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer, alternating
+from statewise.strips.exact.frame import Clock, How, Work
 from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
 from statewise.strips.exact.windows import Windows
-from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import Learned, claim, read_checkpoint, write_checkpoint
+from statewise.strips.head_arrays import Heads
+from statewise.strips.learned import Learned, read_checkpoint
 from statewise.strips.model import bits
-from statewise.strips.pooling import Candidates, prune, undominated
 from statewise.strips.random_traces import Trace, Traces
 
-SECONDS = 60.0
-"""The default limit of time."""
 FORMAT = 1
+GRACE = 2.0
+"""Seconds for what a model cannot do without, once the time is up."""
 
 
 class Contradiction(ValueError):
     """No action model explains the traces."""
 
 
-@dataclass
-class Clock:
-    """When to stop, and whether something was left undone."""
-
-    seconds: float
-    stop: Callable[[], bool] = lambda: False
-    begun: float = field(default_factory=time.monotonic)
-    cut: list[str] = field(default_factory=list)
-    """What was left undone, in words."""
-
-    def left(self) -> float:
-        """Seconds until the limit; 0 once `stop` says so."""
-        return 0.0 if self.stop() else max(0.0, self.begun + self.seconds - time.monotonic())
-
-    def going_on(self) -> bool:
-        """Whether there is time left."""
-        return self.left() > 0
-
-
-def learn_exact(
-    traces: Traces,
-    *,
-    seconds: float = SECONDS,
-    stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Learned:
+def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
     """Learns an action model that accepts every valid trace and rejects every negative one.
 
-    Negative traces are not needed: without them preconditions follow from what never happened. After `seconds`, or once
-    `stop()` is true, the best model so far is returned; `report["unfinished"]` says what was left undone, and the same
-    call with the same `folder` goes on from the features found. With `folder` the model is written there. Raises
-    `Contradiction` if no action model explains the traces, `FileExistsError` if the folder holds anything else,
-    `ValueError` without python-sat.
+    Negative traces are not needed: without them preconditions follow from what never happened. What was left undone for
+    lack of time, the same call with the same `folder` continues, from the features found. Raises `Contradiction` if no
+    action model explains the traces, `FileExistsError` if the folder holds anything else, `ValueError` without
+    python-sat.
     """
     windows = Windows.of(traces)
     negatives = distinct_negatives(traces)
     check_consistent(traces, windows)
-    clock = Clock(seconds, stop)
+    work = Work("exact", traces, how)
+    clock = work.clock
     facts = {"format": FORMAT, "settings": {"method": "exact"}, "traces": traces.sha256}
-    known: list[Feature] = []
-    before = 0.0
-    if folder is not None:
-        claim(folder, overwrite, resumes=True)
-        known, before = _resume(folder, facts, len(traces.actions))
-    progress(f"{len(windows)} minimal windows")
-    found = alternating(windows, known=known, seconds=clock.left() / 3, stop=stop)
+    work.claim(resumes=True)
+    known, before = _resume(work.folder, facts, len(traces.actions))
+    work.say(f"{len(windows)} minimal windows")
+    found = alternating(windows, known=known, seconds=clock.left() / 3, stop=clock.stop)
     if not found.complete and len(found.features) < MOST:
         clock.cut.append("listing the alternating features")
-    progress(f"{len(found.features)} alternating features" + ("" if found.complete else ", not all"))
-    able = {feature: windows.required(*feature) for feature in found.features}
+    work.say(f"{len(found.features)} alternating features" + ("" if found.complete else ", not all"))
+    able = required(windows, found.features, clock)
     priced = price(windows, negatives, able, clock, complete=found.complete)
     wider = {each for kind in KINDS[1:] for each in priced[kind]}
-    heads, worth, occasions = weighed(traces, able, wider, clock)
-    progress(f"{len(heads)} atoms")
-    kept = heads.only(prune(Candidates.alone(heads), traces.actions, min(30.0, clock.left())))
-    judge = Judge(traces)
-    verdicts = judge.verdicts(kept)
-    unseen = [traces.actions[a] for a in range(len(traces.actions)) if not occasions.counts[a]]
-    report: dict[str, Any] = {
-        "method": "exact",
-        "settings": {"seconds": seconds},
-        "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
-                   "sha256": traces.sha256},
-        "actions": len(traces.actions),
-        "never_valid": unseen,
+    heads, worth = weighed(traces, able, wider, clock)
+    work.say(f"{len(heads)} atoms")
+    report = {
         "windows": len(windows),
         "features": len(found.features),
         "all_features": found.complete,
         "priced": {kind: len(some) for kind, some in priced.items()},
         "supported": int((worth >= EVIDENCE).sum()),
-        "best_restart": 0,
-        "heads_before_pruning": len(heads),
-        "atoms": len(kept),
-        "training_accuracy": float(judge.right(verdicts.alarms, verdicts.catches).mean()),
-        "unfinished": clock.cut,
-        "seconds": round(before + time.monotonic() - clock.begun, 2),
-    }  # fmt: skip
-    learned = Learned(kept.model(traces.actions), kept.theta()[None], report)
-    if folder is not None:
-        if clock.cut:
-            done = {"results": [], "log": [], "seconds": report["seconds"],
-                    "features": [[hex(part) for part in each] for each in found.features]}  # fmt: skip
-            write_checkpoint(folder, {}, {**facts, "progress": done})
-        learned.save(folder, keep_checkpoint=bool(clock.cut))
-    return learned
+    }
+    listed = [[hex(part) for part in each] for each in found.features]
+    return work.ground(heads, report, before=before, checkpoint={**facts, "progress": {"features": listed}})
+
+
+def required(windows: Windows, features: Sequence[Feature], clock: Clock) -> dict[Feature, int]:
+    """For each feature the actions that can require it. Without time left still for `GRACE` seconds, so that what was
+    found gives a model."""
+    found: dict[Feature, int] = {}
+    begun = time.monotonic()
+    for feature in features:
+        if not clock.going_on() and time.monotonic() - begun > GRACE:
+            clock.cut.append("testing preconditions")
+            break
+        found[feature] = windows.required(*feature)
+    return found
 
 
 def weighed(
     traces: Traces, able: Mapping[Feature, int], wider: Collection[Feature], clock: Clock, support: int = 1
-) -> tuple[Heads, np.ndarray, Occasions]:
-    """The atoms of these effects with the preconditions that are worth their description, of those that they can have;
-    the worth of each effect that can be required, and the occasions. Those of `wider` need not alternate."""
+) -> tuple[Heads, np.ndarray]:
+    """The atoms of these effects with the preconditions that are worth their description, of those that they can have,
+    and the worth of each effect that can be required. Those of `wider` need not alternate."""
     features = [each for each in able if able[each]]
     occasions = Occasions.at(traces, features)
     swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features])
@@ -139,9 +99,7 @@ def weighed(
                            going_on=clock.going_on)  # fmt: skip
     if not clock.going_on():
         clock.cut.append("weighing preconditions")
-    heads = as_heads(features, chosen, len(traces.actions))
-    heads = heads.only(heads.unique())
-    return heads.only(undominated(heads)), worth, occasions
+    return as_heads(features, chosen, len(traces.actions)), worth
 
 
 def distinct_negatives(traces: Traces) -> list[Trace]:
@@ -212,10 +170,10 @@ def _listed(places: Sequence[str]) -> str:
     return ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
 
 
-def _resume(folder: Path, facts: dict[str, Any], actions: int) -> tuple[list[Feature], float]:
+def _resume(folder: Path | None, facts: dict[str, Any], actions: int) -> tuple[list[Feature], float]:
     """The features found so far and the seconds used, if the folder has a checkpoint."""
-    checkpoint = read_checkpoint(folder)
-    if checkpoint is None:
+    checkpoint = read_checkpoint(folder) if folder is not None else None
+    if folder is None or checkpoint is None:
         return [], 0.0
     kept = checkpoint[1]
     changed = [key for key in ("settings", "traces") if kept.get(key) != facts[key]]

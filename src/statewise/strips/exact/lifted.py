@@ -8,22 +8,20 @@ of one argument more are tried."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
 from statewise.strips.exact.features import MOST, alternating
-from statewise.strips.exact.ground import SECONDS, Clock, check_consistent
+from statewise.strips.exact.frame import Clock, How, Work
+from statewise.strips.exact.ground import check_consistent
 from statewise.strips.exact.slots import Signature, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.head_arrays import Heads, Judge
 from statewise.strips.heads import ActionSet
-from statewise.strips.learned import claim, write_schemas
 from statewise.strips.lifted import LiftedModel
 from statewise.strips.model import bits
 from statewise.strips.pooling import EVIDENCE, Candidates, evidence, smallest_cover
@@ -69,28 +67,17 @@ class Predicate:
         return found  # type: ignore[return-value]
 
 
-def learn_lifted_exact(
-    traces: Traces,
-    *,
-    arity: int = ARITY,
-    seconds: float = SECONDS,
-    stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
-) -> LiftedModel:
+def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
-    Predicates have up to `arity` arguments, and more, up to three, if negatives need them. After `seconds`, or once
-    `stop()` is true, the best schemas so far are returned, and `report["unfinished"]` says what was left undone. With
-    `folder` the result is written there. Raises `ValueError` if a schema occurs with different numbers of arguments and
-    without python-sat, `Contradiction` if no action model explains the traces, `FileExistsError` if the folder holds
-    anything else.
+    Predicates have up to `arity` arguments, and more, up to three, if negatives need them. Raises `ValueError` if a
+    schema occurs with different numbers of arguments and without python-sat, `Contradiction` if no action model
+    explains the traces, `FileExistsError` if the folder holds anything else.
     """
     check_consistent(traces, Windows.of(traces))
-    clock = Clock(seconds, stop)
-    if folder is not None:
-        claim(folder, overwrite, resumes=False)
+    work = Work("exact", traces, how)
+    clock = work.clock
+    work.claim()
     found: list[Predicate] = []
     counts: dict[int, int] = {}
     chosen: list[Predicate] = []
@@ -104,28 +91,18 @@ def learn_lifted_exact(
         new = all_predicates(traces, wanted, clock)
         counts[wanted] = len(new)
         found += new
-        progress(f"{len(new)} alternating predicates of {wanted} arguments")
+        work.say(f"{len(new)} alternating predicates of {wanted} arguments")
         if wanted >= arity:
             chosen, accuracy = _chosen(found, traces)
     if not chosen:
         chosen, accuracy = _chosen(found, traces)
-    schemas = as_schemas(chosen, traces.actions)
-    report: dict[str, Any] = {
-        "method": "exact",
-        "settings": {"seconds": seconds, "arity": arity},
-        "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
-                   "sha256": traces.sha256},
+    return work.lifted(as_schemas(chosen, traces.actions), {
+        "settings": {"arity": arity},
         "offered": len(found),
         "by_arity": counts,
         "predicates": len(chosen),
         "training_accuracy": accuracy,
-        "unfinished": clock.cut,
-        "seconds": round(time.monotonic() - clock.begun, 2),
-    }  # fmt: skip
-    learned = LiftedModel(schemas, report)
-    if folder is not None:
-        write_schemas(folder, schemas, learned.ground(traces.actions), report)
-    return learned
+    })  # fmt: skip
 
 
 def all_predicates(traces: Traces, arity: int, clock: Clock) -> list[Predicate]:

@@ -22,14 +22,12 @@ beyond their order."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
-from statewise.strips.learned import claim, write_schemas
+from statewise.strips.exact.frame import How, Work
 from statewise.strips.lifted import LiftedModel, sorts_of
 from statewise.strips.random_traces import Traces
 from statewise.strips.schemas import Literal, Schema, arguments
@@ -70,36 +68,19 @@ class Machine:
         return 1 + max(max(pair) for pair in self.ends.values())
 
 
-def learn_locm(traces: Traces, *, folder: Path | None = None, overwrite: bool = False) -> LiftedModel:
-    """Learns action schemas from the valid actions of `traces`, written `schema object object`.
-
-    With `folder` the result is written there. Raises `ValueError` if a schema occurs with different numbers of
-    arguments, or an action names an object twice; `FileExistsError` if the folder holds anything else."""
-    begun = time.monotonic()
+def learn_locm(traces: Traces, **how: Unpack[How]) -> LiftedModel:
+    """Learns action schemas from the valid actions of `traces`, written `schema object object`. It takes milliseconds,
+    and is never cut short. Raises `ValueError` if a schema occurs with different numbers of arguments, or an action
+    names an object twice; `FileExistsError` if the folder holds anything else."""
+    work = Work("locm", traces, how)
     found = machines(traces)
-    if folder is not None:
-        claim(folder, overwrite, resumes=False)
+    work.claim()
     schemas = as_schemas(found, traces.actions)
-    learned = LiftedModel(schemas, {})
-    model = learned.ground(traces.actions)
-    right = sum(model.first_rejected(row) == (len(row) - 1 if label else None)
-                for row, label in zip(traces.rows, traces.labels))  # fmt: skip
-    report: dict[str, Any] = {
-        "method": "locm",
-        "settings": {},
-        "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
-                   "sha256": traces.sha256},
+    return work.lifted(schemas, {
         "machines": [{"states": each.states, "parameters": len(each.parameters), "flawed": each.flawed}
                      for each in found],
         "predicates": len({predicate for schema in schemas.values() for predicate, _ in schema.pre}),
-        "training_accuracy": right / len(traces),
-        "unfinished": [],
-        "seconds": round(time.monotonic() - begun, 2),
-    }  # fmt: skip
-    learned.report.update(report)
-    if folder is not None:
-        write_schemas(folder, schemas, model, report)
-    return learned
+    })  # fmt: skip
 
 
 def machines(traces: Traces) -> list[Machine]:

@@ -11,18 +11,16 @@ most traces correctly the middle one is taken."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from statewise.strips.exact.features import MOST, alternating
-from statewise.strips.exact.ground import SECONDS, Clock, weighed
-from statewise.strips.exact.windows import Holders, Windows, holders_of, valid_rows
+from statewise.strips.exact.frame import Clock, How, Work, accuracy
+from statewise.strips.exact.ground import required, weighed
+from statewise.strips.exact.windows import Holders, Windows, holders_of
 from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import Learned, claim
-from statewise.strips.pooling import Candidates, prune
+from statewise.strips.learned import Learned
 from statewise.strips.random_traces import Traces
 
 SUPPORTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -45,56 +43,28 @@ class Fit:
     """Share of the traces classified correctly."""
 
 
-def learn_noisy(
-    traces: Traces,
-    *,
-    seconds: float = SECONDS,
-    stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Learned:
+def learn_noisy(traces: Traces, **how: Unpack[How]) -> Learned:
     """Learns an action model that explains most of the traces; the others are taken for damaged.
 
-    After `seconds`, or once `stop()` is true, the best model so far is returned; `report["unfinished"]` says what was
-    left undone. With `folder` the model is written there. `report["support"]` is the number of traces that a window
-    needs, `report["accuracies"]` has the accuracy for each number tried. Raises `FileExistsError` if the folder holds
-    anything else, `ValueError` without negative traces and without python-sat.
+    `report["support"]` is the number of traces that a window needs, `report["accuracies"]` has the accuracy for each
+    number tried. An interrupted run starts over. Raises `FileExistsError` if the folder holds anything else,
+    `ValueError` without negative traces and without python-sat.
     """
     if not sum(traces.labels):
         raise ValueError("without negative traces damage cannot be told from rare actions: give some, or no --noise")
-    clock = Clock(seconds, stop)
-    if folder is not None:
-        claim(folder, overwrite, resumes=False)
-    fits = _fits(traces, clock, progress)
+    work = Work("exact", traces, how)
+    work.claim()
+    fits = _fits(traces, work.clock, work.say)
     best = max(fit.accuracy for fit in fits)
     equal = [fit for fit in fits if fit.accuracy == best]
     fit = equal[len(equal) // 2]
-    clock.cut += fit.cut
-    kept = fit.heads.only(prune(Candidates.alone(fit.heads), traces.actions, min(30.0, clock.left())))
-    seen = {action for row in valid_rows(traces) for action in row}
-    report: dict[str, Any] = {
-        "method": "exact",
-        "settings": {"seconds": seconds},
-        "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
-                   "sha256": traces.sha256},
-        "actions": len(traces.actions),
-        "never_valid": [name for place, name in enumerate(traces.actions) if place not in seen],
+    work.clock.cut += fit.cut
+    return work.ground(fit.heads, {
         "windows": fit.windows,
         "support": fit.support,
         "accuracies": {str(each.support): each.accuracy for each in fits},
         "features": fit.features,
-        "best_restart": 0,
-        "heads_before_pruning": len(fit.heads),
-        "atoms": len(kept),
-        "training_accuracy": _accuracy(kept, Judge(traces)),
-        "unfinished": clock.cut,
-        "seconds": round(time.monotonic() - clock.begun, 2),
-    }  # fmt: skip
-    learned = Learned(kept.model(traces.actions), kept.theta()[None], report)
-    if folder is not None:
-        learned.save(folder)
-    return learned
+    })  # fmt: skip
 
 
 def _fits(traces: Traces, clock: Clock, progress: Callable[[str], None]) -> list[Fit]:
@@ -120,11 +90,6 @@ def _fit(traces: Traces, holders: Holders, judge: Judge, support: int, clock: Cl
     found = alternating(windows, seconds=clock.left() / 2, stop=clock.stop)
     if not found.complete and len(found.features) < MOST:
         clock.cut.append("listing the alternating features")
-    able = {feature: windows.required(*feature) for feature in found.features}
-    heads, _, _ = weighed(traces, able, (), clock, support)
-    return Fit(support, heads, len(windows), len(able), tuple(clock.cut), _accuracy(heads, judge))
-
-
-def _accuracy(heads: Heads, judge: Judge) -> float:
-    verdicts = judge.verdicts(heads)
-    return float(judge.right(verdicts.alarms, verdicts.catches).mean())
+    able = required(windows, found.features, clock)
+    heads, _ = weighed(traces, able, (), clock, support)
+    return Fit(support, heads, len(windows), len(able), tuple(clock.cut), accuracy(heads, judge))

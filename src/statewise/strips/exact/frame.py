@@ -1,0 +1,140 @@
+"""What learners without training share: the time, the folder, and the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+from statewise.strips.exact.windows import valid_rows
+from statewise.strips.head_arrays import Heads, Judge
+from statewise.strips.learned import Learned, claim, write_checkpoint, write_schemas
+from statewise.strips.lifted import LiftedModel
+from statewise.strips.pooling import Candidates, prune, undominated
+from statewise.strips.random_traces import Traces
+from statewise.strips.schemas import Schema
+
+SECONDS = 60.0
+"""The default limit of time."""
+PRUNING = 30.0
+"""Seconds, at most, in which atoms that others imply are dropped."""
+
+
+class How(TypedDict, total=False):
+    """The options of every learner without training.
+
+    `seconds`: a limit of time (60); after it, or once `stop()` is true, the best model so far is returned, and
+    `report["unfinished"]` says what was left undone. `folder`: where the model is written, with `overwrite` over an
+    earlier one; otherwise `FileExistsError` is raised if it holds anything. `progress` is called with what is done."""
+
+    seconds: float
+    stop: Callable[[], bool]
+    folder: Path | None
+    overwrite: bool
+    progress: Callable[[str], None]
+
+
+@dataclass
+class Clock:
+    """When to stop, and whether something was left undone."""
+
+    seconds: float
+    stop: Callable[[], bool] = lambda: False
+    begun: float = field(default_factory=time.monotonic)
+    cut: list[str] = field(default_factory=list)
+    """What was left undone, in words."""
+
+    def left(self) -> float:
+        """Seconds until the limit; 0 once `stop` says so."""
+        return 0.0 if self.stop() else max(0.0, self.begun + self.seconds - time.monotonic())
+
+    def going_on(self) -> bool:
+        """Whether there is time left."""
+        return self.left() > 0
+
+
+class Work:
+    """A learner at work on traces."""
+
+    def __init__(self, method: str, traces: Traces, how: How) -> None:
+        self.method, self.traces = method, traces
+        self.clock = Clock(how.get("seconds", SECONDS), how.get("stop", lambda: False))
+        self.folder, self._overwrite = how.get("folder"), how.get("overwrite", False)
+        self.say: Callable[[str], None] = how.get("progress", lambda text: None)
+
+    def claim(self, *, resumes: bool = False) -> None:
+        """Prepares the folder (`learned.claim`)."""
+        if self.folder is not None:
+            claim(self.folder, self._overwrite, resumes=resumes)
+
+    def ground(
+        self, heads: Heads, facts: Mapping[str, Any], *, before: float = 0.0, checkpoint: dict[str, Any] | None = None
+    ) -> Learned:
+        """The model of the heads, without those that others imply, which keeps the language; `facts` are more entries
+        of the report, `before` seconds of an interrupted run. Writes the folder; if something was left undone also
+        `checkpoint`, whose `progress` is what the learner resumes from."""
+        actions = self.traces.actions
+        heads = heads.only(heads.unique())
+        heads = heads.only(undominated(heads))
+        kept = heads.only(prune(Candidates.alone(heads), actions, min(PRUNING, self.clock.left()),
+                                stop=self.clock.stop))  # fmt: skip
+        seen = {action for row in valid_rows(self.traces) for action in row}
+        report = self._report(
+            {
+                "actions": len(actions),
+                "never_valid": [name for place, name in enumerate(actions) if place not in seen],
+                **facts,
+                "best_restart": 0,
+                "heads_before_pruning": len(heads),
+                "atoms": len(kept),
+                "training_accuracy": accuracy(kept, Judge(self.traces)),
+            },
+            before,
+        )
+        learned = Learned(kept.model(actions), kept.theta()[None], report)
+        if self.folder is not None:
+            resumable = checkpoint if self.clock.cut else None
+            if resumable is not None:
+                done = {"results": [], "log": [], "seconds": report["seconds"], **resumable["progress"]}
+                write_checkpoint(self.folder, {}, {**resumable, "progress": done})
+            learned.save(self.folder, keep_checkpoint=resumable is not None)
+        return learned
+
+    def lifted(self, schemas: dict[str, Schema], facts: Mapping[str, Any]) -> LiftedModel:
+        """The schemas, with `facts` for the report; without `training_accuracy` among them it is counted. Writes the
+        folder."""
+        learned = LiftedModel(schemas, {})
+        model = learned.ground(self.traces.actions)
+        counted = {} if "training_accuracy" in facts else {
+            "training_accuracy": accuracy(Heads.of_model(model), Judge(self.traces))
+        }  # fmt: skip
+        learned.report.update(self._report({**facts, **counted}))
+        if self.folder is not None:
+            write_schemas(self.folder, schemas, model, learned.report)
+        return learned
+
+    def grounded(self, lifted: LiftedModel) -> Learned:
+        """The ground model of learned schemas over the actions of the traces."""
+        self.clock.cut += lifted.report["unfinished"]
+        heads = Heads.of_model(lifted.ground(self.traces.actions))
+        return self.ground(heads, lifted.report, before=lifted.report["seconds"])
+
+    def _report(self, facts: Mapping[str, Any], before: float = 0.0) -> dict[str, Any]:
+        traces = self.traces
+        return {
+            **facts,
+            "method": self.method,
+            "settings": {"seconds": self.clock.seconds, **facts.get("settings", {})},
+            "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
+                       "sha256": traces.sha256},
+            "unfinished": self.clock.cut,
+            "seconds": round(before + time.monotonic() - self.clock.begun, 2),
+        }  # fmt: skip
+
+
+def accuracy(heads: Heads, judge: Judge) -> float:
+    """The share of the traces that the heads together classify correctly."""
+    verdicts = judge.verdicts(heads)
+    return float(judge.right(verdicts.alarms, verdicts.catches).mean())
