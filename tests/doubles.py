@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import copy
 import dataclasses
+import functools
 import json
+import tempfile
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,8 +79,49 @@ def tiny_recurrent(
     return Recurrent(config, vocabulary=VOCABULARY + extra_tokens, context=context, embedding_of=embedding_of)
 
 
+@functools.cache
+def tiny_folder() -> str:
+    """A folder of Hugging Face with a two-layer Starcoder2, which computes in float64 what depends on tokens."""
+    import transformers
+
+    config = transformers.Starcoder2Config(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=160, sliding_window=None, residual_dropout=0.0,
+        embedding_dropout=0.0, attention_dropout=0.0, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        transformers.logging.disable_progress_bar()
+        transformers.Starcoder2ForCausalLM(config).float().save_pretrained(folder.name)
+    return folder.name
+
+
+@functools.cache
+def _loaded(dtype: torch.dtype, tokens: int, context: int, fields: tuple[tuple[str, Any], ...]) -> Backbone:
+    from statewise.backbones.hf.backbone import HuggingFace, HuggingFaceConfig
+
+    config = HuggingFaceConfig(**{"model": tiny_folder(), **dict(fields)})
+    return HuggingFace(config, vocabulary=tokens, context=context)
+
+
+def tiny_hf(
+    *, extra_tokens: int = 0, embedding_of: Backbone | None = None, context: int = CONTEXT, **fields: Any
+) -> Backbone:
+    """A model of Hugging Face; `fields` are config fields. Loading takes a while, so others are copies of the first."""
+    from statewise.backbones.hf.backbone import HuggingFace, HuggingFaceConfig
+
+    tokens = VOCABULARY + extra_tokens
+    if embedding_of is None:
+        return copy.deepcopy(_loaded(torch.get_default_dtype(), tokens, context, tuple(sorted(fields.items()))))
+    config = HuggingFaceConfig(**{"model": tiny_folder(), **fields})
+    return HuggingFace(config, vocabulary=tokens, context=context, embedding_of=embedding_of)
+
+
 TINY_BACKBONES: dict[str, Callable[..., Backbone]] = {
     "gpt": tiny_gpt,
+    "hf": tiny_hf,
     "recurrent": tiny_recurrent,
     "two_stream": tiny_two_stream,
     "belief_slots": tiny_belief_slots,

@@ -127,7 +127,26 @@ def recurrent_by_hand(model, tokens, changes=None):
     return found
 
 
+def hf_by_hand(model, tokens, changes=None):
+    """Layer by layer of a Starcoder2."""
+    found, body = {}, model.body
+
+    def point(name, x):
+        found[name] = (changes or {}).get(name, lambda x: x)(x)
+        return found[name]
+
+    x, place = point("hook_embed", model.embed(tokens)), torch.arange(tokens.shape[1])[None]
+    mask = (place[:, :, None] >= place[:, None])[:, None]
+    for layer, block in enumerate(body.layers):
+        x = point(f"blocks.{layer}.hook_resid_pre", x)
+        x = block(x, attention_mask=mask, position_ids=place, position_embeddings=body.rotary_emb(x, place))
+        x = point(f"blocks.{layer}.hook_resid_post", x)
+    point("ln_final.hook_out", body.norm(x))
+    return found
+
+
 BY_HAND = {
+    "hf": hf_by_hand,
     "recurrent": recurrent_by_hand,
     "gpt": gpt_by_hand,
     "two_stream": two_stream_by_hand,
@@ -193,7 +212,7 @@ def test_a_patched_model_is_one_with_the_change_in_its_forward_pass(made):
             last = hand(model, batch.tokens, {name: change})
             for key in ("readout", "state"):
                 expected = readout_by_hand(last, key)
-                found = getattr(patched, key)[..., : model.width]
+                found = patched.readout if key == "readout" else model.state_for_head(patched.state)
                 torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=named(name))
     assert hooks(model) == 0
     torch.testing.assert_close(state_of(model, batch), plain, rtol=0, atol=0)

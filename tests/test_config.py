@@ -1,4 +1,5 @@
 import dataclasses
+import operator
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ import statewise
 from statewise.analysis import ANALYSES
 from statewise.backbones.gpt import GPTConfig
 from statewise.building import TABLES, read_recipe
-from statewise.config import field_help, parse
+from statewise.config import field_help, field_names, parse
 from statewise.declarations import Declared, declared_fields
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_names, recipe_text
@@ -207,10 +208,10 @@ def test_help_shows_the_values_of_recipe_and_flags():
 def test_source_tells_the_fields_that_classes_have(table):
     for name in table:
         declared = declared_fields(table.target(name))
-        assert list(declared) == [field.name for field in dataclasses.fields(table[name].Config)]
+        assert list(declared) == list(field_names(table[name].Config))
         made = table[name].Config()
         for field, found in declared.items():
-            assert found.default == getattr(made, field), (name, field)
+            assert found.default == operator.attrgetter(field)(made), (name, field)
             assert len(found.text) > 10, (name, field)
 
 

@@ -12,6 +12,7 @@ from statewise.analysis import ANALYSES
 from statewise.analysis.base import Analysis
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
+from statewise.backbones.powers import Pretrained
 from statewise.config import Recipe, fill, parse
 from statewise.decoding import DECODERS
 from statewise.decoding.base import Decoder, Search
@@ -65,6 +66,10 @@ def make_objective(recipe: Recipe, task: Symbols) -> Objective:
         if recipe.trainer.rows == "consecutive" and isinstance(task, Task):
             consecutive_rows(task)
         objective = OBJECTIVES[recipe.objective.name](recipe.objective.config, make_backbone)
+    if isinstance(task, Task):
+        for module in objective.modules():
+            if isinstance(module, Pretrained):
+                module.check_symbols(task.vocab.symbols)
     if objective.backbones_across_rows() and recipe.trainer.rows != "consecutive":
         raise ValueError(
             "backbone.across_rows carries the state from each row to the next, but with trainer.rows "

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,7 +89,7 @@ def parse(
     known = ["seed"]
     for group, config in configs.items():
         parser.add_class_arguments(config, group)
-        known += [f"{group}.{field.name}" for field in dataclasses.fields(config)]
+        known += [f"{group}.{name}" for name in field_names(config)]
     parser.add_argument("--seed", type=int, default=1)
     fields, flags = _given(base, flags, chosen, known, source)
     from_base = [f"--{key}={_as_flag(value)}" for key, value in fields.items()]
@@ -128,7 +128,8 @@ def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str
     flat: dict[str, Any] = {}
     for key, value in fields.items():
         if key in (*KINDS, "trainer") and isinstance(value, Mapping):
-            flat |= {key if name == "name" else f"{key}.{name}": item for name, item in value.items()}
+            for name, item in value.items():
+                flat |= {key: item} if name == "name" else dict(_leaves(f"{key}.{name}", item))
         elif key in (*KINDS, "trainer", "seed") or "." in key:
             flat[key] = value
         elif key in short:
@@ -232,7 +233,8 @@ def _given(
     """The fields set by `base`, and the flags except those that choose a part. Raises `ValueError` for keys that are
     not `known`."""
     flags = [flag for flag in flags if flag.partition("=")[0] not in {f"--{kind}" for kind in KINDS}]
-    fields = _in_one_unit(_flat(base, chosen, source), flags)
+    flat = {name: item for key, value in _flat(base, chosen, source).items() for name, item in _leaves(key, value)}
+    fields = _in_one_unit(flat, flags)
     for key in fields:
         if key not in known:
             raise ValueError(f"{source}: {_unknown_key(key, known, flag=False)}")
@@ -245,6 +247,24 @@ def _given(
         if "=" not in flag:
             raise ValueError(f"option {flag} needs a value")
     return fields, flags
+
+
+def field_names(config: type, prefix: str = "") -> Iterator[str]:
+    """Names of the fields of a dataclass, dotted where the value is a dataclass again."""
+    for field in dataclasses.fields(config):
+        if dataclasses.is_dataclass(field.default):
+            yield from field_names(type(field.default), f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values; no field of a part has a mapping as its value."""
+    if not isinstance(value, Mapping) or "." not in key:
+        yield key, value
+        return
+    for name, item in value.items():
+        yield from _leaves(f"{key}.{name}", item)
 
 
 def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> dict[str, Any]:

@@ -22,7 +22,8 @@ class Declared:
 
 def declared_fields(target: str) -> dict[str, Declared]:
     """Fields by name, those of parents first, of the dataclass that is `Config` of the class `target`
-    (`"module:Class"`), or of `target` itself if it has no `Config`. Raises `ValueError` if the source does not tell."""
+    (`"module:Class"`), or of `target` itself if it has no `Config`; dotted where a field's default is a dataclass
+    again. Raises `ValueError` if the source does not tell."""
     module, _, name = target.partition(":")
     try:
         place, node = _find(module, name)
@@ -80,6 +81,11 @@ def _fields(module: str, node: ast.ClassDef) -> dict[str, Declared]:
             or not isinstance(statement.target, ast.Name)
             or "ClassVar" in ast.unparse(statement.annotation)
         ):
+            continue
+        kind = statement.annotation.id if isinstance(statement.annotation, ast.Name) else None
+        if isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) == kind:
+            group = _fields(*_find(module, kind))
+            found |= {f"{statement.target.id}.{name}": declared for name, declared in group.items()}
             continue
         text = following.value if isinstance(following, ast.Expr) else None
         documentation = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""

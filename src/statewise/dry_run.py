@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
+from statewise.backbones.powers import Pretrained
 from statewise.building import make_objective, make_task
 from statewise.config import Recipe
 from statewise.data import Stream, collate
@@ -121,7 +122,7 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
     environment = machine.describe(config)
     device, precision = environment["device"], environment["precision"]
     torch.set_num_threads(environment["threads"])
-    layers, memory = recipe.backbone.config.layers, device_bytes(device)
+    layers, memory = recipe.backbone.config.layers or _layers(objective), device_bytes(device)
     fits = memory is None or STATE * sum(counts.values()) <= SHARE * memory
     costs = [objective.flops(batch) for batch in data.parts]
     known = [cost for cost in costs if cost is not None]
@@ -148,6 +149,11 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
         layers=layers,
         by_layers=not fits,
     )
+
+
+def _layers(objective: Objective) -> int:
+    """Layers of its first backbone, where the recipe leaves them to a model from elsewhere."""
+    return next(module.layers for module in objective.modules() if isinstance(module, Pretrained))
 
 
 def task_data(recipe: Recipe) -> Data:

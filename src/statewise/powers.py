@@ -15,6 +15,7 @@ import torch
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
+from statewise.backbones.powers import Pretrained
 from statewise.objectives import OBJECTIVES
 from statewise.tasks import TASKS
 from statewise.types import LacksPower
@@ -38,12 +39,13 @@ def who_has(power: type) -> str:
         if names := [name for name in table if issubclass(table[name], power)]:
             return f"such {'are' if len(names) > 1 else 'is'} the {kind}{'s' * (len(names) > 1)} {_listed(names)}"
     groups: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    ours = [name for name in BACKBONES if not issubclass(BACKBONES[name], Pretrained)]  # others need a model first
     for objective in OBJECTIVES:
-        groups[tuple(backbone for backbone in BACKBONES if model_has(objective, backbone, power))].append(objective)
+        groups[tuple(backbone for backbone in ours if model_has(objective, backbone, power))].append(objective)
     descriptions = []
     for backbones, objectives in groups.items():
         if backbones:
-            alone = "" if len(backbones) == len(BACKBONES) else f" on {_listed(backbones, 'or')}"
+            alone = "" if len(backbones) == len(ours) else f" on {_listed(backbones, 'or')}"
             descriptions.append(f"the objective{'s' * (len(objectives) > 1)} {_listed(objectives)}{alone}")
     return (
         f"such are models of {_listed(descriptions)}, with default fields" if descriptions else "none of ours is such"

@@ -134,7 +134,7 @@ def test_padding_on_the_left_changes_nothing(architecture, fields, tmp_path):
 
 
 def test_every_backbone_is_tried():
-    assert set(SHAPES) == set(BACKBONES)
+    assert set(SHAPES) == set(BACKBONES) - {"hf"}, "models of transformers are in test_tuned.py"
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=" on ".join)

@@ -20,7 +20,7 @@ from statewise.objectives.joint_multi_token import Fetch, JointMultiTokenConfig
 from statewise.objectives.next_latent import NextLatentConfig
 
 MODELS = {
-    **TINY_BACKBONES,
+    **{name: make for name, make in TINY_BACKBONES.items() if name != "hf"},  # whose weights are another model's
     "gpt with biases": functools.partial(tiny_gpt, bias=True, norm="layer", positions="learned", tied=False),
     "two_stream": functools.partial(tiny_two_stream, positions="learned", tied=False),
     "gated belief_slots": functools.partial(tiny_belief_slots, update="gated", injection="linear", pooling="mean"),

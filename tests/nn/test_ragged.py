@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from doubles import VOCABULARY, spread_weights, tiny_belief_slots, tiny_gpt, tiny_recurrent, tiny_two_stream
+from doubles import VOCABULARY, spread_weights, tiny_belief_slots, tiny_gpt, tiny_hf, tiny_recurrent, tiny_two_stream
 from hypothesis import Phase, given, settings
 
 from statewise.backbones import BACKBONES as TABLE
@@ -24,6 +24,7 @@ BACKBONES = {
         f"two_stream {variant}": lambda variant=variant: tiny_two_stream(context=LENGTH, variant=variant, window=3)
         for variant in ("standard", "sps", "double_memory", "delayed_state", "reverse_sps", "strict")
     },
+    "hf": lambda: tiny_hf(context=LENGTH),
     "recurrent": lambda: tiny_recurrent(context=LENGTH),
     "recurrent lstm": lambda: tiny_recurrent(context=LENGTH, cell="lstm"),
     "belief_slots": lambda: tiny_belief_slots(context=LENGTH),

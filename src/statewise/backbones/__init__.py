@@ -19,6 +19,10 @@ BACKBONES: Table[Backbone] = Table(
             "a GPT over chunks, with a small state that is carried from each to the next",
         ),
         "gpt": ("statewise.backbones.gpt:GPT", "the plain decoder-only transformer"),
+        "hf": (
+            "statewise.backbones.hf.backbone:HuggingFace",
+            "a causal language model of Hugging Face, trained on: whole, or by LoRA",
+        ),
         "recurrent": ("statewise.backbones.recurrent:Recurrent", "GRU or LSTM: the hidden state is its only memory"),
         "two_stream": ("statewise.backbones.two_stream:TwoStream", "one stream keeps the state, another predicts"),
     },

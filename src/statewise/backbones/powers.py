@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -107,6 +107,18 @@ class Noted(Backbone):
     @abstractmethod
     def notes(self) -> list[str]:
         """Sentences; may be empty."""
+
+
+class Pretrained(Backbone):
+    """Its weights come from a model with a vocabulary of its own."""
+
+    layers: int
+    """Number of layers, also where the recipe leaves it to the model."""
+
+    @abstractmethod
+    def check_symbols(self, symbols: Sequence[str]) -> None:
+        """Raises `ValueError`, with what to do, unless the token ids of a task, whose `symbols` they number, are those
+        that the model was trained with."""
 
 
 class Followed(Backbone):

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from statewise import __version__
 from statewise.durable import replacing
+from statewise.extras import needed
 from statewise.interop.exported import Exported
-from statewise.interop.extra import needed
 from statewise.interop.layouts import ROPE_BASE, Llama
 from statewise.interop.plain import NotPlain, Plain, plain
 from statewise.interop.tokenizer import tokenizer_json

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from statewise.interop.extra import needed
+from statewise.extras import needed
 from statewise.tasks.base import RunningText, Task
 from statewise.tasks.text_format import TextFormat
 

@@ -136,7 +136,10 @@ class Member:
         flat: dict[str, Any] = {}
         for group, value in self.recipe.items():
             if isinstance(value, dict):
-                flat |= {group if key == "name" else f"{group}.{key}": item for key, item in value.items()}
+                for key, item in value.items():
+                    below = item if isinstance(item, dict) else {"": item}
+                    name = group if key == "name" else f"{group}.{key}"
+                    flat |= {f"{name}.{inner}".removesuffix("."): leaf for inner, leaf in below.items()}
         return flat
 
 

@@ -1,0 +1,173 @@
+"""Finds and loads models of transformers. Whatever is wrong with them is a `ValueError` in a sentence or two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statewise.backbones.hf.config import HuggingFaceConfig
+from statewise.extras import needed
+from statewise.messages import cut_words
+
+USERS = "models of Hugging Face"
+VOLATILE = ("transformers_version", "_name_or_path", "_commit_hash", "dtype", "torch_dtype", "use_cache")
+"""Fields of config.json that say nothing about what a model computes."""
+
+
+def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
+    """The configuration of the model, with the recipe's fields, and config.json without `VOLATILE` fields. Raises
+    `ValueError` if there is no model, or none that transformers knows."""
+    transformers = needed("transformers", USERS)
+    name, folder = config.model, Path(config.model)
+    if not name:
+        raise ValueError("backbone.model is not set: give a folder, or the name of a model on the hub")
+    if folder.exists():
+        _check_folder(folder)
+    where = {} if folder.exists() else {"revision": config.revision}
+    with quiet():
+        try:
+            raw, _ = transformers.PreTrainedConfig.get_config_dict(name, **where)
+            found = transformers.AutoConfig.from_pretrained(name, **where)
+        except Exception as error:  # of the file, the network, or the package
+            raise ValueError(_not_found(name, folder, error)) from None
+    text = found.get_text_config()
+    if type(found) not in transformers.AutoModelForCausalLM._model_mapping:
+        raise ValueError(
+            f"{name}: transformers has no causal language model of the type {found.model_type}: give one that "
+            "AutoModelForCausalLM loads"
+        )
+    if text is not found:
+        raise ValueError(f"{name}: a model of several modalities ({found.model_type}): give a model of text alone")
+    if getattr(text, "final_logit_softcapping", None):
+        raise ValueError(
+            f"{name}: the head of {found.model_type} caps its logits by a tanh, and a head must be linear: give a "
+            "model without final_logit_softcapping, of the same family Gemma 3"
+        )
+    if config.layers is not None:
+        _cut(found, config.layers, name)
+    return found, {key: value for key, value in raw.items() if key not in VOLATILE}
+
+
+def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
+    """The causal language model, in the default dtype, with pre-trained or `fresh` weights. Raises `ValueError` if its
+    weights are missing, incomplete or damaged."""
+    transformers = needed("transformers", USERS)
+    name, folder = config.model, Path(config.model)
+    options = {"dtype": torch.get_default_dtype(), "attn_implementation": config.attention}
+    with quiet():
+        if fresh:
+            return transformers.AutoModelForCausalLM.from_config(found, **options)
+        where = {} if folder.exists() else {"revision": config.revision}
+        try:
+            with torch.random.fork_rng(devices=[]):
+                model, facts = transformers.AutoModelForCausalLM.from_pretrained(
+                    name, config=found, output_loading_info=True, **options, **where
+                )
+        except Exception as error:  # of files, the network, or the package
+            raise ValueError(f"{name}: its weights cannot be loaded: {_first_line(error)}") from None
+    missing = sorted(facts["missing_keys"])
+    if missing:
+        raise ValueError(
+            f"{name}: its weights are incomplete: {', '.join(missing[:3])} {'is' if len(missing) == 1 else 'are'} "
+            f"missing{'' if len(missing) <= 3 else f', and {len(missing) - 3} more'}"
+        )
+    return model
+
+
+def tokenizer_symbols(config: HuggingFaceConfig) -> dict[int, str] | None:
+    """Tokens of the model's tokenizer.json by id; None if it has none."""
+    transformers, folder = needed("transformers", USERS), Path(config.model)
+    if folder.is_dir():
+        path: Any = folder / "tokenizer.json"
+    else:
+        with quiet():
+            path = transformers.utils.cached_file(
+                config.model, "tokenizer.json", revision=config.revision, _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )  # fmt: skip
+    if path is None or not Path(path).is_file():
+        return None
+    try:
+        tokenizer = needed("tokenizers", USERS).Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises plain Exception
+        raise ValueError(f"{path}: not a tokenizer file: {_first_line(error)}") from None
+    return {number: symbol for symbol, number in tokenizer.get_vocab(with_added_tokens=True).items()}
+
+
+def sliding_windows(found: Any) -> dict[str, int | None]:
+    """The window of each kind of attention layer, by the name that a model's masks have for it; None: no limit. Raises
+    `ValueError` for kinds that are not attention over all tokens or a window."""
+    kinds = set(getattr(found, "layer_types", None) or ())
+    window = getattr(found, "sliding_window", None)
+    if not kinds:
+        return {"": window}
+    strange = sorted(kinds - {"full_attention", "sliding_attention"})
+    if strange:
+        raise ValueError(f"layers of the kind {strange[0]} are not supported, only full and sliding attention")
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within, transformers prints neither warnings nor progress."""
+    logging = needed("transformers", USERS).logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _check_folder(folder: Path) -> None:
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: a model is a folder, not a file")
+    if not path.is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise ValueError(f"{folder}: an adapter alone: merge it with its model first (merge_and_unload of peft)")
+        raise ValueError(f"{folder}: no model of Hugging Face: it has no config.json")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if isinstance(content, dict) and {"task", "objective", "backbone"} <= content.keys():
+        raise ValueError(
+            f"{folder}: a run of statewise, not a model of Hugging Face: write one with "
+            f"statewise export {folder} --to hf --out FOLDER"
+        )
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise ValueError(f"{path}: no configuration of a model: it names no model_type")
+    if content["model_type"] == "statewise":
+        raise ValueError(f"{folder}: a model of statewise itself: train its run on with statewise")
+
+
+def _not_found(name: str, folder: Path, error: Exception) -> str:
+    if folder.exists():
+        return f"{name}: its config.json cannot be used: {_first_line(error)}"
+    return (
+        f"{name}: there is no such folder, and the hub did not give such a model (no network, no such name, or no "
+        f"permission): {_first_line(error)}"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return cut_words(lines[0][:300]) if lines else type(error).__name__
+
+
+def _cut(found: Any, layers: int, name: str) -> None:
+    """Keeps the first `layers` of a configuration."""
+    if layers > found.num_hidden_layers:
+        raise ValueError(f"backbone.layers is {layers}, and {name} has {found.num_hidden_layers} layers")
+    found.num_hidden_layers = layers
+    if getattr(found, "layer_types", None):
+        found.layer_types = found.layer_types[:layers]
