@@ -19,6 +19,7 @@ CONFIG, WEIGHTS, OURS = "config.json", "model.safetensors", "statewise.json"
 FILES = (
     *(CONFIG, WEIGHTS, OURS, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "README.md"),
     "extra/*.safetensors",
+    *(f"adapter/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", "README.md")),
 )
 """All files of an exported folder, as patterns of `statewise.overwriting`."""
 SIGNS = {OURS: json_with("version", "recipe", "fingerprint")}

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from statewise import __version__
+from statewise.backbones.hf.backbone import HuggingFace
 from statewise.durable import replacing
 from statewise.extras import needed
 from statewise.interop.exported import Exported
@@ -32,6 +33,11 @@ NORMAL, CONTROL = 1, 3
 def export_gguf(model: Model, out: Path) -> Exported:
     """Writes the model to the file `out`, in float32. Raises `ValueError` if GGUF cannot hold it, or without the extra
     `hf`."""
+    if any(isinstance(module, HuggingFace) for module in model.objective.modules()):
+        raise ValueError(
+            "a tuned model of Hugging Face keeps its own architecture: export it --to hf, and convert that folder by "
+            "the script of llama.cpp"
+        )
     gguf = needed("gguf", "GGUF files")
     try:
         found = plain(model.objective)

@@ -1,7 +1,7 @@
 """A model as a folder of Hugging Face.
 
-A plain decoder becomes a model of an existing architecture, which needs nothing of statewise to load. Other models
-become `StatewiseForCausalLM`, which `import statewise.hf` registers.
+A plain decoder becomes a model of an existing architecture, which needs nothing of statewise to load, and a tuned model
+of transformers stays what it was. Other models become `StatewiseForCausalLM`, which `import statewise.hf` registers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from statewise.interop.card import model_card
 from statewise.interop.exported import Exported
 from statewise.interop.plain import NotPlain, Plain, plain
 from statewise.interop.tokenizer import tokenizer_config, tokenizer_json
+from statewise.interop.tuned import tuned
+from statewise.interop.tuned import write as write_tuned
 from statewise.model import Model
 from statewise.objectives.predictors import CausalPredictor
 from statewise.whole_folder import writing
@@ -34,12 +36,18 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
     out = out.resolve()  # follows a link to an empty folder
     notes: list[str] = []
     beside: dict[str, Tensor] = {}
-    try:
-        found = plain(model.objective)
-        fields, tensors, beside = _mapped(found, notes)
-    except NotPlain as error:
-        notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
-        fields, tensors = _registered(model)
+    guest = tuned(model)
+    if guest is not None:
+        notes += guest.notes
+        fields: dict[str, Any] = {"architectures": [type(guest.causal).__name__], "model_type": None}
+        tensors = dict(guest.causal.named_parameters())
+    else:
+        try:
+            found = plain(model.objective)
+            fields, tensors, beside = _mapped(found, notes)
+        except NotPlain as error:
+            notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
+            fields, tensors = _registered(model)
     content = tokenizer_json(model.task)
     if content is None:
         notes.append(
@@ -52,9 +60,12 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
     parameters = sum(tensor.numel() for tensor in tensors.values())
     step = None if model.checkpoint is None else model.checkpoint.step
     with writing(out, files.FILES) as scratch:
-        files.write_tensors(scratch / files.WEIGHTS, tensors)
-        files.write_beside(scratch, beside)
-        files.write_json(scratch / files.CONFIG, files.config_json(fields, end))
+        if guest is not None:
+            write_tuned(guest, scratch, end)
+        else:
+            files.write_tensors(scratch / files.WEIGHTS, tensors)
+            files.write_beside(scratch, beside)
+            files.write_json(scratch / files.CONFIG, files.config_json(fields, end))
         generation = files.generation_json(end, model.task.context, model.task.longest_answer)
         files.write_json(scratch / "generation_config.json", generation)
         if content is not None:

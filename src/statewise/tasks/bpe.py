@@ -23,7 +23,8 @@ class BPE:
     """A tokenizer, as its JSON file describes it."""
 
     def __init__(self, content: str, source: str, marks: Sequence[str] = MARKS) -> None:
-        """`content` of tokenizer.json; other special tokens (`marks`) that it lacks are added.
+        """`content` of tokenizer.json; special tokens (`marks`) that it lacks are added, except the first, which ends
+        every text.
 
         Raises `ValueError`, naming `source`, if it describes no tokenizer or one without the end-of-text token.
         """
@@ -34,8 +35,9 @@ class BPE:
             raise ValueError(f"{source}: not a tokenizer file: {error}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        if self._tokenizer.token_to_id(END) is None:
-            raise ValueError(f"{source}: this tokenizer has no token {END}, which must end every text")
+        self.end_symbol = marks[0]
+        if self._tokenizer.token_to_id(self.end_symbol) is None:
+            raise ValueError(f"{source}: this tokenizer has no token {self.end_symbol}, which must end every text")
         self._tokenizer.add_special_tokens(list(marks))  # existing ones keep their ids
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         self.symbols = sorted(ids, key=lambda symbol: ids[symbol])
@@ -44,7 +46,7 @@ class BPE:
             raise ValueError(f"{source}: the token ids of this tokenizer are not 0 to {len(ids) - 1} without gaps")
         self.marks: dict[str, int] = {mark: ids[mark] for mark in marks}
         """Ids of the special tokens."""
-        self.end = self.marks[END]
+        self.end = self.marks[self.end_symbol]
         self._plain: Any = None
 
     @property

@@ -106,7 +106,7 @@ class Windows:
 
 
 _SPLIT: Shape = {"tokens": COUNT, "documents": COUNT, "sha256": [TEXT]}
-KEPT: Shape = {"path": TEXT, "fingerprint": TEXT, "tokenizer": TEXT, "separation": TEXT, "field": TEXT,
+KEPT: Shape = {"path": TEXT, "fingerprint": TEXT, "tokenizer": TEXT, "end?": TEXT, "separation": TEXT, "field": TEXT,
                "training": _SPLIT, "held_out": _SPLIT}  # fmt: skip
 """What a run keeps about its data."""
 
@@ -128,7 +128,7 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
             content = kept_text(kept, TOKENIZER)
             if sha256(content.encode()) != self.facts["tokenizer"]:
                 raise ValueError(f"task/{TOKENIZER} of this run is not the tokenizer that its corpus was encoded with")
-            self.bpe = BPE(content, f"task/{TOKENIZER} of this run", (END,))
+            self.bpe = BPE(content, f"task/{TOKENIZER} of this run", (self.facts.get("end", END),))
         else:
             if not config.path:
                 raise ValueError("task.path is not set: give a corpus that `statewise data text` wrote by --task.path")
@@ -287,6 +287,7 @@ def _facts(corpus: Corpus) -> dict[str, Any]:
         "path": str(corpus.folder.resolve()),
         "fingerprint": corpus.fingerprint,
         "tokenizer": corpus.tokenizer_sha256,
+        "end": corpus.bpe.end_symbol,
         "separation": corpus.separation,
         "field": corpus.field,
         "training": facts_of(corpus.training),

@@ -46,7 +46,10 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         self.config, self.vocabulary, self.context = config, vocabulary, context
         self._lender = (embedding_of,)  # in a tuple: not a submodule of this one
         found, self._described = loading.read_config(config)
-        loading.sliding_windows(found)
+        try:
+            loading.sliding_windows(found)
+        except ValueError as error:
+            raise ValueError(f"{config.model} ({found.model_type}) cannot be a backbone: {error}") from None
         fresh = config.from_scratch or (embedding_of is not None and config.backward_from == "fresh")
         if config.from_scratch:
             found.vocab_size = vocabulary
@@ -70,7 +73,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         if config.lora.rank is not None and not fresh:
             self._adapted = (add_lora(causal, config.lora, config.model),)
         if config.gradient_checkpointing:
-            causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            name = "activation_checkpointing_enable"  # the newer one
+            getattr(causal, name, causal.gradient_checkpointing_enable)({"use_reentrant": False})
         self._whole = (causal,)
         self.body: nn.Module = body
         self.rows = int(causal.get_input_embeddings().num_embeddings)

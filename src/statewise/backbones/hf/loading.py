@@ -108,7 +108,10 @@ def sliding_windows(found: Any) -> dict[str, int | None]:
         return {"": window}
     strange = sorted(kinds - {"full_attention", "sliding_attention"})
     if strange:
-        raise ValueError(f"layers of the kind {strange[0]} are not supported, only full and sliding attention")
+        raise ValueError(
+            f"layers of the kind {strange[0]} are not supported, only full and sliding attention; families that can are in "
+            "docs/fine-tuning.md"
+        )
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
 
 

@@ -15,7 +15,8 @@ DESCRIPTION = """Writes a corpus for the task `text`: token shards of encoded do
 
 Files are UTF-8 text, or JSON lines (.jsonl) with one document per line; both may be gzipped. A folder stands for all
 its files. --tokenizer: bpe:N learns a byte-level BPE of N tokens from the training documents; gpt2:FOLDER reads its
-vocab.json and merges.txt; a path reads that tokenizer.json. If interrupted, no corpus is left: run the command
+vocab.json and merges.txt; hf:MODEL is that of a model of Hugging Face, a folder or a name on the hub, for
+--backbone hf; a path reads that tokenizer.json. If interrupted, no corpus is left: run the command
 again."""
 
 
@@ -33,7 +34,9 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--split", default="train", help="split of that data set (default: train)")
     parser.add_argument("--field", default="text", help="field that holds a document (default: text)")
-    parser.add_argument("--tokenizer", required=True, help="bpe:N, gpt2:FOLDER, or the path of a tokenizer.json")
+    parser.add_argument(
+        "--tokenizer", required=True, help="bpe:N, gpt2:FOLDER, hf:MODEL, or the path of a tokenizer.json"
+    )
     parser.add_argument("--out", metavar="FOLDER", required=True, help="corpus to write")
     parser.add_argument(
         "--documents",

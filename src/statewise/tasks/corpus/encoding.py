@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.tasks.bpe import BPE, END
+from statewise.tasks.bpe import BPE
 from statewise.tasks.corpus.survey import SplitPiece
 from statewise.tasks.words import count_words
 
@@ -45,7 +45,9 @@ def encode(pieces: Iterable[SplitPiece], bpe: BPE) -> Iterator[Encoded]:
                     "that neither normalises text nor adds a leading space"
                 )
             if bpe.end in ids:
-                raise ValueError(f"{piece.place}: this tokenizer encodes {END} inside a text as the special token")
+                raise ValueError(
+                    f"{piece.place}: this tokenizer encodes {bpe.end_symbol} inside a text as the special token"
+                )
             tokens = np.array([*ids, bpe.end] if piece.last else ids, kind)
             words = count_words(before + piece.text) - (count_words(before) if before else 0)
             before = "" if piece.last else piece.text[-1:]

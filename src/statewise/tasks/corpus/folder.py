@@ -35,7 +35,7 @@ _SHARD: Shape = {"name": TEXT, "tokens": COUNT, "documents": COUNT,
                  **dict.fromkeys(("sha256", "ends_sha256", "sums_sha256"), TEXT)}  # fmt: skip
 _SPLIT: Shape = {"tokens": COUNT, "documents": COUNT, "words": COUNT, "bytes": COUNT, "shards": [_SHARD]}
 INDEX_SHAPE: Shape = {
-    "tokenizer": {"sha256": TEXT, "tokens": COUNT},
+    "tokenizer": {"sha256": TEXT, "tokens": COUNT, "end?": TEXT},
     "documents": TEXT,
     "field": TEXT,
     "sides": dict.fromkeys(SPLITS, _SPLIT),
@@ -86,7 +86,7 @@ class Corpus:
                 f"{folder / TOKENIZER}: not the tokenizer that this corpus was encoded with: its checksum does not "
                 "match; restore the right one, or write the corpus again"
             )
-        self.bpe = BPE(content.decode(errors="replace"), str(folder / TOKENIZER), (END,))
+        self.bpe = BPE(content.decode(errors="replace"), str(folder / TOKENIZER), (index["tokenizer"].get("end", END),))
         kind = token_type(self.bpe)
         self.training, self.held_out = (Split(folder, index["sides"][side], kind) for side in SPLITS)
 
@@ -122,13 +122,13 @@ def read_index(folder: Path) -> dict[str, Any]:
     return index
 
 
-def make_index(
-    sides: Mapping[str, Mapping[str, Any]], tokenizer: bytes, vocabulary: int, *, read: Mapping[str, Any]
-) -> bytes:
-    """The content of index.json. `sides`: counts and shards of each split; `read`: how the text was read."""
+def make_index(sides: Mapping[str, Mapping[str, Any]], tokenizer: bytes, bpe: BPE, *, read: Mapping[str, Any]) -> bytes:
+    """The content of index.json. `sides`: counts and shards of each split; `tokenizer`: the file of `bpe`; `read`: how
+    the text was read."""
+    end = {} if bpe.end_symbol == END else {"end": bpe.end_symbol}
     index = {
         "format": FORMAT,
-        "tokenizer": {"sha256": sha256(tokenizer), "tokens": vocabulary},
+        "tokenizer": {"sha256": sha256(tokenizer), "tokens": len(bpe.symbols), **end},
         **read,
         "sides": sides,
     }

@@ -1,14 +1,18 @@
-"""Tokenizer specifications: train one, GPT-2's from its files, or any tokenizer.json."""
+"""Tokenizer specifications: train one, GPT-2's from its files, that of a model of Hugging Face, or any tokenizer.json."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from statewise.tasks import bpe
 from statewise.tasks.bpe import BPE, END
 
-FORMS = "bpe:N (trained on the training documents), gpt2:FOLDER, or the path of a tokenizer.json"
+FORMS = (
+    "bpe:N (trained on the training documents), gpt2:FOLDER, hf:MODEL (a folder, or a name on the hub), or the path of a "
+    "tokenizer.json"
+)
 MOST = 2**24
 """Largest vocabulary."""
 
@@ -37,6 +41,8 @@ def load(spec: str) -> BPE:
     kind, colon, rest = spec.partition(":")
     if kind == "gpt2" and colon:
         return _gpt2(Path(rest))
+    if kind == "hf" and colon:
+        return _of_model(rest)
     path = Path(spec)
     if path.is_dir() and (path / "tokenizer.json").is_file():
         path = path / "tokenizer.json"
@@ -54,6 +60,47 @@ def _gpt2(folder: Path) -> BPE:
         if not path.is_file():
             raise ValueError(f"{path}: no such file; gpt2:FOLDER needs vocab.json and merges.txt, or tokenizer.json")
     return BPE(bpe.from_merges(vocabulary, merges), str(folder), (END,))
+
+
+def _of_model(model: str) -> BPE:
+    """The tokenizer of a model of Hugging Face, with its own end-of-text token."""
+    found = {name: _file_of(model, name) for name in ("tokenizer.json", "tokenizer_config.json")}
+    path, facts = found.values()
+    if path is None:
+        raise ValueError(f"{model}: this model has no tokenizer.json")
+    try:
+        end = (json.loads(_text(facts)) if facts is not None else {}).get("eos_token") or END
+        made = BPE(_text(path), str(path), (end["content"] if isinstance(end, dict) else end,))
+        made.spellings()
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{model}: its tokenizer cannot be used: {error}; give a model with a byte-level one, such as those of "
+            "GPT-2, Llama 3, Qwen or StarCoder2"
+        ) from None
+    return made
+
+
+def _file_of(model: str, name: str) -> Path | None:
+    """A file of a model, of the hub if there is no such folder; None if the model has none of this name."""
+    if Path(model).is_dir():
+        path = Path(model) / name
+        return path if path.is_file() else None
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ValueError("tokenizers of models on the hub need the extra `hf`: pip install 'statewise[hf]'") from None
+    try:
+        return Path(huggingface_hub.hf_hub_download(model, name))
+    except Exception as error:  # of the name, the network, or the hub
+        errors = huggingface_hub.errors
+        absent = isinstance(error, errors.EntryNotFoundError)
+        if absent and not isinstance(error, errors.LocalEntryNotFoundError):  # which is: not fetched before
+            return None
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(
+            f"{model}: there is no such folder, and the hub did not give {name} (no network, no such name, or no "
+            f"permission): {first[:200]}"
+        ) from None
 
 
 def _text(path: Path) -> str:

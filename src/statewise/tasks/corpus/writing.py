@@ -85,7 +85,7 @@ def write(
             if not facts["tokens"] and not (name == "training" and held_out == 1):
                 raise ValueError("the text changed while it was read: no document is left to train on, or to hold out")
         read = {"sources": [one.name for one in sources], "documents": documents, "field": field, "held_out": held_out}
-        write_atomically(folder / INDEX, make_index(splits, content, len(bpe.symbols), read=read))
+        write_atomically(folder / INDEX, make_index(splits, content, bpe, read=read))
     return Corpus(out)
 
 

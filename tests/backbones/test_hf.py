@@ -1,0 +1,374 @@
+"""Models of transformers as backbones: families, windows, LoRA, what is refused."""
+
+import dataclasses
+import json
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import pytest
+import torch
+from doubles import VOCABULARY, pack, random_batch, small_corpus, tiny_folder, tiny_hf, tiny_objective
+from safetensors.torch import load_file, save_file
+
+from statewise.backbones.base import plain_batch
+from statewise.backbones.hf.config import HuggingFaceConfig, LoRAConfig
+from statewise.building import make_objective, make_task, read_recipe
+
+transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+pytest.importorskip("peft", reason="needs the extra hf")
+
+from statewise.backbones.hf.backbone import HuggingFace  # noqa: E402
+
+ROWS, CONTEXT = 20, 40
+SIZES = {
+    "vocab_size": ROWS, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": CONTEXT, "bos_token_id": None, "eos_token_id": None,
+    "pad_token_id": None,
+}  # fmt: skip
+WHOLE_HEADS = {**SIZES, "num_key_value_heads": 2}
+MIXED = {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]}
+GPT2 = {"vocab_size": ROWS, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": CONTEXT, "bos_token_id": None,
+        "eos_token_id": None}  # fmt: skip
+FAMILIES = {
+    "Llama": SIZES,
+    "GPT2": GPT2,
+    "Starcoder2": {**SIZES, "sliding_window": 3},
+    "StableLm": WHOLE_HEADS,
+    "Mistral": {**SIZES, "sliding_window": 3},
+    "Qwen2": {**SIZES, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    "Qwen3": {**SIZES, "head_dim": 8},
+    "Gemma3Text": {**SIZES, "head_dim": 8, **MIXED},
+    "Olmo2": SIZES,
+    "Olmo3": {**SIZES, **MIXED},
+    "SmolLM3": SIZES,
+    "Phi3": SIZES,
+    "GPTNeoX": {name: size for name, size in SIZES.items() if name != "num_key_value_heads"},
+    "Cohere": {**SIZES, "logit_scale": 0.1},
+    "Granite": {**SIZES, "logits_scaling": 8.0, "embedding_multiplier": 3.0},
+}
+"""The families that docs/fine-tuning.md names, with the fields of a tiny one of each."""
+STATE = {"standardised_state": False}
+
+
+def saved(folder, name, fields):
+    """A folder of a random model, whose numbers are large enough to show what they do; and the model."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**fields)
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    transformers.logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    return str(folder), model
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, tmp_path_factory):
+    folder, model = saved(tmp_path_factory.mktemp(request.param), request.param, FAMILIES[request.param])
+    backbone = HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS, context=CONTEXT)
+    return model, backbone.eval()
+
+
+def same(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5 * max(1.0, float(wanted.abs().max())))
+
+
+@torch.no_grad()
+def test_a_family_gives_its_own_logits_also_in_parts_and_beside_other_documents(family):
+    model, backbone = family
+    tokens = torch.randint(0, ROWS, (3, 24), generator=torch.Generator().manual_seed(1))
+    wanted = model(tokens, use_cache=False).logits
+    hidden = backbone.encode(plain_batch(tokens))
+    same(backbone.logits(hidden.readout), wanted)
+    same(backbone.logits(backbone.state_for_head(hidden.state)), wanted)
+    lengths = [5, 9, 1, 9]
+    documents = torch.repeat_interleave(torch.arange(1, 5), torch.tensor(lengths))[None]
+    packed = backbone.logits(backbone.encode(plain_batch(tokens[:1], documents)).readout)[0]
+    alone = [model(part[None], use_cache=False).logits[0] for part in tokens[0].split(lengths)]
+    same(packed, torch.cat(alone))
+    cache, counts = backbone.make_cache(3), np.array([7, 2, 4])
+    found = backbone.logits(backbone.extend(tokens[:, :7], cache, counts).readout)
+    for row, count in enumerate(counts):
+        same(found[row, :count], wanted[row, :count])
+    cache.rewind(np.array([5, 0, 2]))
+    order = torch.tensor([2, 0])
+    cache.reorder(order)
+    for start, stop in ((2, 3), (3, 16), (16, 24)):
+        same(backbone.logits(backbone.extend(tokens[order, start:stop], cache).readout), wanted[order, start:stop])
+
+
+def test_states_are_standardised_and_the_head_reads_what_it_did():
+    plain, scaled = tiny_hf(**STATE), tiny_hf()
+    batch = plain_batch(torch.randint(0, VOCABULARY, (16, 24), generator=torch.Generator().manual_seed(2)))
+    with torch.no_grad():
+        raw, found = plain.encode(batch), scaled.encode(batch)
+    assert raw.state is raw.readout
+    torch.testing.assert_close(found.readout, raw.readout)
+    torch.testing.assert_close(scaled.state_for_head(found.state), raw.readout)
+    assert (found.state.flatten(0, 1).std(0) - 1).abs().max() < 0.35
+    assert found.state.flatten(0, 1).mean(0).abs().max() < 0.35
+
+
+def test_the_latent_loss_does_not_depend_on_the_scale_of_single_features(tmp_path):
+    """The same function written with an outlier feature: a larger gain of the last norm, a smaller column of the head."""
+    losses = {}
+    folder, model = saved(tmp_path / "one", "Llama", SIZES)
+    for name in ("one", "outlier"):
+        if name == "outlier":
+            with torch.no_grad():
+                model.model.norm.weight[3] *= 100
+                model.lm_head.weight[:, 3] /= 100
+            model.save_pretrained(tmp_path / name)
+        for standardised in (False, True):
+            fields = {"model": str(tmp_path / name), "standardised_state": standardised}
+
+            def make(fields=fields, **more):
+                return HuggingFace(HuggingFaceConfig(**fields), vocabulary=ROWS, context=CONTEXT)
+
+            parts = tiny_objective("next_latent", make_backbone=make)(random_batch(prompts=False)).parts
+            losses[name, standardised] = {part: found.mean().item() for part, found in parts.items()}
+    for name in ("one", "outlier"):
+        assert losses[name, True]["next_token"] == pytest.approx(losses["one", False]["next_token"], rel=1e-4)
+    assert losses["outlier", True]["latent"] == pytest.approx(losses["one", True]["latent"], rel=1e-3)
+    assert losses["outlier", False]["latent"] > 2 * losses["one", False]["latent"]
+
+
+LORA = {"lora": LoRAConfig(rank=2)}
+
+
+def stepped(objective, seed=0):
+    """After one step of training."""
+    optimizer = torch.optim.SGD([one for one in objective.parameters() if one.requires_grad], lr=0.5)
+    objective.train()(random_batch(seed)).value().backward()
+    optimizer.step()
+    return objective.eval()
+
+
+@pytest.mark.parametrize("name", ["next_latent", "belief_state"])
+def test_a_run_with_lora_holds_adapters_and_a_digest_alone(name, tmp_path):
+    objective = tiny_objective(name, make_backbone=tiny_hf, backbone=LORA)
+    before = {key: tensor.clone() for key, tensor in objective.named_parameters()}
+    stepped(objective)
+    for key, tensor in objective.named_parameters():
+        changed = not torch.equal(tensor, before[key])
+        assert changed == (tensor.requires_grad and "lora_A" not in key), key  # B is 0 at first, so A gets no gradient
+    held = objective.state_dict()
+    kept = {key for key, tensor in objective.named_parameters() if not tensor.requires_grad}
+    assert kept
+    assert not kept & set(held)
+    save_file({key: tensor.contiguous() for key, tensor in held.items()}, tmp_path / "weights.safetensors")
+    other = tiny_objective(name, 3, make_backbone=tiny_hf, backbone=LORA).eval()
+    other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+    batch = random_batch()
+    torch.testing.assert_close(other.predictor().logits(batch), objective.predictor().logits(batch))
+
+
+def test_another_model_than_the_one_trained_on_is_refused(tmp_path):
+    """Of a frozen one the weights count; of one that is trained whole, which the run holds, the configuration does."""
+    folder, model = saved(tmp_path / "one", "Llama", SIZES)
+    of = {"vocabulary": ROWS, "context": CONTEXT}
+    adapted = HuggingFace(HuggingFaceConfig(model=folder, **LORA), **of).state_dict()
+    whole = HuggingFace(HuggingFaceConfig(model=folder), **of).state_dict()
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[0, 0] += 1e-3
+    model.save_pretrained(folder)
+    HuggingFace(HuggingFaceConfig(model=folder), **of).load_state_dict(whole)
+    with pytest.raises(
+        ValueError, match=r"not the model that this run was trained on: the digest of its .* and weights"
+    ):
+        HuggingFace(HuggingFaceConfig(model=folder, **LORA), **of).load_state_dict(adapted)
+    content = json.loads((tmp_path / "one" / "config.json").read_text())
+    (tmp_path / "one" / "config.json").write_text(json.dumps({**content, "rms_norm_eps": 1e-3}))
+    with pytest.raises(ValueError, match="not the model that this run was trained on"):
+        HuggingFace(HuggingFaceConfig(model=folder), **of).load_state_dict(whole)
+
+
+def test_recomputing_layers_changes_no_gradient():
+    gradients = []
+    for checkpointing in (False, True):
+        objective = tiny_objective(
+            "next_latent", make_backbone=tiny_hf, backbone={"gradient_checkpointing": checkpointing, **LORA}
+        ).train()
+        objective(pack(random_batch())).value().backward()
+        gradients.append({name: one.grad for name, one in objective.named_parameters() if one.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_heads_are_tied_or_not_as_asked_and_layers_are_the_first(tmp_path):
+    folder, model = saved(tmp_path / "one", "Llama", SIZES)
+    untied, tied = (HuggingFace(HuggingFaceConfig(model=folder, tied=tied), vocabulary=ROWS, context=CONTEXT)
+                    for tied in (None, True))  # fmt: skip
+    torch.testing.assert_close(untied.head_weight(), model.lm_head.weight)
+    torch.testing.assert_close(tied.head_weight(), model.model.embed_tokens.weight)
+    assert sum(one.numel() for one in untied.parameters()) - sum(one.numel() for one in tied.parameters()) == ROWS * 16
+    (_, gpt2), tokens = saved(tmp_path / "gpt2", "GPT2", GPT2), plain_batch(torch.arange(6)[None])
+    apart = HuggingFace(HuggingFaceConfig(model=str(tmp_path / "gpt2"), tied=False), vocabulary=ROWS, context=CONTEXT)
+    assert apart.head_weight() is not gpt2.transformer.wte.weight
+    assert len([one for one in apart.parameters() if one.shape == (ROWS, 16)]) == 2
+    one = HuggingFace(HuggingFaceConfig(model=folder, layers=1), vocabulary=ROWS, context=CONTEXT)
+    with torch.no_grad():
+        wanted = model.model.norm(model(tokens.tokens, output_hidden_states=True).hidden_states[1])
+        same(one.encode(tokens).readout, wanted)
+
+
+def test_fewer_tokens_than_the_table_and_more(tmp_path):
+    folder, model = saved(tmp_path / "one", "Llama", SIZES)
+    few = HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS - 3, context=CONTEXT)
+    assert few.head_weight().shape == (ROWS - 3, 16)
+    assert any("3 tokens of the model's table have no text" in note for note in few.notes)
+    more = HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS + 2, context=CONTEXT)
+    assert more.head_weight().shape == (ROWS + 2, 16)
+    embedded = more.embed(torch.tensor([0, ROWS - 1, ROWS, ROWS + 1]))
+    torch.testing.assert_close(embedded[:2], model.model.embed_tokens.weight[[0, ROWS - 1]])
+    torch.testing.assert_close(embedded[2:], more.tokens.extra)
+    embedded.sum().backward()
+    assert more.tokens.extra.grad.abs().min() > 0
+
+
+REFUSED = {
+    "Gemma2": ({**SIZES, "head_dim": 8}, "caps its logits by a tanh"),
+    "Phi": (SIZES, "its vocabulary head has a bias"),
+    "Mamba": ({"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2}, "layers of the kind linear_attention"),
+    "Bert": ({name: size for name, size in SIZES.items() if name != "num_key_value_heads"}, "cannot be a backbone"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_families_that_do_not_fit_are_refused_with_the_reason(name, tmp_path):
+    fields, reason = REFUSED[name]
+    folder, _ = saved(tmp_path / name, name, fields)
+    with pytest.raises(ValueError, match=f"{name} .*{reason}|{name}: .*{reason}"):
+        HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS, context=CONTEXT)
+
+
+def test_attention_with_biases_by_distance_is_refused(tmp_path):
+    folder, _ = saved(tmp_path / "bloom", "Bloom", {"vocab_size": ROWS, "hidden_size": 16, "n_layer": 2, "n_head": 2})
+    with pytest.raises(ValueError, match="cannot be a backbone|cannot be loaded"):
+        HuggingFace(HuggingFaceConfig(model=folder, attention="eager"), vocabulary=ROWS, context=CONTEXT)
+
+
+def test_what_is_compared_are_logits_masks_and_steps(tmp_path, monkeypatch):
+    """A head that is not linear, documents that see each other, and a wrong cache are each found."""
+    folder, _ = saved(tmp_path / "one", "Llama", SIZES)
+    made = {"config": HuggingFaceConfig(model=folder), "vocabulary": ROWS, "context": CONTEXT}
+    HuggingFace(**made)
+    with monkeypatch.context() as patch:
+        patch.setattr(HuggingFace, "head_weight", lambda self: 1.01 * self.head)
+        with pytest.raises(ValueError, match="its logits are not a matrix times its last hidden states"):
+            HuggingFace(**made)
+    with monkeypatch.context() as patch:
+        kind = transformers.models.llama.modeling_llama.LlamaModel
+        patch.setattr(kind, "forward", unmasked(kind.forward))
+        with pytest.raises(ValueError, match="documents that share a row see each other"):
+            HuggingFace(**made)
+    with monkeypatch.context() as patch:
+        patch.setattr(HuggingFace, "extend", lambda self, tokens, cache, counts=None: forgetful(self, tokens, cache))
+        with pytest.raises(ValueError, match="read step by step it computes something else"):
+            HuggingFace(**made)
+
+
+def unmasked(forward):
+    return lambda self, *given, attention_mask=None, position_ids=None, **more: forward(self, *given, **more)
+
+
+def forgetful(backbone, tokens, cache):
+    cache.lengths = cache.lengths + tokens.shape[1]
+    return backbone.encode(plain_batch(tokens))
+
+
+def load_of(model, **fields):
+    return HuggingFace(HuggingFaceConfig(model=str(model), **fields), vocabulary=ROWS, context=CONTEXT)
+
+
+def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
+    folder, _ = saved(tmp_path / "one", "Llama", SIZES)
+    with pytest.raises(ValueError, match="backbone.model is not set"):
+        HuggingFace(HuggingFaceConfig(), vocabulary=ROWS, context=CONTEXT)
+    with pytest.raises(ValueError, match="there is no such folder, and the hub did not give such a model") as error:
+        load_of("nobody/nothing")
+    assert "\n" not in str(error.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty: no model of Hugging Face: it has no config.json"):
+        load_of(tmp_path / "empty")
+    for content, message in (
+        ("{", "not JSON"), ("{}", "names no model_type"), ('{"model_type": "t5"}', "no causal language model"),
+        ('{"model_type": "nonsense"}', "config.json cannot be used"),
+        ('{"task": {}, "backbone": {}, "objective": {}}', "a run of statewise, not a model"),
+        ('{"model_type": "llama"}', "its weights cannot be loaded"),
+    ):  # fmt: skip
+        (tmp_path / "empty" / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            HuggingFace(HuggingFaceConfig(model=str(tmp_path / "empty")), vocabulary=ROWS, context=8)
+    weights = load_file(f"{folder}/model.safetensors")
+    save_file({name: one for name, one in weights.items() if "layers.1" not in name}, f"{folder}/model.safetensors")
+    with pytest.raises(ValueError, match="its weights are incomplete: .* are missing, and 6 more"):
+        load_of(folder)
+    load_of(folder, layers=1)
+    load_of(folder, from_scratch=True)
+    (tmp_path / "one" / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match="its weights cannot be loaded"):
+        load_of(folder)
+    with pytest.raises(ValueError, match="41 tokens, and .* reads 40: set task.context lower"):
+        HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS, context=41)
+    with pytest.raises(ValueError, match="has 2 layers"):
+        load_of(folder, layers=3)
+
+
+def test_lora_is_refused_where_it_makes_no_sense(tmp_path):
+    with pytest.raises(ValueError, match="exclude each other"):
+        HuggingFaceConfig(model="x", from_scratch=True, lora=LoRAConfig(rank=2))
+    with pytest.raises(ValueError, match=r"backbone.lora.rank must be at least 1, not 0"):
+        LoRAConfig(rank=0)
+    with pytest.raises(ValueError, match="backbone.lora.targets nothing: .* has no such layers"):
+        tiny_hf(lora=LoRAConfig(rank=2, targets="nothing"))
+
+
+def of_text(corpus, model, **backbone):
+    recipe = {
+        "task": {"name": "text", "path": str(corpus.folder), "context": 32},
+        "backbone": {"name": "hf", "model": str(model), **backbone},
+        "objective": "next_token",
+    }
+    recipe = read_recipe(json.dumps(recipe))
+    return recipe, make_objective(recipe, make_task(recipe))
+
+
+def test_the_tokenizer_of_the_data_must_be_the_models(tmp_path):
+    corpus = small_corpus(tmp_path)
+    tokens = len(corpus.bpe.symbols)
+    folder, _ = saved(tmp_path / "one", "Llama", {**SIZES, "vocab_size": tokens + 2})
+    recipe, objective = of_text(corpus, folder)  # without a tokenizer.json ids are taken as they are
+    assert objective.backbone.vocabulary == tokens
+    assert of_text(corpus, folder, lora={"rank": 4})[0].backbone.config.lora == LoRAConfig(rank=4)
+    content = json.loads(corpus.bpe.content)
+    (tmp_path / "one" / "tokenizer.json").write_text(json.dumps(content))
+    of_text(corpus, folder)
+    vocabulary = content["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (tmp_path / "one" / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"does not fit .*: token \d+ is 'a' in the task and 'b' in the model; .* hf:"):
+        of_text(corpus, folder)
+    folder, _ = saved(tmp_path / "small", "Llama", {**SIZES, "vocab_size": tokens - 1})
+    with pytest.raises(ValueError, match=f"a vocabulary of {tokens} tokens, and .* one of {tokens - 1}"):
+        of_text(corpus, folder)
+    assert of_text(corpus, folder, from_scratch=True)[1].backbone.rows == tokens
+
+
+def test_every_field_survives_a_recipe():
+    config = HuggingFaceConfig(model=tiny_folder(), layers=1, lora=LoRAConfig(rank=3, targets="q_proj,v_proj"))
+    recipe = {"task": "path_star", "objective": "next_token",
+              "backbone": {"name": "hf", **dataclasses.asdict(config)}}  # fmt: skip
+    parsed = read_recipe(json.dumps(recipe), ["--backbone.lora.alpha=5"])
+    assert parsed.backbone.config == dataclasses.replace(config, lora=dataclasses.replace(config.lora, alpha=5.0))
+    assert read_recipe(json.dumps(parsed.as_dict())) == parsed
+
+
+def test_without_the_extra_the_message_installs_it(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ValueError, match=r"pip install 'statewise\[hf\]'"):
+        load_of(tiny_folder())
