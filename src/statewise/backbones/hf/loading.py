@@ -109,8 +109,8 @@ def sliding_windows(found: Any) -> dict[str, int | None]:
     strange = sorted(kinds - {"full_attention", "sliding_attention"})
     if strange:
         raise ValueError(
-            f"layers of the kind {strange[0]} are not supported, only full and sliding attention; families that can are in "
-            "docs/fine-tuning.md"
+            f"layers of the kind {strange[0]} are not supported, only full and sliding attention; families that can "
+            "are in docs/fine-tuning.md"
         )
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
 
