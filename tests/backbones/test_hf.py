@@ -113,9 +113,9 @@ def test_states_are_standardised_and_the_head_reads_what_it_did():
 
 
 def test_the_latent_loss_does_not_depend_on_the_scale_of_single_features(tmp_path):
-    """The same function written with an outlier feature: a larger gain of the last norm, a smaller column of the head."""
+    """The same function with an outlier feature: a larger gain of the last norm, a smaller column of the head."""
     losses = {}
-    folder, model = saved(tmp_path / "one", "Llama", SIZES)
+    _, model = saved(tmp_path / "one", "Llama", SIZES)
     for name in ("one", "outlier"):
         if name == "outlier":
             with torch.no_grad():
@@ -176,9 +176,7 @@ def test_another_model_than_the_one_trained_on_is_refused(tmp_path):
         model.model.layers[0].mlp.up_proj.weight[0, 0] += 1e-3
     model.save_pretrained(folder)
     HuggingFace(HuggingFaceConfig(model=folder), **of).load_state_dict(whole)
-    with pytest.raises(
-        ValueError, match=r"not the model that this run was trained on: the digest of its .* and weights"
-    ):
+    with pytest.raises(ValueError, match=r"not the model that this run was trained on: .* and weights"):
         HuggingFace(HuggingFaceConfig(model=folder, **LORA), **of).load_state_dict(adapted)
     content = json.loads((tmp_path / "one" / "config.json").read_text())
     (tmp_path / "one" / "config.json").write_text(json.dumps({**content, "rms_norm_eps": 1e-3}))
@@ -248,7 +246,7 @@ def test_families_that_do_not_fit_are_refused_with_the_reason(name, tmp_path):
 
 def test_attention_with_biases_by_distance_is_refused(tmp_path):
     folder, _ = saved(tmp_path / "bloom", "Bloom", {"vocab_size": ROWS, "hidden_size": 16, "n_layer": 2, "n_head": 2})
-    with pytest.raises(ValueError, match="cannot be a backbone|cannot be loaded"):
+    with pytest.raises(ValueError, match=r"cannot be a backbone|cannot be loaded"):
         HuggingFace(HuggingFaceConfig(model=folder, attention="eager"), vocabulary=ROWS, context=CONTEXT)
 
 
@@ -287,7 +285,7 @@ def load_of(model, **fields):
 
 def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
     folder, _ = saved(tmp_path / "one", "Llama", SIZES)
-    with pytest.raises(ValueError, match="backbone.model is not set"):
+    with pytest.raises(ValueError, match=r"backbone.model is not set"):
         HuggingFace(HuggingFaceConfig(), vocabulary=ROWS, context=CONTEXT)
     with pytest.raises(ValueError, match="there is no such folder, and the hub did not give such a model") as error:
         load_of("nobody/nothing")
@@ -306,14 +304,14 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
             HuggingFace(HuggingFaceConfig(model=str(tmp_path / "empty")), vocabulary=ROWS, context=8)
     weights = load_file(f"{folder}/model.safetensors")
     save_file({name: one for name, one in weights.items() if "layers.1" not in name}, f"{folder}/model.safetensors")
-    with pytest.raises(ValueError, match="its weights are incomplete: .* are missing, and 6 more"):
+    with pytest.raises(ValueError, match=r"its weights are incomplete: .* are missing, and 6 more"):
         load_of(folder)
     load_of(folder, layers=1)
     load_of(folder, from_scratch=True)
     (tmp_path / "one" / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ValueError, match="its weights cannot be loaded"):
         load_of(folder)
-    with pytest.raises(ValueError, match="41 tokens, and .* reads 40: set task.context lower"):
+    with pytest.raises(ValueError, match=r"41 tokens, and .* reads 40: set task.context lower"):
         HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS, context=41)
     with pytest.raises(ValueError, match="has 2 layers"):
         load_of(folder, layers=3)
@@ -324,7 +322,7 @@ def test_lora_is_refused_where_it_makes_no_sense(tmp_path):
         HuggingFaceConfig(model="x", from_scratch=True, lora=LoRAConfig(rank=2))
     with pytest.raises(ValueError, match=r"backbone.lora.rank must be at least 1, not 0"):
         LoRAConfig(rank=0)
-    with pytest.raises(ValueError, match="backbone.lora.targets nothing: .* has no such layers"):
+    with pytest.raises(ValueError, match=r"backbone.lora.targets nothing: .* has no such layers"):
         tiny_hf(lora=LoRAConfig(rank=2, targets="nothing"))
 
 
@@ -342,7 +340,7 @@ def test_the_tokenizer_of_the_data_must_be_the_models(tmp_path):
     corpus = small_corpus(tmp_path)
     tokens = len(corpus.bpe.symbols)
     folder, _ = saved(tmp_path / "one", "Llama", {**SIZES, "vocab_size": tokens + 2})
-    recipe, objective = of_text(corpus, folder)  # without a tokenizer.json ids are taken as they are
+    _, objective = of_text(corpus, folder)  # without a tokenizer.json ids are taken as they are
     assert objective.backbone.vocabulary == tokens
     assert of_text(corpus, folder, lora={"rank": 4})[0].backbone.config.lora == LoRAConfig(rank=4)
     content = json.loads(corpus.bpe.content)

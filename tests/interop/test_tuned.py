@@ -23,7 +23,8 @@ transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 peft = pytest.importorskip("peft", reason="needs the extra hf")
 transformers.logging.disable_progress_bar()
 END = "</s>"
-FLAGS = ["--task.context=24", "--trainer.precision=fp32", "--trainer.steps=3", "--trainer.batch_size=4", "--trainer.learning_rate=0.02",
+FLAGS = ["--task.context=24", "--trainer.precision=fp32", "--trainer.steps=3", "--trainer.batch_size=4",
+         "--trainer.learning_rate=0.02",
          "--trainer.warmup_steps=0", "--trainer.warmup_tokens=null", "--trainer.evaluate_num=4",
          "--trainer.report_num=8"]  # fmt: skip
 
@@ -59,7 +60,7 @@ def test_a_corpus_has_the_models_tokenizer_and_its_end(place):
 
 
 def test_tokenizers_that_cannot_be_used_are_refused(place, tmp_path):
-    with pytest.raises(ValueError, match="this model has no tokenizer.json"):
+    with pytest.raises(ValueError, match=r"this model has no tokenizer.json"):
         tokenizers.load(f"hf:{tmp_path}")
     with pytest.raises(ValueError, match=r"nobody/nothing: there is no such folder, and the hub did not give"):
         tokenizers.load("hf:nobody/nothing")
@@ -73,7 +74,7 @@ def test_tokenizers_that_cannot_be_used_are_refused(place, tmp_path):
     vocabulary["▁the"] = vocabulary.pop(next(symbol for symbol in reversed(vocabulary)))
     content["model"]["merges"].pop()
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="this tokenizer is not byte-level: .*; give a model with a byte-level one"):
+    with pytest.raises(ValueError, match=r"this tokenizer is not byte-level: .*; give a model with a byte-level one"):
         tokenizers.load(f"hf:{tmp_path}")
 
 
@@ -121,7 +122,7 @@ def test_a_tuned_model_leaves_as_what_it_came_and_gives_our_logits(tuned, place)
 
 
 def test_a_tuned_run_needs_its_model(tuned, place, capsys):
-    kind, run, _ = tuned
+    _, run, _ = tuned
     moved = place / "moved"
     (place / "base").rename(moved)
     try:

@@ -1,4 +1,4 @@
-"""Tokenizer specifications: train one, GPT-2's from its files, that of a model of Hugging Face, or any tokenizer.json."""
+"""Tokenizer specifications: train one, GPT-2's from its files, a model's of Hugging Face, or any tokenizer.json."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from statewise.tasks import bpe
 from statewise.tasks.bpe import BPE, END
 
 FORMS = (
-    "bpe:N (trained on the training documents), gpt2:FOLDER, hf:MODEL (a folder, or a name on the hub), or the path of a "
-    "tokenizer.json"
+    "bpe:N (trained on the training documents), gpt2:FOLDER, hf:MODEL (a folder, or a name on the hub), or the path of "
+    "a tokenizer.json"
 )
 MOST = 2**24
 """Largest vocabulary."""
