@@ -95,7 +95,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             return
         compare(self, causal, config.model, self.rows, head=embedding_of is None)
         if config.standardised_state:
-            self.mean, self.deviation = moments(self, self.rows)
+            self.mean, self.deviation = moments(self, min(vocabulary, self.rows))
 
     @property
     def lender(self) -> HuggingFace | None:
