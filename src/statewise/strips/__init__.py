@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from statewise.strips.domains import domain as domain
     from statewise.strips.domains import domain_usage as domain_usage
     from statewise.strips.exact.ground import learn_exact as learn_exact
+    from statewise.strips.exact.hybrid import learn_hybrid as learn_hybrid
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
     from statewise.strips.exact.locm import learn_locm as learn_locm
     from statewise.strips.exact.noisy import learn_noisy as learn_noisy
@@ -81,6 +82,7 @@ PUBLIC = {
     "checking": ("check", "described", "read_seen"),
     "domains": ("FAMILIES", "Domain", "domain", "domain_usage"),
     "exact.ground": ("learn_exact",),
+    "exact.hybrid": ("learn_hybrid",),
     "exact.lifted": ("learn_lifted_exact",),
     "exact.locm": ("learn_locm",),
     "exact.noisy": ("learn_noisy",),

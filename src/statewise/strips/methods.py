@@ -11,6 +11,7 @@ import numpy as np
 
 from statewise.strips.exact.frame import SECONDS, How, Work
 from statewise.strips.exact.ground import Contradiction, learn_exact
+from statewise.strips.exact.hybrid import learn_hybrid
 from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
 from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
@@ -24,7 +25,7 @@ from statewise.strips.settings import Settings
 
 COMPARED = ("sift", "locm")
 """Methods that read all traces as undamaged, for comparison."""
-METHODS = ("auto", "exact", "neural", *COMPARED)
+METHODS = ("auto", "exact", "neural", "hybrid", *COMPARED)
 NOT_DAMAGED = "{} reads every trace as undamaged: give --method exact or neural, or no --noise"
 MOST_NOISE = 0.1
 """Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
@@ -44,8 +45,9 @@ def learn(
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
 ) -> Learned:
-    """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`),
-    `sift` and `locm` as SIFT (`exact.sift`) and LOCM (`exact.locm`) do, for comparison.
+    """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`), `hybrid`
+    by both, from damaged traces (`exact.hybrid`); for comparison `sift` and `locm`, as SIFT (`exact.sift`) and LOCM
+    (`exact.locm`) do.
 
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
     all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
@@ -63,6 +65,10 @@ def learn(
     if method in COMPARED and damaged:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
     how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say}
+    if method == "hybrid":
+        if seconds is None:
+            del how["seconds"]
+        return _explained(learn_hybrid(traces, settings, training=progress, **how), traces, folder, why)
     if method == "sift":
         return _explained(learn_sift(traces, **how), traces, folder, why)
     if method == "locm":
@@ -120,6 +126,8 @@ def learn_schemas(
     if settings.noise and method == "exact":
         raise ValueError("schemas are learned from damaged traces by training only: give --method neural")
     method, why = _without_looking(method, settings, None, overwrite)
+    if method == "hybrid":
+        raise ValueError("the hybrid method learns ground models alone: omit --lifted, or give another --method")
     if settings.noise and method == "auto":
         method = "neural"
     if method in COMPARED and settings.noise:

@@ -38,8 +38,9 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("traces", metavar="FILE",
                         help="CSV with trace_id,action[,label], JSON lines, or .txt with a plan per line")  # fmt: skip
-    parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural", "sift", "locm"],
-                        help="exact: SAT; neural: training; auto (default): exact if the traces are clean; for "
+    parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural", "hybrid", "sift", "locm"],
+                        help="exact: SAT; neural: training; auto (default): exact if the traces are clean; hybrid: "
+                             "effects by both, from damaged traces; for "
                              "comparison, from the valid actions alone: sift, all alternating atoms; locm, state "
                              "machines of objects")  # fmt: skip
     parser.add_argument("--positive-only", action="store_true", help="use only the valid actions of the traces")
@@ -84,7 +85,7 @@ def run(words: list[str]) -> int:
         given = found.traces
         print(f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
               file=sys.stderr)  # fmt: skip
-    method = "neural" if trained else options.method
+    method = "neural" if trained and options.method == "auto" else options.method
     with interruptible() as stop:
         return (_lifted if options.lifted else _ground)(options, given, settings, method, stop)
 
@@ -100,7 +101,7 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     print()
     print(f"method     {report['method']}: {report['chosen']}")
     exact = _damaged if "support" in report else _by_schemas if "predicates" in report else _exact
-    show = {"neural": _trained, "sift": _sift, "locm": _locm}.get(report["method"], exact)
+    show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
     show(report)
     print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
     if report["unfinished"]:
@@ -132,6 +133,13 @@ def _locm(report: dict[str, Any]) -> None:
           "consistent)")  # fmt: skip
     print("limits     LOCM sees no condition that never changes (such as which place is next to which), and of an "
           "object one aspect only")  # fmt: skip
+
+
+def _hybrid(report: dict[str, Any]) -> None:
+    print(f"training   {report['effects']} effects, from {len(report['restarts'])} restarts")
+    print(f"features   {report['features']}: these, and the alternating ones in {report['windows']} windows that at "
+          f"least {report['support']} traces imply; the others are taken for damage")  # fmt: skip
+    _unseen(report)
 
 
 def _damaged(report: dict[str, Any]) -> None:
