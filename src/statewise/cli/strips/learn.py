@@ -67,6 +67,10 @@ def run(words: list[str]) -> int:
         raise ValueError(f"{trained[0]} is an option of training: give --method neural, or omit it")
     if options.lifted and (options.atoms not in (None, "auto") or options.pool is not None):
         raise ValueError("--lifted finds and pools predicates by itself: omit --atoms, --pool and --no-pool")
+    if options.lifted and options.noise == "auto":
+        raise ValueError(
+            "--noise auto needs ground learning: give a share, which training of schemas tolerates, or omit --lifted"
+        )
 
     from statewise.strips import Settings, read_traces
 
