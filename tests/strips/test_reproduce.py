@@ -334,11 +334,11 @@ def test_costs_are_curves_by_domain(monkeypatch, tmp_path):
     records += [{**each, "domain": "blocksworld:2"} for each in records[:1]] + [record("neural", 50, 1, "unknown", 1.0)]
     save_costs(records, tmp_path / "x.png")
     assert [(panel.title, panel.y_title, panel.log_y) for panel in panels] == [
-        ("exact", "CPU seconds", True), ("exact", "MiB", True)
+        ("exact", "CPU seconds", True), ("exact", "MiB", False)
     ]  # fmt: skip
     assert [{curve.label: (curve.x, curve.y) for curve in panel.curves} for panel in panels] == [
-        {"ferry:2x1, 6 actions": ([50, 100], [100, 200]), "blocksworld:2, 8 actions": ([50], [50])},
-        {"ferry:2x1, 6 actions": ([50, 100], [8, 8])},
+        {"ferry:2x1 (6 actions)": ([50, 100], [100, 200]), "blocksworld:2 (8 actions)": ([50], [50])},
+        {"ferry:2x1 (6 actions)": ([50, 100], [8, 8])},
     ]
 
 

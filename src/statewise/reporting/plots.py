@@ -108,7 +108,7 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = (), heading: st
 def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
     """Draws one panel."""
     from matplotlib import colormaps
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator, NullFormatter
 
     family = [curve for curve in panel.curves if curve.role == "series"]
     controls = [curve for curve in panel.curves if curve.role == "control"]
@@ -149,6 +149,8 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if panel.log_y:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, place: f"{value:,g}")  # the default writes mathematics
+        axes.yaxis.set_minor_formatter(NullFormatter())
     if panel.shares:
         axes.set_ylim(-0.03, 1.05)
 

@@ -191,21 +191,23 @@ def save_costs(records: Sequence[Record], path: Path) -> None:
     from statewise.strips.domains import domain
 
     actions = {name: len(domain(name).model.actions) for name in {record["domain"] for record in records}}
-    by_method: dict[str, dict[tuple[int, str], dict[int, list[Record]]]] = {}
+    by_method: dict[tuple[int, str], dict[tuple[int, str], dict[int, list[Record]]]] = {}
     for (name, size, variant, method), cells in _groups(records).items():
-        label = f"{name} {variant}".strip() + f", {actions[name]} actions"
-        by_method.setdefault(method, {}).setdefault((actions[name], label), {})[size] = cells
+        label = f"{name} {variant}".strip() + f" ({actions[name]} actions)"
+        title = f"{method}, schemas" if cells[0]["atoms"] == "lifted" else method
+        domains = by_method.setdefault((METHODS.index(method), title), {})
+        domains.setdefault((actions[name], label), {})[size] = cells
     panels = []
-    for method, by_label in sorted(by_method.items(), key=lambda each: METHODS.index(each[0])):
-        for key, title in (("cpu_seconds", "CPU seconds"), ("memory", "MiB")):
+    for (_, title), domains in sorted(by_method.items()):
+        for key, what in (("cpu_seconds", "CPU seconds"), ("memory", "MiB")):
             curves = []
-            for (_, label), by_size in sorted(by_label.items()):
+            for (_, label), by_size in sorted(domains.items()):
                 found = {size: [cell[key] for cell in cells if cell.get(key)] for size, cells in by_size.items()}
                 points = {float(size): statistics.mean(values) for size, values in found.items() if values}
                 if points:
                     curves.append(Curve(label, list(points), list(points.values()), "series"))
             if curves:
-                panels.append(Panel("training traces", title, curves, title=method, log_x=True, log_y=True))
+                panels.append(Panel("training traces", what, curves, title=title, log_x=True, log_y=what != "MiB"))
     if panels:
         save_panels(panels, path)
 
