@@ -109,6 +109,6 @@ def test_acceptance_is_counted_by_place():
     speed = DraftSpeed()
     speed.add(Told(None), None, Request([np.array([0])] * 2, 9))
     found = speed.summary()
-    assert (speed.tokens, speed.cycles, speed.offered, speed.accepted) == (14, 4, [4, 3, 1], [3, 2, 1])
+    assert (speed.tokens, speed.cycles, speed.offered, speed.accepted) == (12, 4, [4, 3, 1], [3, 2, 1])
     assert found["accepted_per_cycle"] == 6 / 4
     assert found["accepted_by_place"] == [3 / 4, 2 / 3, 1.0]

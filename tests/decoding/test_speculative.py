@@ -291,6 +291,20 @@ def test_the_fastest_length_is_found():
     assert chosen(0.7, flat)[3:8].sum() > 1900
 
 
+def test_a_further_request_goes_on_with_what_was_measured(monkeypatch):
+    monkeypatch.setattr(MeasuredLength, "rate", lambda self, length: -abs(length - 3))
+    predictor, other = (MarkovDrafter(TRUE, TRUE, context=200) for _ in range(2))
+    decoder = speculative(draft="auto")
+
+    def offered(predictor, rows):
+        steps = decoder.steps(predictor, Request([np.array([0])] * rows, 60))
+        return [int(step.offered.max()) for step in steps][1:]
+
+    assert offered(predictor, 1)[:7] == [0, 0, 0, 1, 1, 1, 3]
+    assert not {0, 1} & {*offered(predictor, 1)[:-1]}
+    assert offered(predictor, 2)[0] == offered(other, 1)[0] == 0  # another batch size or model has other costs
+
+
 def test_the_measured_length_stays_within_the_context():
     predictor = MarkovDrafter(TRUE, TRUE, context=6)
     asked = Request([np.array([0])], 100)

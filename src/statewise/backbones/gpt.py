@@ -16,7 +16,7 @@ from statewise.nn.cache import KeyValueCache
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.nn.initialisation import init_weights
-from statewise.nn.masks import Documents
+from statewise.nn.masks import Documents, causal
 from statewise.nn.norm import make_norm
 from statewise.nn.streams import keys_in_reach
 from statewise.types import Batch, Hidden
@@ -206,6 +206,9 @@ def started_pass(
     blocks' context but for the rotation."""
     cache.begin(new, counts)
     keys = cache.key_places(device)
-    place = keys[..., keys.shape[-1] - new :]
-    mask = keys_in_reach(place, keys)[:, None] if keys.dim() == 2 else None
+    place, mask = keys[..., keys.shape[-1] - new :], None
+    if keys.dim() == 2:
+        mask = keys_in_reach(place, keys)[:, None]
+    elif 1 < new < len(keys):  # here once, in place of once in every layer
+        mask = causal(new, len(keys), device)[None, None]
     return place, BlockContext(None, None, cache, mask)

@@ -18,9 +18,10 @@ from statewise.model import Model
 
 @dataclass
 class DraftSpeed:
-    """What decoding some prompts took."""
+    """What decoding some prompts took, apart from reading them."""
 
     tokens: int = 0
+    """Without each completion's first, which reading the prompt gives."""
     seconds: float = 0.0
     cycles: int = 0
     """Cycles of all rows, without those in which nothing could be drafted because of the limit."""
@@ -31,8 +32,10 @@ class DraftSpeed:
 
     def add(self, decoder: Decoder, predictor: Predictor, request: Request) -> None:
         """Decodes a request."""
+        decoding = decoder.steps(predictor, request)
+        next(decoding)
         began = time.perf_counter()
-        steps = list(decoder.steps(predictor, request))
+        steps = list(decoding)
         self.seconds += time.perf_counter() - began
         self.tokens += sum(int((step.tokens >= 0).sum()) for step in steps)
         for step in steps:
@@ -47,8 +50,8 @@ class DraftSpeed:
                 self.accepted[place] += int((step.drafted > place).sum())
 
     def summary(self) -> dict[str, Any]:
-        """For reports: tokens per second of all rows, accepted tokens per cycle and row, and the share accepted at each
-        place of the tokens before which all were accepted."""
+        """For reports: tokens per second of all rows after their prompts, accepted tokens per cycle and row, and the
+        share accepted at each place of the tokens before which all were accepted."""
         return {
             "tokens_per_second": self.tokens / self.seconds,
             "accepted_per_cycle": sum(self.accepted) / self.cycles if self.cycles else 0.0,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -67,6 +68,7 @@ class Speculative(Decoder):
         self.config = config
         self.plain: StepByStep = Sample(config.sampling) if config.temperature else Greedy(GreedyConfig())
         """The decoder whose completions these are."""
+        self._measured: WeakKeyDictionary[Predictor, dict[int, MeasuredLength]] = WeakKeyDictionary()
 
     @torch.no_grad()
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
@@ -74,7 +76,7 @@ class Speculative(Decoder):
         `ValueError` if the model cannot draft, or if a draft cannot fit the context. Rows that have ended leave the
         batch."""
         limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
-        source, length = self._source(predictor, request), self._length(predictor)
+        source, length = self._source(predictor, request), self._length(predictor, len(prompts))
         goal = None if request.goal is None else torch.from_numpy(request.goal)
         cursor, first = start_towards(
             predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
@@ -122,10 +124,11 @@ class Speculative(Decoder):
             source.follow(row, prompt.tolist())
         return source
 
-    def _length(self, predictor: Predictor) -> DraftLength:
+    def _length(self, predictor: Predictor, rows: int) -> DraftLength:
         length, most = self.config.draft, predictor.context - 1
-        if length == "auto":
-            return MeasuredLength(most)
+        if length == "auto":  # further requests go on with what was measured
+            by_rows = self._measured.setdefault(predictor, {})
+            return by_rows.setdefault(rows, MeasuredLength(most))
         if length > most:
             raise ValueError(
                 f"a draft of {length} tokens does not fit the context of {predictor.context}: set --draft to at most "
