@@ -64,7 +64,12 @@ class Running:
 
     def stop(self) -> None:
         self.server.handle_exit(15, None)
-        self._thread.join()
+        self.join()
+
+    def join(self) -> None:
+        """Waits for the end of a server that was told to stop."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
         self.engine.stop()
 
     def connect(self) -> socket.socket:

@@ -29,6 +29,10 @@ class Answer(ABC):
         """Characters `start` to `stop` of a row, with the `tokens` of `Row.shown` that begin there; `last`: nothing
         more will come."""
 
+    def chunk_event(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> bytes:
+        """`chunk` as a server-sent event."""
+        return event(self.chunk(index, start, stop, tokens, last))
+
     def ending(self) -> list[dict[str, Any]]:
         """What follows the chunks of all rows."""
         return []
@@ -59,6 +63,7 @@ class TextAnswer(Answer):
             "model": served.name,
             "system_fingerprint": served.fingerprint,
         }
+        self._begin = f'data: {json.dumps(self._head)[:-1]}, "choices": ['
 
     def whole(self) -> dict[str, Any]:
         """See `Answer.whole`."""
@@ -72,6 +77,12 @@ class TextAnswer(Answer):
             **self._head,
             "choices": [self._choice(index, row.text[start:stop], tokens, row.finish if last else None)],
         }
+
+    def chunk_event(self, index: int, start: int, stop: int, tokens: slice, last: bool) -> bytes:
+        """See `Answer.chunk_event`; what all chunks share is made once."""
+        row = self.rows[index]
+        choice = self._choice(index, row.text[start:stop], tokens, row.finish if last else None)
+        return f"{self._begin}{json.dumps(choice)}]}}\n\n".encode()
 
     def ending(self) -> list[dict[str, Any]]:
         """See `Answer.ending`."""

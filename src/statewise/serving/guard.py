@@ -15,6 +15,9 @@ from statewise.serving.settings import Settings
 OPEN = ("/health", "/ready")
 """Paths that need no key, for probes of a load balancer."""
 
+MOST_HEADERS = 32 * 1024
+"""Bytes of headers."""
+
 
 class Guard:
     """ASGI middleware.
@@ -67,6 +70,8 @@ class Guard:
                 f"pages of {origin[:100]} may not use this server: start it with --cors-origin",
                 code="origin_not_allowed",
             )
+        if sum(len(name) + len(value) for name, value in headers.items()) > MOST_HEADERS:
+            raise Refusal(431, f"the headers may have at most {MOST_HEADERS:,} bytes", headers={"connection": "close"})
         key = self.settings.key
         preflight = method == "OPTIONS" and origin is not None
         if (

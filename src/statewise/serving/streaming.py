@@ -89,7 +89,7 @@ class EventStream(Response):  # type: ignore[misc]  # the extra may be missing
             begin, end = self._tokens[index], len(row.shown)
             while not last and end > begin and row.transcript.offsets[end - 1] >= len(text):
                 end -= 1
-            found.append(event(self.answer.chunk(index, len(sent), len(text), slice(begin, end), last)))
+            found.append(self.answer.chunk_event(index, len(sent), len(text), slice(begin, end), last))
             self._sent[index], self._tokens[index] = text, end
             if last:
                 self._open.discard(index)

@@ -1,0 +1,354 @@
+"""The server: tokens per second of 1, 4 and 16 clients against one request at a time, and what HTTP costs.
+
+python benchmarks/serving.py
+python benchmarks/serving.py --soak 15      # 50 clients of mixed requests for so many minutes; no bars but errors
+
+Clients run in a process of their own. The model's weights are random: speed does not depend on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from timing import Benchmark, parser
+
+from statewise.building import read_recipe
+from statewise.decoding.base import Request
+from statewise.decoding.predictor import Predictor
+from statewise.loading import new_model
+from statewise.model import Model
+from statewise.serving.app import create_app
+from statewise.serving.batch import Batch
+from statewise.serving.engine import Engine
+from statewise.serving.metrics import Metrics
+from statewise.serving.rows import Manner
+from statewise.serving.served import Served
+from statewise.serving.server import Server, listen
+from statewise.serving.settings import Settings
+from statewise.serving.text import Stops
+from statewise.training import machine
+
+PROMPT, TOKENS, CONTEXT = 32, 64, 256
+GAP = 1e-3
+"""Nats between the two best tokens at every step of the prompts whose greedy texts are compared."""
+
+
+def make_model(folder: Path, *, small: bool) -> Model:
+    """A GPT for stories of invented words."""
+    rng = np.random.default_rng(0)
+    letters = list("abcdefghijklmnopqrstuvwxyz")
+    words = ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(1500)]
+    stories = (" ".join(rng.choice(words, 60)) for _ in range(80))
+    path = folder / "stories.txt"
+    path.write_text("".join(f"{story}.\n<|endoftext|>\n" for story in stories))
+    size = {"width": 32, "layers": 1, "heads": 2} if small else {"width": 256, "layers": 6, "heads": 8}
+    vocabulary = 400 if small else 2000
+    task = {"name": "stories", "path": str(path), "vocabulary": vocabulary, "context": CONTEXT}
+    recipe = {"task": task, "backbone": {"name": "gpt", **size}, "objective": "next_token"}
+    model = new_model(read_recipe(json.dumps(recipe)))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.objective.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+# Clients, in a process of their own
+
+
+async def ask(port: int, path: str, body: dict[str, Any], *, leave_after: int = 0) -> tuple[int, bytes, list[float]]:
+    """The status and the body of an answer, and when each of its parts arrived, in seconds after the request.
+    `leave_after`: closes the connection after so many parts."""
+    began = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(content)}\r\n\r\n"
+    writer.write(head.encode() + content)
+    await writer.drain()
+    parts, arrived = [], []
+    while part := await reader.read(65536):
+        parts.append(part)
+        arrived.append(time.perf_counter() - began)
+        if len(parts) == leave_after:
+            break
+    writer.close()
+    whole = b"".join(parts)
+    return int(whole[9:12]), whole, arrived
+
+
+@dataclass
+class Load:
+    """What clients measured."""
+
+    seconds: float
+    tokens: int
+    first: list[float] = field(default_factory=list)
+    """Seconds to the first token of each request."""
+    between: list[float] = field(default_factory=list)
+    """Seconds between parts of a stream."""
+
+
+def load(port: int, prompts: list[list[int]], clients: int, stream: bool) -> Load:
+    """All prompts, by so many clients at a time."""
+
+    async def run() -> Load:
+        waiting, found = list(prompts), Load(0.0, 0)
+
+        async def client() -> None:
+            while waiting:
+                body = {"prompt": waiting.pop(), "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
+                status, _, arrived = await ask(port, "/v1/completions", {**body, "stream": stream})
+                assert status == 200
+                found.tokens += TOKENS
+                if stream:  # the first part is the head
+                    found.first.append(arrived[1])
+                    found.between += np.diff(arrived[1:]).tolist()
+
+        began = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(clients)))
+        found.seconds = time.perf_counter() - began
+        return found
+
+    return asyncio.run(run())
+
+
+def soak(port: int, texts: dict[str, str], clients: int, seconds: float) -> tuple[Counter[str], Load, list[str]]:
+    """Requests of all kinds until the time is over: how many of each kind, times of streams, and what went wrong.
+    `texts`: greedy completions by prompt, as JSON lists of token ids."""
+
+    async def run() -> tuple[Counter[str], Load, list[str]]:
+        end, counts, wrong, found = time.perf_counter() + seconds, Counter[str](), [], Load(seconds, 0)
+        sampled: dict[tuple[str, int], str] = {}
+
+        async def one(rng: random.Random) -> None:
+            kind = rng.choice(
+                ["greedy", "greedy", "stream", "stream", "sampled", "leaving", "scored", "embedded", "bad"]
+            )
+            prompt = rng.choice(list(texts))
+            body: dict[str, Any] = {"prompt": json.loads(prompt), "max_tokens": TOKENS, "temperature": 0}
+            path, leave = "/v1/completions", 0
+            if kind in ("stream", "leaving"):
+                body["stream"], leave = True, rng.randrange(1, 20) if kind == "leaving" else 0
+            elif kind == "sampled":
+                body |= {"temperature": 1.0, "seed": rng.randrange(5), "n": 2, "top_p": 0.9}
+            elif kind == "scored":
+                body |= {"max_tokens": 1, "echo": True, "logprobs": 2}
+            elif kind == "embedded":
+                path, body = "/v1/embeddings", {"input": [body["prompt"]] * 3, "encoding_format": "base64"}
+            elif kind == "bad":
+                body["temperature"] = "hot"
+            status, answer, arrived = await ask(port, path, body, leave_after=leave)
+            counts[kind] += 1
+            if status != (400 if kind == "bad" else 200):
+                wrong.append(f"{kind}: status {status}")
+            elif kind == "stream":
+                lines = [
+                    line[6:] for line in answer.split(b"\r\n") for line in line.split(b"\n") if line[:6] == b"data: "
+                ]
+                events = [json.loads(line) for line in lines if line != b"[DONE]"]
+                if "".join(event["choices"][0]["text"] for event in events) != texts[prompt]:
+                    wrong.append(f"stream: another text for {prompt}")
+                found.first.append(arrived[1])
+                found.between += np.diff(arrived[1:]).tolist()
+            elif kind in ("greedy", "sampled"):
+                said = [choice["text"] for choice in json.loads(answer.partition(b"\r\n\r\n")[2])["choices"]]
+                known = texts[prompt]
+                if kind == "sampled":
+                    known = sampled.setdefault((prompt, body["seed"]), str(said))
+                    said = [str(said)]
+                if said != [known]:
+                    wrong.append(f"{kind}: another text for {prompt}")
+
+        async def client(number: int) -> None:
+            rng = random.Random(number)
+            while time.perf_counter() < end:
+                try:
+                    await one(rng)
+                except Exception as error:
+                    wrong.append(f"{type(error).__name__}: {error}")
+
+        await asyncio.gather(*map(client, range(clients)))
+        return counts, found, wrong
+
+    return asyncio.run(run())
+
+
+# The server, in this process
+
+
+class Serving:
+    """A server of one model in a thread."""
+
+    def __init__(self, served: Served) -> None:
+        self.engine = Engine([served], Settings(), Metrics())
+        self.server = Server(self.engine, create_app(self.engine))
+        self.socket = listen("127.0.0.1", 0)
+        self.port: int = self.socket.getsockname()[1]
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+
+    def __enter__(self) -> Serving:
+        self.engine.start()
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.handle_exit(15, None)
+        self.thread.join()
+        self.engine.stop()
+
+
+def without_http(served: Served, prompts: list[list[int]]) -> float:
+    """CPU seconds of the same rows, decoded together without a server."""
+    manner = Manner(None, 0, Stops(()), None, False)
+    batch = Batch(served.predictor, most=32, part=Settings().prompt_tokens)
+    for prompt in prompts:
+        batch.waiting += served.rows(np.array(prompt), None, manner, limit=TOKENS, numbers=[0], exact=True)
+    began = time.process_time()
+    with torch.inference_mode():
+        while batch.busy:
+            batch.admit()
+            batch.read_prompts()
+            batch.step()
+    return time.process_time() - began
+
+
+def plain_loop(folder: Path, model: Model, prompts: list[list[int]]) -> float | None:
+    """Tokens per second of `generate` of transformers on the exported model, one prompt after the other; None: it is
+    not installed."""
+    try:
+        import transformers
+    except ImportError:
+        return None
+    from statewise.interop.export import export
+
+    export(model, folder / "exported")
+    exported = transformers.AutoModelForCausalLM.from_pretrained(folder / "exported")
+    began = time.perf_counter()
+    with torch.inference_mode():
+        for prompt in prompts:
+            exported.generate(
+                torch.tensor([prompt]), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0
+            )
+    return len(prompts) * TOKENS / (time.perf_counter() - began)
+
+
+def greedy_text(predictor: Predictor, model: Model, prompt: list[int]) -> str | None:
+    """The greedy completion alone; None if two tokens are almost equally likely at some step."""
+    request = Request([np.array(prompt)], TOKENS, model.task.end)
+    cursor, logits = predictor.start(torch.tensor([prompt]))
+    tokens: list[int] = []
+    for _ in range(int(request.limits(predictor.context)[0])):
+        (best, second), (token, _) = (each[0].tolist() for each in logits.topk(2))
+        if best - second < GAP:
+            return None
+        if token == model.task.end:
+            break
+        tokens.append(token)
+        logits = predictor.extend(cursor, torch.tensor([[token]]))[:, -1]
+    return model.task.decode(tokens)
+
+
+def megabytes() -> float:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def percentiles(values: Sequence[float]) -> str:
+    if not values:
+        return "none"
+    return ", ".join(f"p{share} {1000 * np.percentile(values, share):.1f}" for share in (50, 99)) + " ms"
+
+
+def run_soak(model: Model, pool: ProcessPoolExecutor, seconds: float, clients: int) -> int:
+    """Mixed requests; returns 1 if anything went wrong."""
+    served, rng = Served("model", model), np.random.default_rng(2)
+    texts: dict[str, str] = {}
+    with torch.inference_mode():
+        while len(texts) < 40:
+            prompt = rng.integers(2, len(model.task.vocab), rng.integers(4, 100)).tolist()
+            if (text := greedy_text(served.predictor, model, prompt)) is not None:
+                texts[json.dumps(prompt)] = text
+    with Serving(served) as serving:
+        running: Future[Any] = pool.submit(soak, serving.port, texts, clients, seconds)
+        began, memory = time.perf_counter(), []
+        while not running.done():
+            time.sleep(min(5.0, seconds / 10))
+            memory.append(megabytes())
+            print(f"  {time.perf_counter() - began:6.0f} s  {memory[-1]:7.1f} MB", flush=True)
+        counts, found, wrong = running.result()
+        left = serving.engine.lanes["model"].busy
+    print(f"{clients} clients, {seconds:.0f} s: {sum(counts.values()):,} requests: {dict(counts)}")
+    print(f"wrong: {len(wrong)} {wrong[:5]}; rows left: {left}")
+    print(f"first token: {percentiles(found.first)}; between tokens: {percentiles(found.between)}")
+    half = memory[len(memory) // 2 :]
+    print(f"memory in the second half: {half[0]:.0f} MB first, {half[-1]:.0f} last, {max(half):.0f} at most")
+    return int(bool(wrong) or left)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = parser(__doc__)
+    options.add_argument("--soak", type=float, metavar="MINUTES", help="mixed requests for so long, instead")
+    options.add_argument("--clients", type=int, default=50, help="of --soak (default 50)")
+    given = options.parse_args(words)
+    bench = Benchmark(given.smoke)
+    machine.keep_freed_memory()
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, mp_context=context) as pool:
+        folder = Path(name)
+        model = make_model(folder, small=bench.smoke)
+        if given.soak is not None:
+            return run_soak(model, pool, given.soak * 60, given.clients)
+        measure(bench, model, folder, pool)
+    return bench.exit_code()
+
+
+def measure(bench: Benchmark, model: Model, folder: Path, pool: ProcessPoolExecutor) -> None:
+    served, rng = Served("model", model), np.random.default_rng(1)
+    most = 2 if bench.smoke else 16
+    prompts = [rng.integers(2, len(model.task.vocab), PROMPT).tolist() for _ in range(2 * most)]
+    print(f"{machine.processor_name()}, {torch.get_num_threads()} thread(s): prompts of {PROMPT} tokens, {TOKENS} made")
+    rates: dict[tuple[int, bool], float] = {}
+    costs: list[float] = []
+    with Serving(served) as serving:
+        pool.submit(load, serving.port, prompts[:2], 1, True).result()  # warm up
+        for clients, stream in ((1, False), (4, False), (most, False), (most, True)):
+            some = prompts[: max(2, min(len(prompts), 4 * clients))]
+            before = time.process_time()
+            found = pool.submit(load, serving.port, some, clients, stream).result()
+            costs.append((time.process_time() - before) / found.tokens)
+            rates[clients, stream] = found.tokens / found.seconds
+            more = f"; first token {percentiles(found.first)}, between {percentiles(found.between)}" if stream else ""
+            what = f"{clients} clients{', streams' if stream else ''}"
+            print(f"  {what:24} {rates[clients, stream]:8.1f} tokens/s{more}", flush=True)
+    alone = min(without_http(served, prompts[:most]) for _ in range(1 if bench.smoke else 3)) / (most * TOKENS)
+    micro = [f"{1e6 * cost:.0f} us" for cost in (alone, costs[2], costs[3])]
+    print("  CPU per token: {} without HTTP, {} with it, {} in streams".format(*micro))
+    plain = plain_loop(folder, model, prompts[:2])
+    if plain is not None:
+        print(f"  {'generate of transformers':24} {plain:8.1f} tokens/s, one prompt at a time")
+        bench.at_least(f"{most} clients against a loop over generate", rates[most, False] / plain, 4.0)
+    bench.at_least(f"{most} clients against one at a time", rates[most, False] / rates[1, False], 4.0)
+    bench.at_most("CPU that HTTP adds per token, %", 100 * (costs[2] / alone - 1), 10.0)
+    bench.at_most("CPU that HTTP adds per token in streams, %", 100 * (costs[3] / alone - 1), 10.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
