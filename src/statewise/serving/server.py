@@ -37,7 +37,8 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
             uvicorn.Config(
                 app, http=connection, ws="none", lifespan="off", log_level="warning", access_log=False,
                 proxy_headers=False, server_header=False, date_header=False, limit_concurrency=CONNECTIONS,
-                h11_max_incomplete_event_size=2 * MOST_HEADERS, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
+                h11_max_incomplete_event_size=2 * MOST_HEADERS,
+                timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
             )
         )  # fmt: skip
         self.engine = engine
