@@ -34,10 +34,9 @@ from statewise.decoding.predictor import Predictor
 from statewise.loading import new_model
 from statewise.model import Model
 from statewise.serving.app import create_app
-from statewise.serving.batch import Batch
 from statewise.serving.engine import Engine
 from statewise.serving.metrics import Metrics
-from statewise.serving.rows import Manner
+from statewise.serving.rows import Manner, Ticket
 from statewise.serving.served import Served
 from statewise.serving.server import Server, listen
 from statewise.serving.settings import Settings
@@ -215,19 +214,26 @@ class Serving:
         self.engine.stop()
 
 
-def without_http(served: Served, prompts: list[list[int]]) -> float:
-    """CPU seconds of the same rows, decoded together without a server."""
-    manner = Manner(None, 0, Stops(()), None, False)
-    batch = Batch(served.predictor, most=32, part=Settings().prompt_tokens)
-    for prompt in prompts:
-        batch.waiting += served.rows(np.array(prompt), None, manner, limit=TOKENS, numbers=[0], exact=True)
+def without_http(serving: Serving, prompts: list[list[int]], clients: int, stream: bool) -> float:
+    """CPU seconds per token of the same requests by tasks of this process, which speak no HTTP."""
+    engine, waiting, manner = serving.engine, list(prompts), Manner(None, 0, Stops(()), None, False)
+    (served,) = engine.models
+
+    async def client() -> None:
+        while waiting:
+            rows = served.rows(np.array(waiting.pop()), None, manner, limit=TOKENS, numbers=[0], exact=True)
+            ticket = Ticket(rows, stream=stream)
+            engine.submit(ticket, served.name)
+            while not ticket.done:
+                await ticket.event.wait()
+                ticket.event.clear()
+
+    async def run() -> None:
+        await asyncio.gather(*(client() for _ in range(clients)))
+
     began = time.process_time()
-    with torch.inference_mode():
-        while batch.busy:
-            batch.admit()
-            batch.read_prompts()
-            batch.step()
-    return time.process_time() - began
+    asyncio.run(run())
+    return (time.process_time() - began) / (len(prompts) * TOKENS)
 
 
 def plain_loop(folder: Path, model: Model, prompts: list[list[int]]) -> float | None:
@@ -326,28 +332,33 @@ def measure(bench: Benchmark, model: Model, folder: Path, pool: ProcessPoolExecu
     prompts = [rng.integers(2, len(model.task.vocab), PROMPT).tolist() for _ in range(2 * most)]
     print(f"{machine.processor_name()}, {torch.get_num_threads()} thread(s): prompts of {PROMPT} tokens, {TOKENS} made")
     rates: dict[tuple[int, bool], float] = {}
-    costs: list[float] = []
+    added: dict[bool, float] = {}
     with Serving(served) as serving:
         pool.submit(load, serving.port, prompts[:2], 1, True).result()  # warm up
         for clients, stream in ((1, False), (4, False), (most, False), (most, True)):
             some = prompts[: max(2, min(len(prompts), 4 * clients))]
             before = time.process_time()
             found = pool.submit(load, serving.port, some, clients, stream).result()
-            costs.append((time.process_time() - before) / found.tokens)
+            cost = (time.process_time() - before) / found.tokens
             rates[clients, stream] = found.tokens / found.seconds
-            more = f"; first token {percentiles(found.first)}, between {percentiles(found.between)}" if stream else ""
+            more = (
+                f"; first token {percentiles(found.first)}, between parts {percentiles(found.between)}"
+                if stream
+                else ""
+            )
             what = f"{clients} clients{', streams' if stream else ''}"
             print(f"  {what:24} {rates[clients, stream]:8.1f} tokens/s{more}", flush=True)
-    alone = min(without_http(served, prompts[:most]) for _ in range(1 if bench.smoke else 3)) / (most * TOKENS)
-    micro = [f"{1e6 * cost:.0f} us" for cost in (alone, costs[2], costs[3])]
-    print("  CPU per token: {} without HTTP, {} with it, {} in streams".format(*micro))
+            if clients == most:
+                alone = without_http(serving, some, clients, stream)
+                added[stream] = 100 * (cost / alone - 1)
+                print(f"  {'':24} {1e6 * cost:8.0f} us of CPU per token, {1e6 * alone:.0f} without HTTP")
     plain = plain_loop(folder, model, prompts[:2])
     if plain is not None:
         print(f"  {'generate of transformers':24} {plain:8.1f} tokens/s, one prompt at a time")
         bench.at_least(f"{most} clients against a loop over generate", rates[most, False] / plain, 4.0)
     bench.at_least(f"{most} clients against one at a time", rates[most, False] / rates[1, False], 4.0)
-    bench.at_most("CPU that HTTP adds per token, %", 100 * (costs[2] / alone - 1), 10.0)
-    bench.at_most("CPU that HTTP adds per token in streams, %", 100 * (costs[3] / alone - 1), 10.0)
+    bench.at_most("CPU that HTTP adds per token, %", added[False], 10.0)
+    bench.at_most("CPU that HTTP adds per token in streams, %", added[True], 10.0)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def server(tmp_path_factory):
         "fixed": story_model(folder, "belief_state", head_width=16),
         "middle": story_model(folder, encoding="fill_in_the_middle"),
     }
-    with running(models, max_body=50_000) as made:
+    with running(models, max_body=50_000, chunk_seconds=0.0) as made:
         yield made
 
 

@@ -63,7 +63,7 @@ class TextAnswer(Answer):
             "model": served.name,
             "system_fingerprint": served.fingerprint,
         }
-        self._begin = f'data: {json.dumps(self._head)[:-1]}, "choices": ['
+        self._begin = f'data: {_compact(self._head)[:-1]},"choices":['
 
     def whole(self) -> dict[str, Any]:
         """See `Answer.whole`."""
@@ -82,7 +82,7 @@ class TextAnswer(Answer):
         """See `Answer.chunk_event`; what all chunks share is made once."""
         row = self.rows[index]
         choice = self._choice(index, row.text[start:stop], tokens, row.finish if last else None)
-        return f"{self._begin}{json.dumps(choice)}]}}\n\n".encode()
+        return f"{self._begin}{_compact(choice)}]}}\n\n".encode()
 
     def ending(self) -> list[dict[str, Any]]:
         """See `Answer.ending`."""
@@ -164,4 +164,8 @@ class LlamaAnswer(Answer):
 
 def event(content: dict[str, Any]) -> bytes:
     """A server-sent event."""
-    return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
+    return f"data: {_compact(content)}\n\n".encode()
+
+
+def _compact(content: dict[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"))

@@ -209,10 +209,14 @@ class Engine:
         metrics.tokens.labels(name).inc(len(rows))
 
     def _note(self, rows: Sequence[Row]) -> None:
-        """The requests of these rows are told of their change, if they want to know."""
+        """The requests of these rows are told of their change, if they want to know now."""
+        now, least = time.monotonic(), self.settings.chunk_seconds
         for row in rows:
             ticket = row.ticket
-            if ticket is not None and (ticket.stream or (row.ended and ticket.done)):
+            if ticket is None or ticket in self._to_wake:
+                continue
+            if (ticket.stream and now - ticket.told_at >= least) or (row.ended and ticket.done):
+                ticket.told_at = now
                 self._to_wake.add(ticket)
 
     def _call(self, function: Callable[[], Any], future: Future[Any]) -> None:

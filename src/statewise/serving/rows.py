@@ -161,6 +161,8 @@ class Ticket:
         self.error: Refusal | None = None
         self.event = asyncio.Event()
         self.loop = asyncio.get_running_loop()
+        self.told_at = 0.0
+        """When the waiting task was last woken."""
         for row in self.rows:
             row.ticket = self
 
