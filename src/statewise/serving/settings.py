@@ -23,8 +23,8 @@ class Settings:
     """Within which a request must be answered, waiting included."""
     drain_seconds: float = 30.0
     """Which running requests have to finish once the server is told to stop."""
-    chunk_seconds: float = 0.025
-    """Least time between two chunks of a stream, except the first two; tokens that come faster share a chunk."""
+    chunk_seconds: float = 0.05
+    """Least time between two chunks of a stream; tokens that come faster share one."""
     prompt_tokens: int = 256
     """Tokens of prompts that are read between two steps of the running rows."""
     key: str | None = None
