@@ -24,7 +24,9 @@ def save(run, step):
     objective = tiny_objective("next_token", seed=step)
     optimizer = torch.optim.AdamW(objective.parameters())
     objective.embedded = None
-    return checkpoints.save(run, step, objective, {"optimizer": optimizer.state_dict(), "progress": {"step": step}})
+    return checkpoints.save(
+        run, step, objective.state_dict(), {"optimizer": optimizer.state_dict(), "progress": {"step": step}}
+    )
 
 
 def test_a_run_opens_as_it_was_made(run):

@@ -161,16 +161,16 @@ def task_data(recipe: Recipe) -> Data:
     there or not as they must be."""
     task, config = make_task(recipe), recipe.trainer
     stream = Stream(task, seed=recipe.seed, batch_size=config.batch_size, rows=config.rows)
-    return Data(task.vocab, task.context, stream.batches(0, config.accumulate * config.devices))
+    return Data(task.vocab, task.context, stream.batches(0, config.accumulate * config.processes))
 
 
 def random_data(recipe: Recipe, vocabulary: int, length: int) -> Data:
     """Full rows of random tokens, one document each, every token but the first scored."""
     config = recipe.trainer
-    rows = config.batch_size // (config.accumulate * config.devices)
+    rows = config.batch_size // (config.accumulate * config.processes)
     tokens = np.random.default_rng(recipe.seed).integers(0, vocabulary, (rows, length))
     part = collate(Examples(tokens, np.full(rows, length), np.zeros(rows, np.int64)))
-    return Data(range(vocabulary), length, [part] * (config.accumulate * config.devices))
+    return Data(range(vocabulary), length, [part] * (config.accumulate * config.processes))
 
 
 def count_parameters(objective: Objective) -> dict[str, int]:

@@ -7,16 +7,22 @@ full disk say, the temporary file is deleted and what was there before stays.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from statewise.system import sync_folder
+from statewise.system import process_lives, sync_folder
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of file systems that have no locks."""
 
 
 @contextlib.contextmanager
@@ -87,7 +93,8 @@ def sync(file: BinaryIO) -> None:
 @contextlib.contextmanager
 def lock(path: Path, taken: str) -> Iterator[None]:
     """Within, this process alone holds the lock file `path`. Raises `BlockingIOError` with the message `taken` if
-    another one has it."""
+    another one has it. On file systems without locks, as some that machines share are, the file `PATH-holder` names the
+    process; its error then says so, since that file stays if the process is killed on another machine."""
     from filelock import FileLock, Timeout
 
     held = FileLock(path, timeout=0)
@@ -95,12 +102,42 @@ def lock(path: Path, taken: str) -> Iterator[None]:
         held.acquire()
     except Timeout:
         raise BlockingIOError(taken) from None
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+            raise
+        with _held_by_name(path.with_name(f"{path.name}-holder"), taken):
+            yield
+        return
     try:
         yield
     finally:
         with contextlib.suppress(OSError):  # Windows keeps files that are open
             path.unlink()  # while it is held: who waits for this file then notices that it is gone, and makes a new one
         held.release()
+
+
+@contextlib.contextmanager
+def _held_by_name(path: Path, taken: str) -> Iterator[None]:
+    """`lock` by a file that only one process can create."""
+    host = socket.gethostname()
+    for _ in range(2):
+        try:
+            with open(path, "x") as file:
+                file.write(f"{host} {os.getpid()}")
+            break
+        except FileExistsError:
+            holder, _, number = path.read_text().rpartition(" ")
+            if holder == host and number.isdigit() and not process_lives(int(number)):
+                path.unlink(missing_ok=True)
+                continue
+            what = f"{path} names process {number} on {holder}; delete that file if the process has ended"
+            raise BlockingIOError(f"{taken}: {what}") from None
+    else:
+        raise BlockingIOError(taken)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _name(error: BaseException, path: Path, scratch: Path) -> None:

@@ -6,21 +6,23 @@ import atexit
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from statewise import processes
 from statewise.backbones.powers import Noted
 from statewise.config import Recipe
 from statewise.data import Stream
 from statewise.evaluation import report
-from statewise.loading import load_model, model_of_run, new_model
+from statewise.loading import load_model, model_of_run, model_with, new_model
 from statewise.model import Model
+from statewise.processes import PLACING
 from statewise.run import Checkpoint, Record, Run
 from statewise.tasks.base import HasBaselines
-from statewise.training import machine
+from statewise.training import machine, sharding
 from statewise.training.schedule import Schedule
 from statewise.training.trainer import Outcome, Trainer, Watch
 
@@ -44,6 +46,7 @@ class Listener:
 def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
     """Trains a new run in `folder`. Raises `FileExistsError` if it exists already."""
     Run.refuse(Path(folder), overwrite)
+    recipe = _placed(recipe)
     environment = machine.describe(recipe.trainer)
     fabric = _launch(recipe, environment)
     model = new_model(recipe)
@@ -60,6 +63,54 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
         _on_first(fabric, create)
         model.run = Run.open(Path(folder))
         return _train(model, fabric, stream, schedule, None, listener or Listener())
+
+
+def train_or_resume(recipe: Recipe, folder: str | Path, *, listener: Listener | None = None) -> Outcome | None:
+    """Resumes the run in `folder` if it is one of this recipe, otherwise trains a new one there: for commands that are
+    started again after a failure or preemption. None if the run is complete. Raises `ValueError` if it is of another
+    recipe; how many processes train it, and what they share, may differ."""
+    run = Run(Path(folder))
+    if not run.exists():  # processes agree, since none creates it before all have come here
+        return train(recipe, folder, listener=listener)
+    here, there = _fields(recipe.as_dict()), _fields(run.recipe())
+    names = [name for name in {**here, **there} if name not in PLACING and here.get(name) != there.get(name)]
+    if names:
+        what = ", ".join(f"{name} is {there.get(name)} there and {here.get(name)} here" for name in names[:3])
+        raise ValueError(f"{folder} is a run of another recipe: {what}. Choose another --out")
+    flags = [f"--{name}={here[name]}" for name in PLACING]
+    return resume(folder, flags=flags, listener=listener)
+
+
+def _fields(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The fields of a recipe by dotted name, as JSON values."""
+    found: dict[str, Any] = {}
+    for name, value in recipe.items():
+        if isinstance(value, Mapping):
+            found |= _fields(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _placed(recipe: Recipe, *, override: bool = False) -> Recipe:
+    """The recipe with as many processes as torchrun or srun have started. Raises `ValueError` if it asks for another
+    number, unless `override`, and for several machines without such a launcher."""
+    config, launcher = recipe.trainer, processes.started()
+    if launcher is None:
+        if config.nodes > 1:
+            raise ValueError(
+                f"trainer.nodes {config.nodes}: start the processes on {config.nodes} machines by torchrun or srun; "
+                "docs/clusters.md has examples"
+            )
+        return recipe
+    if (config.devices, config.nodes) not in ((1, 1), (launcher.devices, launcher.nodes)) and not override:
+        raise ValueError(
+            f"trainer.devices {config.devices} and trainer.nodes {config.nodes} differ from the processes that "
+            f"{launcher.by} started, {launcher.devices} on each of {launcher.nodes} machines: leave both out"
+        )
+    return dataclasses.replace(
+        recipe, trainer=dataclasses.replace(config, devices=launcher.devices, nodes=launcher.nodes)
+    )
 
 
 def check(recipe: Recipe, listener: Listener | None = None) -> None:
@@ -96,12 +147,24 @@ def _stream(model: Model, rank: int, world: int) -> Stream:
     )  # fmt: skip
 
 
-def resume(folder: str | Path, *, checkpoint: str = "last", listener: Listener | None = None) -> Outcome | None:
-    """Resumes a run exactly from a checkpoint. None if the run is already complete."""
+def resume(
+    folder: str | Path, *, checkpoint: str = "last", flags: Sequence[str] = (), listener: Listener | None = None
+) -> Outcome | None:
+    """Resumes a run from a checkpoint, exactly. None if the run is already complete.
+
+    `flags`: those of `PLACING`, such as `--trainer.devices=1`, to continue with another number of processes than the
+    run began with; so do torchrun and srun. The numbers are then the same up to rounding, except for dropout, which
+    each process draws for itself.
+    """
     run = Run.open(Path(folder))
     if run.complete():
         return None
-    model = model_of_run(run)
+    for flag in flags:
+        if flag.removeprefix("--").partition("=")[0] not in PLACING:
+            names = ", ".join(f"--{name}" for name in PLACING)
+            raise ValueError(f"{flag.partition('=')[0]}: of the fields of a run only {names} can change")
+    model = model_of_run(run, flags)
+    model.recipe = _placed(model.recipe, override=not flags)
     schedule = Schedule.of(model.recipe.trainer, model.task.context)
     fabric = _launch(model.recipe, run.environment())
     with contextlib.ExitStack() as stack:
@@ -131,26 +194,42 @@ def _on_first(fabric: Any, work: Callable[[], Result]) -> Result:
             error = raised
     result, error = fabric.broadcast((result, error))
     if error is not None:
+        if fabric.global_rank:
+            error.add_note(processes.OF_FIRST)
         raise error
     return result
 
 
 def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    from statewise.training.srun import JobStep
 
     machine.keep_freed_memory()
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # environment.json states the precision
-    devices, device = recipe.trainer.devices, machine.choose_device(environment["device"])
+    config, device = recipe.trainer, machine.choose_device(environment["device"])
     if device not in ("cpu", "cuda", "mps"):
         raise ValueError(f"training runs on the devices cpu, cuda and mps, not on {device}")
+    strategy: Any = "auto"
+    if config.processes > 1 and config.shard == "none":
+        strategy = DDPStrategy(timeout=sharding.TIMEOUT)
+    elif config.processes > 1:
+        strategy = sharding.strategy(config, device, environment["precision"])
+    launcher = processes.started()
+    plugins = {"torchrun": TorchElasticEnvironment, "srun": JobStep}
     fabric = Fabric(
+        plugins=[plugins[launcher.by]() if launcher else LightningEnvironment()],  # never what Fabric would guess
         accelerator=device,
-        devices=devices,
-        strategy="ddp" if devices > 1 else "auto",
+        devices=config.devices,
+        num_nodes=config.nodes,
+        strategy=strategy,
         precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
     )
     fabric.launch()
-    if devices > 1:  # threads of a process group that is alive at interpreter exit may abort the process
+    if config.processes > 1:  # threads of a process group that is alive at interpreter exit may abort the process
         atexit.register(_disband)
     torch.set_num_threads(environment["threads"])
     return fabric
@@ -174,11 +253,12 @@ def _train(
         record = listener.record
         if config.tensorboard and first:
             record = stack.enter_context(_tensorboard(run, record))
-        watch = Watch(
-            evaluate=lambda: model.evaluate(config.evaluate_num, details=False).metrics,
-            record=record,
-            step=listener.step,
-        )
+
+        def evaluate(weights: Mapping[str, torch.Tensor] | None) -> dict[str, float]:
+            current = model if weights is None else model_with(model, weights)
+            return current.evaluate(config.evaluate_num, details=False).metrics
+
+        watch = Watch(evaluate=evaluate, record=record, step=listener.step)
         name = torch.cuda.get_device_name(fabric.device) if fabric.device.type == "cuda" else ""
         peak = machine.peak_flops(name, run.precision())
         trainer = Trainer(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from statewise.building import TABLES, make_objective, make_task
 from statewise.config import Recipe, parse
@@ -18,14 +21,23 @@ def new_model(recipe: Recipe) -> Model:
     return Model(recipe, task, make_objective(recipe, task))
 
 
-def model_of_run(run: Run) -> Model:
-    """An untrained model of the recipe of a run. Raises `ValueError` if the run's files are damaged."""
-    recipe = parse(run.recipe(), [], TABLES, source=str(run.folder / "config.json"))
+def model_of_run(run: Run, flags: Sequence[str] = ()) -> Model:
+    """An untrained model of the recipe of a run, with `flags` over it. Raises `ValueError` if the run's files are
+    damaged, or for wrong flags."""
+    recipe = parse(run.recipe(), flags, TABLES, source=str(run.folder / "config.json"))
     task = make_task(recipe, run.task_files())
     try:
         return Model(recipe, task, make_objective(recipe, task), run)
     except ValueError as error:
         raise ValueError(f"{run.folder / 'config.json'}: {error}") from None
+
+
+def model_with(model: Model, weights: Mapping[str, Tensor]) -> Model:
+    """Another model of the same recipe, task and run, with these weights, on the same device."""
+    other = Model(model.recipe, model.task, make_objective(model.recipe, model.task), model.run)
+    other.objective.load_state_dict(weights)
+    other.objective.to(model.device)
+    return other
 
 
 def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
@@ -34,7 +46,7 @@ def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
     environment = {**machine.describe(model.recipe.trainer), "steps": 0}
     run = Run.create(folder, model.recipe.as_dict(), model.task.files(), environment, overwrite=overwrite)
     with run.lock():
-        save(run, 0, model.objective, {})
+        save(run, 0, model.objective.state_dict(), {})
         run.log({"kind": "end", "step": 0, "reason": "converted", "seconds": 0.0})
 
 

@@ -33,13 +33,13 @@ from statewise.system import sync_folder
 
 FORMAT = 1
 """Version of this layout, stored in config.json."""
-CONFIG, CREATING, LOCK = "config.json", ".creating", ".lock"
+CONFIG, CREATING, LOCK, HOLDER = "config.json", ".creating", ".lock", ".lock-holder"
 CHECKPOINT = ("weights.safetensors", "training.pt", "manifest.json")
 FILES = (
     *("environment.json", "metrics.jsonl", "task/*", "checkpoints/best.json"),
     *(f"checkpoints/*/{name}" for name in CHECKPOINT),
     *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.npy", "tensorboard/events.out.tfevents.*"),
-    *(CONFIG, CREATING, LOCK),
+    *(CONFIG, CREATING, LOCK, HOLDER),
 )
 """All files of a run directory, as patterns of `statewise.overwriting`."""
 SIGNS = {
@@ -143,7 +143,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             stack.enter_context(run.lock())
             try:
-                overwriting.delete(folder, [name for name in FILES if name not in (CREATING, LOCK)])
+                overwriting.delete(folder, [name for name in FILES if name not in (CREATING, LOCK, HOLDER)])
                 (folder / CREATING).touch()
                 (folder / "task").mkdir(exist_ok=True)
                 for name, content in task_files.items():
@@ -173,7 +173,7 @@ class Run:
         if self.exists() or not self.folder.is_dir():
             return not self.folder.exists() and not self.folder.is_symlink()
         names = {path.name for path in self.folder.iterdir()}
-        return names <= {LOCK} or (CREATING in names and not overwriting.strangers(self.folder, FILES))
+        return names <= {LOCK, HOLDER} or (CREATING in names and not overwriting.strangers(self.folder, FILES))
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -211,6 +211,16 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock(self.folder / LOCK, f"{self.folder} is in use by another process"):
             yield
+
+    def in_use(self) -> bool:
+        """Whether a process trains the run, as far as locks tell: across machines that share a disk, they may not."""
+        try:
+            with self.lock():
+                return False
+        except BlockingIOError:
+            return True
+        except OSError:  # we may only read
+            return False
 
     def complete(self) -> bool:
         """Whether training finished and its report was written."""

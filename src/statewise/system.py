@@ -36,6 +36,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def process_lives(number: int) -> bool:
+    """Whether there is a process of this number on this machine; where the system does not tell (Windows), True."""
+    if os.name == "nt":  # there, signal 0 would end it
+        return True
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
 def kill_group(process: subprocess.Popen[Any]) -> None:
     """Kills a process that was started with `start_new_session`, and where the system knows groups all that it
     started."""

@@ -464,6 +464,6 @@ def test_solved_twice_stays_solved_when_the_end_was_cut_off(tmp_path):
     state["progress"]["step"] = 15
     run.forget_after(15)
     model = new_model(recipe)
-    checkpoints.save(run, 15, model.objective, state)
+    checkpoints.save(run, 15, model.objective.state_dict(), state)
     outcome = resume(tmp_path / "run")
     assert (outcome.step, outcome.reason) == (15, "solved")

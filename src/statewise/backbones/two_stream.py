@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -203,6 +203,9 @@ class StreamAttention(nn.Module):
 
 class StreamBlock(nn.Module):
     """Pre-norm transformer block over streams; its parameters are named as those of `nn.block.Block`."""
+
+    gathered_alone: ClassVar[bool] = True
+    """It is used by calling it only; see `training.sharding.shard`."""
 
     def __init__(self, config: TwoStreamConfig, layer: int) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from statewise import processes
 from statewise.cli.commands import dispatch
 from statewise.types import NotFinite
 
@@ -15,6 +16,7 @@ COMMANDS = {
     "list": "name all tasks, objectives, backbones, decoders, analyses and recipes",
     "data": "prepare data: token shards from text, street maps",
     "train": "train a run from a recipe, or resume one",
+    "status": "show how far a run, the runs of several seeds, or a suite are",
     "suite": "train a set of recipes, objectives, backbones and seeds; one table, one page",
     "evaluate": "score a run on held-out data or on a file",
     "score": "answer multiple-choice or last-word questions by likelihood",
@@ -80,6 +82,15 @@ def _fail(code: int, error: BaseException, debug: bool) -> int:
         message = f"{error.filename} is a folder: give a file"
     elif isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # only the first process prints
+    rank = processes.rank()
+    if rank == 0:
         print(f"statewise: {message}", file=sys.stderr)
+    elif _connected() and processes.OF_FIRST not in getattr(error, "__notes__", ()):
+        print(f"statewise, process {rank}: {message}", file=sys.stderr)
     return code
+
+
+def _connected() -> bool:
+    """Whether several processes have begun to train together: until then, what fails in one fails in all."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()

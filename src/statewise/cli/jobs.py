@@ -5,6 +5,7 @@ What is to be run, and where results are, is the business of the caller: `seeds`
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from statewise.durable import write_atomically
+from statewise.json_files import COUNT, TEXT, Shape, read_json
+
 POLL_SECONDS = 0.2
+HANDLED = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
+HANDLED |= {int(getattr(signal, name)): int(signal.SIGTERM) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)}
+"""Signals that stop all jobs, and what is passed on."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,27 @@ class Job:
     name: str
     commands: Sequence[Sequence[str]]
     log: Path
-    """Where their output is appended."""
+    """Where their output is appended. The `.state.json` beside it says how many have succeeded, and why one failed."""
+    done: int = 0
+    """Commands that had succeeded before these."""
+
+
+STATE: Shape = {"done": COUNT, "failed": TEXT}
+"""Of a run: how many of its commands have succeeded, and why the next failed."""
+
+
+def read_state(log: Path) -> tuple[int, str]:
+    """How many commands with this log have succeeded, and why the next failed; empty if it has not."""
+    path = log.with_suffix(".state.json")
+    if not path.exists():
+        return 0, ""
+    found = read_json(path, STATE)
+    return found["done"], found["failed"]
+
+
+def write_state(log: Path, done: int, failed: str) -> None:
+    """Stores the result of `read_state`."""
+    write_atomically(log.with_suffix(".state.json"), json.dumps({"done": done, "failed": failed}).encode())
 
 
 def statewise(*words: str) -> list[str]:
@@ -43,13 +70,13 @@ def run_jobs(
     """Runs the jobs in order, `at_once` at a time, and calls back: `started`; `looked_at` every now and then while one
     runs, and once after its last command; `ended` with the code of its last command.
 
-    SIGINT and SIGTERM are passed on to the processes that run, and no others are started. Returns the signal that was
-    received, after all have ended; None: there was none. `ended` is not called for jobs that a signal stopped.
+    SIGINT and SIGTERM are passed on to the processes that run, and no others are started; SIGUSR1 and SIGUSR2, by which
+    schedulers warn, are passed on as SIGTERM. Returns the signal that was passed on, after all have ended; None: there
+    was none. `ended` is not called for jobs that a signal stopped.
     """
     waiting, received = list(jobs), list[int]()
     running: list[tuple[Job, subprocess.Popen[bytes], int]] = []
-    before = {number: signal.signal(number, lambda n, _: received.append(n))
-              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
+    before = {number: signal.signal(number, lambda n, _: received.append(HANDLED[n])) for number in HANDLED}
     environment = dict(os.environ)
     if at_once > 1:  # share the processor
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // at_once)))

@@ -1,6 +1,6 @@
 """One run per seed, several in parallel, in one directory that can be resumed as a whole.
 
-OUT/recipe.yaml  OUT/seeds.json  OUT/seed-1/  OUT/seed-1.log  OUT/seed-2/ ...
+OUT/recipe.yaml  OUT/seeds.json  OUT/seed-1/  OUT/seed-1.log  OUT/seed-1.state.json  OUT/seed-2/ ...
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,26 @@ import yaml
 
 from statewise import overwriting
 from statewise.bounds import LARGEST
-from statewise.cli.jobs import Job, last_line, run_jobs, statewise
+from statewise.cli import cluster
+from statewise.cli.jobs import Job, last_line, read_state, run_jobs, statewise, write_state
 from statewise.cli.progress import Display, record_line, total_steps
-from statewise.config import Recipe
+from statewise.config import Recipe, read_yaml
 from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
 from statewise.run import FILES as RUN_FILES
 from statewise.run import SIGNS as RUN_SIGNS
 from statewise.run import Run
 
-FILES = ("recipe.yaml", "seeds.json", "seed-*.log", *(f"seed-*/{name}" for name in RUN_FILES))
+FILES = (
+    *("recipe.yaml", "seeds.json", "seed-*.log", "seed-*.state.json", "seed-*.job.json", f"{cluster.SUBMITTED}/*"),
+    *(f"seed-*/{name}" for name in RUN_FILES),
+)
 """Everything in such a directory, as patterns of `statewise.overwriting`."""
 
 
 def _is_recipe(path: Path) -> bool:
     """Whether `train` wrote the file."""
-    from statewise.config import KINDS, read_yaml
+    from statewise.config import KINDS
 
     return {*KINDS, "trainer", "seed"} <= read_yaml(path.read_bytes(), str(path)).keys()
 
@@ -68,8 +73,11 @@ def is_group(folder: Path) -> bool:
     return (folder / "seeds.json").is_file()
 
 
-def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: bool) -> int:
-    """Trains all seeds, `jobs` at a time. Raises `FileExistsError` if something is there already."""
+def train(
+    recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: bool, asked: cluster.Settings | None = None
+) -> int:
+    """Trains all seeds, `jobs` at a time, or on a cluster as `asked`. Raises `FileExistsError` if something is there
+    already."""
     overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")
     from statewise.launch import Listener, check
 
@@ -82,11 +90,20 @@ def train(recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: 
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode())
     write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
-    return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.as_dict())
+    return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.as_dict(), asked)
 
 
-def resume(folder: Path, jobs: int) -> int:
-    """Continues the seeds that are not complete."""
+def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
+    """Raises `ValueError` unless `folder` holds the runs of this recipe and these seeds."""
+    found = read_yaml((folder / "recipe.yaml").read_bytes(), str(folder / "recipe.yaml"))
+    if found != read_yaml(yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode(), "recipe"):
+        raise ValueError(f"{folder} holds runs of another recipe: choose another --out")
+    if _seeds(folder) != seeds:
+        raise ValueError(f"{folder} holds runs of other seeds: choose another --out")
+
+
+def resume(folder: Path, jobs: int, asked: cluster.Settings | None = None) -> int:
+    """Continues the seeds that are not complete, `jobs` at a time, or on a cluster as `asked`."""
     from statewise.building import read_recipe
 
     seeds: list[int] = _seeds(folder)
@@ -99,21 +116,25 @@ def resume(folder: Path, jobs: int) -> int:
     if not commands:
         print(f"{folder} is complete: nothing to resume")
         return 0
-    return _run_all(folder, commands, jobs, recipe)
+    return _run_all(folder, commands, jobs, recipe, asked)
 
 
 def _new(folder: Path, seed: int) -> list[str]:
     return statewise(
-        "train", "--config", str(folder / "recipe.yaml"), "--seed", str(seed), "--out", str(folder / f"seed-{seed}")
+        "train", "--config", str(folder / "recipe.yaml"), "--seed", str(seed), "--out", str(folder / f"seed-{seed}"),
+        "--resume-if-there",
     )  # fmt: skip
 
 
-def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, recipe: dict[str, Any]) -> int:
+def _run_all(
+    folder: Path, commands: dict[int, list[str]], jobs: int, recipe: dict[str, Any], asked: cluster.Settings | None
+) -> int:
     """Runs the commands and prints their records as they come."""
     seen = {seed: len(Run(folder / f"seed-{seed}").metrics()) for seed in commands}
     failed = list[int]()
 
     def started(job: Job) -> None:
+        write_state(job.log, 0, "")
         print(f"seed {job.name:>3} | started; its output is in {job.log}", flush=True)
 
     def looked_at(job: Job) -> None:
@@ -121,11 +142,21 @@ def _run_all(folder: Path, commands: dict[int, list[str]], jobs: int, recipe: di
 
     def ended(job: Job, code: int) -> None:
         if code:
+            message = read_state(job.log)[1] or f"code {code}: {last_line(job.log)}"  # a cluster's job has stored it
+            write_state(job.log, 0, message)
             failed.append(int(job.name))
-            print(f"seed {job.name:>3} | failed with code {code}: {last_line(job.log)}", flush=True)
+            print(f"seed {job.name:>3} | failed with {message}", flush=True)
+        else:
+            write_state(job.log, 1, "")
 
     each = [Job(str(seed), [command], folder / f"seed-{seed}.log") for seed, command in commands.items()]
-    received = run_jobs(each, jobs, started=started, looked_at=looked_at, ended=ended)
+    run = partial(run_jobs, at_once=jobs)
+    if asked is not None:
+        run = partial(cluster.run_jobs, asked=asked, folder=folder / cluster.SUBMITTED)
+    received = run(each, started=started, looked_at=looked_at, ended=ended)
+    if asked is not None and (asked.detach or received is not None):
+        print(f"the jobs go on: statewise status {folder}", file=sys.stderr)
+        return 0 if received is None else 128 + received
     if received is not None:
         print(f"stopped and saved; continue with: statewise train --resume {folder}", file=sys.stderr)
         return 128 + received

@@ -11,16 +11,18 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
+from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
-from statewise.cli.jobs import Job, last_line, run_jobs, statewise
+from statewise.cli.jobs import Job, last_line, read_state, run_jobs, statewise, write_state
 from statewise.cli.seeds import parse
 from statewise.durable import write_atomically
-from statewise.json_files import COUNT, TEXT, Shape, read_json
+from statewise.json_files import COUNT, read_json
 from statewise.run import Run
 from statewise.suites import Cell, Suite, read_suite, suite_names, suite_text
 
@@ -33,12 +35,11 @@ DESCRIPTION = """Trains a suite: a set of recipes, each with several objectives,
   statewise suite belief --dry-run
   statewise suite belief --seeds 1-5 --jobs 2 --out runs/suite
   statewise suite my.yaml --out runs/mine
+  statewise suite belief --on slurm --slurm.gpus 1 --out runs/suite
 
 The same command continues a suite that was stopped, and tries failed runs again. Writes table.md, results.json and
-index.html; a run that failed is a row with its message. `statewise compare runs/suite/parity/*` compares further."""
-
-STATE: Shape = {"done": COUNT, "failed": TEXT}
-"""Of a run: how many of its commands have succeeded, and why the next failed."""
+index.html; a run that failed is a row with its message. `statewise status runs/suite` shows how far it is,
+`statewise compare runs/suite/parity/*` compares further."""
 
 
 @dataclass(frozen=True)
@@ -55,24 +56,17 @@ class Planned:
         return self.group / f"seed-{self.seed}"
 
     @property
-    def state_file(self) -> Path:
-        """Where its `STATE` is."""
-        return self.group / f"seed-{self.seed}.state.json"
+    def log(self) -> Path:
+        """Where its output is."""
+        return self.group / f"seed-{self.seed}.log"
 
     def state(self) -> tuple[int, str]:
         """How many of its commands have succeeded, and why the next failed. Training that was completed by other means
         counts."""
-        done, failed = 0, ""
-        if self.state_file.exists():
-            found = read_json(self.state_file, STATE)
-            done, failed = found["done"], found["failed"]
+        done, failed = read_state(self.log)
         run = Run(self.folder)
         trained = run.exists() and run.complete()
         return (max(done, 1) if trained else 0), failed
-
-    def write_state(self, done: int, failed: str) -> None:
-        """Stores the result of `state`."""
-        write_atomically(self.state_file, json.dumps({"done": done, "failed": failed}).encode())
 
     def finished(self) -> bool:
         """Whether all its commands have succeeded."""
@@ -83,10 +77,11 @@ class Planned:
         run, done = Run(self.folder), self.state()[0]
         train = ["--resume", str(self.folder)] if run.exists() else [
             "--config", str(self.group / "recipe.yaml"), "--seed", str(self.seed), "--out", str(self.folder),
+            "--resume-if-there",
         ]  # fmt: skip
         every = [statewise("train", *train)]
         every += [statewise(words[0], str(self.folder), *words[1:]) for words in self.cell.then]
-        return Job(f"{self.cell.name} seed {self.seed}", every[done:], self.group / f"seed-{self.seed}.log")
+        return Job(f"{self.cell.name} seed {self.seed}", every[done:], self.log, done)
 
 
 def run(words: list[str]) -> int:
@@ -99,7 +94,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--only", metavar="TEXT", help="only runs with this text in RECIPE/OBJECTIVE-BACKBONE")
     parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
     parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
+    cluster.add_options(parser)
     options = parser.parse_args(words)
+    asked = cluster.settings(options)
     source = f"suite {options.suite}"
     if options.suite in suite_names():
         text = suite_text(options.suite)
@@ -131,7 +128,7 @@ def run(words: list[str]) -> int:
     elif not (out / "suite.yaml").is_file():
         raise ValueError(f"{out} holds no suite: train one without --table first")
     title = f"Suite {Path(options.suite).stem}"
-    code = 0 if options.table else _run_all(planned, options.jobs)
+    code = 0 if options.table else _run_all(planned, options.jobs, asked, out)
     report = _report(title, suite, planned)
     written = {"table.md": report.as_markdown(), "results.json": report.as_json(), "index.html": report.as_html()}
     from statewise.reporting.tables import fitted_tables
@@ -142,7 +139,9 @@ def run(words: list[str]) -> int:
         write_atomically(out / name, content.encode())
         print(f"wrote {out / name}")
     again = f"statewise suite {options.suite} --out {out}"
-    if code >= 128:
+    if code >= 128 and asked:
+        print(f"the jobs go on; statewise status {out} shows them, the same command waits for them", file=sys.stderr)
+    elif code >= 128:
         print(f"stopped and saved; the same command continues: {again}", file=sys.stderr)
     elif code:
         print(f"some runs failed; the same command tries them again: {again}", file=sys.stderr)
@@ -195,8 +194,8 @@ def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], see
         write_atomically(group / "seeds.json", json.dumps({"seeds": sorted({*known, *seeds})}).encode())
 
 
-def _run_all(planned: list[Planned], jobs: int) -> int:
-    """Runs what is not finished; returns the exit code."""
+def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, out: Path) -> int:
+    """Runs what is not finished, `jobs` at a time or on a cluster; returns the exit code."""
     left = {(job := one.job()).name: (one, job) for one in planned if not one.finished()}
     print(f"{len(planned)} runs, of which {len(planned) - len(left)} are finished", flush=True)
     ended_runs: list[str] = []
@@ -207,24 +206,26 @@ def _run_all(planned: list[Planned], jobs: int) -> int:
 
     def started(job: Job) -> None:
         one = left[job.name][0]
-        one.write_state(one.state()[0], "")
+        write_state(one.log, one.state()[0], "")
         print(f"{progress()} | {job.name}: started", flush=True)
 
     def ended(job: Job, code: int) -> None:
         one = left[job.name][0]
         ended_runs.append(job.name)
         if code:
-            message = f"code {code}: {last_line(job.log)}"
+            # A job of a cluster has stored it already.
+            message = read_state(one.log)[1] or f"code {code}: {last_line(job.log)}"
             failures.append(job.name)
-            one.write_state(one.state()[0], message)
+            write_state(one.log, one.state()[0], message)
             print(f"{progress()} | {job.name}: failed with {message}", flush=True)
         else:
-            one.write_state(1 + len(one.cell.then), "")
+            write_state(one.log, 1 + len(one.cell.then), "")
             print(f"{progress()} | {job.name}: finished", flush=True)
 
-    received = run_jobs(
-        [job for _, job in left.values()], jobs, started=started, looked_at=lambda job: None, ended=ended
-    )
+    run = partial(run_jobs, at_once=jobs)
+    if asked is not None:
+        run = partial(cluster.run_jobs, asked=asked, folder=out / cluster.SUBMITTED)
+    received = run([job for _, job in left.values()], started=started, looked_at=lambda job: None, ended=ended)
     return 128 + received if received is not None else int(bool(failures))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from statewise import processes
+from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ DESCRIPTION = """Trains a run from a recipe, or resumes one.
   statewise train --config my.yaml --trainer.steps 2000 --out runs/x
   statewise train --resume runs/nl-1
   statewise train path-star-small --seeds 1-5 --jobs 2 --out runs/nl
+  statewise train path-star-small --seeds 1-20 --on slurm --out runs/nl
   statewise train tinystories --dry-run --vocabulary 1000 --length 256
 
 Dotted flags set the fields of the recipe; `statewise train RECIPE --help` explains them."""
@@ -43,6 +45,8 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--{given[0]} replaces the data of a dry run: give it with --dry-run")
     if len(given) == 1:
         raise ValueError("--vocabulary and --length replace the data of a dry run together: give both")
+    if options.resume_if_there and options.overwrite:
+        raise ValueError("give --resume-if-there or --overwrite, not both")
     if options.dry_run and not options.print_config:
         _begin(f"dry run of {source}")
     elif not options.print_config:
@@ -57,17 +61,28 @@ def run(words: list[str]) -> int:
         return 0
     if options.dry_run:
         return _dry_run(recipe, options)
+    asked = cluster.settings(options) if options.seeds is not None or options.on != "local" else None
     if options.seeds is not None:
         from statewise.cli import seeds
 
         if any(flag.partition("=")[0] == "--seed" for flag in flags):
             raise ValueError("give --seed or --seeds, not both")
 
-        return seeds.train(recipe, Path(options.out), seeds.parse(options.seeds), options.jobs, options.overwrite)
-    from statewise.launch import train
+        out, numbers = Path(options.out), seeds.parse(options.seeds)
+        if options.resume_if_there and seeds.is_group(out):
+            seeds.check_same(out, recipe, numbers)
+            return seeds.resume(out, options.jobs, asked)
+        return seeds.train(recipe, out, numbers, options.jobs, options.overwrite, asked)
+    if asked is not None:
+        raise ValueError("--on slurm submits the runs of --seeds: give --seeds 1 for a single one")
+    from statewise.launch import train, train_or_resume
 
-    return _watched(lambda listener: train(recipe, options.out, overwrite=options.overwrite, listener=listener),
-                    options.out)  # fmt: skip
+    def work(listener: Listener) -> Any:
+        if options.resume_if_there:
+            return train_or_resume(recipe, options.out, listener=listener)
+        return train(recipe, options.out, overwrite=options.overwrite, listener=listener)
+
+    return _watched(work, options.out)
 
 
 def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
@@ -90,7 +105,7 @@ def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
 
 def _begin(what: str) -> None:
     """Prints the first line before the slow imports."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if processes.rank() == 0:
         print(f"{what}: loading PyTorch", flush=True)
 
 
@@ -101,11 +116,17 @@ def _parser() -> Parser:
     parser.add_argument("--out", metavar="DIR", help="new run directory")
     parser.add_overwrite("replace the run in --out")
     parser.add_argument("--resume", metavar="DIR", help="continue the run, or the runs of several seeds, in DIR")
+    parser.add_argument(
+        "--resume-if-there",
+        action="store_true",
+        help="continue the run in --out if it is one of this recipe: for commands that are started again",
+    )
     parser.add_argument("--checkpoint", default="last", help="with --resume: the step to continue from (default: last)")
     parser.add_argument("--seeds", metavar="1-5", help="one run per seed: a range, or numbers with commas")
     parser.add_argument(
         "--jobs", type=at_least(1), default=1, metavar="N", help="with --seeds: parallel runs (default 1)"
     )
+    cluster.add_options(parser)
     parser.add_argument("--print_config", action="store_true", help="print the resolved recipe and exit")
     parser.add_argument(
         "--dry-run", action="store_true", help="print parameters, FLOPs, memory and time; writes nothing"
@@ -138,20 +159,25 @@ def _recipe(options: argparse.Namespace) -> tuple[str | bytes, str]:
 
 def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     others = (options.recipe, options.config, options.out, options.seeds, options.overwrite, options.print_config,
-              options.dry_run, options.vocabulary, options.length)  # fmt: skip
-    if any(others) or flags:
-        raise ValueError("--resume continues a run unchanged: give no recipe, --out or fields with it")
+              options.resume_if_there, options.dry_run, options.vocabulary, options.length)  # fmt: skip
+    changed = [flag for flag in flags if flag.removeprefix("--").partition("=")[0] not in processes.PLACING]
+    if any(others) or changed:
+        raise ValueError("--resume continues a run unchanged: give no recipe, --out or other fields with it")
     from statewise.cli import seeds
 
     folder = Path(options.resume)
     if seeds.is_group(folder):
         if options.checkpoint != "last":
             raise ValueError(f"--checkpoint needs a single run: resume {folder}/seed-... by itself")
-        return seeds.resume(folder, options.jobs)
+        if flags:
+            raise ValueError(f"{flags[0].partition('=')[0]} needs a single run: resume {folder}/seed-... by itself")
+        return seeds.resume(folder, options.jobs, cluster.settings(options))
     _begin(f"resuming {folder}")
     from statewise.launch import resume
 
-    return _watched(lambda listener: resume(folder, checkpoint=options.checkpoint, listener=listener), folder)
+    return _watched(
+        lambda listener: resume(folder, checkpoint=options.checkpoint, flags=flags, listener=listener), folder
+    )
 
 
 def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
@@ -165,7 +191,7 @@ def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
             step=display.step, report=display.report,
         )  # fmt: skip
         outcome = work(listener)
-    if os.environ.get("LOCAL_RANK", "0") != "0":  # only the first process prints
+    if processes.rank() != 0:  # only the first process prints
         return 0
     if outcome is None:
         print(f"{folder} is complete: nothing to resume")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -142,6 +142,9 @@ class FeedForward(nn.Module):
 
 class Block(nn.Module):
     """Pre-norm transformer block."""
+
+    gathered_alone: ClassVar[bool] = True
+    """It is used by calling it only; see `training.sharding.shard`."""
 
     def __init__(self, config: BlockConfig, layer: int) -> None:
         super().__init__()

@@ -117,7 +117,8 @@ class BeliefState(Objective):
             self.head, prefix[found.prefix_rows], suffix[found.suffix_rows], found,
             factors.to(to_float32(prefix).dtype),
         )  # fmt: skip
-        return Loss({name: Part(totals[place], counts[name], parts[name]) for place, name in enumerate(parts)})
+        # Cloned: results of a sharded module must not be views.
+        return Loss({name: Part(totals[place].clone(), counts[name], parts[name]) for place, name in enumerate(parts)})
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Counted pairs of each head; of weighted ones their expected total weight."""

@@ -58,7 +58,7 @@ class Fetch(nn.Module):
     def __init__(self, width: int, places: int, *, init: Init, norm_eps: float) -> None:
         super().__init__()
         self.heads = max(heads for heads in range(1, MOST_HEADS + 1) if width % heads == 0)
-        self.gamma = nn.Parameter(torch.tensor(0.1))
+        self.gamma = nn.Parameter(torch.tensor([0.1]))  # one dimension: scalars cannot be sharded
         self.mix_norm = make_norm("layer", width, bias=True, eps=norm_eps)
         self.in_proj = nn.Linear(width, 3 * width, bias=False)
         self.out_proj = nn.Linear(width, width, bias=False)

@@ -5,30 +5,35 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as serialise
-from torch import nn
+from torch import Tensor, nn
 
 from statewise.run import Checkpoint, DamagedCheckpoint, Run
+from statewise.training.sharding import like
 
 
-def save(run: Run, step: int, module: nn.Module, training: dict[str, Any]) -> Checkpoint:
-    """Writes the checkpoint of `step`. `training` holds tensors, numbers, strings and containers of them."""
-    weights = {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
-
+def save(run: Run, step: int, weights: Mapping[str, Tensor], training: dict[str, Any]) -> Checkpoint:
+    """Writes the checkpoint of `step`. `weights`: a module's `state_dict`, whole; `training` holds tensors, numbers,
+    strings and containers of them."""
+    weights = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
     buffer = io.BytesIO()
     torch.save(training, buffer)
     return run.write_checkpoint(step, {"weights.safetensors": serialise(weights), "training.pt": buffer.getvalue()})
 
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
-    """Loads weights into `module`. Raises `DamagedCheckpoint` if the file is not safetensors or does not match."""
+    """Loads weights into `module`, sharded or not. Raises `DamagedCheckpoint` if the file is not safetensors or does
+    not match."""
+    own = module.state_dict()
     try:
-        module.load_state_dict(load_file(checkpoint.weights))
+        found = load_file(checkpoint.weights)
+        module.load_state_dict({name: like(tensor, own.get(name, tensor)) for name, tensor in found.items()})
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpoint(f"{checkpoint.weights} is not a readable safetensors file: {error}") from None
     except RuntimeError as error:

@@ -94,7 +94,14 @@ class TrainerConfig:
     device: str = "auto"
     """cpu, cuda or mps; auto: a CUDA GPU if there is one, otherwise the CPU."""
     devices: int = 1
-    """Processes, one per device; losses equal those of one process with the same batch size."""
+    """Processes per machine, one per device; losses equal those of one process with the same batch size. Under torchrun
+    and srun, `devices` and `nodes` are those that they have started."""
+    nodes: int = 1
+    """Machines. More than one need torchrun or srun to start the processes, and `--out` on a disk that all share."""
+    shard: Literal["none", "full", "node"] = "none"
+    """What several processes divide among them. none: only the batch; every process has the whole model (DDP). full:
+    also parameters, gradients and optimiser state (FSDP), for models that do not fit a device. node: the same among the
+    processes of each machine, with a copy on every machine (HSDP): more memory, less traffic between machines."""
     threads: int | None = None
     """CPU threads; null: PyTorch's default."""
     compile: bool = False
@@ -118,9 +125,9 @@ class TrainerConfig:
     """Whether to log to TensorBoard as well (extra `track`)."""
 
     def __post_init__(self) -> None:
-        counts = ("steps", "batch_size", "accumulate", "devices", "threads", "log_every", "checkpoint_every")
+        counts = ("steps", "batch_size", "accumulate", "devices", "nodes", "threads", "log_every", "checkpoint_every")
         bounded(self, *counts, "evaluate_num", "report_num", prefix="trainer.", at_least=1)
-        bounded(self, "threads", "devices", prefix="trainer.", at_most=4096)
+        bounded(self, "threads", "devices", "nodes", prefix="trainer.", at_most=4096)
         bounded(self, "batch_size", prefix="trainer.", at_most=2**20)
         bounded(self, "warmup_steps", "evaluate_every", prefix="trainer.", at_least=0)
         bounded(self, "clip", "weight_decay", prefix="trainer.", at_least=0)
@@ -139,8 +146,13 @@ class TrainerConfig:
             kept_steps(self.keep, 1)
         except ValueError as error:
             raise ValueError(f"trainer.keep: {error}") from None
-        if self.batch_size % (self.accumulate * self.devices):
+        if self.batch_size % (self.accumulate * self.processes):
             raise ValueError(
                 f"trainer.batch_size {self.batch_size} cannot be split into {self.accumulate} parts "
-                f"for {self.devices} processes: choose a multiple of {self.accumulate * self.devices}"
+                f"for {self.processes} processes: choose a multiple of {self.accumulate * self.processes}"
             )
+
+    @property
+    def processes(self) -> int:
+        """Number of processes on all machines."""
+        return self.devices * self.nodes

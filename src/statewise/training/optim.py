@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+from torch import nn
 
 from statewise.objectives.base import Objective
 from statewise.training.config import TrainerConfig
 from statewise.training.muon import MuonWithAdamW, hidden_matrices
 from statewise.training.schedule import Schedule
+from statewise.training.sharding import gathered, like
 
 
 def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.Optimizer:
@@ -37,6 +40,44 @@ def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.O
         hidden, lr=config.learning_rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
     return MuonWithAdamW(muon, adamw)
+
+
+def state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, keep: bool) -> dict[str, Any]:
+    """The optimiser's state with names of the parameters of `module` where `state_dict` has numbers, and with whole
+    tensors where they are sharded: any number of processes can load it. Every process must call this; those without
+    `keep` get no tensors."""
+    names = _names(optimizer, module)
+    state = optimizer.state_dict()
+    groups = [{**group, "params": [names[number] for number in group["params"]]} for group in state["param_groups"]]
+    return {
+        "state": {names[number]: gathered(moments, keep) for number, moments in state["state"].items()},
+        "param_groups": groups,
+    }
+
+
+def load_state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, state: dict[str, Any]) -> None:
+    """Restores what `state_by_name` returned, or `state_dict` of the same optimiser, whose parameters are numbers.
+    Raises `ValueError` or `KeyError` if it is the state of other parameters."""
+    names, parameters = _names(optimizer, module), dict(module.named_parameters())
+    numbers: dict[str | int, int] = {name: number for number, name in enumerate(names)}
+    numbers |= {number: number for number in numbers.values()}
+    groups = [{**group, "params": [numbers[place] for place in group["params"]]} for group in state["param_groups"]]
+    if [group["params"] for group in groups] != [group["params"] for group in optimizer.state_dict()["param_groups"]]:
+        raise ValueError("the optimiser's state is of other parameters")
+    moments = {
+        numbers[place]: {
+            key: tensor if key == "step" else like(tensor, parameters[names[numbers[place]]])
+            for key, tensor in kept.items()
+        }
+        for place, kept in state["state"].items()
+    }
+    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def _names(optimizer: torch.optim.Optimizer, module: nn.Module) -> list[str]:
+    """The parameters' names, by their numbers in `state_dict`."""
+    name_of = {id(parameter): name for name, parameter in module.named_parameters()}
+    return [name_of[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def learning_rate(step: int, config: TrainerConfig, schedule: Schedule) -> float:

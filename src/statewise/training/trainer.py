@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,9 @@ from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
 from statewise.training import checkpoint as checkpoints
 from statewise.training.config import TrainerConfig
-from statewise.training.optim import learning_rate, make_optimizer
+from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
 from statewise.training.schedule import Schedule
+from statewise.training.sharding import gathered, whole
 from statewise.types import Batch, Headline, NotFinite
 
 if TYPE_CHECKING:
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 """Signals that stop training after a checkpoint."""
+FROM_SCHEDULERS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+"""Signals that mean the same as SIGTERM: warnings of a time limit or of preemption."""
 
 
 @dataclass(frozen=True)
 class Watch:
     """The trainer's callbacks, called on the first process only."""
 
-    evaluate: Callable[[], dict[str, float]]
-    """Metrics of the current model on held-out data."""
+    evaluate: Callable[[Mapping[str, torch.Tensor] | None], dict[str, float]]
+    """Metrics of the current model on held-out data. Called with its weights if it is sharded, otherwise with None."""
     record: Callable[[Record], None] = lambda record: None
     """Called with every record written to the run."""
     step: Callable[[int], None] = lambda step: None
@@ -92,17 +95,21 @@ class Trainer:
         self.schedule, self.seed, self.headline = schedule, seed, headline
         self.fabric, self.watch, self.peak = fabric, watch, peak
         self.progress = Progress()
-        # Before the optimiser: moving to a device may replace parameters, and the optimiser's state is loaded onto its
-        # parameters' device. Compiling and distributing happen only here; self.objective stays the plain module.
+        # Before the optimiser: moving to a device or sharding may replace parameters, and the optimiser's state is
+        # loaded onto its parameters' device. Compiling and distributing happen only here; self.objective stays the
+        # plain module, but if it is sharded, only the forward pass of the wrapped one may use its parameters.
         self.wrapped: Any = fabric.setup_module(objective, _reapply_compile=False)
         self.optimizer: Any = fabric.setup_optimizers(make_optimizer(objective, config))
         self.across_rows = objective.backbones_across_rows()
         for backbone in self.across_rows.values():
             backbone.open_lanes(config.batch_size // fabric.world_size)
-        if config.compile:
+        self.sharded = config.shard != "none" and fabric.world_size > 1
+        if config.compile and not self.sharded:
             self.wrapped = torch.compile(self.wrapped)
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
         self.signal: int | None = None
+        self.saved: int | None = None
+        """The step of the newest checkpoint, known to every process."""
         self.first = fabric.global_rank == 0
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -110,7 +117,7 @@ class Trainer:
         checkpoints.load_weights(checkpoint, self.objective)
         state = checkpoints.load_training(checkpoint)
         try:
-            self.optimizer.load_state_dict(state["optimizer"])
+            load_state_by_name(self.optimizer.optimizer, self.objective, state["optimizer"])
             self.progress = Progress(**state["progress"])
             for name, backbone in self.across_rows.items():
                 backbone.load_lanes({key: self._share(kept) for key, kept in state["lanes"][name].items()})
@@ -118,6 +125,7 @@ class Trainer:
             raise DamagedCheckpoint(f"{checkpoint.training} does not fit the run's recipe: {error}") from None
         if self.progress.step != checkpoint.step:
             raise DamagedCheckpoint(f"{checkpoint.training} is of step {self.progress.step}, not {checkpoint.step}")
+        self.saved = checkpoint.step
         if self.first:
             self.run.forget_after(checkpoint.step)
         if self.progress.best_step not in [found.step for found in self.run.checkpoints()]:
@@ -189,7 +197,7 @@ class Trainer:
         weights = {name: part.weight for name, part in loss.parts.items()}
         sums["loss"] = torch.stack([weights[name] * share for name, share in sums.items()]).sum()
         limit = config.clip or float("inf")
-        sums["gradient_norm"] = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach()
+        sums["gradient_norm"] = whole(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), limit).detach())
         self.optimizer.step()
         self.optimizer.zero_grad()
         for backbone in self.across_rows.values():
@@ -308,9 +316,10 @@ class Trainer:
         self._flush()
         metrics: dict[str, float] = {}
         improved = False
+        weights = self._weights() if self.sharded else None
         if self.first:
             self.objective.eval()
-            metrics = self.watch.evaluate()
+            metrics = self.watch.evaluate(weights)
             self.objective.train()
             at = {"step": self.progress.step, "tokens": self.progress.tokens}
             self._write({"kind": "evaluation", **at, **metrics, "seconds": self.progress.seconds})
@@ -331,17 +340,26 @@ class Trainer:
 
     def _save(self) -> None:
         """Writes a checkpoint unless this step already has one."""
+        if self.saved == self.progress.step:
+            return
         lanes = {
             name: {key: self._gathered(kept) for key, kept in backbone.kept_lanes().items()}
             for name, backbone in self.across_rows.items()
         }
-        if self.first and self.progress.step not in [found.step for found in self.run.checkpoints()]:
-            training = {"optimizer": self.optimizer.state_dict(), "progress": vars(self.progress)}
+        weights = self._weights()
+        optimizer = state_by_name(self.optimizer.optimizer, self.objective, keep=self.first)
+        if self.first:
+            training = {"optimizer": optimizer, "progress": vars(self.progress)}
             if lanes:
                 training["lanes"] = lanes
-            checkpoints.save(self.run, self.progress.step, self.objective, training)
+            checkpoints.save(self.run, self.progress.step, weights, training)
             self.run.drop_checkpoints(newest=2, keeps=self.schedule.keeps)
+        self.saved = self.progress.step
         self.fabric.barrier()
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """The objective's weights, whole; nothing on processes other than the first."""
+        return gathered(self.objective.state_dict(), self.first)
 
     def _end(self, reason: str) -> Outcome:
         self._save()
@@ -356,16 +374,17 @@ class Trainer:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Within this context, SIGINT and SIGTERM stop the loop after the current step; a second one interrupts it."""
+        """Within this context, SIGINT, SIGTERM and those of schedulers stop the loop after the current step. A second
+        SIGINT interrupts it; others do not, since schedulers send several."""
 
         def handle(number: int, frame: object) -> None:
-            if self.signal is not None:
+            if self.signal == number == signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
-            self.signal = number
+            self.signal = number if number in HANDLED else signal.SIGTERM
 
         try:
-            before = {number: signal.signal(number, handle) for number in HANDLED}
+            before = {number: signal.signal(number, handle) for number in (*HANDLED, *FROM_SCHEDULERS)}
         except ValueError:  # not in the main thread: handling signals is left to the caller
             yield
             return

@@ -1,0 +1,57 @@
+"""Which process of a run this is, and what started it: torchrun, Slurm's srun, or a run itself.
+
+Reads environment variables only. Processes that a run starts by itself, one per device, inherit the variables of a
+Slurm allocation or job step around them; they are no tasks of it, since that step has a single task.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+PLACING = ("trainer.devices", "trainer.nodes", "trainer.shard")
+"""Fields of a recipe that may change when a run is resumed."""
+OF_FIRST = "raised by the first process"
+"""Note of an exception that the first process has raised, and reports, on all others."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """The processes that a launcher has started."""
+
+    by: Literal["torchrun", "srun"]
+    number: int
+    """Of processes."""
+    nodes: int
+    """Machines."""
+
+    @property
+    def devices(self) -> int:
+        """Processes per machine. Raises `ValueError` if machines have different numbers of them."""
+        if self.number % self.nodes:
+            raise ValueError(
+                f"{self.by} started {self.number} processes, not the same number on each of {self.nodes} machines"
+            )
+        return self.number // self.nodes
+
+
+def started() -> Started | None:
+    """The launcher's processes, of which this is one; None: no launcher has started this process."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        total, per_machine = (int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        return Started("torchrun", total, -(-total // per_machine))
+    total = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    # A shell that srun has opened (srun --pty bash) is one of the tasks, but not what it starts.
+    interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "SLURM_STEP_ID" not in os.environ or total == 1 or interactive:
+        return None
+    return Started("srun", total, int(os.environ.get("SLURM_STEP_NUM_NODES", "1")))
+
+
+def rank() -> int:
+    """The number of this process among those of the run, from 0."""
+    launcher = started()
+    if launcher is None:
+        return int(os.environ.get("LOCAL_RANK", "0"))
+    return int(os.environ["RANK" if launcher.by == "torchrun" else "SLURM_PROCID"])

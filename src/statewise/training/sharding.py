@@ -1,0 +1,87 @@
+"""Parameters, gradients and optimiser state divided among processes: fully sharded data parallelism (Rajbhandari et al.
+2020, ZeRO stage 3; Zhao et al. 2023), by PyTorch's `fully_shard` under Fabric's `ModelParallelStrategy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from statewise.training.config import TrainerConfig
+
+if TYPE_CHECKING:
+    from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+
+TIMEOUT = timedelta(hours=24)
+"""How long processes wait for each other: one evaluates alone, for as long as that takes."""
+
+
+def strategy(config: TrainerConfig, device: str, precision: str) -> ModelParallelStrategy:
+    """The strategy of `trainer.shard: full | node`. `device`: its type; `precision`: fp32 or bf16."""
+    from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+    from torch.distributed.device_mesh import init_device_mesh
+
+    def parallelise(module: nn.Module, mesh: Any) -> nn.Module:
+        if config.shard == "node":
+            names = ("replicate", "shard")
+            return shard(module, init_device_mesh(device, (config.nodes, config.devices), mesh_dim_names=names),
+                         precision, config.compile)  # fmt: skip
+        return shard(module, mesh["data_parallel"], precision, config.compile)
+
+    return ModelParallelStrategy(
+        parallelise, data_parallel_size=config.devices * config.nodes, tensor_parallel_size=1, timeout=TIMEOUT
+    )
+
+
+def shard(module: nn.Module, mesh: Any, precision: str, compiled: bool) -> nn.Module:
+    """Replaces the parameters by DTensors, in place. Modules that are `gathered_alone` are gathered for their own
+    forward and backward pass; the rest is gathered from the forward pass of `module` to the end of its backward pass,
+    since objectives use embeddings and heads at any time.
+
+    In bf16, modules that are gathered alone are gathered in bf16, as autocast would cast their weights anyway, and
+    their gradients are summed in float32; the rest is gathered in float32.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    lower = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = lower if precision == "bf16" else MixedPrecisionPolicy()
+    for part in module.modules():
+        if getattr(part, "gathered_alone", False):
+            if compiled:
+                part.compile()
+            fully_shard(part, mesh=mesh, mp_policy=policy)
+    fully_shard(module, mesh=mesh)
+    return module
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, or all shards of a DTensor together: every process must call this in the same order."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
+    """The tensors as whole ones on the host if `keep`, otherwise nothing. Gathers one at a time, so that a device holds
+    no more than one besides its shards. Every process must call this."""
+    found = {}
+    for name, tensor in tensors.items():
+        complete = whole(tensor.detach())
+        if keep:
+            found[name] = complete.cpu()
+    return found
+
+
+def like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """`tensor`, whole, with the layout of `parameter`: the shard of this process if that is a DTensor. Every process
+    has the whole tensor, so that none is sent. A scalar becomes a tensor of one element if the parameter is one: some
+    were scalars in earlier versions."""
+    if tensor.dim() == 0 and parameter.shape == (1,):
+        tensor = tensor[None]
+    if isinstance(parameter, DTensor) and tensor.shape == parameter.shape:
+        return distribute_tensor(
+            tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
+        )
+    return tensor

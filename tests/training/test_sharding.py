@@ -1,0 +1,125 @@
+"""Sharded training on two processes of a CPU equals training on one. Run as a script, this file is those processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from statewise.building import read_recipe
+from statewise.launch import Listener, resume, train
+from statewise.objectives import OBJECTIVES
+from statewise.recipes import recipe_text
+from statewise.run import Run
+
+FLAGS = [
+    "--backbone.width=16", "--backbone.layers=2", "--trainer.batch_size=8", "--task.held_out_graphs=10",
+    "--trainer.log_every=1", "--trainer.evaluate_every=2", "--trainer.evaluate_num=8", "--trainer.checkpoint_every=100",
+    "--trainer.precision=fp32", "--trainer.steps=3", "--trainer.warmup_steps=1", "--trainer.threads=1",
+]  # fmt: skip
+GPT = ["--backbone.heads=2"]
+TWO = ["--trainer.devices=2", "--trainer.shard=full"]
+
+
+def recipe(*flags):
+    return read_recipe(recipe_text("path-star-small"), [*FLAGS, *flags])
+
+
+def stop_at(step):
+    """Saves and stops after the step that follows this one."""
+    return Listener(step=lambda now: os.kill(os.getpid(), signal.SIGTERM) if now == step else None)
+
+
+def work(orders):
+    """What a process does: `orders` are (command, folder, flags, step at which it stops or None)."""
+    for command, folder, flags, step in orders:
+        listener = Listener() if step is None else stop_at(step)
+        if command == "train":
+            train(recipe(*flags), folder, listener=listener)
+        else:
+            resume(folder, flags=flags, listener=listener)
+
+
+def on_two_processes(*orders, environment=None):
+    script = [sys.executable, "-W", "error:FSDP2-wrapped:UserWarning", __file__, json.dumps(orders)]
+    done = subprocess.run(script, capture_output=True, text=True, env={**os.environ, **(environment or {})})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def assert_close(folder, other, slack=1e-5):
+    """Records, weights and optimiser state of two runs are equal up to rounding."""
+    one, two = Run.open(Path(folder)), Run.open(Path(other))
+    assert [record["kind"] for record in one.metrics()] == [record["kind"] for record in two.metrics()]
+    assert any("gradient_norm" in record for record in one.metrics())
+    for left, right in zip(one.metrics(), two.metrics()):
+        numbers = {name for name, value in left.items() if isinstance(value, float) and "second" not in name}
+        for name in numbers:
+            assert left[name] == pytest.approx(right[name], rel=slack, abs=slack), (name, left["step"])
+    states = []
+    for run in (one, two):
+        found = run.find_checkpoint("last")
+        optimizer = torch.load(found.training, weights_only=True)["optimizer"]
+        moments = {
+            f"{name} {key}": value for name, kept in optimizer["state"].items() for key, value in kept.items()
+        }  # fmt: skip
+        states.append((load_file(found.weights), moments))
+        assert {name for group in optimizer["param_groups"] for name in group["params"]} == set(optimizer["state"])
+    # AdamW divides gradients by their size, so that the rounding of tiny ones is seen in the weights.
+    for place, room in enumerate((10 * slack, slack)):
+        assert states[0][place].keys() == states[1][place].keys()
+        for name, tensor in states[0][place].items():
+            torch.testing.assert_close(tensor, states[1][place][name], rtol=room, atol=room, msg=name)
+
+
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
+    """One process, then two, sharded, then one again."""
+    flags = ["--objective=next_latent", *GPT, "--trainer.steps=6", "--trainer.accumulate=2"]
+    whole, cut = str(tmp_path / "whole"), str(tmp_path / "cut")
+    train(recipe(*flags), whole)
+    train(recipe(*flags), cut, listener=stop_at(2))
+    on_two_processes(("resume", cut, TWO, 4))
+    assert Run(Path(cut)).checkpoints()[-1].step == 5
+    assert json.loads((Path(cut) / "config.json").read_text())["trainer"]["devices"] == 1
+    with pytest.raises(ValueError, match=r"of the fields of a run only --trainer\.devices"):
+        resume(cut, flags=["--trainer.steps=3"])
+    resume(cut)
+    assert_close(whole, cut)
+
+
+@pytest.mark.slow
+def test_every_objective_is_the_same_sharded(tmp_path):
+    cases = [(name, [f"--objective={name}", *GPT]) for name in OBJECTIVES]
+    for name, flags in cases:
+        train(recipe(*flags), tmp_path / "one" / name)
+    on_two_processes(*(("train", str(tmp_path / "two" / name), [*flags, *TWO], None) for name, flags in cases))
+    for name, _ in cases:
+        assert_close(tmp_path / "one" / name, tmp_path / "two" / name)
+
+
+@pytest.mark.slow
+def test_every_backbone_optimiser_and_precision_is_the_same_sharded(tmp_path):
+    cases = {
+        "two streams": (["--objective=belief_state", "--backbone=two_stream", *GPT, "--backbone.window=2"], 1e-5),
+        "recurrent": (["--objective=belief_state", "--backbone=recurrent"], 1e-5),
+        "slots": (["--backbone=belief_slots", *GPT, "--backbone.chunk=4", "--backbone.slots=2"], 1e-5),
+        # Muon rounds gradients to bfloat16 before it makes them orthogonal.
+        "muon": (["--objective=next_latent", *GPT, "--trainer.optimizer=muon"], 2e-3),
+        "bf16": (["--objective=next_latent", *GPT, "--trainer.precision=bf16", "--trainer.accumulate=2"], 2e-2),
+        "compiled": ([*GPT, "--trainer.compile=true"], 1e-4),
+    }
+    for name, (flags, _) in cases.items():
+        train(recipe(*flags), tmp_path / "one" / name)
+    on_two_processes(
+        *(("train", str(tmp_path / "two" / name), [*flags, *TWO], None) for name, (flags, _) in cases.items())
+    )
+    for name, (_, slack) in cases.items():
+        assert_close(tmp_path / "one" / name, tmp_path / "two" / name, slack)
+
+
+if __name__ == "__main__":
+    work(json.loads(sys.argv[1]))
