@@ -2,17 +2,23 @@
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import slurm_commands
+import yaml
 from doubles import SMALL_RUN
 
-from statewise.cli import cluster, main
-from statewise.cli.jobs import Job, read_state
+from statewise.building import read_recipe
+from statewise.cli import cluster, main, train
+from statewise.cli.jobs import Job, read_state, write_state
+from statewise.recipes import recipe_text
 from statewise.run import Run
 
 submitit = pytest.importorskip("submitit")
@@ -174,3 +180,54 @@ def test_without_submitit_it_says_what_to_install(monkeypatch, capsys, tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert main(["train", "path-star-small", "--seeds", "1-2", "--on", "slurm", "--out", str(tmp_path / "o")]) == 2
     assert "pip install 'statewise[cluster]'" in capsys.readouterr().err
+
+
+def test_the_examples_for_other_launchers_are_whole():
+    folder = Path(__file__).parents[2] / "docs" / "clusters"
+    sky = yaml.safe_load((folder / "skypilot.yaml").read_text())
+    service, job = yaml.safe_load_all((folder / "kubernetes.yaml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    assert service["metadata"]["name"] == pod["subdomain"] == job["metadata"]["name"]
+    assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    for text, nodes in ((sky["run"], "$SKYPILOT_NUM_NODES"), (pod["containers"][0]["args"][0], "2")):
+        words = shlex.split(text)
+        assert words[words.index("--nnodes") + 1] == nodes
+        command = words[words.index("statewise") + 1 :]
+        assert command[:1] == ["train"]
+        options, flags = train._parser().split(command[1:])
+        assert options.resume_if_there
+        assert read_recipe(recipe_text(options.recipe), flags).trainer.shard == "full"
+    assert sky["num_nodes"] == job["spec"]["parallelism"] == job["spec"]["completions"]
+
+
+def test_status_says_how_far_runs_are(tmp_path, capsys):
+    out = tmp_path / "runs"
+    assert main(["train", "path-star-small", *FLAGS, "--trainer.threads=1", "--out", str(out / "seed-1")]) == 0
+    for seed in (2, 3):
+        shutil.copytree(out / "seed-1", out / f"seed-{seed}")
+        (out / f"seed-{seed}" / "reports" / "evaluation.json").unlink()
+        Run(out / f"seed-{seed}").forget_after(3)
+        (out / f"seed-{seed}" / "checkpoints").rename(tmp_path / f"old-{seed}")
+    (out / "seeds.json").write_text(json.dumps({"seeds": [1, 2, 3, 4, 5]}))
+    write_state(out / "seed-5.log", 0, "code 1: the disk is full")
+    capsys.readouterr()
+    with Run(out / "seed-2").lock():
+        assert main(["status", str(out), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert main(["status", str(out)]) == 0
+    assert [(row["name"], row["state"], row["step"]) for row in found["runs"]] == [
+        ("seed-1", "done", 6), ("seed-2", "running", 3), ("seed-3", "stopped", 3), ("seed-4", "not started", 0),
+        ("seed-5", "failed", 0),
+    ]  # fmt: skip
+    half = found["runs"][1]
+    assert half["left"] == pytest.approx(half["seconds"])  # three of six steps
+    whole = [row["seconds"] + row["left"] for row in found["runs"] if row["left"] is not None]
+    left = [row["left"] if row["left"] is not None else sum(whole) / 3 for row in found["runs"]]
+    assert found["left"] == pytest.approx(sum(left))  # of one run at a time
+    shown = capsys.readouterr().out
+    assert "5 runs: 1 done, 1 running, 1 failed, 1 stopped, 1 not started; about " in shown
+    assert "the disk is full" in shown
+    assert main(["status", str(out / "seed-1")]) == 0
+    assert capsys.readouterr().out == "1 run: 1 done\n"
+    assert main(["status", str(tmp_path / "nothing")]) == 2
+    assert "holds no run" in capsys.readouterr().err

@@ -122,6 +122,7 @@ class Commands:
             while (code := self._process.poll()) is None:
                 time.sleep(0.2)
             if code in STOPPED:
+                _queue_again()
                 return code
             failed = f"code {code}: {last_line(job.log)}" if code else ""
             write_state(job.log, job.done + place + (code == 0), failed)
@@ -138,6 +139,16 @@ class Commands:
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         return _submitit().helpers.DelayedSubmission(Commands(self.job))
+
+
+def _queue_again() -> None:
+    """Has submitit queue this job again if Slurm preempts it. Slurm may then send nothing but SIGTERM, to all processes
+    of the job, and takes one that ends within the grace time for finished. A cancelled job no longer counts as running.
+    """
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+        job = _submitit().JobEnvironment()
+        if queue([job.job_id]).get(job.job_id) == "RUNNING":
+            signal.raise_signal(getattr(signal, f"SIG{job.USR_SIG}"))
 
 
 def submit(jobs: Sequence[Job], asked: Settings, folder: Path, cluster: str = "slurm") -> list[Any]:

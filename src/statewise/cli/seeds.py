@@ -132,10 +132,11 @@ def _run_all(
     """Runs the commands and prints their records as they come."""
     seen = {seed: len(Run(folder / f"seed-{seed}").metrics()) for seed in commands}
     failed = list[int]()
+    begun = "submitted" if asked else "started"
 
     def started(job: Job) -> None:
         write_state(job.log, 0, "")
-        print(f"seed {job.name:>3} | started; its output is in {job.log}", flush=True)
+        print(f"seed {job.name:>3} | {begun}; its output is in {job.log}", flush=True)
 
     def looked_at(job: Job) -> None:
         seen[int(job.name)] = _show(folder, int(job.name), seen[int(job.name)], recipe)

@@ -207,7 +207,7 @@ def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, 
     def started(job: Job) -> None:
         one = left[job.name][0]
         write_state(one.log, one.state()[0], "")
-        print(f"{progress()} | {job.name}: started", flush=True)
+        print(f"{progress()} | {job.name}: {'submitted' if asked else 'started'}", flush=True)
 
     def ended(job: Job, code: int) -> None:
         one = left[job.name][0]
