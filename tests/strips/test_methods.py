@@ -41,7 +41,7 @@ def test_a_method_may_be_asked_for(tmp_path):
     for method in ("exact", "neural"):
         report = learn(CLEAN, QUICK, method=method, folder=tmp_path / method).report
         assert (report["method"], report["chosen"]) == (method, "asked for")
-    with pytest.raises(ValueError, match="one of auto, exact, neural, sift"):
+    with pytest.raises(ValueError, match="one of auto, exact, neural, hybrid, sift, locm"):
         learn(CLEAN, QUICK, method="magic")
 
 
