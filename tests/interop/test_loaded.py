@@ -34,7 +34,8 @@ PAIRS = [
     (objective, backbone)
     for backbone in SHAPES
     for objective in OBJECTIVES
-    if objective != "teacherless" and (objective != "multi_token" or backbone in ("gpt", "recurrent"))
+    if objective != "teacherless"
+    and (objective not in ("multi_token", "latent_multi_token") or backbone in ("gpt", "recurrent"))
 ]
 
 
