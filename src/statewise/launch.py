@@ -134,6 +134,8 @@ def _tried(model: Model, rank: int, world: int) -> Stream:
     created or overwritten."""
     if model.recipe.trainer.tensorboard:
         _summary_writer()
+    if model.recipe.trainer.shard != "none":
+        sharding.refuse_frozen(model.objective)
     model.task.held_out(1)
     stream = _stream(model, rank, world)
     stream.batch(0)

@@ -16,6 +16,7 @@ from statewise.launch import Listener, resume, train
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_text
 from statewise.run import Run
+from statewise.training import sharding
 
 FLAGS = [
     "--backbone.width=16", "--backbone.layers=2", "--trainer.batch_size=8", "--task.held_out_graphs=10",
@@ -89,6 +90,14 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
         resume(cut, flags=["--trainer.steps=3"])
     resume(cut)
     assert_close(whole, cut)
+
+
+def test_a_model_with_frozen_parameters_is_refused():
+    model = torch.nn.Linear(2, 2)
+    sharding.refuse_frozen(model)
+    model.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match="frozen parameters"):
+        sharding.refuse_frozen(model)
 
 
 @pytest.mark.slow

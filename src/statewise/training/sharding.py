@@ -58,6 +58,15 @@ def shard(module: nn.Module, mesh: Any, precision: str, compiled: bool) -> nn.Mo
     return module
 
 
+def refuse_frozen(module: nn.Module) -> None:
+    """Raises `ValueError` if some parameters are not trained. Checkpoints leave those out and store their digest, which
+    no process could compute from its shards."""
+    if not all(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(
+            "trainer.shard: a model with frozen parameters, such as one with LoRA, cannot be sharded: leave it out"
+        )
+
+
 def whole(tensor: Tensor) -> Tensor:
     """The tensor itself, or all shards of a DTensor together: every process must call this in the same order."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
