@@ -15,7 +15,7 @@ from pathlib import Path
 from timing import parser
 
 HERE = Path(__file__).parent
-PARTS = {"head_in_blocks", "one_step", "own_process", "products", "run_all", "timing", "peers/locm"}
+PARTS = {"head_in_blocks", "one_step", "own_process", "products", "run_all", "timing", "peers/locm", "peers/observer"}
 """What is no benchmark, but serves them."""
 
 
