@@ -24,24 +24,6 @@ def pytest_configure(config):
         doubles.TINY_BACKBONES[name] = doubles.tiny_of(BACKBONES[name])
 
 
-STARTED_FIRST = (
-    "test_kill.py",
-    "test_docs.py",
-    "test_cli.py",
-    "test_benchmarks.py",
-    "test_rows.py",
-    "test_sharding.py",
-    "test_theory.py",
-)
-"""Files that take longest. A file is one worker's (`--dist loadfile`), and the last to begin should be short."""
-
-
-def pytest_collection_modifyitems(items):
-    items.sort(
-        key=lambda item: STARTED_FIRST.index(item.path.name) if item.path.name in STARTED_FIRST else len(STARTED_FIRST)
-    )
-
-
 @pytest.fixture
 def float64():
     """Everything made within is float64."""

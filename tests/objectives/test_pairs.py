@@ -121,7 +121,9 @@ def test_expected_weights_are_the_sums_over_all_pairs(seed, sampling, documents)
         assert math.isclose(float(total), sum(w for key, (w, _) in expected if key[3] == head), abs_tol=1e-9)
 
 
-@pytest.mark.parametrize("share", [0.15, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "share", [0.15, pytest.param(0.5, marks=pytest.mark.slow), pytest.param(0.9, marks=pytest.mark.slow)]
+)
 def test_drawn_pairs_count_as_much_as_all_on_average(share):
     pairs = draw_pairs(3, B=2, T=10)
     full = Sampling(exponent=0.5)

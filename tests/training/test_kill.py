@@ -69,7 +69,13 @@ def final_state(folder):
 
 
 @pytest.mark.parametrize(
-    "extra", [[], ["--task.training_graphs", "333", "--objective", "next_latent"]], ids=["fresh", "epochs"]
+    "extra",
+    [
+        pytest.param([], id="fresh"),
+        pytest.param(
+            ["--task.training_graphs", "333", "--objective", "next_latent"], id="epochs", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path, extra):
     flags = ["path-star-small", *FLAGS, *extra]
@@ -123,7 +129,8 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
 
 @pytest.mark.parametrize(
     ("optimizer", "steps", "slack"),
-    [("adamw", 30, 1e-5), ("muon", 12, 2e-3)],  # Muon rounds gradients to bfloat16
+    # Muon rounds gradients to bfloat16
+    [("adamw", 30, 1e-5), pytest.param("muon", 12, 2e-3, marks=pytest.mark.slow)],
 )
 def test_two_processes_have_the_losses_of_one(tmp_path, optimizer, steps, slack):
     flags = ["path-star-small", *FLAGS, "--trainer.steps", str(steps), "--trainer.log_every", "1",

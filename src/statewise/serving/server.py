@@ -91,6 +91,7 @@ def run(
     server = Server(engine, create_app(engine, **options))
     host, port = bound.getsockname()[:2]
     engine.start()
+    bound.listen(server.config.backlog)  # before anyone is told where
     names = ", ".join(engine.lanes)
     announce(f"serving {names} at http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl-C to stop")
     server.run(sockets=[bound])

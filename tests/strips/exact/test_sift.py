@@ -27,7 +27,7 @@ def test_labels_are_not_read():
 
 
 def test_valid_traces_are_accepted():
-    walks = traces(domain("blocksworld:3"), 10, 20, 1, negatives=0.0)
+    walks = traces(domain("ferry:2x1"), 10, 20, 1, negatives=0.0)
     assert learn_sift(walks).report["training_accuracy"] == 1
     assert learn_lifted_sift(walks).report["training_accuracy"] == 1
 
