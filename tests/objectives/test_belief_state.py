@@ -194,7 +194,7 @@ def test_bf16_keeps_the_gradient_of_pairs_that_are_nearly_sure():
         assert torch.dist(got, expected) < 0.03 * expected.norm()
 
 
-@pytest.mark.parametrize("head", ["mlp", "mixture"])
+@pytest.mark.parametrize("head", ["mlp", pytest.param("mixture", marks=pytest.mark.slow)])
 def test_some_of_the_prefixes_give_the_same_loss_on_average(head):
     fields = {"head": head, "gap_exponent": 0.5, "max_gap": 5}
     whole, part = (tiny_objective("belief_state", share=share, **fields) for share in (1.0, 0.4))

@@ -110,7 +110,9 @@ def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path, extra):
         assert torch.equal(tensor, others[name]), name
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
     folder = tmp_path / "run"
     process = start("path-star-small", *FLAGS, "--trainer.checkpoint_every", "100000", "--out", str(folder))
@@ -149,6 +151,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path, optimizer, steps, slack)
     assert compared >= 5 * steps
 
 
+@pytest.mark.slow
 def test_two_processes_stop_together_and_resume(tmp_path):
     folder = tmp_path / "run"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
