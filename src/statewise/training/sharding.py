@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from statewise.training.config import TrainerConfig
 
 if TYPE_CHECKING:
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+    from torch.distributed.tensor import DTensor
 
 TIMEOUT = timedelta(hours=24)
 """How long processes wait for each other: one evaluates alone, for as long as that takes."""
@@ -69,7 +69,12 @@ def refuse_frozen(module: nn.Module) -> None:
 
 def whole(tensor: Tensor) -> Tensor:
     """The tensor itself, or all shards of a DTensor together: every process must call this in the same order."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return cast("DTensor", tensor).full_tensor() if _is_sharded(tensor) else tensor
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor. Asked without importing that class, which takes a second: to load a model needs none."""
+    return hasattr(tensor, "full_tensor")
 
 
 def gathered(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
@@ -89,8 +94,9 @@ def like(tensor: Tensor, parameter: Tensor) -> Tensor:
     were scalars in earlier versions."""
     if tensor.dim() == 0 and parameter.shape == (1,):
         tensor = tensor[None]
-    if isinstance(parameter, DTensor) and tensor.shape == parameter.shape:
-        return distribute_tensor(
-            tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-        )
+    if _is_sharded(parameter) and tensor.shape == parameter.shape:
+        from torch.distributed.tensor import distribute_tensor
+
+        layout = cast("DTensor", parameter)
+        return distribute_tensor(tensor.to(layout.device), layout.device_mesh, layout.placements, src_data_rank=None)
     return tensor
