@@ -17,6 +17,7 @@ from pathlib import Path
 
 from statewise.durable import write_atomically
 from statewise.json_files import COUNT, TEXT, Shape, read_json
+from statewise.system import cores
 
 POLL_SECONDS = 0.2
 HANDLED = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -79,7 +80,7 @@ def run_jobs(
     before = {number: signal.signal(number, lambda n, _: received.append(HANDLED[n])) for number in HANDLED}
     environment = dict(os.environ)
     if at_once > 1:  # share the processor
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // at_once)))
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // at_once)))
 
     def start(job: Job, place: int) -> None:
         with open(job.log, "ab") as log:

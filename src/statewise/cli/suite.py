@@ -7,7 +7,6 @@ OUT/RECIPE/OBJECTIVE-BACKBONE/recipe.yaml  seeds.json  seed-1/  seed-1.log  seed
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
 from statewise.run import Run
 from statewise.suites import Cell, Suite, read_suite, suite_names, suite_text
+from statewise.system import cores
 
 if TYPE_CHECKING:
     from statewise.config import Recipe
@@ -250,7 +250,7 @@ def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], j
 
     left = [one for one in planned if not one.finished()]
     print(f"{len(planned)} runs: {len(suite.cells)} combinations; {len(planned) - len(left)} runs are finished")
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, cores() // jobs)
     hours: dict[str, float] = {}
     for cell in suite.cells:
         count = sum(one.cell is cell for one in left)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from statewise.cli.arguments import Parser, at_least
 from statewise.overwriting import check_derived
+from statewise.system import cores
 
 
 def run(words: list[str]) -> int:
@@ -28,9 +28,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--domains", help="some of its domains, separated by commas")
     parser.add_argument("--sizes", help="numbers of traces, separated by commas")
     parser.add_argument("--draws", type=at_least(1), default=1, help="training sets per size (default 1)")
-    parser.add_argument(
-        "--jobs", type=at_least(1), default=os.cpu_count() or 1, help="parallel cells (default: number of cores)"
-    )
+    parser.add_argument("--jobs", type=at_least(1), default=cores(), help="parallel cells (default: number of cores)")
     parser.add_argument(
         "--method",
         default="neural",
