@@ -163,6 +163,8 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
         assert metrics[key] == pytest.approx(1, abs=1e-5)
     assert metrics["mse"] == pytest.approx(0, abs=1e-6)
     assert metrics["excess"] == pytest.approx(0, abs=1e-5)
+    assert metrics["r2_constrained"] == pytest.approx(metrics["r2_constrained_belief"], abs=1e-5)  # alike: linear maps
+    assert metrics["r2_constrained"] < 0.9
     assert metrics["r2_untrained"] < 0.3
     assert metrics["r2_shuffled"] < 0.3
     assert found.main[0] == "r2"
@@ -186,6 +188,19 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
         assert metrics["components"] <= 5
         assert metrics["r2_factor_1"] == pytest.approx(1, abs=1e-5)
         assert 0 <= metrics["overlap"] <= 1
+
+
+def test_states_that_are_sums_over_tokens_are_told_from_beliefs():
+    class Summing(Bayesian):
+        def states(self, batch):
+            found = self.world._constrained(self.world._examples(batch.tokens.numpy()))
+            state = torch.from_numpy(found @ self.into).float()
+            return Hidden(state, state)
+
+    world = task("mess3", length=6)
+    metrics = BeliefGeometry(BeliefGeometryConfig(layers=None)).analyze(subject(world, Summing(world))).metrics
+    assert metrics["r2_constrained"] == pytest.approx(1, abs=1e-5)
+    assert metrics["r2"] < 0.9
 
 
 def test_overlap_of_subspaces():

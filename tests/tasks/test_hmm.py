@@ -220,6 +220,24 @@ def test_floor_of_a_row_of_ten(text, bos, floor):
     assert made.score_nats(made.held_out(), nats, scored)["floor"] == pytest.approx(floor, abs=6e-6)
 
 
+@pytest.mark.parametrize("text", ["mess3", "rrxor", "bloch-walk", "even * z1r"])
+@pytest.mark.parametrize("bos", [False, True])
+def test_constrained_beliefs_add_what_each_token_says_alone(text, bos):
+    world = task(text, length=5, bos=bos, noise=0.1 if "*" in text else 0.0)
+    process, examples = world.process, world.held_out(3)
+    total = sum(process.step(np.eye(process.states), np.full(process.states, z)) for z in range(process.vocabulary))
+    found = world.constrained_beliefs(examples)
+    for row, tokens in enumerate(examples.tokens[:, int(bos) :]):
+        for count in range(1 - int(bos), 6):
+            belief = process.start @ np.linalg.matrix_power(total, count)
+            for place, token in enumerate(tokens[:count]):
+                unread = process.start @ np.linalg.matrix_power(total, place)
+                (alone,), _ = process.update(unread[None], np.array([token]))
+                belief = belief + (alone - unread @ total) @ np.linalg.matrix_power(total, count - place - 1)
+            expected = process.marginals(belief[None])[0]
+            np.testing.assert_allclose(found[row, count - 1 + int(bos)], expected, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("text", "by_depth"),
     [

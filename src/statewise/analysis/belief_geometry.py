@@ -67,7 +67,8 @@ class BeliefGeometry(Analysis):
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME` of
         every layer and `r2_concat` of all; `..._held_out` from other prefixes; the controls `r2_untrained`,
-        `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_next_token`; `distances_r2` and
+        `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_next_token`; `r2_constrained`, `r2_constrained_NAME`:
+        the same maps to what a sum over tokens can know (`Believed.constrained_beliefs`); `distances_r2` and
         `next_token_distances_r2`, squared correlations of distances between predicted beliefs with those between true
         ones, and between next-token distributions; `excess`, the exact divergence from the true prediction. Of several
         factors: see `_factors`."""
@@ -97,6 +98,7 @@ class BeliefGeometry(Analysis):
             label = "untrained" if name == STATE else f"untrained_{name}"
             metrics[f"r2_{label}"] = r2(fitted[name], known.beliefs, known.weights)
         metrics |= self._controls(own, known, prefixes, world, rng)
+        metrics |= self._constrained(own, known)
         excess = _excess(subject.snapshot, known, prefixes)
         asked = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
         parts = excess[asked], known.weights[asked], prefixes.columns[asked]
@@ -160,6 +162,16 @@ class BeliefGeometry(Analysis):
         predicted = fit(known.next_tokens, known.beliefs, known.weights, cutoff)(known.next_tokens)
         return {**found, "r2_next_token": r2(predicted, known.beliefs, known.weights)}
 
+    def _constrained(self, own: dict[str, np.ndarray], known: _Known) -> dict[str, float]:
+        """R^2 of constrained beliefs, from each layer and from the belief itself."""
+        sources = {**own, "belief": known.beliefs}
+        found = {}
+        for name, features in sources.items():
+            predicted = fit(features, known.constrained, known.weights, self.config.cutoff)(features)
+            label = "r2_constrained" if name == STATE else f"r2_constrained_{name}"
+            found[label] = r2(predicted, known.constrained, known.weights)
+        return found
+
     def _panels(self, own: dict[str, np.ndarray], metrics: dict[str, float]) -> list[Panel]:
         """R^2 over layers, the last state after them, with controls as lines across."""
         names = [name for name in own if name not in (STATE, CONCAT)]
@@ -168,6 +180,11 @@ class BeliefGeometry(Analysis):
         curves = [
             Curve("trained", x, [*(metrics[f"r2_{name}"] for name in names), metrics["r2"]]),
             Curve("untrained", x, [*(metrics[f"r2_untrained_{name}"] for name in names), metrics["r2_untrained"]]),
+            Curve(
+                "trained, constrained updates",
+                x,
+                [*(metrics[f"r2_constrained_{name}"] for name in names), metrics["r2_constrained"]],
+            ),
         ]
         across = {"all layers": "r2_concat", "next-token distribution": "r2_next_token", "all tokens": "r2_history_all",
                   "shuffled beliefs": "r2_shuffled"}  # fmt: skip
@@ -249,6 +266,8 @@ class _Known:
 
     beliefs: np.ndarray
     """(m, C)."""
+    constrained: np.ndarray
+    """(m, C)."""
     next_tokens: np.ndarray
     """(m, V)."""
     weights: np.ndarray
@@ -257,7 +276,9 @@ class _Known:
     @classmethod
     def of(cls, world: Believed, prefixes: Prefixes) -> _Known:
         at = prefixes.rows, prefixes.columns
-        return cls(world.beliefs(prefixes.examples)[at], world.next_tokens(prefixes.examples)[at], prefixes.weights)
+        examples = prefixes.examples
+        constrained = world.constrained_beliefs(examples)[at]
+        return cls(world.beliefs(examples)[at], constrained, world.next_tokens(examples)[at], prefixes.weights)
 
     def errors(self, predicted: np.ndarray) -> dict[str, float]:
         """Errors of predicted beliefs, and correlations of distances between them."""

@@ -47,6 +47,13 @@ class Believed(World):
         """(n, T, C) float64: the belief after each position; NaN after tokens that are not possible."""
 
     @abstractmethod
+    def constrained_beliefs(self, examples: Examples) -> np.ndarray:
+        """(n, T, C) float64: what a sum over tokens, each seen by itself, can know of the belief after each position
+        (constrained belief updates, arXiv 2502.01954): the belief of a predictor that has read nothing, plus the change
+        that each token alone makes to it, carried on to the position without reading the tokens between. Coordinates as
+        in `beliefs`; they may be negative. NaN as there."""
+
+    @abstractmethod
     def next_tokens(self, examples: Examples) -> np.ndarray:
         """(n, T, V) float64: the true probabilities of the next token after each position, for all V tokens of the
         vocabulary; NaN as in `beliefs`. They go on beyond the end of a sequence."""

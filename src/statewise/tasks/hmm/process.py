@@ -210,11 +210,12 @@ class Process:
             x = np.matmul(each.matrices[variant, digits[place]].transpose(0, 2, 1)[:, None], x)
         x = x.reshape(beliefs.shape)
         if self.noise:
-            x = (1 - self.noise) * x + self.noise / self.vocabulary * self._any_token(beliefs)
+            x = (1 - self.noise) * x + self.noise / self.vocabulary * self.drift(beliefs)
         return x
 
-    def _any_token(self, beliefs: np.ndarray) -> np.ndarray:
-        """(n, S): the sum of the noiseless steps over all tokens."""
+    def drift(self, beliefs: np.ndarray) -> np.ndarray:
+        """(n, S): beliefs (n, S) after a token that is not read: the sum of the steps over all tokens, which noise does
+        not change. Linear."""
         x = beliefs[:, None]  # the second axis: the last factor's token, where the next factor's matrices depend on it
         for place, each in enumerate(self.factors):
             x = x.reshape(len(x), -1, prod(self.joint[:place]), each.states, prod(self.joint[place + 1 :]))

@@ -202,6 +202,32 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             parts.append(self.process.marginals(joint.reshape(-1, joint.shape[-1])).reshape(*joint.shape[:2], -1))
         return np.concatenate(parts)
 
+    def constrained_beliefs(self, examples: Examples) -> np.ndarray:
+        """See `Believed`."""
+        parts = []
+        for rows in self._blocks(examples):
+            joint = self._constrained(examples[rows])
+            parts.append(self.process.marginals(joint.reshape(-1, joint.shape[-1])).reshape(*joint.shape[:2], -1))
+        return np.concatenate(parts)
+
+    def _constrained(self, examples: Examples) -> np.ndarray:
+        """(n, T, S): of the joint belief. With p_t the belief before which nothing is read, and u(p, z) its update by a
+        token z: p_t + sum over s <= t of (u(p_(s-1), z_s) - p_s) M^(t-s), M the sum of all tokens' matrices."""
+        possible, _ = self._walk(examples)
+        prior = self.process.start[None]
+        change, found = np.zeros((len(examples), self.process.states)), np.empty(possible.shape)
+        for place in range(examples.tokens.shape[1]):
+            if place or not self.config.bos:
+                column = examples.tokens[:, place]
+                alone, _ = self.process.update(
+                    np.tile(prior, (len(column), 1)), np.where(column < self.process.vocabulary, column, 0)
+                )
+                prior = self.process.drift(prior)
+                change = self.process.drift(change) + alone - prior
+            found[:, place] = prior + change
+        found[np.isnan(possible)] = np.nan
+        return found
+
     def next_tokens(self, examples: Examples) -> np.ndarray:
         """See `Believed`; <bos> has probability 0."""
         n, T = examples.tokens.shape
