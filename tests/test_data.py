@@ -8,6 +8,7 @@ from doubles import CutStream, random_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise import permutation
 from statewise.data import Stream, blocks, collate, prefetch, same_prompt_length
 from statewise.tasks.packing import pack
 from statewise.tasks.path_star import PathStar, PathStarConfig
@@ -142,7 +143,7 @@ def test_the_thread_ends_when_nobody_wants_more():
 def test_an_epoch_meets_every_example_once():
     stream = Stream(task(training_graphs=30), seed=0, batch_size=8)
     drawn = np.concatenate([stream.batch(number).tokens.numpy() for number in range(15)])  # four epochs
-    examples = stream.examples.tokens
+    examples = stream.examples[:].tokens
     orders = []
     for epoch in range(4):
         rows = drawn[epoch * 30 : (epoch + 1) * 30]
@@ -150,6 +151,25 @@ def test_an_epoch_meets_every_example_once():
         orders.append(rows)
     assert not np.array_equal(orders[0], orders[1])
     assert stream.epoch(15) == 4.0
+
+
+@pytest.mark.parametrize("rows", [30, 31, 32])
+def test_orders_by_formula_are_shared_and_resumed(monkeypatch, rows):
+    """As if the set were too large for its order to be held."""
+    monkeypatch.setattr(permutation, "LISTED", 8)
+    one = Stream(task(training_graphs=rows), seed=5, batch_size=6)
+    assert len(one.examples) == rows
+    drawn = np.concatenate([one.batch(number).tokens.numpy() for number in range(rows)])  # six epochs
+    shares = [Stream(task(training_graphs=rows), seed=5, batch_size=6, rank=rank, world=3) for rank in range(3)]
+    for number in (rows - 1, 0, 7, 3):  # in any order, as where a run is resumed
+        together = np.concatenate([share.batch(number).tokens.numpy() for share in shares])
+        np.testing.assert_array_equal(together, drawn[6 * number : 6 * number + 6])
+    epochs = [drawn[epoch * rows : (epoch + 1) * rows] for epoch in range(6)]
+    for epoch in epochs:
+        assert sorted(map(tuple, epoch)) == sorted(map(tuple, one.examples[:].tokens))
+    assert not np.array_equal(epochs[0], epochs[1])
+    other = Stream(task(training_graphs=rows), seed=6, batch_size=6)
+    assert not np.array_equal(other.batch(0).tokens, drawn[:6])
 
 
 @given(

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import torch
 
+from statewise.permutation import Permutation, shuffled
 from statewise.tasks.base import ConsecutiveRows, Task, consecutive_rows
 from statewise.types import Batch, Continuation, Examples
 
@@ -58,7 +59,8 @@ class Stream:
         self.task, self.seed, self.batch_size = task, seed, batch_size
         self.share = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
         self.examples = task.training()
-        self._epoch, self._order = -1, np.empty(0, np.int64)
+        self._epoch = -1
+        self._order: np.ndarray | Permutation = np.empty(0, np.int64)
         self._lanes: ConsecutiveRows | None = None
         if rows == "consecutive":
             self._lanes = consecutive_rows(task)
@@ -96,8 +98,7 @@ class Stream:
         rows = np.empty(self.batch_size, np.int64)
         for epoch in np.unique(epochs):
             if epoch != self._epoch:
-                order = np.random.default_rng([self.seed, int(epoch)]).permutation(len(self.examples))
-                self._epoch, self._order = int(epoch), order
+                self._epoch, self._order = int(epoch), shuffled(len(self.examples), [self.seed, int(epoch)])
             rows[epochs == epoch] = self._order[offsets[epochs == epoch]]
         return self.examples[rows[self.share]]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from statewise.tasks import baselines as room
 from statewise.tasks.baselines import accuracies, baselines
+from statewise.tasks.ragged import Ragged
 from statewise.types import Examples
 
 SYMBOLS = 4
@@ -74,6 +75,10 @@ def examples_of(rows):
     return Examples.of([np.array(tokens) for tokens, _ in rows], [prompt for _, prompt in rows])
 
 
+def ragged_of(rows):
+    return Ragged.unpadded(examples_of(rows), SYMBOLS + 1)
+
+
 @given(sequences, sequences, st.sampled_from([2, 32]), st.sampled_from([1, 2**20]))
 @settings(max_examples=150, deadline=None)
 def test_baselines_are_as_defined(training, held_out, longest, block):
@@ -83,7 +88,7 @@ def test_baselines_are_as_defined(training, held_out, longest, block):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(room, "LONGEST", longest)
         patched.setattr(room, "BLOCK", block)
-        found = baselines(examples_of(training), examples_of(held_out), SYMBOLS + 1, END, "<end>")
+        found = baselines(ragged_of(training), examples_of(held_out), SYMBOLS + 1, END, "<end>")
     unigram, bigram = slow_unigram(training), slow_bigram(training)
     assert sum(unigram.values()) == 1
     truth, chosen, nats = [], defaultdict(list), Counter()
@@ -123,7 +128,7 @@ def test_an_accuracy_that_is_all_end_shows():
 def test_a_copied_sequence_is_matched_within_itself():
     word = [0, 1, 2, 3, 1, 0]
     held_out = examples_of([([*word, *word, END], 0)])
-    found = baselines(examples_of([([3, END], 0)]), held_out, SYMBOLS + 1, END, "<end>")["longest match"]
+    found = baselines(ragged_of([([3, END], 0)]), held_out, SYMBOLS + 1, END, "<end>")["longest match"]
     slow = [slow_longest_match([([3, END], 0)], [*word, *word, END], place, 32) for place in range(1, 13)]
     assert slow[7:11] == word[2:6]
     assert found["token_accuracy"] == np.mean([one == other for one, other in zip(slow, [*word, *word, END][1:])])

@@ -209,7 +209,7 @@ def key(row, of):
 def test_training_has_neither_held_out_problems_nor_held_out_targets(fixed):
     # Few inputs, so that most problems of the test would be met in training by chance.
     few = task(largest_input=8, lowest_target=3, highest_target=12, largest=100, training_problems=fixed)
-    trained = few.training() if fixed else few.sample(np.random.default_rng(1), 30_000)
+    trained = few.training()[:] if fixed else few.sample(np.random.default_rng(1), 30_000)
     assert len(trained) == 30_000
     held_out, unseen = few.held_out(), few.held_out_by("targets", "held-out")
     seen = {key(row, trained) for row in range(len(trained))}

@@ -21,6 +21,7 @@ from statewise.analysis.by_layer import by_layer
 from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.bounds import bounded
 from statewise.figures import Curve, Panel, Role
+from statewise.permutation import shuffled
 from statewise.tasks.base import Task
 from statewise.types import Examples
 
@@ -274,13 +275,12 @@ class Result:
 
 def draw_training(task: Task, config: ProbingConfig) -> Examples:
     """Training examples, without repetition if the training set is fixed. Raises `ValueError` if there are too few."""
-    rng = np.random.default_rng([DRAW, config.seed])
-    every = task.training()
+    seed, every = [DRAW, config.seed], task.training()
     if every is None:
-        return task.sample(rng, config.training_sequences)
+        return task.sample(np.random.default_rng(seed), config.training_sequences)
     if len(every) < FEWEST:
         raise ValueError(f"the training set has {len(every)} sequences: a probe needs at least {FEWEST}")
-    return every[rng.permutation(len(every))[: config.training_sequences]]
+    return every[shuffled(len(every), seed)[np.arange(min(len(every), config.training_sequences))]]
 
 
 def number_labels(*arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

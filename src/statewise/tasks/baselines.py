@@ -15,8 +15,11 @@ order of the vocabulary.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
+from statewise.tasks.ragged import Ragged
 from statewise.types import Examples
 
 LONGEST = 32
@@ -26,7 +29,7 @@ BLOCK = 2**20
 
 
 def baselines(
-    training: Examples, examples: Examples, vocabulary: int, end: int, end_symbol: str
+    training: Ragged, examples: Examples, vocabulary: int, end: int, end_symbol: str
 ) -> dict[str, dict[str, float]]:
     """The `accuracies` of each baseline on `examples`, and the `loss` (nats per token) of those with probabilities.
 
@@ -34,9 +37,9 @@ def baselines(
     """
     rows, columns = np.nonzero(scored_tokens(examples))
     targets, before = examples.tokens[rows, columns], examples.tokens[rows, columns - 1]
-    seen_rows, seen_columns = np.nonzero(scored_tokens(training))
-    followers = training.tokens[seen_rows, seen_columns]
-    pairs = training.tokens[seen_rows, seen_columns - 1] * vocabulary + followers
+    seen, _ = _scored_places(training)
+    followers = training.tokens[seen].astype(np.int64)
+    pairs = training.tokens[seen - 1].astype(np.int64) * vocabulary + followers
 
     counts = np.bincount(followers, minlength=vocabulary) + 1
     unigram = counts / counts.sum()
@@ -104,7 +107,7 @@ def _heaviest(pairs: np.ndarray, weights: np.ndarray, vocabulary: int) -> tuple[
     return firsts[heads], pairs[heads] % vocabulary
 
 
-def _longest_match(training: Examples, examples: Examples, vocabulary: int, common: int) -> np.ndarray:
+def _longest_match(training: Ragged, examples: Examples, vocabulary: int, common: int) -> np.ndarray:
     """(m,) predictions of the longest matches for all scored tokens."""
     rows, columns = np.nonzero(scored_tokens(examples))
     lengths, chosen = _in_training(training, examples, vocabulary, common)
@@ -119,23 +122,23 @@ def _longest_match(training: Examples, examples: Examples, vocabulary: int, comm
     return np.where((own_lengths > 0) & (own_lengths >= lengths), own, chosen)
 
 
-def _in_training(training: Examples, examples: Examples, vocabulary: int, common: int) -> tuple[np.ndarray, np.ndarray]:
+def _in_training(training: Ragged, examples: Examples, vocabulary: int, common: int) -> tuple[np.ndarray, np.ndarray]:
     """(m,) lengths of the longest matches in training, and (m,) what followed most often; 0 and `common` without one.
 
     Contexts are numbered and extended by one token at a time; those that do not occur in both sets are dropped.
     """
     unique, copies = _different(training)
-    seen_rows, seen_columns = np.nonzero(scored_tokens(unique))
+    places, seen_columns = _scored_places(unique)
     rows, columns = np.nonzero(scored_tokens(examples))
-    followers, weights = unique.tokens[seen_rows, seen_columns], copies[seen_rows]
+    followers, weights = unique.tokens[places].astype(np.int64), np.repeat(copies, unique.lengths)[places]
     lengths, chosen = np.zeros(len(rows), np.int64), np.full(len(rows), common)
-    left, seen = np.arange(len(rows)), np.arange(len(seen_rows))  # positions that still match
-    number, seen_number = np.zeros(len(rows), np.int64), np.zeros(len(seen_rows), np.int64)
+    left, seen = np.arange(len(rows)), np.arange(len(places))  # positions that still match
+    number, seen_number = np.zeros(len(rows), np.int64), np.zeros(len(places), np.int64)
     for length in range(1, LONGEST + 1):
         enough, seen_enough = columns[left] >= length, seen_columns[seen] >= length
         left, seen = left[enough], seen[seen_enough]
         key = number[enough] * vocabulary + examples.tokens[rows[left], columns[left] - length]
-        seen_key = seen_number[seen_enough] * vocabulary + unique.tokens[seen_rows[seen], seen_columns[seen] - length]
+        seen_key = seen_number[seen_enough] * vocabulary + unique.tokens[places[seen] - length]
         contexts, number = np.unique(key, return_inverse=True)
         if not len(contexts):
             break
@@ -152,11 +155,21 @@ def _in_training(training: Examples, examples: Examples, vocabulary: int, common
     return lengths, chosen
 
 
-def _different(examples: Examples) -> tuple[Examples, np.ndarray]:
+def _different(sequences: Ragged) -> tuple[Ragged, np.ndarray]:
     """The distinct sequences and their counts: event logs repeat a few of them many times."""
-    keys = np.column_stack([examples.prompt_lengths, examples.lengths, examples.tokens])
-    _, first, copies = np.unique(keys, axis=0, return_index=True, return_counts=True)
-    return examples[first], copies
+    prompts = sequences.prompt_lengths.tolist()
+    counts = Counter((prompts[row], sequences.row(row).tobytes()) for row in range(len(sequences)))
+    kind = sequences.tokens.dtype
+    rows = [np.frombuffer(content, kind) for _, content in counts]
+    lengths, prompt_lengths = np.array([len(row) for row in rows]), np.array([prompt for prompt, _ in counts])
+    return Ragged(np.concatenate(rows), lengths, prompt_lengths), np.array(list(counts.values()))
+
+
+def _scored_places(sequences: Ragged) -> tuple[np.ndarray, np.ndarray]:
+    """The scored tokens: (m,) their places in `sequences.tokens`, and (m,) in their rows."""
+    columns = sequences.columns()
+    places = np.flatnonzero(columns >= np.repeat(np.maximum(sequences.prompt_lengths, 1), sequences.lengths))
+    return places, columns[places]
 
 
 def _in_sequence(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from statewise.tasks.arithmetic import OPERATORS, Solved, draw, holds, moves, po
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.ragged import Ragged
 from statewise.tasks.text_format import TextFormat
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -125,16 +126,17 @@ class Countdown(Task, World):
         if len(self.unseen_targets):
             values = ", ".join(map(str, self.unseen_targets))
             self.notes = [f"countdown: the held-out targets are {values}"]
-        self._training: Examples | None = None
+        self._training: Ragged | None = None
         self._held_out: dict[str, Examples] = {}
 
     # Drawing problems
 
-    def training(self) -> Examples | None:
+    def training(self) -> Ragged | None:
         """The fixed training set, if the recipe has one."""
         if self._training is None and self.config.training_problems is not None:
             rng = np.random.default_rng([self.config.data_seed, 1])
-            self._training = self._draw(rng, self.config.training_problems, self.targets, held_out=False)
+            drawn = self._draw(rng, self.config.training_problems, self.targets, held_out=False)
+            self._training = Ragged.unpadded(drawn, len(self.vocab))
         return self._training
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:

@@ -19,6 +19,7 @@ from statewise.bounds import bounded
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.ragged import Ragged
 from statewise.tasks.text_format import TextFormat
 from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
@@ -104,7 +105,7 @@ class PathStar(Task, World):
         self.chance = {"path_accuracy": 1 / config.degree, "branch_accuracy": 1 / config.degree}
         if config.encoding == "reverse":
             self.chance = {}  # backwards from the goal there is only one path
-        self._training: Examples | None = None
+        self._training: Ragged | None = None
         self._training_lines: np.ndarray | None = None
         self._held_out: Examples | None = None
 
@@ -114,7 +115,7 @@ class PathStar(Task, World):
         """n training graphs, fresh or from the fixed set; never held-out ones."""
         fixed = self._fixed_lines()
         if fixed is not None:
-            return self._encode(fixed[rng.integers(len(fixed), size=n)], rng)
+            return self._encode(fixed[rng.integers(len(fixed), size=n)].astype(np.int64), rng)
         return self._encode(self._draw(rng, n, held_out=False), rng)
 
     def _draw(self, rng: np.random.Generator, n: int, *, held_out: bool) -> np.ndarray:
@@ -195,26 +196,26 @@ class PathStar(Task, World):
         """(n,) uint64 of the prompts."""
         return hash_rows(rows[:, : self.config.prompt_length])
 
-    def training(self) -> Examples | None:
+    def training(self) -> Ragged | None:
         """The fixed training set, if the recipe has one and its encoding draws nothing."""
         lines = self._fixed_lines()
         if lines is None or self.config.encoding in ("goal_augmentation", "fill_in_the_middle"):
             return None
         if self._training is None:
-            self._training = self._encode(lines, None)
+            self._training = Ragged.unpadded(self._encode(lines.astype(np.int64), None), len(self.vocab))
         return self._training
 
     def _fixed_lines(self) -> np.ndarray | None:
-        """(n, line length): the graphs of a fixed training set, in the published format."""
-        config = self.config
+        """(n, line length) of the smallest type: the graphs of a fixed training set, in the published format."""
+        config, kind = self.config, np.min_scalar_type(len(self.vocab) - 1)
         if self._training_lines is None and config.training_file is not None:
             lines = self._read(Path(config.training_file))
             if np.isin(self._hash(lines), self._hash(self._lines(self.held_out()))).any():
                 raise ValueError(f"{config.training_file}: contains held-out graphs")
-            self._training_lines = lines
+            self._training_lines = lines.astype(kind)
         elif self._training_lines is None and config.training_graphs is not None:
             rng = np.random.default_rng([config.data_seed, 1])
-            self._training_lines = self._draw(rng, config.training_graphs, held_out=False)
+            self._training_lines = self._draw(rng, config.training_graphs, held_out=False).astype(kind)
         return self._training_lines
 
     def held_out(self, n: int | None = None) -> Examples:

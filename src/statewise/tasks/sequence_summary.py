@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from statewise.tasks.ragged import Ragged
 from statewise.tasks.sequence_files import SequenceFile
-from statewise.types import Examples
 
 MOST_FREQUENT = 5
 SUSPICIOUS = 1 / 3
@@ -15,7 +15,7 @@ SUSPICIOUS = 1 / 3
 MARKS = {",": "a comma", ";": "a semicolon", "|": "a bar", "\t": "a tab"}
 
 
-def summary(symbols: Sequence[str], training: Examples, held_out: Examples, chosen: str) -> list[str]:
+def summary(symbols: Sequence[str], training: Ragged, held_out: Ragged, chosen: str) -> list[str]:
     """Sizes, lengths, the most frequent symbols, and the held-out symbols that training lacks.
 
     The last of `symbols` is the end symbol and is not counted. `chosen` describes how sequences were held out.
@@ -37,14 +37,13 @@ def summary(symbols: Sequence[str], training: Examples, held_out: Examples, chos
     ]
 
 
-def _counts(examples: Examples, vocabulary: int) -> np.ndarray:
+def _counts(sequences: Ragged, vocabulary: int) -> np.ndarray:
     """(vocabulary,) occurrences of each symbol; 0 for the end symbol, the last."""
-    real = np.arange(examples.tokens.shape[1]) < examples.lengths[:, None] - 1
-    return np.bincount(examples.tokens[real], minlength=vocabulary)
+    return np.append(np.bincount(sequences.tokens, minlength=vocabulary)[:-1], 0)
 
 
 def warnings(
-    symbols: Sequence[str], training: Examples, held_out: Examples, layout: SequenceFile, columns: Sequence[str]
+    symbols: Sequence[str], training: Ragged, held_out: Ragged, layout: SequenceFile, columns: Sequence[str]
 ) -> list[str]:
     """Signs that a file was misread, each with the flag that fixes it; `columns` as in `Parsed`."""
     counts = _counts(training, len(symbols)) + _counts(held_out, len(symbols))
@@ -61,7 +60,7 @@ def warnings(
         found = [f"every case has one event: does column {layout.group!r} name the case? Set --task.group"] * single
         return found + _rare(symbols, counts, columns)
     opens = {token for token in used if symbols[token].startswith(("{", "["))}
-    begins = np.concatenate([training.tokens[:, 0], held_out.tokens[:, 0]])
+    begins = np.concatenate([part.tokens[part.starts] for part in (training, held_out)])
     if layout.separator != "" and np.isin(begins, list(opens)).mean() > 0.5:
         example = shown(symbols[begins[np.isin(begins, list(opens))][0]])
         mend = "write it as JSON lines" if columns else "set --task.format json"

@@ -20,6 +20,7 @@ from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.baselines import accuracies, baselines
 from statewise.tasks.kept import kept_json
 from statewise.tasks.lines import Problems
+from statewise.tasks.ragged import Ragged
 from statewise.tasks.sequence_files import Line, Parsed, SequenceFile, parse_file, unescaped
 from statewise.tasks.sequence_summary import summary, warnings
 from statewise.tasks.text_format import separated_by
@@ -62,7 +63,7 @@ class Sequences(Task, HasBaselines):
         self._parsed: dict[Path, Parsed] = {}
         self._how: dict[Path, Parsed] = {}
         self._held_out_from = ""
-        self._parts: tuple[Examples, Examples] | None = None
+        self._parts: tuple[Ragged, Ragged] | None = None
         if kept is not None:
             facts = kept_json(kept, "sequences.json", KEPT)
             if config.end not in facts["symbols"]:
@@ -119,8 +120,8 @@ class Sequences(Task, HasBaselines):
             self._parsed[path] = parse_file(path, self.config)
         return self._parsed[path].lines
 
-    def _split(self) -> tuple[Examples, Examples]:
-        """Training and held-out examples. Raises `ValueError` if the data is missing or has changed."""
+    def _split(self) -> tuple[Ragged, Ragged]:
+        """Training and held-out sequences. Raises `ValueError` if the data is missing or has changed."""
         if self._parts is not None:
             return self._parts
         for path in self.paths:
@@ -138,7 +139,7 @@ class Sequences(Task, HasBaselines):
                 if line in trained_on:
                     problems.add(number, f"this sequence is also in {path.name}, so it is not held out")
             problems.raise_if_any()
-            parts = self._examples(path, lines), self._examples(others[0], held_out_lines)
+            parts = self._encoded(path, lines), self._encoded(others[0], held_out_lines)
             self._held_out_from = f"all of {others[0].name}"
         else:
             different = sorted({line for _, line in lines}, key=_rank)
@@ -149,8 +150,8 @@ class Sequences(Task, HasBaselines):
             count = min(max(1, round(self.config.held_out_share * len(different))), len(different) - 1)
             held_out = set(different[:count])
             parts = (
-                self._examples(path, [row for row in lines if row[1] not in held_out]),
-                self._examples(path, [row for row in lines if row[1] in held_out]),
+                self._encoded(path, [row for row in lines if row[1] not in held_out]),
+                self._encoded(path, [row for row in lines if row[1] in held_out]),
             )
             self._held_out_from = f"all copies of {count:,} of the {len(different):,} different sequences"
         self._how = {path: parsed._replace(lines=[]) for path, parsed in self._parsed.items()}
@@ -173,7 +174,7 @@ class Sequences(Task, HasBaselines):
         """See `tasks.baselines`; estimated from the training sequences."""
         return baselines(self.training(), examples, len(self.vocab), self.end, self.config.end)
 
-    def _examples(self, path: Path, lines: list[tuple[int, Line]]) -> Examples:
+    def _encoded(self, path: Path, lines: list[tuple[int, Line]]) -> Ragged:
         problems = Problems(path)
         rows, prompt_lengths = [], []
         for number, (prompt, answer) in lines:
@@ -188,20 +189,19 @@ class Sequences(Task, HasBaselines):
                 continue
             prompt_lengths.append(len(prompt))
         problems.raise_if_any()
-        return Examples.of(rows, prompt_lengths)
+        return Ragged.of(rows, prompt_lengths, len(self.vocab))
 
-    def training(self) -> Examples:
+    def training(self) -> Ragged:
         """All sequences that are not held out."""
         return self._split()[0]
 
     def held_out(self, n: int | None = None) -> Examples:
         """The held-out sequences, or the first n of them."""
-        examples = self._split()[1]
-        return examples[: n if n is not None else len(examples)]
+        return self._split()[1][:n]
 
     def read(self, path: Path) -> Examples:
         """Sequences of a file; every symbol must be in the vocabulary."""
-        return self._examples(path, parse_file(path, self.config).lines)
+        return self._encoded(path, parse_file(path, self.config).lines)[:]
 
     # Text
 

@@ -21,6 +21,7 @@ from statewise.json_files import COUNT, TEXT, Shape
 from statewise.tasks import bpe
 from statewise.tasks.base import Infill, Infilling, Kept, LeftOut, Numbered, RunningText, Task
 from statewise.tasks.kept import kept_json, kept_text
+from statewise.tasks.ragged import Ragged
 from statewise.tasks.story_sources import DataSet, Source, Story, StoryFile, fingerprint
 from statewise.tasks.vocab import Vocab
 from statewise.types import Examples, Headline
@@ -75,14 +76,14 @@ class StoriesConfig:
 
 
 class TokenizedStories(NamedTuple):
-    """n stories as token ids, concatenated."""
+    """n stories as token ids, concatenated, each followed by the end-of-text token."""
 
     tokens: np.ndarray
-    """(sum of lengths,) token ids of a small type: the paper's corpus fits in a gigabyte."""
+    """(n + sum of lengths,) token ids of a small type: the paper's corpus fits in a gigabyte."""
     starts: np.ndarray
     """(n,) int64: offset of each story."""
     lengths: np.ndarray
-    """(n,) int64."""
+    """(n,) int64, without the end-of-text token."""
 
     def story(self, row: int) -> np.ndarray:
         """(length,) int64 tokens of one story."""
@@ -111,7 +112,6 @@ class Stories(RunningText, Infilling, Task):
         self.left_to_right = config.encoding == "plain"
         self.counts: dict[str, int]
         self._splits: tuple[TokenizedStories, TokenizedStories] | None = None
-        self._training: Examples | None = None
         if kept is not None:
             facts = kept_json(kept, "stories.json", KEPT)
             content = kept_text(kept, "tokenizer.json")
@@ -218,7 +218,9 @@ class Stories(RunningText, Infilling, Task):
             shortest = f": the shortest has {min(map(len, rows))} tokens and needs two more" if rows else ""
             raise ValueError(f"no {what} fits task.context {self.context}{shortest}")
         lengths = np.array([len(row) for row in fitting], np.int64)
-        found = TokenizedStories(np.concatenate(fitting), np.cumsum(lengths) - lengths, lengths)
+        end = np.array([self.bpe.end], fitting[0].dtype)
+        tokens = np.concatenate([part for row in fitting for part in (row, end)])
+        found = TokenizedStories(tokens, np.cumsum(lengths + 1) - lengths - 1, lengths)
         return found, [len(row) for row in rows]
 
     def _tokenize_splits(
@@ -250,13 +252,11 @@ class Stories(RunningText, Infilling, Task):
 
     # Examples
 
-    def training(self) -> Examples | None:
+    def training(self) -> Ragged | None:
         """All training stories; None for `fill_in_the_middle`, which draws a new suffix each time."""
         if self.config.encoding == "fill_in_the_middle":
             return None
-        if self._training is None:
-            self._training = self._plain(self._stories()[0])
-        return self._training
+        return _plain(self._stories()[0])
 
     def sample(self, rng: np.random.Generator, n: int) -> Examples:
         """n training stories; for `fill_in_the_middle` with suffixes of a length drawn uniformly from 0 to all but one
@@ -325,7 +325,7 @@ class Stories(RunningText, Infilling, Task):
         """The first n stories, with the same suffixes at every call."""
         count = len(stories.lengths) if n is None else min(n, len(stories.lengths))
         if self.config.encoding == "plain":
-            return self._plain(TokenizedStories(stories.tokens, stories.starts[:count], stories.lengths[:count]))
+            return _plain(stories)[:count]
         suffixes = np.array([self._suffix_length(stories.story(row), row) for row in range(count)], np.int64)
         return self._suffix_first(stories, np.arange(count), suffixes)
 
@@ -339,18 +339,6 @@ class Stories(RunningText, Infilling, Task):
                 return int(suffix)
         raise AssertionError("a whole story is always canonical")
 
-    def _plain(self, stories: TokenizedStories) -> Examples:
-        n = len(stories.lengths)
-        tokens = np.zeros((n, int(stories.lengths.max()) + 1), np.int64)
-        for first in range(0, n, bpe.BLOCK):  # in blocks, since the indices take as much memory as the corpus
-            block = slice(first, first + bpe.BLOCK)
-            starts, lengths = stories.starts[block, None], stories.lengths[block, None]
-            column = np.arange(tokens.shape[1])
-            inside = column < lengths
-            tokens[block] = np.where(inside, stories.tokens[np.where(inside, starts + column, 0)], 0)
-            tokens[block][column == lengths] = self.end
-        return Examples(tokens, stories.lengths + 1, np.zeros(n, np.int64))
-
     def _suffix_first(self, stories: TokenizedStories, rows: np.ndarray, suffixes: np.ndarray) -> Examples:
         """Suffix, separator, the tokens before the suffix, end of text; `suffixes` (n,): lengths of the suffixes."""
         starts, lengths, suffix = stories.starts[rows, None], stories.lengths[rows, None], suffixes[:, None]
@@ -361,6 +349,11 @@ class Stories(RunningText, Infilling, Task):
         tokens[column == suffix] = self.separator
         tokens[column == lengths + 1] = self.end
         return Examples(tokens, lengths[:, 0] + 2, suffixes + 1)
+
+
+def _plain(stories: TokenizedStories) -> Ragged:
+    """The stories with their end-of-text tokens."""
+    return Ragged(stories.tokens, stories.lengths + 1, np.zeros(len(stories.lengths), np.int64))
 
 
 def _rank(text: str) -> bytes:

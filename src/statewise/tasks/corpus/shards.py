@@ -1,8 +1,11 @@
-"""Token shards: memory-mapped flat `.npy` files, whose checksums are verified block by block on access.
+"""Token shards: flat `.npy` files, whose checksums are verified block by block on access.
 
 A shard NAME is three files. NAME.npy: token ids of concatenated documents. NAME.ends.npy: uint64, the offset after the
 last token of each document that ends in the shard (a document may continue in the next shard). NAME.sums.npy: uint32,
 the CRC-32 of each block of tokens, so that damage is found when a block is first read.
+
+Tokens are read from the file at each access, not mapped into memory: mapped pages count as memory of the process, which
+would grow to the size of the corpus, and a file that is cut while it is mapped kills the process.
 """
 
 from __future__ import annotations
@@ -116,7 +119,7 @@ class Shard:
     def __init__(self, folder: Path, facts: Facts, kind: np.dtype) -> None:
         self.facts, self.kind, self.tokens = facts, kind, int(facts["tokens"])
         self.path = folder / f"{facts['name']}.npy"
-        self._map: np.ndarray | None = None
+        self._sums: np.ndarray | None = None
         for what, size, numbers in (
             ("", kind.itemsize, self.tokens),
             (".ends", 8, facts["documents"]),
@@ -130,16 +133,25 @@ class Shard:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,) tokens. Each block's checksum is verified when it is first read."""
-        if self._map is None:
-            self._map = self._load("", self.kind, mapped=True)
+        if self._sums is None:
+            self._check_header(self.path, self.kind)
             self._sums = self._load(".sums", np.dtype("<u4"))
             self._good = np.zeros(len(self._sums), bool)
         first, last = start // BLOCK, -(-stop // BLOCK)
-        for block in (first + np.flatnonzero(~self._good[first:last])).tolist():
-            if zlib.crc32(self._map[block * BLOCK : (block + 1) * BLOCK].data) != self._sums[block]:
-                raise self._damaged(self.path, f" in tokens {block * BLOCK:,} to {(block + 1) * BLOCK:,}")
-            self._good[block] = True
-        return self._map[start:stop]
+        with open(self.path, "rb") as file:
+            for block in (first + np.flatnonzero(~self._good[first:last])).tolist():
+                end = min((block + 1) * BLOCK, self.tokens)
+                if zlib.crc32(self._part(file, block * BLOCK, end)) != self._sums[block]:
+                    raise self._damaged(self.path, f" in tokens {block * BLOCK:,} to {(block + 1) * BLOCK:,}")
+                self._good[block] = True
+            return np.frombuffer(self._part(file, start, stop), self.kind)
+
+    def _part(self, file: BinaryIO, start: int, stop: int) -> bytes:
+        file.seek(HEADER + start * self.kind.itemsize)
+        content = file.read((stop - start) * self.kind.itemsize)
+        if len(content) < (stop - start) * self.kind.itemsize:
+            raise ValueError(f"{self.path}: this file was cut while in use: copy or write the corpus again")
+        return content
 
     def ends(self) -> np.ndarray:
         """Offsets after the last tokens of documents."""
@@ -147,26 +159,31 @@ class Shard:
 
     def check(self, end: int, vocabulary: int) -> None:
         """Reads and verifies everything."""
-        content = self._load("", self.kind, mapped=True)
-        digest = hashlib.sha256()
+        digest, ends, largest = hashlib.sha256(), [], 0
         for start in range(0, self.tokens, BLOCK):
-            digest.update(self.read(start, min(start + BLOCK, self.tokens)).tobytes())
+            content = self.read(start, min(start + BLOCK, self.tokens))
+            digest.update(content.tobytes())
+            ends.append(start + np.flatnonzero(content == end) + 1)
+            largest = max(largest, int(content.max()))
         if digest.hexdigest() != self.facts["sha256"]:
             raise self._damaged(self.path, "")
-        if not np.array_equal(np.flatnonzero(content == end) + 1, self.ends()) or content.max() >= vocabulary:
+        if not np.array_equal(np.concatenate(ends), self.ends()) or largest >= vocabulary:
             raise ValueError(f"{self.path}: its tokens do not match the tokenizer and the ends of documents")
 
     def _file(self, what: str) -> Path:
         return self.path.with_name(f"{self.facts['name']}{what}.npy")
 
-    def _load(self, what: str, kind: np.dtype, mapped: bool = False) -> np.ndarray:
-        path = self._file(what)
+    def _check_header(self, path: Path, kind: np.dtype) -> None:
+        """Raises `ValueError` if the header is not the one that was written: a damaged one is never parsed."""
         with open(path, "rb") as file:
-            # The header is known in advance: a damaged one is never parsed.
             if file.read(HEADER) != _header(kind, (path.stat().st_size - HEADER) // kind.itemsize):
                 raise self._damaged(path, " in its header")
-            found: np.ndarray = np.memmap(file, kind, "r", HEADER) if mapped else np.fromfile(file, kind)
-        if what and hashlib.sha256(found.tobytes()).hexdigest() != self.facts[f"{what[1:]}_sha256"]:
+
+    def _load(self, what: str, kind: np.dtype) -> np.ndarray:
+        path = self._file(what)
+        self._check_header(path, kind)
+        found = np.fromfile(path, kind, offset=HEADER)
+        if hashlib.sha256(found.tobytes()).hexdigest() != self.facts[f"{what[1:]}_sha256"]:
             raise self._damaged(path, "")
         return found
 
