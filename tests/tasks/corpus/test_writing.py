@@ -281,6 +281,17 @@ def test_only_the_damaged_block_is_refused(tmp_path, monkeypatch):
     side.read(64, len(side))
 
 
+def test_a_file_that_is_cut_while_in_use_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "BLOCK", 16)
+    corpus = make(tmp_path)
+    tokens = corpus.training.read(0, 200)
+    os.truncate(corpus.folder / "training-00000.npy", 128 + 2 * 100)
+    np.testing.assert_array_equal(corpus.training.read(0, 96), tokens[:96])
+    for start, stop in ((90, 110), (len(corpus.training) - 4, len(corpus.training))):  # a block known, and one not
+        with pytest.raises(ValueError, match=r"training-00000.npy: this file was cut while in use"):
+            corpus.training.read(start, stop)
+
+
 def test_truncated_and_missing_files_are_named_at_once(tmp_path):
     corpus = make(tmp_path, shard_tokens=100)
     path = corpus.folder / "training-00001.npy"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, at_least
+
+if TYPE_CHECKING:
+    from statewise.tasks.corpus.folder import Corpus
 
 DESCRIPTION = """Writes a corpus for the task `text`: token shards of encoded documents.
 
@@ -13,11 +17,10 @@ DESCRIPTION = """Writes a corpus for the task `text`: token shards of encoded do
       --documents blank-lines --out corpus/
   statewise data text --hub tinystories --tokenizer bpe:4096 --out corpus/
 
-Files are UTF-8 text, or JSON lines (.jsonl) with one document per line; both may be gzipped. A folder stands for all
-its files. --tokenizer: bpe:N learns a byte-level BPE of N tokens from the training documents; gpt2:FOLDER reads its
-vocab.json and merges.txt; hf:MODEL is that of a model of Hugging Face, a folder or a name on the hub, for
---backbone hf; a path reads that tokenizer.json. If interrupted, no corpus is left: run the command
-again."""
+Files are UTF-8 text, JSON lines (.jsonl) with one document per line, both maybe gzipped, or parquet with one per row.
+A folder stands for all its files. --tokenizer: bpe:N learns a byte-level BPE of N tokens from the training documents;
+gpt2:FOLDER reads its vocab.json and merges.txt; hf:MODEL is that of a model of Hugging Face, a folder or a name on the
+hub, for --backbone hf; a path reads that tokenizer.json. If interrupted, no corpus is left: run the command again."""
 
 
 def run(words: list[str]) -> int:
@@ -76,9 +79,14 @@ def run(words: list[str]) -> int:
             field=options.field,
             listener=Listener(count.stage, count.advance, count.note),
         )
+    return written(corpus, options.out)
+
+
+def written(corpus: Corpus, out: str) -> int:
+    """Says what a new corpus has."""
     for name, side in (("to train on", corpus.training), ("held out", corpus.held_out)):
         print(
             f"{len(side):,} tokens of {side.documents:,} documents {name} ({side.words:,} words, {side.size:,} bytes)"
         )
-    print(f"wrote {options.out}")
+    print(f"wrote {out}")
     return 0

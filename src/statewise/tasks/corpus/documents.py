@@ -1,4 +1,4 @@
-"""Sources of documents: text files, JSON lines, folders of either; plain or .gz, read as streams."""
+"""Sources of documents: text files and JSON lines, plain or .gz, parquet, folders of these; read as streams."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 
 from statewise.json_files import loads
 from statewise.tasks.bpe import END
+from statewise.tasks.corpus.parquet import column
 from statewise.tasks.lines import read_lines
 
 Separation = Literal["auto", "mark", "file", "blank-lines", "line"]
@@ -70,8 +71,12 @@ def find(paths: Sequence[Path], separation: Separation = "auto", field: str = "t
         else:
             raise ValueError(f"{path}: no such file or folder")
         for file in files:
-            lines = file.name.removesuffix(".gz").endswith((".jsonl", ".ndjson"))
-            sources.append(JsonLines(file, field) if lines else TextFile(file, separation))
+            if file.suffix == ".parquet":
+                sources.append(Parquet(file, field))
+            elif file.name.removesuffix(".gz").endswith((".jsonl", ".ndjson")):
+                sources.append(JsonLines(file, field))
+            else:
+                sources.append(TextFile(file, separation))
     return sources
 
 
@@ -125,6 +130,26 @@ class JsonLines(Source):
             if not isinstance(row, dict):
                 raise ValueError(f"{place}: a line must be an object with the field {self.field!r}")
             yield from pieces_of_field(row, self.field, place)
+
+
+class Parquet(Source):
+    """Each row's `field` is a document, taken verbatim."""
+
+    def __init__(self, path: Path, field: str) -> None:
+        self.path, self.field = path, field
+
+    @property
+    def name(self) -> str:
+        """The file's full path, and the field."""
+        return f"{self.path.resolve()}, field {self.field}"
+
+    def pieces(self) -> Iterator[Piece]:
+        """See `Source.pieces`; rows are counted from 1."""
+        number = 0
+        for rows in column(self.path, self.field, "--field"):
+            for text in rows.to_pylist():
+                number += 1
+                yield from pieces_of_field({self.field: text}, self.field, f"{self.path}, row {number}")
 
 
 def pieces_of_field(row: dict[str, object], field: str, place: str) -> Iterator[Piece]:

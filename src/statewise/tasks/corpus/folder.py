@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +50,23 @@ class Split:
     def __init__(self, folder: Path, facts: Mapping[str, Any], kind: np.dtype) -> None:
         self.documents, self.words, self.size = facts["documents"], facts["words"], facts["bytes"]
         self.shards = [Shard(folder, shard, kind) for shard in facts["shards"]]
-        self._stops = np.cumsum([shard.tokens for shard in self.shards]) if self.shards else np.zeros(0, np.int64)
+        self._stops = list(accumulate(shard.tokens for shard in self.shards))
         self._kind = kind
 
     def __len__(self) -> int:
-        return int(self._stops[-1]) if self.shards else 0
+        return self._stops[-1] if self.shards else 0
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,) tokens; reads only the checksummed blocks that contain them."""
         parts = []
-        first = int(np.searchsorted(self._stops, start, side="right"))
-        for shard, end in zip(self.shards[first:], self._stops[first:].tolist()):
+        for place in range(bisect_right(self._stops, start), len(self.shards)):
+            shard, end = self.shards[place], self._stops[place]
             begin = end - shard.tokens
             if begin >= stop:
                 break
             parts.append(shard.read(max(start, begin) - begin, min(stop, end) - begin))
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, self._kind)
 
 

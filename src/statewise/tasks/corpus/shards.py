@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -136,20 +137,24 @@ class Shard:
         if self._sums is None:
             self._check_header(self.path, self.kind)
             self._sums = self._load(".sums", np.dtype("<u4"))
-            self._good = np.zeros(len(self._sums), bool)
-        first, last = start // BLOCK, -(-stop // BLOCK)
-        with open(self.path, "rb") as file:
-            for block in (first + np.flatnonzero(~self._good[first:last])).tolist():
+            self._good = bytearray(len(self._sums))
+        with open(self.path, "rb", buffering=0) as file:
+            for block in range(start // BLOCK, -(-stop // BLOCK)):
+                if self._good[block]:
+                    continue
                 end = min((block + 1) * BLOCK, self.tokens)
                 if zlib.crc32(self._part(file, block * BLOCK, end)) != self._sums[block]:
                     raise self._damaged(self.path, f" in tokens {block * BLOCK:,} to {(block + 1) * BLOCK:,}")
-                self._good[block] = True
+                self._good[block] = 1
             return np.frombuffer(self._part(file, start, stop), self.kind)
 
-    def _part(self, file: BinaryIO, start: int, stop: int) -> bytes:
+    def _part(self, file: FileIO, start: int, stop: int) -> bytearray:
+        content = bytearray((stop - start) * self.kind.itemsize)
+        rest = memoryview(content)
         file.seek(HEADER + start * self.kind.itemsize)
-        content = file.read((stop - start) * self.kind.itemsize)
-        if len(content) < (stop - start) * self.kind.itemsize:
+        while len(rest) and (count := file.readinto(rest)):  # one call of the system may read less
+            rest = rest[count:]
+        if len(rest):
             raise ValueError(f"{self.path}: this file was cut while in use: copy or write the corpus again")
         return content
 

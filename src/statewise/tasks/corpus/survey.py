@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import heapq
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from statewise.tasks.bpe import END
 from statewise.tasks.corpus.documents import Piece, Source
@@ -101,6 +103,33 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
     texts = [one.text if cut is None else one.text[: max(0, cut - one.start)]
              for one in sorted(heap, reverse=True) if one.document >= threshold]  # fmt: skip
     return Plan(threshold, cut, texts, characters if complete else None, notes)
+
+
+def survey_tokens(documents: Iterable[np.ndarray], share: float) -> tuple[int, int]:
+    """Of documents of token ids: the rank below which `share` of them are held out, at least one, or all if it is 1;
+    and the number of tokens. Raises `ValueError` if there is no document, or none would be left to train on."""
+    threshold = int(share * RANKS)
+    count = tokens = below = lowest_count = 0
+    lowest = RANKS
+    for ids in documents:
+        rank = rank_of_tokens(ids)
+        count, tokens, below = count + 1, tokens + len(ids), below + (rank < threshold)
+        lowest_count = 1 if rank < lowest else lowest_count + (rank == lowest)
+        lowest = min(lowest, rank)
+    if not count:
+        raise ValueError("no tokens: every document is empty")
+    if share == 1:
+        return RANKS, tokens
+    if below in (0, count):
+        if lowest_count == count:
+            raise ValueError(f"all {count:,} documents are the same: none is left to train on")
+        threshold = lowest + 1
+    return threshold, tokens
+
+
+def rank_of_tokens(ids: np.ndarray) -> int:
+    """The hash that decides the split of a document of token ids."""
+    return int.from_bytes(hashlib.blake2b(ids.astype("<u4").tobytes(), digest_size=8).digest(), "big")
 
 
 def split(sources: Sequence[Source], plan: Plan) -> Iterator[SplitPiece]:
