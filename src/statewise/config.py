@@ -14,12 +14,16 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 from statewise.bounds import LARGEST
 from statewise.declarations import Declared, declared_fields
 from statewise.messages import cut, cut_words, short, suggestion, without_advice
 from statewise.training.config import TWO_UNITS, TrainerConfig
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 KINDS = ("task", "backbone", "objective")
 """The parts of a recipe that are chosen by name from a table."""
@@ -74,10 +78,9 @@ def parse(
     `tables` maps each of `KINDS` to its table; `source` names the origin of `base` in errors. Raises `ValueError` for
     unknown names and keys and for invalid values.
     """
-    from jsonargparse import ArgumentError, ArgumentParser
+    from jsonargparse import ArgumentError
 
     chosen = _chosen(base, flags, source)
-    parser = ArgumentParser(exit_on_error=False)
     configs: dict[str, type] = {}
     for kind in KINDS:
         try:
@@ -86,11 +89,8 @@ def parse(
             by_flag = any(flag.partition("=")[0] == f"--{kind}" for flag in flags)
             raise ValueError(str(error) if by_flag else f"{source}: {error}") from None
     configs["trainer"] = TrainerConfig
-    known = ["seed"]
-    for group, config in configs.items():
-        parser.add_class_arguments(config, group)
-        known += [f"{group}.{name}" for name in field_names(config)]
-    parser.add_argument("--seed", type=int, default=1)
+    parser = _parser(tuple(configs.items()))
+    known = ["seed", *(f"{group}.{name}" for group, config in configs.items() for name in field_names(config))]
     fields, flags = _given(base, flags, chosen, known, source)
     from_base = [f"--{key}={_as_flag(value)}" for key, value in fields.items()]
     try:
@@ -114,6 +114,18 @@ def parse(
         trainer=built["trainer"],
         seed=built["seed"],
     )
+
+
+@lru_cache(maxsize=64)  # to make one takes longer than to use it, and sweeps read hundreds of recipes
+def _parser(configs: tuple[tuple[str, type], ...]) -> ArgumentParser:
+    """A parser of the fields of all groups, and of the seed."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    for group, config in configs:
+        parser.add_class_arguments(config, group)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser
 
 
 def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str]:
