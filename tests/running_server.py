@@ -16,6 +16,7 @@ from doubles import small_stories, spread_weights
 from statewise.building import read_recipe
 from statewise.loading import new_model
 from statewise.model import Model
+from statewise.playground.routes import OPEN_PATHS, routes
 from statewise.serving.app import create_app
 from statewise.serving.engine import Engine
 from statewise.serving.metrics import Metrics
@@ -48,7 +49,7 @@ class Running:
         served = [Served(name, model) for name, model in models.items()]
         self.models = models
         self.engine = Engine(served, Settings(**settings), Metrics())
-        self.server = Server(self.engine, create_app(self.engine))
+        self.server = Server(self.engine, create_app(self.engine, routes=routes(served), open_paths=OPEN_PATHS))
         self._socket = listen("127.0.0.1", 0)
         self.port = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self._socket]})

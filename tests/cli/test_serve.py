@@ -12,7 +12,7 @@ import pytest
 from doubles import SMALL_RUN
 
 from statewise.cli import main
-from statewise.cli.serve import _named
+from statewise.cli.serve import names_of
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_port_in_use_is_named(run, capsys):
 
 def test_models_are_named_after_their_folders(tmp_path):
     (tmp_path / "odd=name").mkdir()
-    named = _named(["runs/a", "other=runs/a/", str(tmp_path / "odd=name")])
+    named = names_of(["runs/a", "other=runs/a/", str(tmp_path / "odd=name")])
     assert named == {"a": "runs/a", "other": "runs/a/", "odd=name": str(tmp_path / "odd=name")}
 
 

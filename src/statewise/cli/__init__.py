@@ -29,6 +29,7 @@ COMMANDS = {
     "bench-decode": "measure decoding speed and memory of a run",
     "compare": "compare runs: table, curves, HTML report",
     "serve": "serve runs with the OpenAI protocol: completions, embeddings",
+    "playground": "show runs token by token in the browser, or write that as one file",
     "export": "write a model for Hugging Face transformers, or as a GGUF file",
     "convert": "make a run of a checkpoint of the State-Prediction Separation paper's code",
     "rides": "check taxi rides, or draw the map that they imply",

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
+import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, above, at_least
+
+if TYPE_CHECKING:
+    from statewise.serving.served import Served
+    from statewise.serving.settings import Settings
 
 KEY = "STATEWISE_SERVE_KEY"
 
@@ -15,6 +24,8 @@ DESCRIPTION = f"""Serves runs with the OpenAI protocol for completions and embed
   statewise serve small=runs/a large=runs/b --port 8000
   curl http://127.0.0.1:8000/v1/completions \\
       -d '{{"model": "bst", "prompt": "Once", "suffix": "the end."}}'
+
+At / is the playground, a page that shows the models token by token; --open opens it in the browser.
 
 A model has the name of its run's folder, or the NAME in NAME=RUN. Ctrl-C lets running requests finish; a second one
 does not. On another address than this machine's own, requests need a key: set it with --api-key, --api-key-file, or in
@@ -27,6 +38,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, each perhaps as NAME=RUN")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     parser.add_argument("--port", type=at_least(0), default=8000, help="its port; 0: a free one (default: 8000)")
+    parser.add_argument("--open", action="store_true", help="open the playground in the browser")
     parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
     parser.add_device()
     parser.add_argument(
@@ -49,19 +61,12 @@ def run(words: list[str]) -> int:
     parser.add_argument("--drain-timeout", type=above(0), default=30.0, metavar="SECONDS",
                         help="which running requests have at the end (default: 30)")  # fmt: skip
     options = parser.parse_args(words)
-    named = _named(options.runs)
+    named = names_of(options.runs)
     key = _key(options.api_key, options.api_key_file)
     if options.port > 65535:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
 
-    try:
-        from statewise.serving import server
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client", "h11"):
-            raise
-        raise ValueError("serving needs the extra `serve`: pip install 'statewise[serve]'") from None
-    from statewise.loading import load_model
-    from statewise.serving.served import Served
+    server = server_module()
     from statewise.serving.settings import Settings
 
     if key is None and not options.no_auth and not server.is_loopback(options.host):
@@ -74,11 +79,51 @@ def run(words: list[str]) -> int:
         drain_seconds=options.drain_timeout,
     )  # fmt: skip
     bound = server.listen(options.host, options.port)
-    models = [Served(name, load_model(run, options.checkpoint, options.device)) for name, run in named.items()]
-    return server.run(models, settings, bound)
+    return start(models_of(named, options.checkpoint, options.device), settings, bound, show=options.open)
 
 
-def _named(runs: list[str]) -> dict[str, str]:
+def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Served]:
+    """The models of runs by name."""
+    from statewise.loading import load_model
+    from statewise.serving.served import Served
+
+    return [Served(name, load_model(run, checkpoint, device)) for name, run in named.items()]
+
+
+def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *, show: bool) -> int:
+    """Serves models and the playground at a bound socket until a signal; `show`: opens the browser. Returns the exit
+    code."""
+    from statewise.playground.routes import OPEN_PATHS, routes
+
+    host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+    def announce(line: str) -> None:
+        print(line, f"the playground is at {url}", sep="\n", flush=True)
+        if show:
+            threading.Thread(target=_open, args=(url,), daemon=True).start()
+
+    return server_module().run(models, settings, bound, announce, routes=routes(models), open_paths=OPEN_PATHS)
+
+
+def _open(url: str) -> None:
+    if not webbrowser.open(url):
+        print(f"there is no browser to open: open {url} yourself", flush=True)
+
+
+def server_module() -> Any:
+    """The module. Raises `ValueError` without its extra."""
+    try:
+        from statewise.serving import server
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client", "h11"):
+            raise
+        raise ValueError("serving needs the extra `serve`: pip install 'statewise[serve]'") from None
+    return server
+
+
+def names_of(runs: list[str]) -> dict[str, str]:
     """Runs by name. Raises `ValueError` if two have the same."""
     named: dict[str, str] = {}
     for given in runs:

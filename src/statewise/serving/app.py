@@ -38,7 +38,7 @@ KINDS = ("", "application/json", "application/x-www-form-urlencoded")
 
 def create_app(engine: Engine, *, routes: Sequence[BaseRoute] = (), open_paths: Collection[str] = ()) -> Starlette:
     """The application. `routes` are further ones, such as pages at `/`; `open_paths` of them need no key, and all below
-    those that end with `/`. Routes find the engine as `request.app.state.engine`."""
+    those that end with `/` except the root. Routes find the engine as `request.app.state.engine`."""
     own = [
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/fim/completions", fim_completions, methods=["POST"]),
@@ -54,9 +54,8 @@ def create_app(engine: Engine, *, routes: Sequence[BaseRoute] = (), open_paths: 
         Route("/metrics", metrics),
     ]
     settings = engine.settings
-    guard = Middleware(
-        Guard, settings=settings, metrics=engine.metrics, routes={route.path for route in own}, open_paths=open_paths
-    )
+    named = {route.path for route in (*own, *routes)}
+    guard = Middleware(Guard, settings=settings, metrics=engine.metrics, routes=named, open_paths=open_paths)
     cors = Middleware(
         CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["GET", "POST"], allow_headers=["*"]
     )

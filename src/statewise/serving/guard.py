@@ -31,7 +31,7 @@ class Guard:
         self, app: Any, settings: Settings, metrics: Metrics, routes: Collection[str], open_paths: Collection[str]
     ) -> None:
         """`routes`: the paths that metrics name; `open_paths`: paths, and with `/` at the end all below, that need no
-        key."""
+        key; `/` is the root alone."""
         self.app, self.settings, self.metrics, self.routes = app, settings, metrics, routes
         self.open = (*OPEN, *open_paths)
 
@@ -77,7 +77,7 @@ class Guard:
         if (
             key is None
             or preflight
-            or any(path == one or (one.endswith("/") and path.startswith(one)) for one in self.open)
+            or any(path == one or (one.endswith("/") and one != "/" and path.startswith(one)) for one in self.open)
         ):
             return
         kind, _, given = headers.get("authorization", "").partition(" ")

@@ -47,6 +47,8 @@ class Task(ABC):
     sequences, from which none can be left out without changing what is to be learned."""
     notes: Sequence[str] = ()
     """Lines that a user should read about the data, such as what was left out."""
+    view: str = "tokens"
+    """How the playground shows a sequence: the name of a file in `playground/page/views`."""
 
     def __init__(self, config: Any, kept: Kept | None = None) -> None:
         self.config = config
@@ -150,6 +152,11 @@ class Task(ABC):
             "predicted": self.decode(completion.tokens),
         }
 
+    def scene(self, tokens: np.ndarray) -> dict[str, Any]:
+        """What `view` draws of a sequence (t,) besides its tokens, as JSON values. Empty, as for sequences that are
+        none of the task's: they are shown as tokens alone."""
+        return {}
+
 
 class LeftOut(NamedTuple):
     """A sequence of a file that the task cannot use."""
@@ -193,6 +200,7 @@ class Infilling(ABC):
 class RunningText(ABC):
     """A task of text under a tokenizer, whose models give a likelihood to any text. Comes before `Task` among bases."""
 
+    view = "text"
     bpe: BPE
     """The tokenizer."""
     left_to_right: bool = True
@@ -273,3 +281,7 @@ class World(ABC):
     @abstractmethod
     def legal(self, prefix: np.ndarray) -> np.ndarray:
         """(m,) token ids that may follow `prefix` (t,)."""
+
+    def state_name(self, label: int) -> str:
+        """A state of `labels` in words."""
+        return str(label)

@@ -86,6 +86,7 @@ class PathStar(Task, World):
     """G(degree, length), as text `a,b|b,c|.../start,goal=start,...,goal`."""
 
     Config = PathStarConfig
+    view = "star"
     text_format = TextFormat(
         r"[0-9]+|[^0-9,]",
         normalise=((r"\s+", ""), (r"(?<![0-9])0+(?=[0-9])", "")),
@@ -345,10 +346,11 @@ class PathStar(Task, World):
         return np.where(answer, examples.tokens, -1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
-        """Legal next tokens: in the answer the start (or goal), then neighbours along edges; in the prompt any."""
+        """Legal next tokens: in the answer the start (or goal), then neighbours along edges; in the prompt any, as
+        after one that is no graph of this size."""
         config = self.config
         ends = np.flatnonzero(prefix == self.equals)
-        if not len(ends):
+        if not len(ends) or ends[0] < config.prompt_length - 1:
             return np.arange(len(self.vocab))
         done = len(prefix) - int(ends[0]) - 1
         if done >= config.length:
@@ -358,6 +360,24 @@ class PathStar(Task, World):
         if config.encoding == "reverse":
             return np.array([goal]) if done == 0 else np.sort(sources[targets == prefix[-1]])
         return np.array([start]) if done == 0 else np.sort(targets[sources == prefix[-1]])
+
+    def state_name(self, label: int) -> str:
+        """See `World.state_name`: the node."""
+        return f"node {self.vocab.symbols[label]}"
+
+    def scene(self, tokens: np.ndarray) -> dict[str, Any]:
+        """See `Task.scene`: `edges`, `start` and `goal` as token ids."""
+        config, E = self.config, self.config.edges
+        head = tokens[: config.prompt_length - 1].tolist()
+        marks = head[2 : 3 * E : 3]
+        if len(head) < config.prompt_length - 1 or marks != [self.bar] * (E - 1) + [self.slash]:
+            return {}
+        edges, start, goal = [head[at : at + 2] for at in range(0, 3 * E, 3)], head[-2], head[-1]
+        if max(*head[-2:], *(node for edge in edges for node in edge)) >= config.nodes:
+            return {}
+        if not _all_reached({(one, other) for one, other in edges}, start, config.length - 1):
+            return {}
+        return {"edges": edges, "start": start, "goal": goal}
 
 
 def _all_reached(edges: set[tuple[int, int]], centre: int, steps: int) -> bool:

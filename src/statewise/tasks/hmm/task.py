@@ -76,6 +76,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     """
 
     Config = HmmConfig
+    view = "belief"
     text_format = SPACED
     config: HmmConfig
     decoded = False

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,10 @@ from statewise.types import Completion, Examples, Headline
 
 LONGEST_RIDE = 128
 """A decoded ride of more tokens counts as one without an end, whatever the context."""
+MARGIN = 2.0
+"""Of the map around a ride that the playground shows, in streets."""
+MOST_SHOWN = 400
+"""Most crossings of it."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ class Manhattan(Task, Automaton):
         begin, _, _ = self.streets.streets
         without = "" if self.streets.coordinates is not None else ", without coordinates"
         self.notes = [f"map: {self.N:,} crossings and {len(begin):,} streets{without}"]
+        self.view = "tokens" if self.streets.coordinates is None else "map"
 
     def files(self) -> dict[str, bytes]:
         """The map."""
@@ -289,6 +295,37 @@ class Manhattan(Task, Automaton):
         if len(prefix) >= self.context:
             return np.empty(0, np.int64)
         return np.flatnonzero(self.allowed(self.states_after(prefix[None]))[0])
+
+    def state_name(self, label: int) -> str:
+        """See `World.state_name`: the crossing."""
+        return self.streets.names[label]
+
+    def scene(self, tokens: np.ndarray) -> dict[str, Any]:
+        """See `Task.scene`: `crossings` near the ride, by number: name, east and north; `streets` between them: begin,
+        end, and the token of their heading; `origin` and `destination`."""
+        places = self.streets.coordinates
+        if places is None or len(tokens) < 2 or tokens[:2].max() >= self.N:
+            return {}
+        at = self.labels(Examples.of([tokens], [2]))[0]
+        ride = np.unique(np.concatenate([tokens[:2], at[at >= 0]]))
+        low, high = places[ride].min(0), places[ride].max(0)
+        margin = max(MARGIN * self.streets.street_length, 0.5 * float((high - low).max()))
+        near = np.flatnonzero(((places >= low - margin) & (places <= high + margin)).all(1))
+        if len(near) > MOST_SHOWN:  # those nearest to the ride
+            away = np.min([np.hypot(*(places[near] - places[one]).T) for one in ride], axis=0)
+            near = np.sort(near[np.argsort(away, kind="stable")[:MOST_SHOWN]])
+        shown = {*near.tolist(), *ride.tolist()}
+        streets = [
+            [int(begin), int(end), int(heading) + self.N]
+            for begin, heading, end in zip(*self.streets.streets)
+            if begin in shown and end in shown
+        ]
+        return {
+            "crossings": {str(one): [self.streets.names[one], *places[one].tolist()] for one in sorted(shown)},
+            "streets": streets,
+            "origin": int(tokens[0]),
+            "destination": int(tokens[1]),
+        }
 
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
         """See `Automaton.states_after`; prefixes have at least origin and destination."""

@@ -1,0 +1,53 @@
+"""statewise playground: models shown token by token, on a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statewise.cli.arguments import Parser, at_least
+
+DESCRIPTION = """Shows runs of one task token by token: what each model predicts and holds, beside what is true.
+
+  statewise playground runs/demo/next-token runs/demo/next-latent
+  statewise playground runs/city --export page.html
+
+It starts the server of `statewise serve` and opens its page in the browser. With --export it writes the page as one
+file with recorded traces of held-out prompts, which needs no server."""
+
+
+def run(words: list[str]) -> int:
+    """Runs the command."""
+    parser = Parser("playground", DESCRIPTION)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, each perhaps as NAME=RUN")
+    parser.add_argument("--export", metavar="FILE", help="write the page with recorded traces to a file")
+    parser.add_argument("--examples", type=at_least(1), default=8, metavar="N",
+                        help="held-out prompts of the file (default: 8)")  # fmt: skip
+    parser.add_argument("--seed", type=at_least(0), default=1, help="of their choice (default: 1)")
+    parser.add_overwrite("replace an existing page")
+    parser.add_argument("--port", type=at_least(0), default=8000,
+                        help="of the server; 0: a free one (default: 8000)")  # fmt: skip
+    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
+    parser.add_device()
+    options = parser.parse_args(words)
+
+    from statewise.cli import serve
+
+    named = serve.names_of(options.runs)
+    if options.port > 65535:
+        raise ValueError(f"--port must be at most 65535, not {options.port}")
+    path = None if options.export is None else Path(options.export)
+
+    from statewise.playground.recording import check_place, export, same_task
+
+    if path is not None:
+        check_place(path, options.overwrite)
+    models = serve.models_of(named, options.checkpoint, options.device)
+    same_task(models)
+    if path is not None:
+        export(models, path, options.examples, options.seed)
+        print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB)")
+        return 0
+    server = serve.server_module()
+    from statewise.serving.settings import Settings
+
+    return serve.start(models, Settings(), server.listen("127.0.0.1", options.port), show=True)

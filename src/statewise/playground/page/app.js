@@ -1,0 +1,250 @@
+// The page: what is asked, the traces, the step, and the panels.
+
+const recorded = JSON.parse(byId("recorded").textContent);
+const KEY = "statewise-key";
+const page = { models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, asked: 0, recording: null };
+
+// The server
+
+async function request(path, body) {
+  const headers = { "content-type": "application/json" }, stored = sessionStorage.getItem(KEY);
+  if (stored) headers.authorization = `Bearer ${stored}`;
+  let answer;
+  try {
+    answer = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers });
+  } catch {
+    throw new Error("The server does not answer: it may have been stopped. Start it again, then choose Trace.");
+  }
+  const content = await answer.json().catch(() => null);
+  if (answer.ok && content) return content;
+  const error = new Error(content?.error?.message ?? `The server answered with status ${answer.status}.`);
+  error.status = answer.status;
+  throw error;
+}
+
+function say(error) {
+  byId("error").hidden = !error;
+  byId("error").textContent = error ? error.message : "";
+}
+
+// What is asked
+
+const chosen = () => page.models.filter((model) => byId("models").querySelector(`[data-model="${CSS.escape(model.name)}"]`).checked);
+const viewOf = (model) => views[model.view] ?? views.tokens;
+
+function wish(model) {
+  const forced = page.forced.get(model.name)?.tokens ?? [];
+  const goal = byId("goal").value.trim() ? byId("goal").value : null;
+  return { model: model.name, prompt: byId("prompt").value, forced, goal: model.goal ? goal : null, max_tokens: Number(byId("limit").value),
+    top: model.top, temperature: Number(byId("temperature").value), seed: Number(byId("seed").value) };
+}
+
+// Traces of some models; `at` is the step to show afterwards, null: where the prompt ends.
+async function trace(models, at = null) {
+  const number = ++page.asked;
+  stop();
+  byId("panels").setAttribute("aria-busy", "true");
+  try {
+    const found = recorded ? models.map((model) => page.recording.traces[model.name]) : await Promise.all(models.map((model) => request("/v1/trace", wish(model))));
+    if (number !== page.asked) return;
+    say(null);
+    models.forEach((model, index) => page.traces.set(model.name, found[index]));
+  } catch (error) {
+    if (number !== page.asked) return;
+    if (error.status === 401) return askKey();
+    say(error);
+    return;
+  } finally {
+    if (number === page.asked) byId("panels").removeAttribute("aria-busy");
+  }
+  const first = page.traces.get(chosen()[0]?.name);
+  if (first) page.step = at ?? (first.prompt < first.places.length ? first.prompt : 1);
+  render();
+}
+
+function restart() {
+  page.forced.clear();
+  page.traces.clear();
+  return trace(chosen());
+}
+
+// What a panel may ask for
+
+const actions = {
+  go(step) { stop(); page.step = step; render(); },
+  canForce: (panel) => !recorded && panel.step >= panel.trace.prompt && !panel.ended && true,
+  force(panel, token) {
+    const { model, trace: found } = panel, before = page.forced.get(model.name), place = panel.step;
+    const tokens = found.places.slice(found.prompt, place).map((one) => one.token);
+    const places = new Set([...(before?.places ?? [])].filter((one) => one < place));
+    page.forced.set(model.name, { tokens: [...tokens, token], places: places.add(place) });
+    const least = tokens.length + 1;
+    if (Number(byId("limit").value) < least) byId("limit").value = least;
+    return trace([model], place + 1);
+  },
+  forcedAt: (panel, place) => page.forced.get(panel.model.name)?.places.has(place) ?? false,
+  canChoose: (panel) => actions.canForce(panel) || (!recorded && mode() === "goal"),
+  choose(panel, token) {
+    if (mode() !== "goal") return actions.canForce(panel) ? actions.force(panel, token) : undefined;
+    byId("goal").value = panel.text(token);
+    return restart();
+  },
+};
+const mode = () => document.querySelector("#mode input:checked").value;
+
+// The panels
+
+function drawPanel(model) {
+  const found = page.traces.get(model.name);
+  if (!found) return null;
+  const panel = new Panel(model, found, page.step, actions), view = viewOf(model), forced = page.forced.get(model.name);
+  const plain = model.view === "text", drawn = view.draw(panel);
+  const notes = [];
+  if (byId("goal").value.trim() && !model.goal && !recorded) notes.push(el("p", { class: "note warn" }, "This model cannot condition on a goal; it was traced without one."));
+  if (forced) notes.push(el("p", { class: "note" }, `Forced: ${[...forced.places].map((place) => visible(panel.text(found.places[place].token))).join(", ")}. `,
+    el("button", { type: "button", class: "plain", "data-key": `${model.name}-undo`, onclick: () => { page.forced.delete(model.name); return trace([model]); } }, "Undo")));
+  return el("article", { "aria-label": model.name, "data-model-panel": model.name },
+    el("header", {}, el("h2", {}, model.name), el("span", { class: "kind" }, `${model.objective} on ${model.backbone}`)),
+    notes,
+    el("div", { class: plain || !drawn ? "body" : "body beside" }, drawn,
+      el("div", { class: "rest" }, tokenList(panel, plain), el("div", { class: "two" }, nextTokens(panel), stateRows(panel), plane(panel)))));
+}
+
+function statusOf(model) {
+  const found = page.traces.get(model.name);
+  if (!found) return null;
+  const panel = new Panel(model, found, page.step, actions);
+  if (panel.ended) return `${model.name} has ended`;
+  const best = panel.place.next.slice(0, 2).map(([token, logp]) => `${visible(panel.text(token))} ${percent(Math.exp(logp))}`);
+  return `${model.name}: next ${best.join(", ")}`;
+}
+
+function render() {
+  const focus = document.activeElement?.getAttribute?.("data-key");
+  const models = chosen(), last = Math.max(1, ...models.map((model) => page.traces.get(model.name)?.places.length ?? 1));
+  page.step = Math.max(1, Math.min(page.step, last));
+  byId("panels").replaceChildren(...models.map(drawPanel).filter(Boolean));
+  byId("steps").hidden = !byId("panels").children.length;
+  byId("slider").max = last;
+  byId("slider").value = page.step;
+  byId("count").textContent = `${page.step} of ${last}`;
+  byId("slider").setAttribute("aria-valuetext", `token ${page.step} of ${last}`);
+  byId("previous").disabled = page.step <= 1;
+  byId("next").disabled = page.step >= last;
+  const one = page.traces.get(models[0]?.name), at = one && one.places[Math.min(page.step, one.places.length) - 1];
+  byId("status").textContent = at ? [`Token ${page.step} of ${last}, ${visible(one.texts[at.token])}`, ...models.map(statusOf)].filter(Boolean).join(". ") + "." : "";
+  byId("mode").hidden = Boolean(recorded) || !models.some((model) => model.view === "star" && model.goal);
+  if (focus) document.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
+}
+
+// Steps
+
+function stop() {
+  clearInterval(page.playing);
+  page.playing = null;
+  byId("play").setAttribute("aria-pressed", "false");
+  byId("play").textContent = "▶▶";
+  byId("play").setAttribute("aria-label", "Play");
+}
+function play() {
+  if (page.playing) return stop();
+  if (page.step >= Number(byId("slider").max)) page.step = 0;
+  page.playing = setInterval(() => {
+    if (page.step >= Number(byId("slider").max)) return stop();
+    page.step += 1;
+    render();
+  }, 800);
+  byId("play").setAttribute("aria-pressed", "true");
+  byId("play").textContent = "❚❚";
+  byId("play").setAttribute("aria-label", "Pause");
+}
+const step = (by) => { stop(); page.step += by; render(); };
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("steps").hidden) return;
+  const name = event.target.tagName, typing = name === "TEXTAREA" || name === "SELECT" || (name === "INPUT" && event.target.type !== "checkbox");
+  if (typing) return;
+  const act = { ArrowLeft: () => step(-1), ArrowRight: () => step(1), Home: () => step(-Infinity), End: () => step(Infinity) }[event.key]
+    ?? (event.key === " " && name !== "BUTTON" && name !== "INPUT" && event.target.getAttribute("role") !== "button" ? play : null);
+  if (!act) return;
+  event.preventDefault();
+  act();
+});
+
+// From the beginning
+
+function fill(index) {
+  if (recorded) {
+    page.recording = recorded.recordings[index];
+    byId("goal").value = "";
+    return;
+  }
+  const example = (chosen()[0] ?? page.models[0]).examples[index];
+  byId("prompt").value = example.prompt;
+  byId("limit").value = example.limit;
+}
+
+function askKey() {
+  byId("key-form").hidden = false;
+  byId("ask").hidden = true;
+  if (sessionStorage.getItem(KEY)) say(new Error("The server did not accept the key."));
+  byId("key").focus();
+}
+
+// Held-out prompts of the models that are chosen.
+function offer() {
+  const model = chosen()[0] ?? page.models[0];
+  const prompts = (recorded ? recorded.recordings : model.examples).map((one) => one.prompt);
+  byId("examples").replaceChildren(...prompts.map((text, index) => el("option", { value: index }, `${index + 1}. ${shortened(visible(text))}`)));
+  byId("about").textContent = recorded
+    ? `Task ${model.task}: recorded traces of held-out prompts. With a server, prompts can be typed and tokens chosen.`
+    : `Task ${model.task}`;
+  byId("temperature").value = model.view === "text" ? 1 : 0; // the likeliest text repeats itself
+  byId("goal-field").hidden = Boolean(recorded) || !chosen().some((one) => one.goal);
+  fill(0);
+}
+
+// A model is shown beside others that read the same sequences, and instead of those that do not.
+function choose(model, shown) {
+  if (!shown || chosen().every((other) => other.sequences === model.sequences)) return page.traces.has(model.name) || !shown ? render() : trace([model], page.step);
+  for (const box of byId("models").querySelectorAll("input")) box.checked = box.dataset.model === model.name;
+  offer();
+  return restart();
+}
+
+const shortened = (text) => text.length > 90 ? `${text.slice(0, 88)}…` : text;
+
+async function begin() {
+  try {
+    page.models = recorded ? recorded.models : (await request("/v1/trace")).models;
+  } catch (error) {
+    return error.status === 401 ? askKey() : say(error);
+  }
+  say(null);
+  byId("key-form").hidden = true;
+  byId("ask").hidden = false;
+  const first = page.models[0].sequences;
+  byId("models").append(...page.models.map((model) => el("label", {}, el("input", { type: "checkbox", "data-model": model.name, checked: model.sequences === first,
+    onchange: (event) => choose(model, event.target.checked) }), model.name)));
+  byId("models").hidden = page.models.length < 2;
+  offer();
+  for (const field of document.querySelectorAll(".live")) field.hidden = Boolean(recorded);
+  byId("examples").addEventListener("change", () => { fill(Number(byId("examples").value)); restart(); });
+  byId("ask").addEventListener("submit", (event) => { event.preventDefault(); restart(); });
+  byId("prompt").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); restart(); }
+  });
+  byId("slider").addEventListener("input", () => { stop(); page.step = Number(byId("slider").value); render(); });
+  byId("previous").addEventListener("click", () => step(-1));
+  byId("next").addEventListener("click", () => step(1));
+  byId("play").addEventListener("click", play);
+  for (const choice of document.querySelectorAll("#mode input")) choice.addEventListener("change", render);
+  return restart();
+}
+
+byId("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(KEY, byId("key").value);
+  begin();
+});
+begin();

@@ -1,0 +1,75 @@
+"""The page with recorded traces of held-out prompts, as one file that needs no server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from statewise.durable import write_atomically
+from statewise.overwriting import check_file
+from statewise.playground.observer import Observer, Wish
+from statewise.playground.page import MARK, page
+from statewise.playground.trace import Trace
+from statewise.serving.served import Served
+
+
+def check_place(path: Path, overwrite: bool) -> None:
+    """Raises `FileExistsError` or `FileNotFoundError` unless the page may be written: its folder exists, and at `path`
+    there is nothing, or with `overwrite` such a page."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is no folder: create it, or choose another --export")
+    check_file(path, overwrite, "--export")
+    if path.exists() and MARK.encode() not in path.read_bytes()[:1000]:
+        raise FileExistsError(f"{path} is not replaced: it is no page that statewise wrote. Choose another --export")
+
+
+def same_task(models: Sequence[Served]) -> None:
+    """Raises `ValueError` unless all models read the same sequences, so that they can be shown side by side."""
+    first, *others = models
+    for other in others:
+        if Observer(other).sequences != Observer(first).sequences:
+            mine, theirs = (one.model.recipe.task.name for one in (first, other))
+            what = f"{theirs} and {mine}" if mine != theirs else f"{mine} with other symbols"
+            raise ValueError(
+                f"{other.name} and {first.name} cannot be shown side by side: their tasks are {what}. Give runs of one "
+                "task"
+            )
+
+
+def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
+    """Descriptions of the models, and traces of `num` held-out prompts drawn with `seed`: JSON values for `page`."""
+    with torch.inference_mode():
+        observers = [Observer(served) for served in models]
+        first = observers[0]
+        rows = np.sort(np.random.default_rng(seed).permutation(len(first))[:num]).tolist()
+        recordings = []
+        for row in rows:
+            wish = Wish(first.held_out(row), limit=first.limit(row), seed=seed)
+            traces = {one.served.name: _traced(one, wish).as_json() for one in observers}
+            recordings.append({"prompt": first.task.decode(wish.prompt), "traces": traces})
+        described = []
+        for one in observers:
+            with one.served.computing():
+                described.append({**one.description(), "examples": []})
+        return {"models": described, "recordings": recordings}
+
+
+def export(models: Sequence[Served], path: Path, num: int, seed: int) -> None:
+    """Writes `record` as a page to a file."""
+    write_atomically(path, page(record(models, num, seed)))
+
+
+def _traced(observer: Observer, wish: Wish) -> Trace:
+    steps = observer.trace(replace(wish, top=observer.top))
+    with observer.served.computing():
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                trace: Trace = done.value
+                return trace

@@ -1,0 +1,116 @@
+"""The page and its data on a server: `/` and `/playground`, `GET /v1/trace` about the models, `POST /v1/trace`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from statewise.decoding.sample import SampleConfig
+from statewise.json_files import COUNT, TEXT, Leaf
+from statewise.messages import short
+from statewise.playground.observer import Observer, Wish
+from statewise.playground.page import page, policy
+from statewise.playground.trace import Trace
+from statewise.serving.app import body_of, find_model
+from statewise.serving.bodies import INT64, TEMPERATURE, Field, needed, read
+from statewise.serving.engine import Engine
+from statewise.serving.refusals import Refusal
+from statewise.serving.served import Served
+
+OPEN_PATHS = ("/", "/playground")
+"""The page itself holds no data, and asks for the key."""
+MOST_TOP = 100
+TRACE = {
+    "model": Field(TEXT),
+    "prompt": Field(Leaf("a text or a list of token ids",
+                         lambda value: isinstance(value, str) or _is_tokens(value))),
+    "forced": Field([COUNT], []),
+    "goal": Field(Leaf("a text or a list of token ids",
+                       lambda value: isinstance(value, str) or _is_tokens(value))),
+    "max_tokens": Field(COUNT, 16),
+    "top": Field(Leaf(f"a whole number from 1 to {MOST_TOP}",
+                      lambda value: COUNT.holds(value) and 1 <= value <= MOST_TOP), 8),
+    "temperature": Field(TEMPERATURE, 0.0),
+    "seed": Field(INT64, 0),
+}  # fmt: skip
+
+
+def routes(models: Sequence[Served]) -> list[BaseRoute]:
+    """For `create_app`, with `OPEN_PATHS`."""
+    content, rules = page(), policy()
+    observers = {served.name: Observer(served) for served in models}
+    descriptions: dict[str, dict[str, Any]] = {}
+
+    async def shown(request: Request) -> Response:
+        headers = {"content-security-policy": rules, "x-content-type-options": "nosniff", "cache-control": "no-cache",
+                   "referrer-policy": "no-referrer"}  # fmt: skip
+        return Response(content, media_type="text/html", headers=headers)
+
+    async def described(request: Request) -> Response:
+        engine: Engine = request.app.state.engine
+        for name, observer in observers.items():
+            if name not in descriptions:
+                descriptions[name] = await asyncio.wrap_future(engine.call(name, observer.description))
+        return JSONResponse({"models": [descriptions[name] for name in observers]})
+
+    async def traced(request: Request) -> Response:
+        engine: Engine = request.app.state.engine
+        found = read(await body_of(request), TRACE)
+        served = find_model(engine, found["model"])
+        observer = observers[served.name]
+        wish = _wish(served, found, engine.settings.max_tokens)
+        try:
+            async with asyncio.timeout(engine.settings.request_seconds):
+                trace = await _in_steps(engine, served.name, observer.trace(wish), request)
+        except TimeoutError:
+            raise Refusal(504, "the request was not answered in time", code="timeout") from None
+        return Response() if trace is None else JSONResponse(trace.as_json())
+
+    return [
+        Route("/", shown),
+        Route("/playground", shown),
+        Route("/v1/trace", described),
+        Route("/v1/trace", traced, methods=["POST"]),
+    ]
+
+
+def _is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and all(map(COUNT.holds, value))
+
+
+def _wish(served: Served, found: dict[str, Any], most: int) -> Wish:
+    """Raises `Refusal` for what the task does not understand."""
+    prompt = served.encode(needed(found["prompt"], "prompt"), "prompt")
+    forced = served.encode(found["forced"], "forced").tolist()
+    goal = None if not found["goal"] else served.encode(found["goal"], "goal")
+    temperature = float(found["temperature"])
+    if temperature:
+        try:
+            SampleConfig(temperature, seed=found["seed"])
+        except ValueError as error:
+            raise Refusal(400, f"{error}, not {short(found['seed'])}", param="seed") from None
+    return Wish(prompt, forced, goal, min(found["max_tokens"], most), found["top"], temperature, found["seed"])
+
+
+async def _in_steps(engine: Engine, model: str, steps: Generator[None, None, Trace], request: Request) -> Trace | None:
+    """The trace, made pass by pass between those of other requests; None: the client has left."""
+
+    def advance() -> Trace | None:
+        try:
+            next(steps)
+        except StopIteration as done:
+            trace: Trace = done.value
+            return trace
+        return None
+
+    while (trace := await asyncio.wrap_future(engine.call(model, partial(advance)))) is None:
+        if await request.is_disconnected():
+            steps.close()
+            return None
+    return trace
