@@ -282,6 +282,7 @@ def first_rows(batch: Batch, rows: int) -> Batch:
         real=batch.real[:rows],
         documents=None if documents is None else documents[:rows],
         continuation=None if continuation is None else type(continuation)(*(part[:rows] for part in continuation)),
+        plan=None,
     )
 
 

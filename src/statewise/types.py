@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -98,6 +98,23 @@ class Continuation(NamedTuple):
     """(B,) bool: the row starts within the document in which the lane's previous row ended."""
 
 
+class Plan(Protocol):
+    """What an objective computes of a batch on the host."""
+
+    def to(self, device: Any) -> Self:
+        """The same on a device."""
+
+
+def sent(tensor: Tensor, device: Any) -> Tensor:
+    """The tensor on a device. Copies to a GPU wait for nothing that it has still to do."""
+    kind = str(device).partition(":")[0]
+    if tensor.device.type == kind:
+        return tensor.to(device)
+    # Not to the host, where it could be read before it has arrived; and on mps the copy could come too late.
+    ahead = tensor.device.type == "cpu" and kind != "mps"
+    return (tensor.pin_memory() if ahead and kind == "cuda" else tensor).to(device, non_blocking=ahead)
+
+
 class Batch(NamedTuple):
     """One training batch. A named tuple, since torch's wrappers of modules rebuild their inputs."""
 
@@ -113,14 +130,21 @@ class Batch(NamedTuple):
     """Columns [first, end) that hold every scored token; on the host, so that slicing needs no synchronisation."""
     continuation: Continuation | None = None
     """Set if rows are read in order (`trainer.rows: consecutive`); None: rows are independent."""
+    plan: Plan | None = None
+    """What the objective has computed of the batch on the host (`Objective.plan`); None: it does so in the forward
+    pass, if it needs to."""
 
     def to(self, device: Any) -> Batch:
         """The same batch on a device."""
-        tensors = {name: getattr(self, name) for name in ("tokens", "scored", "real", "documents")}
-        moved = {name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None}
         ahead = self.continuation
-        rows = None if ahead is None else Continuation(ahead.lane.to(device), ahead.follows.to(device))
-        return self._replace(**moved, continuation=rows)
+        return self._replace(
+            tokens=sent(self.tokens, device),
+            scored=sent(self.scored, device),
+            real=sent(self.real, device),
+            documents=None if self.documents is None else sent(self.documents, device),
+            continuation=None if ahead is None else Continuation(*(sent(part, device) for part in ahead)),
+            plan=None if self.plan is None else self.plan.to(device),
+        )
 
     @property
     def document_ids(self) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from statewise.backbones.base import Backbone
 from statewise.backbones.powers import AcrossRows, Phased
 from statewise.decoding.predictor import Predictor
-from statewise.types import Batch, Loss, Part
+from statewise.types import Batch, Loss, Part, Plan
 
 
 class Objective(nn.Module, ABC):
@@ -40,6 +40,11 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def predictor(self) -> Predictor:
         """The inference interface, which shares this module's weights."""
+
+    def plan(self, batch: Batch) -> Plan | None:
+        """What the loss of `batch`, which is on the host, needs to know on the host. The trainer calls it before it
+        sends the batch to another device, so that no forward pass waits for that device. None: nothing."""
+        return None
 
     def set_progress(self, fraction: float) -> None:
         """Called before each training step with the fraction of training completed, in [0, 1]; 1 when finished. Passes

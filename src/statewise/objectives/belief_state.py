@@ -23,7 +23,7 @@ from statewise.objectives.belief_predictors import BeliefPredictor, GoalPredicto
 from statewise.objectives.costs import backbone_flops
 from statewise.objectives.pair_costs import pair_numbers
 from statewise.objectives.pair_loss import pair_loss
-from statewise.objectives.pairs import Pairs, Sampling, closes, expected_weights, layout
+from statewise.objectives.pairs import Layout, Pairs, Sampling, closes, expected_weights, layout
 from statewise.objectives.right_to_left import answers, encode_backwards
 from statewise.objectives.targets import to_float32
 from statewise.objectives.text_head import GatedHead, MixtureHead, MLPHead, TextHead
@@ -109,7 +109,7 @@ class BeliefState(Objective):
         suffix = prefix  # without a backward encoder a stand-in that no head reads
         if self.suffix_encoder is not None:
             suffix = torch.cat((self.empty_suffix()[0], self.suffix_states(batch).flatten(0, 1)))
-        found = layout(self.pairs(batch), config.sampling, self.vocabulary if config.min_gap == 1 else None)
+        found = batch.plan if isinstance(batch.plan, Layout) else self.plan(batch)
         weights = {"next_token": config.next_weight, "previous_token": config.previous_weight}
         parts = {name: weight for name, weight in weights.items() if weight}
         factors = torch.stack([weight / counts[name].clamp(min=1) for name, weight in parts.items()])
@@ -128,6 +128,11 @@ class BeliefState(Objective):
             for name, masks in zip(found, (pairs.next_targets, pairs.previous_targets & pairs.prefixes)):
                 found[name] = found[name] + masks.sum() + (masks & closes(pairs.group)).sum()
         return found if self.config.previous_weight else {"next_token": found["next_token"]}
+
+    def plan(self, batch: Batch) -> Layout:
+        """See `Objective.plan`: where its pairs are. Draws from torch's generator of the CPU if `share` is below 1."""
+        config = self.config
+        return layout(self.pairs(batch), config.sampling, self.vocabulary if config.min_gap == 1 else None)
 
     def head_matrices(self) -> list[Tensor]:
         """See `Objective.head_matrices`; those of the text head as well."""

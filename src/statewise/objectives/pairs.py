@@ -9,12 +9,14 @@ that does not count; within a group a block of neighbouring prefixes with all su
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from statewise.types import sent
 
 PADDED = 1.2
 """Documents share a group if it computes at most so many times the pairs that count ..."""
@@ -96,6 +98,12 @@ class Group:
     bounds: np.ndarray
     """(2, r): least and largest place of each prefix column, on the host."""
 
+    def to(self, device: torch.device) -> Group:
+        """The same on a device."""
+        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
+        moved: dict[str, Any] = {name: sent(part, device) for name, part in tensors.items()}
+        return replace(self, **moved)
+
     def weights(self, block: Block, outputs: int) -> Tensor:
         """(b, r, S, K): how much each pair counts for the next and for the previous token; K = `outputs`."""
         documents, places, suffixes = block
@@ -176,6 +184,11 @@ class Layout(NamedTuple):
     """(W,) int64: 0 for the empty suffix, 1 + b T + t for the suffix that begins with token t of row b."""
     groups: list[Group]
 
+    def to(self, device: torch.device) -> Layout:
+        """The same on a device."""
+        rows = sent(self.prefix_rows, device), sent(self.suffix_rows, device)
+        return Layout(*rows, [group.to(device) for group in self.groups])
+
 
 class _Stretches(NamedTuple):
     """Of each of m documents, the columns whose prefixes, and those whose suffixes, form pairs."""
@@ -222,8 +235,8 @@ def layout(pairs: Pairs, sampling: Sampling, closing: int | None) -> Layout:
         for name in ("prefix", "suffix")
     )
     return Layout(
-        torch.from_numpy(prefix_rows).to(device),
-        torch.from_numpy(suffix_rows).to(device),
+        sent(torch.from_numpy(prefix_rows), device),
+        sent(torch.from_numpy(suffix_rows), device),
         [group.on(device, prefix_rows, suffix_rows) for group in groups],
     )
 
@@ -243,7 +256,7 @@ def expected_weights(pairs: Pairs, sampling: Sampling) -> tuple[Tensor, Tensor]:
         before = (running - pairs.prefixes.long()).gather(1, first)
         following = ((last - column + 1) * (pairs.next_targets & real)).sum()
         return following, ((running - before) * (pairs.previous_targets & real)).sum()
-    by_gap = torch.from_numpy(sampling.by_gap(T)).to(group.device)
+    by_gap = sent(torch.from_numpy(sampling.by_gap(T)), group.device)
     gap = column[0][None, :] - column[0][:, None]
     table = by_gap[gap.clamp(min=0)]
     totals = [torch.zeros((), dtype=torch.float64, device=group.device) for _ in range(2)]
@@ -282,7 +295,7 @@ class _Arrays:
         """The group, its states numbered by their place among the rows that are used."""
 
         def moved(value: np.ndarray) -> Tensor:
-            return torch.from_numpy(value).to(device)
+            return sent(torch.from_numpy(value), device)
 
         # Padding has no say in which suffixes a block needs.
         counted = self.next_targets | self.prefixes

@@ -22,7 +22,7 @@ from statewise.training.config import TrainerConfig
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
 from statewise.training.schedule import Schedule
 from statewise.training.sharding import gathered, whole
-from statewise.types import Batch, Headline, NotFinite
+from statewise.types import Batch, Headline, NotFinite, sent
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -75,6 +75,25 @@ class Progress:
     """Sums over the steps since the last line of training metrics."""
 
 
+class OnHost:
+    """A copy of a small tensor, which waits for the device only where it is read."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        cuda = tensor.device.type == "cuda"
+        self.copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=cuda)
+        self.copy.copy_(tensor, non_blocking=cuda)
+        self.done: Any = torch.cuda.Event() if cuda else None  # type: ignore[no-untyped-call]
+        if self.done is not None:
+            self.done.record()
+
+    def values(self) -> list[float]:
+        """Its values."""
+        if self.done is not None:
+            self.done.synchronize()
+        found: list[float] = self.copy.tolist()
+        return found
+
+
 class Drawn(NamedTuple):
     """What a step needs from the host; prepared in the background during the previous step."""
 
@@ -108,6 +127,8 @@ class Trainer:
             self.wrapped = torch.compile(self.wrapped)
         self.recent: list[tuple[int, list[str], torch.Tensor]] = []
         self.signal: int | None = None
+        self.signals: OnHost | None = None
+        """Of several processes, which signals they had received in the step before."""
         self.saved: int | None = None
         """The step of the newest checkpoint, known to every process."""
         self.first = fabric.global_rank == 0
@@ -219,15 +240,11 @@ class Trainer:
         return stop
 
     def _to_device(self, batch: Batch) -> Batch:
-        move = self.fabric.to_device
-        documents = None if batch.documents is None else move(batch.documents)
-        return batch._replace(
-            tokens=move(batch.tokens), scored=move(batch.scored), real=move(batch.real), documents=documents,
-            continuation=move(batch.continuation),
-        )  # fmt: skip
+        device = self.fabric.device
+        return batch if device.type == "cpu" else batch._replace(plan=self.objective.plan(batch)).to(device)
 
     def _global_counts(self, micro: list[Batch]) -> tuple[dict[str, torch.Tensor], int | None]:
-        """The parts' counts over the whole step, and the signal that any process received."""
+        """The parts' counts over the whole step, and the signal that any process had received one step before."""
         counts: dict[str, torch.Tensor] = {}
         for batch in micro:
             for name, count in self.objective.counts(batch).items():
@@ -236,10 +253,12 @@ class Trainer:
             return counts, self.signal
         sizes = [count.numel() for count in counts.values()]
         signals = torch.tensor([self.signal == number for number in HANDLED], dtype=torch.float64)
-        flat = torch.cat([*(count.reshape(-1).double() for count in counts.values()), self.fabric.to_device(signals)])
-        flat = self._sum(flat)
+        signals = sent(signals, self.fabric.device)
+        flat = self._sum(torch.cat([*(count.reshape(-1).double() for count in counts.values()), signals]))
         shared = torch.split(flat[: -len(HANDLED)], sizes)
-        received = [number for number, count in zip(HANDLED, flat[-len(HANDLED) :].tolist()) if count]
+        # Read one step later: to read these now would wait for the device in every step.
+        before, self.signals = self.signals, OnHost(flat[-len(HANDLED) :])
+        received = [number for number, count in zip(HANDLED, before.values() if before else []) if count]
         counts = {name: new.view(old.shape) for (name, old), new in zip(counts.items(), shared)}
         return counts, received[0] if received else None
 

@@ -8,7 +8,7 @@ from statewise.cli.arguments import Parser, at_least
 
 DESCRIPTION = """Writes a corpus for the task `text` from documents that are token ids already.
 
-  statewise data tokens FILE_OR_FOLDER... --tokenizer tokenizer.json --out corpus/
+  statewise data tokens ids/ --tokenizer tokenizer.json --out corpus/
 
 Files are .parquet, with a list of ids in each row (--field); or one array of ids, in which the end-of-text token ends
 each document: .npy, or raw numbers (.bin, of the type --type). A folder stands for all such files in it. --tokenizer is

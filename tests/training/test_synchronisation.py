@@ -1,0 +1,111 @@
+"""A step neither waits for the device nor makes the device wait for the host.
+
+The device here is `meta`, which has no numbers: whatever would read one from it raises. Copies to it within the step
+are refused by a dispatch mode, but for those that would not wait for all that a GPU has still to do."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from statewise.building import make_objective, make_task, read_recipe
+from statewise.data import Stream
+from statewise.objectives import OBJECTIVES
+from statewise.recipes import recipe_text
+from statewise.types import sent
+
+TINY = ["--backbone.width=16", "--backbone.heads=2", "--backbone.layers=2"]
+
+
+class NoCopies(TorchDispatchMode):
+    """Raises where a tensor is copied from the host to the device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        name = func._overloadpacket
+        if name in (torch.ops.aten._to_copy, torch.ops.aten.copy_):
+            source = args[1] if name is torch.ops.aten.copy_ else args[0]
+            waits = not (kwargs or {}).get("non_blocking")
+            if waits and made.device.type == "meta" and source.device.type == "cpu":
+                raise RuntimeError(f"a tensor of shape {tuple(source.shape)} is copied to the device")
+        return made
+
+
+def step(recipe, *flags, plan=True):
+    """Counts, loss, gradients and their norm, as in `Trainer`."""
+    made = read_recipe(recipe_text(recipe), [*TINY, *flags])
+    task = make_task(made)
+    objective = make_objective(made, task).to("meta")
+    batch = Stream(task, seed=1, batch_size=6).batch(0)
+    batch = (batch._replace(plan=objective.plan(batch)) if plan else batch).to("meta")
+    with NoCopies(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch, "autocast", lambda *given, **named: nullcontext())  # which has no such device
+        patched.setattr(torch, "is_autocast_enabled", lambda kind: False)
+        loss = objective(batch, objective.counts(batch)).value()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
+    assert loss.device.type == "meta"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_step_of_every_objective_runs_ahead_of_the_device(objective):
+    step("city-small", f"--objective={objective}")
+
+
+MORE = {
+    "one document a row": ["--task.row=null", "--objective=belief_state"],
+    "sampled": ["--objective=belief_state", "--objective.share=0.5", "--objective.max_gap=8"],
+    "closed": ["--objective=belief_state", "--objective.min_gap=1"],
+    "gated": ["--objective=belief_state", "--objective.head=gated"],
+    "forward": ["--objective=belief_state", "--objective.backward=false"],
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_so_do_its_variants(name):
+    step("city-small", *MORE[name])
+
+
+def test_what_would_wait_is_found():
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        step("path-star-small", "--objective=belief_state", plan=False)
+    with pytest.raises(RuntimeError, match="is copied to the device"), NoCopies():
+        torch.zeros(3).to("meta")
+    with pytest.raises(RuntimeError):
+        bool(torch.ones(1, device="meta").any())
+
+
+def test_a_plan_is_that_of_the_forward_pass():
+    made = read_recipe(recipe_text("city-small"), [*TINY, "--objective=belief_state", "--objective.share=0.5"])
+    task = make_task(made)
+    objective = make_objective(made, task)
+    batch = Stream(task, seed=1, batch_size=6).batch(0)
+    torch.manual_seed(3)
+    plain = objective(batch).value()
+    torch.manual_seed(3)
+    planned = objective(batch._replace(plan=objective.plan(batch)).to("cpu")).value()
+    assert torch.equal(plain, planned)
+
+
+def test_copies_to_a_gpu_are_from_pinned_memory(monkeypatch):
+    calls = []
+
+    class Recorded:
+        device = torch.device("cpu")
+
+        def pin_memory(self):
+            calls.append("pinned")
+            return self
+
+        def to(self, device, non_blocking=False):
+            calls.append((str(device), non_blocking))
+            return self
+
+    sent(Recorded(), "cuda:1")
+    sent(Recorded(), torch.device("mps"))
+    sent(Recorded(), "cpu")
+    assert calls == ["pinned", ("cuda:1", True), ("mps", False), ("cpu", False)]
+    monkeypatch.setattr(Recorded, "device", torch.device("cuda", 0))
+    sent(Recorded(), torch.device("cpu"))
+    assert calls[4:] == [("cpu", False)], "a copy to the host that did not wait could be read too early"
