@@ -89,7 +89,8 @@ def _tiles(
     """The tiles that FlexAttention visits, and the predicate inside them."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    stream_of = torch.tensor(streams, device=device)
+    # Filled on the device: a copy from the host would wait for all that a GPU has still to do.
+    stream_of = torch.cat([torch.full((1,), stream, device=device) for stream in streams])
 
     def allowed(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         found = may_read(stream_of[query // places], query % places, key // places, key % places, reach)
