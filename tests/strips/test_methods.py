@@ -1,8 +1,19 @@
 """Which method learns, and why."""
 
+import errno
+import json
+import time
+
 import pytest
 
+from statewise.strips import learned as learned_folder
 from statewise.strips.domains import domain
+from statewise.strips.exact import frame
+from statewise.strips.exact.ground import learn_exact
+from statewise.strips.exact.lifted import learn_lifted_exact
+from statewise.strips.exact.noisy import learn_noisy
+from statewise.strips.exact.sift import learn_sift
+from statewise.strips.learned import Learned
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.random_traces import Traces, traces, with_noise
 from statewise.strips.settings import Settings
@@ -49,8 +60,11 @@ def test_contradictory_traces_are_trained_on(tmp_path):
     damaged = with_noise(CLEAN, 0.3, "labels", 1)
     said = []
     report = learn(damaged, QUICK, folder=tmp_path / "out", say=said.append).report
-    assert report["method"] == "neural"
+    assert report["method"] == "hybrid"  # it explains no fewer traces, and its preconditions are exact
     assert "contradict each other" in report["chosen"]
+    assert "of the traces they explain: hybrid 0." in report["chosen"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["chosen"] == report["chosen"]
+    assert Learned.load(tmp_path / "out").model.actions
     assert any("training instead" in line for line in said)
 
 
@@ -76,8 +90,8 @@ def test_more_damage_than_is_to_be_tolerated_is_trained_on():
     assert learn(damaged, tolerant).report["method"] == "exact"
     strict = Settings(restarts=2, steps=50, check_every=25, noise=0.01)
     report = learn(damaged, strict).report
-    assert report["method"] == "neural"
-    assert report["chosen"] == "noise is to be tolerated; the exact method leaves 0.0500 of the traces unexplained"
+    assert report["method"] == "hybrid"
+    assert "noise is to be tolerated; the exact method leaves 0.0500 of the traces unexplained" in report["chosen"]
     with pytest.raises(ValueError, match="by training only"):
         learn_schemas(damaged, strict, method="exact")
 
@@ -110,3 +124,31 @@ def test_valid_actions_alone():
     given = Traces(("a", "b"), ((0, 1), (1,), (0,)), (1, 1, 0), (3, 5, 7))
     found = given.valid_only()
     assert (found.rows, found.labels, found.lines) == (((0,), (0,)), (0, 0), (3, 7))
+
+
+@pytest.mark.parametrize("name", ["seen.json", "report.json", "model.json"])
+def test_a_full_disk_leaves_no_part_of_a_model(tmp_path, monkeypatch, name):
+    write = learned_folder.write_atomically
+
+    def full(path, content):
+        if path.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(learned_folder, "write_atomically", full)
+    for learner in (learn, learn_schemas):
+        with pytest.raises(OSError, match="No space"):
+            learner(CLEAN, QUICK, folder=tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("learner", [learn_exact, learn_lifted_exact, learn_sift, learn_noisy])
+def test_the_best_model_so_far_is_given_when_time_is_up(tmp_path, monkeypatch, learner):
+    """The bound is generous: of the ground atoms of the tiles there are thousands, which take minutes."""
+    monkeypatch.setattr(frame, "GRACE", 0.1)
+    drawn = traces(domain("tiles:2x3"), 100, 30, 1)
+    begun = time.monotonic()
+    report = learner(drawn, seconds=0.1, folder=tmp_path / "out").report
+    assert time.monotonic() - begun < 60
+    assert report["unfinished"]
+    assert (tmp_path / "out" / "model.json").exists()

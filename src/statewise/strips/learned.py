@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,16 @@ SIGNS = {
 """How the folder is recognised."""
 
 
+Finish = Callable[[dict[str, Any]], Mapping[str, bytes]]
+"""Called with the report before the folder is written: may add to it, and returns further files for the folder."""
+NOTHING: Mapping[str, bytes] = {}
+
+
+def nothing_more(report: dict[str, Any]) -> Mapping[str, bytes]:
+    """Leaves the report as it is, with no further files."""
+    return NOTHING
+
+
 @dataclass(frozen=True)
 class Learned:
     """A learned action model and how it was learned."""
@@ -72,13 +82,12 @@ class Learned:
     report: dict[str, Any] = field(repr=False)
     """Plain data: settings, restarts, pool, seconds."""
 
-    def save(self, folder: Path, *, keep_checkpoint: bool = False) -> None:
-        """Writes the folder and deletes the checkpoint, unless learning is to continue from it. If writing fails, no
-        part of the model stays."""
-        with _whole(folder):
+    def save(self, folder: Path, files: Mapping[str, bytes] = NOTHING, *, keep_checkpoint: bool = False) -> None:
+        """Writes the folder, with further `files`, and deletes the checkpoint, unless learning is to continue from it.
+        If writing fails, no part of the model stays."""
+        with _whole(folder, files):
             write_arrays(folder / "theta.npz", theta=self.theta)
-            write_report(folder, self.report)
-            write_atomically(folder / "model.json", self.model.as_json().encode())
+            _write_model(folder, self.model, self.report, files)
         if not keep_checkpoint:
             (folder / "checkpoint.npz").unlink(missing_ok=True)
 
@@ -126,7 +135,7 @@ def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
 
 
 @contextlib.contextmanager
-def _whole(folder: Path) -> Iterator[None]:
+def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
     """A folder in which all files of a model are written, or none: a full disk must leave none that looks learned. A
     checkpoint stays."""
     existed = folder.is_dir()
@@ -134,7 +143,7 @@ def _whole(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError:
-        for name in ("theta.npz", "schemas.json", "report.json", "model.json"):
+        for name in ("theta.npz", "schemas.json", "seen.json", "report.json", "model.json", *files):
             (folder / name).unlink(missing_ok=True)
         if not existed:
             with contextlib.suppress(OSError):
@@ -142,22 +151,40 @@ def _whole(folder: Path) -> Iterator[None]:
         raise
 
 
-def write_report(folder: Path, report: Mapping[str, Any]) -> None:
-    """Writes how the model was learned."""
+def _write_model(folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Writes what every folder has; the model last, since a folder with one looks learned."""
+    if "seen.json" not in files:
+        (folder / "seen.json").unlink(missing_ok=True)  # of an earlier result
+    for name, content in files.items():
+        write_atomically(folder / name, content)
     write_atomically(folder / "report.json", (json.dumps(report, indent=2) + "\n").encode())
+    write_atomically(folder / "model.json", model.as_json().encode())
 
 
-def write_schemas(folder: Path, schemas: Mapping[str, Schema], model: ActionModel, report: Mapping[str, Any]) -> None:
-    """Writes a folder for a lifted model. If writing fails, no part of it stays."""
+def write_model(
+    folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes] = NOTHING
+) -> None:
+    """Writes a folder for a model without theta, with further `files`. If writing fails, no part of it stays."""
+    with _whole(folder, files):
+        _write_model(folder, model, report, files)
+
+
+def write_schemas(
+    folder: Path,
+    schemas: Mapping[str, Schema],
+    model: ActionModel,
+    report: Mapping[str, Any],
+    files: Mapping[str, bytes] = NOTHING,
+) -> None:
+    """Writes a folder for a lifted model, with further `files`. If writing fails, no part of it stays."""
     content = {
         name: {which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
                for which in ("pre", "add", "delete")}
         for name, schema in schemas.items()
     }  # fmt: skip
-    with _whole(folder):
+    with _whole(folder, files):
         write_atomically(folder / "schemas.json", (json.dumps(content, indent=2) + "\n").encode())
-        write_report(folder, report)
-        write_atomically(folder / "model.json", model.as_json().encode())
+        _write_model(folder, model, report, files)
 
 
 def read_schemas(folder: Path) -> dict[str, Schema] | None:

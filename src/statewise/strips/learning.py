@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import Learned, claim, read_checkpoint, write_checkpoint
+from statewise.strips.learned import Finish, Learned, claim, nothing_more, read_checkpoint, write_checkpoint
 from statewise.strips.pooling import Candidates, Pool, pool, prune, undominated
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Attempt, Settings
@@ -53,14 +53,16 @@ def learn_neural(
     folder: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    finish: Finish = nothing_more,
 ) -> Learned:
     """Learns an action model that classifies the traces (section *Training the STRIPS Transformer* of the paper).
 
     Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling.py`). With
     `folder`, a checkpoint is written there at each check; the same call resumes from it, exactly, or with `overwrite`
     starts over. After `seconds`, or once `stop()` is true, the best model so far is returned, `report["unfinished"]`
-    says so, and the same call with the same folder continues. Raises `ValueError` without negative traces, and if the
-    folder holds a run with other settings or traces; `FileExistsError` if it holds anything else."""
+    says so, and the same call with the same folder continues. `finish` is as in `learned.Finish`. Raises `ValueError`
+    without negative traces, and if the folder holds a run with other settings or traces; `FileExistsError` if it holds
+    anything else."""
     if not sum(traces.labels):
         raise ValueError(
             "there are no negative traces: a model that rejects nothing would explain the positive ones alone. Add "
@@ -99,8 +101,9 @@ def learn_neural(
                 progress(group.steps, settings.steps, accuracy, len(group.numbers))
     learned = _finish(work, traces, width, torch.get_num_threads())
     learned.report["unfinished"] = [f"training: {group.steps} of at most {settings.steps} steps"] if cut else []
+    files = finish(learned.report)
     if folder is not None:
-        learned.save(folder, keep_checkpoint=cut)
+        learned.save(folder, files, keep_checkpoint=cut)
     return learned
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import claim, write_schemas
+from statewise.strips.learned import Finish, claim, nothing_more, write_schemas
 from statewise.strips.model import ActionModel
 from statewise.strips.pooling import Candidates, pool, prune, sound
 from statewise.strips.random_traces import Traces
@@ -166,13 +166,15 @@ def learn_lifted(
     folder: Path | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
+    finish: Finish = nothing_more,
 ) -> LiftedModel:
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
     Restarts train together as in `learning.learn`; predicates whose ground heads are all sound are pooled.
     `settings.atoms` is not used: the number of predicates is learned. With `folder`, the result is written there;
-    `overwrite` replaces an earlier one. Raises `ValueError` if there are no negative traces, or if a schema occurs with
-    different numbers of arguments; `FileExistsError` if the folder holds anything else.
+    `overwrite` replaces an earlier one; `finish` is as in `learned.Finish`. Raises `ValueError` if
+    there are no negative traces, or if a schema occurs with different numbers of arguments; `FileExistsError` if the
+    folder holds anything else.
     """
     if not sum(traces.labels):
         raise ValueError("there are no negative traces: a model that rejects nothing would explain the positive ones")
@@ -218,8 +220,9 @@ def learn_lifted(
         "cover_proven": pooled.proven,
     }
     learned = LiftedModel(schemas, report)
+    files = finish(report)
     if folder is not None:
-        write_schemas(folder, schemas, learned.ground(traces.actions), report)
+        write_schemas(folder, schemas, learned.ground(traces.actions), report, files)
     return learned
 
 

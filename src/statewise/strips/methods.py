@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from statewise.strips.exact.frame import SECONDS, How, Work
+from statewise.strips.exact.frame import GRACE, SECONDS, Clock, How, Work
 from statewise.strips.exact.ground import Contradiction, learn_exact
-from statewise.strips.exact.hybrid import learn_hybrid
+from statewise.strips.exact.hybrid import from_trained, learn_hybrid
 from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
 from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.exact.verdicts import NAME, Seen
-from statewise.strips.learned import Learned, read_checkpoint, write_report
+from statewise.strips.learned import Finish, Learned, claim, read_checkpoint
 from statewise.strips.learning import learn_neural
 from statewise.strips.lifted import LiftedModel, learn_lifted
 from statewise.strips.random_traces import Traces
@@ -29,7 +30,6 @@ METHODS = ("auto", "exact", "neural", "hybrid", *COMPARED)
 NOT_DAMAGED = "{} reads every trace as undamaged: give --method exact or neural, or no --noise"
 MOST_NOISE = 0.1
 """Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
-M = TypeVar("M", Learned, LiftedModel)
 
 
 def learn(
@@ -52,7 +52,8 @@ def learn(
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
     all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
     ground model if that classifies all correctly. If the traces contradict each other, it takes the exact method for
-    damaged traces (`exact.noisy`), if its model explains all but a tenth of them; else the neural one. `settings` are
+    damaged traces (`exact.noisy`), if its model explains all but a tenth of them; else it trains, fits the hybrid model
+    with the effects found, and takes whichever explains most traces. `settings` are
     those of training; `settings.noise` above 0 is the share of traces that the exact method, too, may leave
     unexplained. With that, or with `damaged`, the traces are taken for damaged from the beginning. `report["method"]`
     and `report["chosen"]` say which method it was and why. `stop`, `seconds` and `folder` are as in the functions;
@@ -64,19 +65,23 @@ def learn(
     damaged = damaged or settings.noise > 0
     if method in COMPARED and damaged:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
-    how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say}
+    ends = _Endings(traces, folder, seconds, stop)
+    how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say,
+                "finish": ends.because(why)}  # fmt: skip
     if method == "hybrid":
         if seconds is None:
             del how["seconds"]
-        return _explained(learn_hybrid(traces, settings, training=progress, **how), traces, folder, why)
+        return learn_hybrid(traces, settings, training=progress, **how)
     if method == "sift":
-        return _explained(learn_sift(traces, **how), traces, folder, why)
+        return learn_sift(traces, **how)
     if method == "locm":
-        return _explained(_grounded(learn_locm(traces), traces, how), traces, folder, why)
+        return _grounded(learn_locm(traces), traces, how)
     if method == "auto" and not damaged and (folder is None or overwrite or read_checkpoint(folder) is None):
+        how["finish"] = ends.because(f"{why}, and schemas explain all of them")
         found = _by_schemas(traces, _left(seconds, begun), how)
         if found is not None:
-            return _explained(found, traces, folder, f"{why}, and schemas explain all of them")
+            return found
+        how["finish"] = ends.because(why)
     if method != "neural" and not damaged:
         how["seconds"] = _left(seconds, begun) or SECONDS
         try:
@@ -89,23 +94,45 @@ def learn(
         else:
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
-                return _explained(learned, traces, folder, why)
+                return learned
             why, how["overwrite"] = refused, True  # overwrites what the exact method has just written
             say(f"{why}: training instead")
     elif damaged:
         why += ": the traces are taken for damaged" if method == "exact" else ""
+    explained: Learned | None = None
     if method != "neural" and damaged:
         left = _left(seconds, begun)
         how["seconds"] = SECONDS if left is None else left if method == "exact" else left / 2  # the rest: training
-        learned = learn_noisy(traces, **how)
-        refused = _too_many(learned.report, settings.noise) if method == "auto" and not stop() else ""
+        how["finish"] = ends.because(why)
+        explained = learn_noisy(traces, **how)
+        refused = _too_many(explained.report, settings.noise) if method == "auto" and not stop() else ""
         if not refused:
-            return _explained(learned, traces, folder, why)
+            return explained
         why, how["overwrite"] = f"{why}; {refused}", True
         say(f"{refused}: training instead")
-    learned = learn_neural(traces, settings, seconds=_left(seconds, begun), stop=stop, folder=folder,
-                           overwrite=how["overwrite"], progress=progress)  # fmt: skip
-    return _explained(learned, traces, folder, why)
+    trained = learn_neural(traces, settings, seconds=_left(seconds, begun), stop=stop, folder=folder,
+                           overwrite=how["overwrite"], progress=progress, finish=ends.because(why))  # fmt: skip
+    if explained is None or trained.report["unfinished"]:
+        return trained
+    how["seconds"], how["folder"] = _left(seconds, begun) or SECONDS, None
+    return _better(explained, trained, traces, why, how, ends)
+
+
+def _better(exact: Learned, trained: Learned, traces: Traces, why: str, how: How, ends: _Endings) -> Learned:
+    """Of the models of damaged traces by exact learning, by training and by both, one that explains most of them: of
+    those up to one standard error fewer the hybrid one, whose preconditions are exact, then the trained one. Writes
+    the folder, which holds the trained one."""
+    hybrid = from_trained(trained, traces, **how)
+    accuracy = [each.report["training_accuracy"] for each in (hybrid, trained, exact)]
+    best = max(accuracy)
+    allowed = best - (best * (1 - best) / len(traces)) ** 0.5
+    kept = next(each for each, right in zip((hybrid, trained, exact), accuracy) if right >= allowed)
+    shares = ", ".join(f"{name} {right:.4f}" for name, right in zip(("hybrid", "neural", "exact"), accuracy))
+    files = ends.because(f"{why}; of the traces they explain: {shares}")(kept.report)
+    if ends.folder is not None:
+        claim(ends.folder, True, resumes=False)
+        kept.save(ends.folder, files)
+    return kept
 
 
 def learn_schemas(
@@ -132,9 +159,11 @@ def learn_schemas(
         method = "neural"
     if method in COMPARED and settings.noise:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
-    how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say}
+    ends = _Endings(traces, folder, seconds, stop, lifted=True)
+    how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say,
+                "finish": ends.because(why)}  # fmt: skip
     if method in COMPARED:
-        return _explained((learn_lifted_sift if method == "sift" else learn_locm)(traces, **how), traces, folder, why)
+        return (learn_lifted_sift if method == "sift" else learn_locm)(traces, **how)
     if method != "neural":
         try:
             learned = learn_lifted_exact(traces, **how)
@@ -145,11 +174,11 @@ def learn_schemas(
         else:
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
-                return _explained(learned, traces, folder, why)
+                return learned
             why, overwrite = refused, True
         say(f"{why}: training instead")
-    learned = learn_lifted(traces, settings, folder=folder, overwrite=overwrite, progress=progress)
-    return _explained(learned, traces, folder, why)
+    return learn_lifted(traces, settings, folder=folder, overwrite=overwrite, progress=progress,
+                        finish=ends.because(why))  # fmt: skip
 
 
 def _by_schemas(traces: Traces, seconds: float | None, how: How) -> Learned | None:
@@ -211,17 +240,31 @@ def _left(seconds: float | None, begun: float) -> float | None:
     return None if seconds is None else max(1.0, seconds - (time.monotonic() - begun))
 
 
-def _explained(learned: M, traces: Traces, folder: Path | None, why: str) -> M:
-    """Adds why the method was chosen, and what the traces show, for verdicts on others, unless they contradict each
-    other, are taken for damaged, or what a signature of them needs is missing."""
-    learned.report["chosen"] = why
-    if folder is not None:
-        write_report(folder, learned.report)
-        lifted = isinstance(learned, LiftedModel)
-        arity = max(learned.report.get("by_arity", {ARITY: 0})) if lifted else None
-        seen = None if "support" in learned.report else Seen.of(traces, arity=arity)
-        if seen is not None and all(seen.negatives):
-            seen.save(folder)
-        else:
-            (folder / NAME).unlink(missing_ok=True)  # of an earlier result
-    return learned
+@dataclass(frozen=True)
+class _Endings:
+    """What is added to a learned folder."""
+
+    traces: Traces
+    folder: Path | None
+    seconds: float | None
+    stop: Callable[[], bool]
+    lifted: bool = False
+    begun: float = field(default_factory=time.monotonic)
+
+    def because(self, why: str) -> Finish:
+        """Adds why the method was chosen, and what the traces show, for verdicts on others, unless they contradict each
+        other, are taken for damaged, or what a signature of them needs is missing."""
+
+        def finish(report: dict[str, Any]) -> Mapping[str, bytes]:
+            report["chosen"] = why
+            if self.folder is None or "support" in report:
+                return {}
+            left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
+            clock = Clock(GRACE if self.stop() else max(GRACE, left))
+            arity = max(report.get("by_arity") or {ARITY: 0}) if self.lifted else None
+            seen = Seen.of(self.traces, arity=arity, reading=clock.reading)
+            if clock.cut:
+                report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
+            return {NAME: seen.as_json()} if all(seen.negatives) else {}
+
+        return finish

@@ -134,8 +134,8 @@ def pool(candidates: Candidates, judge: Judge, *, noise: float = 0.0, threshold:
     return Pool(places[chosen], able.only(chosen).heads, len(able), supported, caught, accuracy, proven)
 
 
-def undominated(heads: Heads) -> np.ndarray:
-    """Places of the heads that no other head dominates.
+def undominated(heads: Heads, going_on: Callable[[], bool] = lambda: True) -> np.ndarray:
+    """Places of the heads that no other head dominates; once `going_on()` says no, also those not yet tested.
 
     If one head requires and deletes all that another does, and adds nothing that the other does not, it rejects all
     that the other rejects: after the other's delete no action can have made its own atom true again. Dropping dominated
@@ -143,6 +143,8 @@ def undominated(heads: Heads) -> np.ndarray:
     """
     alive = np.ones(len(heads), dtype=bool)
     for place in np.argsort(heads.size(), kind="stable"):  # of two equal ones drops the first
+        if not going_on():
+            break
         covers = (
             ~(heads.pre[place] & ~heads.pre).any(1)
             & ~(heads.delete[place] & ~heads.delete).any(1)

@@ -22,12 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal as OneOf
 
-from statewise.durable import write_atomically
 from statewise.strips.containment import KnownFalseSearch, contained, implied
 from statewise.strips.domains import Domain
 from statewise.strips.exact.verdicts import NAME
 from statewise.strips.heads import Head, heads, uncovered
-from statewise.strips.learned import claim, write_report, write_schemas
+from statewise.strips.learned import claim, write_model, write_schemas
 from statewise.strips.mapping import match_atoms, renamed
 from statewise.strips.model import Action, ActionModel, bits
 from statewise.strips.real_states import RealStates, RealStateSearch
@@ -82,16 +81,12 @@ def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bo
     seen = Path(source) / NAME
     shown = seen.read_bytes() if seen.is_file() else None  # the source may be the folder that is overwritten
     claim(folder, overwrite, resumes=False)
-    if shown is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / NAME, shown)
+    files = {NAME: shown} if shown is not None else {}
     report = {"settings": {"simplified": source}, **found.summary()}
     if found.schemas is not None:
-        write_schemas(folder, found.schemas, found.model, report)
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_report(folder, report)
-    write_atomically(folder / "model.json", found.model.as_json().encode())
+        write_schemas(folder, found.schemas, found.model, report, files)
+    else:
+        write_model(folder, found.model, report, files)
 
 
 def simplify(

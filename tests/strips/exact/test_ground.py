@@ -10,7 +10,7 @@ from strips_oracle import some_traces
 from statewise.strips import learned as learned_folder
 from statewise.strips.containment import implied
 from statewise.strips.domains import domain
-from statewise.strips.exact import ground
+from statewise.strips.exact import frame, ground
 from statewise.strips.exact.features import alternating
 from statewise.strips.exact.frame import Clock
 from statewise.strips.exact.ground import Contradiction, learn_exact
@@ -111,7 +111,7 @@ def test_stopped_learning_gives_a_sound_model_and_goes_on(tmp_path):
 
 def test_a_stop_after_the_listing_is_heeded_at_once(monkeypatch):
     """What is left then is not done: neither all preconditions are tested nor atoms dropped that others imply."""
-    monkeypatch.setattr(ground, "GRACE", 0.0)
+    monkeypatch.setattr(frame, "GRACE", 0.0)
     windows = Windows.of(DRAWN)
     features = alternating(windows).features
     clock = Clock(60.0, stop_after(5))

@@ -4,7 +4,8 @@ import pytest
 
 from statewise.strips.domains import Domain, domain
 from statewise.strips.exact.ground import Contradiction
-from statewise.strips.exact.lifted import Predicate, as_schemas, learn_lifted_exact
+from statewise.strips.exact.lifted import learn_lifted_exact
+from statewise.strips.exact.predicates import Predicate, as_schemas
 from statewise.strips.exact.slots import Signature, events, sequences, signatures, slot_windows
 from statewise.strips.learned import read_schemas
 from statewise.strips.metrics import trace_accuracy
@@ -120,7 +121,7 @@ def test_contradictions_and_time_limits():
     with pytest.raises(Contradiction):
         learn_lifted_exact(with_noise(drawn, 0.5, "labels", 1))
     stopped = learn_lifted_exact(drawn, stop=lambda: True)
-    assert stopped.report["unfinished"] == ["predicates of 0 arguments"]
+    assert stopped.report["unfinished"] == ["reading all traces", "predicates of 0 arguments"]
     assert stopped.report["predicates"] == 0
     assert stopped.report["training_accuracy"] == pytest.approx(drawn.positives / len(drawn))
 

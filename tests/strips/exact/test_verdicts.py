@@ -119,7 +119,7 @@ def test_they_come_back_from_the_folder(tmp_path):
     drawn = traces(domain("ferry:2x2"), 100, 20, 1)
     for arity in (None, 2):
         seen = Seen.of(drawn, arity=arity)
-        seen.save(tmp_path)
+        (tmp_path / "seen.json").write_bytes(seen.as_json())
         again = read_seen(tmp_path)
         assert (again.actions, again.lifted, again.arity) == (seen.actions, seen.lifted, seen.arity)
         assert (again.minimal, again.negatives) == (seen.minimal, seen.negatives)

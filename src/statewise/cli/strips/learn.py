@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from statewise.strips import Settings, Traces
 
+QUESTIONS = 3
+"""The most open questions that are shown."""
 OF_TRAINING = ("atoms", "restarts", "steps", "pool")
 """Options that only training has: one of them chooses it."""
 
@@ -107,9 +109,9 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     exact = _damaged if "support" in report else _by_schemas if "predicates" in report else _exact
     show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
     show(report)
+    _open(report)
     print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
-    if report["unfinished"]:
-        print(f"unfinished {'; '.join(report['unfinished'])}: the best model so far; the same command continues")
+    _unfinished(report, Path(options.out))
     print(f"{report['seconds']:.1f} s; wrote {options.out}")
     return 0
 
@@ -121,9 +123,32 @@ def _exact(report: dict[str, Any]) -> None:
 
 
 def _by_schemas(report: dict[str, Any]) -> None:
-    print(f"schemas    {report['predicates']} predicates, of {report['offered']} alternating ones; this is their "
-          "ground model (--lifted writes the schemas)")  # fmt: skip
+    print(f"schemas    {report['predicates']} predicates, {report['not_alternating']} of them not alternating; this is "
+          "their ground model (--lifted writes the schemas)")  # fmt: skip
     _unseen(report)
+
+
+def _open(report: dict[str, Any]) -> None:
+    """What the traces do not decide about schemas."""
+    if "open" not in report:
+        return
+    for at, each in enumerate(report["open"][:QUESTIONS]):
+        without = f" without {', '.join(each['without'])} between" if each["without"] else ""
+        print(f"{'' if at else 'open':10} may {each['action']} follow {each['after']}{without}? The model says yes; "
+              f"it never happened in {each['places']} places; chance gives {each['expected']:.1f} times")  # fmt: skip
+    if more := report["open"][QUESTIONS:]:
+        print(f"{'':10} and {len(more)} more in report.json: more traces would decide them")
+    if not report["open"]:
+        print("open       nothing that these traces met: what the model allows there, every model allows")
+    if few := report["few_objects"]:
+        print(f"few        {'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the "
+              "model may be wrong for more")  # fmt: skip
+
+
+def _unfinished(report: dict[str, Any], folder: Path) -> None:
+    if left := report.get("unfinished"):
+        again = "the same command continues" if (folder / "checkpoint.npz").is_file() else "give more --seconds"
+        print(f"unfinished {'; '.join(left)}: the best model so far; {again}")
 
 
 def _sift(report: dict[str, Any]) -> None:
@@ -180,11 +205,11 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
     print(f"method     {report['method']}: {report['chosen']}")
     if report["method"] == "locm":
         _locm(report)
+    _open(report)
     print(
         f"model      {report['predicates']} predicates; {report['training_accuracy']:.4f} of the training traces right"
     )
-    if unfinished := report.get("unfinished"):
-        print(f"unfinished {'; '.join(unfinished)}: the best schemas so far; give more --seconds")
+    _unfinished(report, Path(options.out))
     print(f"wrote {options.out}")
     if not report["predicates"]:
         more = "--steps, --restarts or traces" if report["method"] == "neural" else "or longer traces"

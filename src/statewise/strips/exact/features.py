@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from statewise.strips.exact.solver import solver, weighted_solver
+from statewise.strips.exact.solver import TimeUp, solved, solver, weighted_solver
 from statewise.strips.exact.windows import Windows
 from statewise.strips.heads import ActionSet
 from statewise.strips.model import bits
@@ -54,13 +54,20 @@ def alternating(
     clauses = [*_alternation(windows, names), *([-names.delete(a)] for a in names.others(windows.seen)),
                *([-names.add(a)] for a in names.others(windows.seen))]  # fmt: skip
     clauses += [names.other_than(feature) for feature in known]
+
+    def going_on() -> bool:
+        return time.monotonic() < end and not stop()
+
     with solver(clauses) as sat:
-        while sat.solve():
-            if len(found) >= most or time.monotonic() > end or stop():
-                return Found(found, False)
-            values = sat.get_model()
-            found.append(names.feature(values))
-            sat.add_clause([-value for value in values[: 2 * windows.actions]])
+        try:
+            while solved(sat, going_on):
+                if len(found) >= most or not going_on():
+                    return Found(found, False)
+                values = sat.get_model()
+                found.append(names.feature(values))
+                sat.add_clause([-value for value in values[: 2 * windows.actions]])
+        except TimeUp:
+            return Found(found, False)
     return Found(found, True)
 
 
@@ -79,9 +86,11 @@ class Pricer:
                          ANY: lambda: _one_effect(self.names)}[kind]()  # fmt: skip
         self._at_end: dict[int, list[Clause]] = {}
 
-    def smallest(self, row: Sequence[int], without: Iterable[Feature] = ()) -> Feature | None:
+    def smallest(
+        self, row: Sequence[int], without: Iterable[Feature] = (), going_on: Callable[[], bool] = lambda: True
+    ) -> Feature | None:
         """A feature of the kind with the fewest actions that accepts all valid actions and rejects the last one of
-        `row`, none of `without`; None if there is none."""
+        `row`, none of `without`; None if there is none. Raises `TimeUp` soon after `going_on()` says no."""
         names, c = self.names, row[-1]
         options = self.windows.new(row)
         if not options:
@@ -96,7 +105,7 @@ class Pricer:
         hard.append(chosen)
         hard += [names.other_than(each) for each in without]
         soft = [[-variable] for variable in range(1, 2 * names.actions + 1)]
-        values = weighted_solver(hard, soft)
+        values = weighted_solver(hard, soft, going_on)
         return None if values is None else names.feature(values)
 
     def _accepts(self, c: int) -> list[Clause]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from statewise.strips.exact.windows import valid_rows
 from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import Learned, claim, write_checkpoint, write_schemas
+from statewise.strips.learned import Finish, Learned, claim, nothing_more, write_checkpoint, write_schemas
 from statewise.strips.lifted import LiftedModel
 from statewise.strips.pooling import Candidates, prune, undominated
 from statewise.strips.random_traces import Traces
@@ -18,8 +19,14 @@ from statewise.strips.schemas import Schema
 
 SECONDS = 60.0
 """The default limit of time."""
+GRACE = 2.0
+"""Seconds for a step that a model cannot do without, once the time is up."""
+READING = "reading all traces"
 PRUNING = 30.0
 """Seconds, at most, in which atoms that others imply are dropped."""
+
+
+T = TypeVar("T")
 
 
 class How(TypedDict, total=False):
@@ -27,13 +34,15 @@ class How(TypedDict, total=False):
 
     `seconds`: a limit of time (60); after it, or once `stop()` is true, the best model so far is returned, and
     `report["unfinished"]` says what was left undone. `folder`: where the model is written, with `overwrite` over an
-    earlier one; otherwise `FileExistsError` is raised if it holds anything. `progress` is called with what is done."""
+    earlier one; otherwise `FileExistsError` is raised if it holds anything. `progress` is called with what is done,
+    `finish` before the model is written (`learned.Finish`)."""
 
     seconds: float
     stop: Callable[[], bool]
     folder: Path | None
     overwrite: bool
     progress: Callable[[str], None]
+    finish: Finish
 
 
 @dataclass
@@ -54,6 +63,21 @@ class Clock:
         """Whether there is time left."""
         return self.left() > 0
 
+    def going_on_a_little(self) -> Callable[[], bool]:
+        """As `going_on`, but for `GRACE` seconds from now whether there is time left or not."""
+        end = time.monotonic() + GRACE
+        return lambda: time.monotonic() < end or self.going_on()
+
+    def reading(self, rows: Sequence[T], share: float = 0.5) -> Iterator[T]:
+        """The traces in random order, as far as a share of the time left goes: a model of some of them is better than
+        none."""
+        end = time.monotonic() + share * self.left()
+        for row in random.Random(0).sample(rows, len(rows)):
+            if time.monotonic() > end or self.stop():
+                self.cut.append(READING)
+                return
+            yield row
+
 
 class Work:
     """A learner at work on traces."""
@@ -62,6 +86,7 @@ class Work:
         self.method, self.traces = method, traces
         self.clock = Clock(how.get("seconds", SECONDS), how.get("stop", lambda: False))
         self.folder, self._overwrite = how.get("folder"), how.get("overwrite", False)
+        self._finish = how.get("finish", nothing_more)
         self.say: Callable[[str], None] = how.get("progress", lambda text: None)
 
     def claim(self, *, resumes: bool = False) -> None:
@@ -77,7 +102,7 @@ class Work:
         `checkpoint`, whose `progress` is what the learner resumes from."""
         actions = self.traces.actions
         heads = heads.only(heads.unique())
-        heads = heads.only(undominated(heads))
+        heads = heads.only(undominated(heads, self.clock.going_on))
         kept = heads.only(prune(Candidates.alone(heads), actions, min(PRUNING, self.clock.left()),
                                 stop=self.clock.stop))  # fmt: skip
         seen = {action for row in valid_rows(self.traces) for action in row}
@@ -93,13 +118,14 @@ class Work:
             },
             before,
         )
+        files = self._finish(report)
         learned = Learned(kept.model(actions), kept.theta()[None], report)
         if self.folder is not None:
             resumable = checkpoint if self.clock.cut else None
             if resumable is not None:
                 done = {"results": [], "log": [], "seconds": report["seconds"], **resumable["progress"]}
                 write_checkpoint(self.folder, {}, {**resumable, "progress": done})
-            learned.save(self.folder, keep_checkpoint=resumable is not None)
+            learned.save(self.folder, files, keep_checkpoint=resumable is not None)
         return learned
 
     def lifted(self, schemas: dict[str, Schema], facts: Mapping[str, Any]) -> LiftedModel:
@@ -111,8 +137,9 @@ class Work:
             "training_accuracy": accuracy(Heads.of_model(model), Judge(self.traces))
         }  # fmt: skip
         learned.report.update(self._report({**facts, **counted}))
+        files = self._finish(learned.report)
         if self.folder is not None:
-            write_schemas(self.folder, schemas, model, learned.report)
+            write_schemas(self.folder, schemas, model, learned.report, files)
         return learned
 
     def grounded(self, lifted: LiftedModel) -> Learned:
@@ -129,7 +156,7 @@ class Work:
             "settings": {"seconds": self.clock.seconds, **facts.get("settings", {})},
             "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
                        "sha256": traces.sha256},
-            "unfinished": self.clock.cut,
+            "unfinished": list(dict.fromkeys(self.clock.cut)),
             "seconds": round(before + time.monotonic() - self.clock.begun, 2),
         }  # fmt: skip
 

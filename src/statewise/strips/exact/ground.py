@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,17 +16,16 @@ from typing import Any, Unpack
 import numpy as np
 
 from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer, alternating
-from statewise.strips.exact.frame import Clock, How, Work
+from statewise.strips.exact.frame import READING, Clock, How, Work
 from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
-from statewise.strips.exact.windows import Windows
+from statewise.strips.exact.solver import TimeUp
+from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.head_arrays import Heads
 from statewise.strips.learned import Learned, read_checkpoint
 from statewise.strips.model import bits
 from statewise.strips.random_traces import Trace, Traces
 
 FORMAT = 1
-GRACE = 2.0
-"""Seconds for what a model cannot do without, once the time is up."""
 
 
 class Contradiction(ValueError):
@@ -42,11 +40,11 @@ def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
     action model explains the traces, `FileExistsError` if the folder holds anything else, `ValueError` without
     python-sat.
     """
-    windows = Windows.of(traces)
-    negatives = distinct_negatives(traces)
-    check_consistent(traces, windows)
     work = Work("exact", traces, how)
     clock = work.clock
+    windows = Windows.of_rows(len(traces.actions), clock.reading(valid_rows(traces)))
+    negatives = distinct_negatives(traces)
+    check_consistent(traces, windows)
     facts = {"format": FORMAT, "settings": {"method": "exact"}, "traces": traces.sha256}
     work.claim(resumes=True)
     known, before = _resume(work.folder, facts, len(traces.actions))
@@ -67,17 +65,18 @@ def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
         "priced": {kind: len(some) for kind, some in priced.items()},
         "supported": int((worth >= EVIDENCE).sum()),
     }
-    listed = [[hex(part) for part in each] for each in found.features]
+    known = found.features if READING not in clock.cut else []  # of other traces they may not hold
+    listed = [[hex(part) for part in each] for each in known]
     return work.ground(heads, report, before=before, checkpoint={**facts, "progress": {"features": listed}})
 
 
 def required(windows: Windows, features: Sequence[Feature], clock: Clock) -> dict[Feature, int]:
-    """For each feature the actions that can require it. Without time left still for `GRACE` seconds, so that what was
-    found gives a model."""
+    """For each feature the actions that can require it. Without time left still for a little, so that what was found
+    gives a model."""
     found: dict[Feature, int] = {}
-    begun = time.monotonic()
+    going_on = clock.going_on_a_little()
     for feature in features:
-        if not clock.going_on() and time.monotonic() - begun > GRACE:
+        if not going_on():
             clock.cut.append("testing preconditions")
             break
         found[feature] = windows.required(*feature)
@@ -90,8 +89,8 @@ def weighed(
     """The atoms of these effects with the preconditions that are worth their description, of those that they can have,
     and the worth of each effect that can be required. Those of `wider` need not alternate."""
     features = [each for each in able if able[each]]
-    occasions = Occasions.at(traces, features)
-    swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features])
+    occasions = Occasions.at(traces, features, clock.going_on_a_little())
+    swapped = Occasions.at(traces, [Feature(each.add, each.delete) for each in features], clock.going_on_a_little())
     worth = evidence(features, occasions, swapped)
     sure = [each.delete & able[each] if value >= EVIDENCE and each not in wider else 0
             for each, value in zip(features, worth)]  # fmt: skip
@@ -148,7 +147,10 @@ def price(
         for kind in KINDS[complete:]:
             if kind not in pricers:
                 pricers[kind] = Pricer(windows, kind)
-            smallest = pricers[kind].smallest(row)
+            try:
+                smallest = pricers[kind].smallest(row, going_on=clock.going_on)
+            except TimeUp:
+                break
             if smallest is not None:
                 found[kind].append(smallest)
                 able[smallest] = windows.required(*smallest)

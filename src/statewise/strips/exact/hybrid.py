@@ -37,13 +37,19 @@ def learn_hybrid(
         claim(folder, how.get("overwrite", False), resumes=False)
     trained = learn_neural(traces, settings or Settings(), seconds=limit and limit * TRAINING, stop=stop,
                            progress=training)  # fmt: skip
+    left = SECONDS if limit is None else max(1.0, limit - trained.report["seconds"])
+    how["seconds"] = left
+    return from_trained(trained, traces, **how)
+
+
+def from_trained(trained: Learned, traces: Traces, **how: Unpack[How]) -> Learned:
+    """The hybrid model with the effects of a trained one; the folder is not claimed."""
     effects = effects_of(Heads.of_theta(trained.theta))
-    seconds = trained.report["seconds"]
-    work = Work("hybrid", traces, {**how, "seconds": SECONDS if limit is None else max(1.0, limit - seconds)})
+    work = Work("hybrid", traces, how)
     work.clock.cut += trained.report["unfinished"]
     work.say(f"{len(effects)} effects by training")
     facts = {"restarts": trained.report["restarts"], "effects": len(effects)}
-    return fitted(work, effects, facts, before=seconds)
+    return fitted(work, effects, facts, before=trained.report["seconds"])
 
 
 def effects_of(heads: Heads) -> list[Feature]:

@@ -3,68 +3,39 @@
 For each signature the alternating predicates are listed by SAT over the windows of slots (`slots`, `features`). A
 predicate requires all slots that never occurred while it was known to be false: a small instance has many tuples of
 objects, so that even rare slots have occasions. It is kept if the traces speak for it, as the pool keeps a head
-(`pooling.evidence`); negatives that no kept one catches are covered by the fewest others. If some are left, predicates
-of one argument more are tried."""
+(`pooling.evidence`). Predicates that need not alternate are kept if the traces speak for what they reject beyond these
+(`elementary`). Negatives that no kept one catches are covered by the fewest others, of both kinds. If some are left,
+predicates of one argument more are tried. What the traces leave open is reported."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import permutations
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
+from statewise.strips.exact.elementary import Question, chosen_elementary, elementary, merged, weigh
 from statewise.strips.exact.features import MOST, alternating
 from statewise.strips.exact.frame import Clock, How, Work
 from statewise.strips.exact.ground import check_consistent
+from statewise.strips.exact.predicates import Predicate, as_schemas, grounded
 from statewise.strips.exact.slots import Signature, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, valid_rows
-from statewise.strips.head_arrays import Heads, Judge
+from statewise.strips.head_arrays import Judge
 from statewise.strips.heads import ActionSet
-from statewise.strips.lifted import LiftedModel
-from statewise.strips.model import bits
+from statewise.strips.lifted import LiftedModel, sorts_of
 from statewise.strips.pooling import EVIDENCE, Candidates, evidence, smallest_cover
-from statewise.strips.random_traces import Traces
-from statewise.strips.schemas import Literal, Schema, arguments, ground
+from statewise.strips.random_traces import Trace, Traces
 
 ARITY = 2
 """Arguments of a predicate, at most, unless negatives need more."""
 MOST_ARITY = 3
+AT_ONCE = 100
+"""The number of predicates that are weighed at once."""
+ENOUGH = 3
+"""With fewer objects of a sort "the other one" may explain what does not hold in larger instances."""
 WEIGHED = 500
 """The number of traces, at most, in which the evidence for predicates is counted."""
-
-
-@dataclass(frozen=True)
-class Predicate:
-    """A predicate by the slots that require, add and delete it, as bits."""
-
-    signature: Signature
-    pre: ActionSet
-    add: ActionSet
-    delete: ActionSet
-
-    def size(self) -> int:
-        """The number of slots, each counted in each role."""
-        return self.pre.bit_count() + self.add.bit_count() + self.delete.bit_count()
-
-    def covers(self, other: Predicate) -> bool:
-        """Whether it rejects all that `other` rejects, by their slots alone."""
-        return self.signature == other.signature and not (
-            other.pre & ~self.pre or other.delete & ~self.delete or self.add & ~other.add
-        )
-
-    def mirrored(self) -> set[tuple[ActionSet, ActionSet, ActionSet]]:
-        """The same predicate with arguments of one sort in all orders."""
-        number = {slot: place for place, slot in enumerate(self.signature.slots)}
-        sorts = self.signature.sorts
-        found = set()
-        for order in permutations(range(len(sorts))):
-            if tuple(sorts[at] for at in order) == sorts:
-                moved = [number[schema, tuple(places[at] for at in order)] for schema, places in self.signature.slots]
-                found.add(tuple(sum(1 << moved[slot] for slot in bits(part))
-                                for part in (self.pre, self.add, self.delete)))  # fmt: skip
-        return found  # type: ignore[return-value]
 
 
 def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]) -> LiftedModel:
@@ -74,44 +45,64 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
     schema occurs with different numbers of arguments and without python-sat, `Contradiction` if no action model
     explains the traces, `FileExistsError` if the folder holds anything else.
     """
-    check_consistent(traces, Windows.of(traces))
     work = Work("exact", traces, how)
     clock = work.clock
+    rows = valid_rows(traces)
+    if sum(traces.labels):
+        check_consistent(traces, Windows.of_rows(len(traces.actions), clock.reading(rows, 0.2)))
     work.claim()
+    windows: dict[Signature, Windows] = {}
     found: list[Predicate] = []
     counts: dict[int, int] = {}
-    chosen: list[Predicate] = []
-    accuracy = 0.0
+    best: _Chosen | None = None
     for wanted in range(MOST_ARITY + 1):
-        if wanted > arity and (accuracy == 1 or not sum(traces.labels)):
+        if wanted > arity and best is not None and (best.accuracy == 1 or not sum(traces.labels)):
             break
         if not clock.going_on():
             clock.cut.append(f"predicates of {wanted} arguments")
             break
-        new = all_predicates(traces, wanted, clock)
-        counts[wanted] = len(new)
-        found += new
-        work.say(f"{len(new)} alternating predicates of {wanted} arguments")
+        new = windows_of_slots(traces.actions, rows, wanted, clock)
+        listed = all_predicates(new, wanted, clock)
+        counts[wanted] = len(listed)
+        found += listed
+        windows |= new
+        work.say(f"{len(listed)} alternating predicates of {wanted} arguments")
         if wanted >= arity:
-            chosen, accuracy = _chosen(found, traces)
-    if not chosen:
-        chosen, accuracy = _chosen(found, traces)
-    return work.lifted(as_schemas(chosen, traces.actions), {
+            best = _chosen(found, windows, traces, clock)
+    if best is None:
+        best = _chosen(found, windows, traces, clock)
+    return work.lifted(as_schemas(best.predicates, traces.actions), {
         "settings": {"arity": arity},
         "offered": len(found),
         "by_arity": counts,
-        "predicates": len(chosen),
-        "training_accuracy": accuracy,
+        "predicates": len(best.predicates),
+        "not_alternating": best.elementary,
+        "training_accuracy": best.accuracy,
+        "open": [question._asdict() for question in best.questions],
+        "few_objects": few_objects(traces.actions),
     })  # fmt: skip
 
 
-def all_predicates(traces: Traces, arity: int, clock: Clock) -> list[Predicate]:
+def few_objects(actions: Sequence[str]) -> list[list[str]]:
+    """The sorts of objects with fewer than `ENOUGH`."""
+    sorts: dict[int, list[str]] = {}
+    for name, sort in sorted(sorts_of(actions)[1].items()):
+        sorts.setdefault(sort, []).append(name)
+    return [names for names in sorts.values() if len(names) < ENOUGH]
+
+
+def windows_of_slots(
+    actions: Sequence[str], rows: Sequence[Trace], arity: int, clock: Clock
+) -> dict[Signature, Windows]:
+    """For each signature of `arity` arguments the windows of its slots in the valid traces `rows`."""
+    return {each: slot_windows(each, actions, clock.reading(rows, 0.2)) for each in signatures(actions, arity)}
+
+
+def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clock) -> list[Predicate]:
     """The alternating predicates of `arity` arguments that can reject something, without mirror images, each with all
     that it can be required by."""
-    rows = valid_rows(traces)
     found: list[Predicate] = []
-    for signature in signatures(traces.actions, arity):
-        windows = slot_windows(signature, traces.actions, rows)
+    for signature, windows in of_slots.items():
         listed = alternating(windows, seconds=clock.left() / 2, stop=clock.stop)
         if not listed.complete:
             clock.cut.append(f"listing predicates of {arity} arguments"
@@ -125,58 +116,73 @@ def all_predicates(traces: Traces, arity: int, clock: Clock) -> list[Predicate]:
     return found
 
 
-def _chosen(found: Sequence[Predicate], traces: Traces) -> tuple[list[Predicate], float]:
-    """The predicates that the traces speak for, and the fewest others that catch the remaining negatives; and the share
-    of the traces that they classify correctly."""
-    offered = _candidates(found, traces.actions)
-    if not len(offered):
-        judge = Judge(traces)
-        return [], float(judge.right(np.zeros((0, len(traces)), bool), np.zeros((0, len(traces)), bool)).mean())
-    worth = evidence(offered, Judge(traces.only(range(min(WEIGHED, len(traces)))).valid_only()))
-    taken = worth >= EVIDENCE
-    negative = [place for place, label in enumerate(traces.labels) if label]
-    if negative:
-        ends = traces.only(negative)
-        catches = offered.verdicts(Judge(ends))[1]
-        missing = catches.any(0) & ~catches[taken].any(0)
-        if missing.any():
-            rest = np.flatnonzero(~taken)
-            taken[rest[smallest_cover(catches[rest][:, missing], worth[rest], seconds=5.0)[0]]] = True
-        accuracy = 1 - float((~catches[taken].any(0)).sum()) / len(traces)
-    else:
-        accuracy = 1.0
-    kept = [found[int(place)] for place in np.flatnonzero(taken)]
+class _Chosen(NamedTuple):
+    predicates: list[Predicate]
+    elementary: int
+    """How many of them need not alternate."""
+    accuracy: float
+    """The share of the traces that they classify correctly."""
+    questions: list[Question]
+
+
+def _chosen(found: Sequence[Predicate], windows: Mapping[Signature, Windows], traces: Traces, clock: Clock) -> _Chosen:
+    """The predicates that the traces speak for, alternating ones first; and the fewest others that catch the remaining
+    negatives."""
+    some = traces.only(range(min(WEIGHED, len(traces))))
+    found, worth = _weighed(found, some, clock)
+    taken = [each for each, value in zip(found, worth) if value >= EVIDENCE]
+    more, weighed = chosen_elementary(taken, elementary(windows, clock), some, clock)
+    taken += more
+    judge = Judge(traces.only([place for place, label in enumerate(traces.labels) if label]))
+    missing = ~_catches(taken, traces.actions, judge).any(0)
+    if missing.any():
+        rest = [each for each, value in zip(found, worth) if value < EVIDENCE] + weighed.offered
+        value = np.concatenate([worth[worth < EVIDENCE], weighed.worth])
+        catches = _catches(rest, traces.actions, judge)[:, missing]
+        able = catches.any(0)
+        if able.any():
+            cover = [
+                rest[place] for place in smallest_cover(catches[:, able], value, seconds=min(5.0, clock.left()))[0]
+            ]
+            taken += cover
+            more += [each for each in cover if each not in found]
+            weighed = weigh(taken, [each for each in weighed.offered if each not in cover], some, clock)
+    missed = float((~_catches(taken, traces.actions, judge).any(0)).sum())
+    kept = [each for each in taken if each not in more] + merged(more)
     first = {id(each): place for place, each in enumerate(kept)}
-    return [each for each in kept
+    kept = [each for each in kept
             if not any(other.covers(each) and (not each.covers(other) or first[id(other)] < first[id(each)])
-                       for other in kept if other is not each)], accuracy  # fmt: skip
+                       for other in kept if other is not each)]  # fmt: skip
+    return _Chosen(kept, len(merged(more)), 1 - missed / len(traces), weighed.questions(traces.actions))
+
+
+def _weighed(found: Sequence[Predicate], traces: Traces, clock: Clock) -> tuple[Sequence[Predicate], np.ndarray]:
+    """The predicates, as many as there is time to weigh, with the evidence for them."""
+    judge, going_on = Judge(traces.valid_only()), clock.going_on_a_little()
+    worth = [np.zeros(0)]
+    for first in range(0, len(found), AT_ONCE):
+        if not going_on():
+            clock.cut.append("weighing predicates")
+            return found[:first], np.concatenate(worth)
+        worth.append(evidence(_candidates(found[first : first + AT_ONCE], traces.actions), judge))
+    return found, np.concatenate(worth)
+
+
+def _catches(predicates: Sequence[Predicate], actions: Sequence[str], judge: Judge) -> np.ndarray:
+    """[P, N] whether each predicate rejects the last action of each negative trace."""
+    if not predicates:
+        return np.zeros((0, len(judge.labels)), dtype=bool)
+    blocks = [_candidates(predicates[first : first + AT_ONCE], actions).verdicts(judge)[1]
+              for first in range(0, len(predicates), AT_ONCE)]  # fmt: skip
+    return np.concatenate(blocks)
 
 
 def _candidates(found: Sequence[Predicate], actions: Sequence[str]) -> Candidates:
     """The predicates with their ground heads over the traces' objects."""
-    if not found:
-        nothing = np.zeros((0, len(actions)), dtype=bool)
-        return Candidates(Heads(nothing, nothing, nothing), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64),
-                          np.zeros(0, dtype=np.int64))  # fmt: skip
-    model = ground(as_schemas(found, actions), actions)
-    owner = np.array([int(atom.split()[0].removeprefix("p")) for atom in model.atoms])
-    order = np.argsort(owner, kind="stable")
+    heads, owner = grounded(found, actions)
     return Candidates(
-        Heads.of_model(model).only(order),
-        owner[order],
+        heads,
+        owner,
         np.array([each.size() for each in found]),
         np.array([3 * len(each.signature.slots) for each in found]),
     )
-
-
-def as_schemas(chosen: Sequence[Predicate], actions: Sequence[str]) -> dict[str, Schema]:
-    """The action schemas, with the predicates named p0, p1, ..."""
-    sets: dict[str, tuple[set[Literal], set[Literal], set[Literal]]] = {
-        arguments(action)[0]: (set(), set(), set()) for action in actions
-    }
-    for number, each in enumerate(chosen):
-        for which, part in enumerate((each.pre, each.add, each.delete)):
-            for slot in bits(part):
-                schema, places = each.signature.slots[slot]
-                sets[schema][which].add((f"p{number}", places))
-    return {schema: Schema(*(frozenset(part) for part in parts)) for schema, parts in sets.items()}

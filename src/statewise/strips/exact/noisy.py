@@ -85,7 +85,7 @@ def fitted(
 
 def _fits(traces: Traces, effects: Sequence[Feature], clock: Clock, progress: Callable[[str], None]) -> list[Fit]:
     """A model for each support, until they get worse."""
-    holders, judge = holders_of(traces), Judge(traces)
+    holders, judge = holders_of(traces, clock.reading), Judge(traces)
     fits: list[Fit] = []
     for place, support in enumerate(SUPPORTS):
         if fits and not clock.going_on():

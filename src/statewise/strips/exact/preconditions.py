@@ -65,8 +65,8 @@ class Occasions:
         return np.concatenate([np.zeros(0, dtype=np.int64), *blocks])
 
     @classmethod
-    def at(cls, traces: Traces, features: Sequence[Feature]) -> Occasions:
-        """Walks through all traces at once."""
+    def at(cls, traces: Traces, features: Sequence[Feature], going_on: Callable[[], bool] = lambda: True) -> Occasions:
+        """Walks through all traces at once; once `going_on()` says no, through their beginnings alone."""
         actions = len(traces.actions)
         delete, add = (as_array([each[which] for each in features], actions).T for which in (0, 1))
         keep, enter = np.packbits(~(delete | add), axis=1), np.packbits(delete, axis=1)  # [A, ceil(F / 8)]
@@ -80,6 +80,8 @@ class Occasions:
             acts.append(act)
             ends.append((labels[going] == 1) & (lengths[going] == at + 1))
             state[going] = before & keep[act] | enter[act]
+            if not going_on():
+                break
         act, end, known = np.concatenate(acts), np.concatenate(ends), np.concatenate(states)
         first, place = _distinct(known)
         packed = [np.zeros((0, -(-len(first) // 8)), dtype=np.uint8)]

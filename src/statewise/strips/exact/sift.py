@@ -14,9 +14,10 @@ from typing import Unpack
 from statewise.strips.exact.features import MOST, alternating
 from statewise.strips.exact.frame import How, Work
 from statewise.strips.exact.ground import required
-from statewise.strips.exact.lifted import ARITY, Predicate, all_predicates, as_schemas
+from statewise.strips.exact.lifted import ARITY, all_predicates, windows_of_slots
 from statewise.strips.exact.preconditions import as_heads
-from statewise.strips.exact.windows import Windows
+from statewise.strips.exact.predicates import Predicate, as_schemas
+from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.learned import Learned
 from statewise.strips.lifted import LiftedModel
 from statewise.strips.random_traces import Traces
@@ -27,7 +28,7 @@ def learn_sift(traces: Traces, **how: Unpack[How]) -> Learned:
     `FileExistsError` if the folder holds anything else, `ValueError` without python-sat."""
     work = Work("sift", traces, how)
     work.claim()
-    windows = Windows.of(traces)
+    windows = Windows.of_rows(len(traces.actions), work.clock.reading(valid_rows(traces)))
     found = alternating(windows, seconds=work.clock.left() / 2, stop=work.clock.stop)
     if not found.complete:
         work.clock.cut.append("listing the alternating features" + (f": more than {MOST}"
@@ -44,9 +45,10 @@ def learn_lifted_sift(traces: Traces, *, arity: int = ARITY, **how: Unpack[How])
     work = Work("sift", traces, how)
     work.claim()
     found: list[Predicate] = []
+    rows = valid_rows(traces)
     counts: dict[int, int] = {}
     for wanted in range(arity + 1):
-        new = all_predicates(traces, wanted, work.clock)
+        new = all_predicates(windows_of_slots(traces.actions, rows, wanted, work.clock), wanted, work.clock)
         counts[wanted] = len(new)
         found += new
         work.say(f"{len(new)} alternating predicates of {wanted} arguments")

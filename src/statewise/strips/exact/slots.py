@@ -11,7 +11,7 @@ that mentions an object twice may have several slots of one tuple; additions the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations, product
 from typing import NamedTuple
 
@@ -71,7 +71,7 @@ def events(signature: Signature, actions: Sequence[str]) -> list[dict[tuple[str,
     return found
 
 
-def sequences(rows: Sequence[Trace], of_action: Sequence[dict[tuple[str, ...], Event]]) -> list[tuple[Event, ...]]:
+def sequences(rows: Iterable[Trace], of_action: Sequence[dict[tuple[str, ...], Event]]) -> list[tuple[Event, ...]]:
     """The distinct sequences of events of all tuples of objects in the valid traces `rows`, without those that begin
     others."""
     found: set[tuple[Event, ...]] = set()
@@ -85,7 +85,7 @@ def sequences(rows: Sequence[Trace], of_action: Sequence[dict[tuple[str, ...], E
     return [each for each, after in zip(ordered, [*ordered[1:], ()]) if after[: len(each)] != each]
 
 
-def slot_windows(signature: Signature, actions: Sequence[str], rows: Sequence[Trace]) -> Windows:
+def slot_windows(signature: Signature, actions: Sequence[str], rows: Iterable[Trace]) -> Windows:
     """The windows of the signature's slots, numbered as `signature.slots`, in the valid traces `rows`."""
     windows = Windows(len(signature.slots))
     for sequence in sequences(rows, events(signature, actions)):

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 MISSING = "exact learning needs python-sat: pip install 'statewise[planning]'; or learn with --method neural"
+
+
+CONFLICTS = 500
+"""After so many conflicts a solver looks at the time."""
+
+
+class TimeUp(Exception):
+    """The time for a solver is up."""
 
 
 def solver(clauses: Iterable[list[int]]) -> Any:
@@ -17,9 +25,22 @@ def solver(clauses: Iterable[list[int]]) -> Any:
     return Glucose4(bootstrap_with=clauses)
 
 
-def weighted_solver(hard: Iterable[list[int]], soft: Iterable[list[int]]) -> list[int] | None:
+def solved(sat: Any, going_on: Callable[[], bool], assumptions: Sequence[int] = ()) -> bool:
+    """Whether the clauses of a solver can be satisfied. Raises `TimeUp` soon after `going_on()` says no."""
+    while True:
+        sat.conf_budget(CONFLICTS)
+        found = sat.solve_limited(assumptions=list(assumptions))
+        if found is not None:
+            return bool(found)
+        if not going_on():
+            raise TimeUp
+
+
+def weighted_solver(
+    hard: Iterable[list[int]], soft: Iterable[list[int]], going_on: Callable[[], bool] = lambda: True
+) -> list[int] | None:
     """Values of the variables that satisfy all `hard` clauses and as many `soft` ones as possible; None if the hard
-    ones cannot be satisfied. Raises `ValueError` without the extra."""
+    ones cannot be satisfied. Raises `TimeUp` soon after `going_on()` says no, and `ValueError` without the extra."""
     try:
         from pysat.examples.rc2 import RC2
         from pysat.formula import WCNF
@@ -31,5 +52,22 @@ def weighted_solver(hard: Iterable[list[int]], soft: Iterable[list[int]]) -> lis
     for clause in soft:
         formula.append(clause, weight=1)
     with RC2(formula) as found:
+        found.oracle = _Timed(found.oracle, going_on)
         values: list[int] | None = found.compute()
     return values
+
+
+class _Timed:
+    """A SAT solver that looks at the time, in the place of one that does not."""
+
+    def __init__(self, sat: Any, going_on: Callable[[], bool]) -> None:
+        self._sat, self._going_on = sat, going_on
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sat, name)
+
+    def solve(self, assumptions: Sequence[int] = ()) -> bool:
+        return solved(self._sat, self._going_on, assumptions)
+
+    def solve_limited(self, assumptions: Sequence[int] = (), expect_interrupt: bool = False) -> bool:
+        return self.solve(assumptions)

@@ -15,18 +15,17 @@ whose predicates have at most `arity` arguments, so that far more is decided.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from statewise.durable import write_atomically
 from statewise.json_files import ANYTHING, COUNT, FLAG, TEXT, Shape, one_of, read_json
 from statewise.strips.exact.slots import Event, Signature, events, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, valid_rows, windows_of
 from statewise.strips.heads import ActionSet, Head
-from statewise.strips.random_traces import Traces
+from statewise.strips.random_traces import Trace, Traces
 from statewise.strips.schemas import arguments
 
 NAME = "seen.json"
@@ -66,21 +65,29 @@ class Seen:
     """For each negative trace how its last action can be rejected: by the windows of it that contain no seen one."""
 
     @classmethod
-    def of(cls, traces: Traces, *, arity: int | None = None) -> Seen:
-        """Reads the traces; lifted with `arity`, the most arguments of a predicate."""
+    def of(
+        cls,
+        traces: Traces,
+        *,
+        arity: int | None = None,
+        reading: Callable[[Sequence[Trace]], Iterable[Trace]] = iter,
+    ) -> Seen:
+        """Reads the traces; lifted with `arity`, the most arguments of a predicate. Those that `reading` does not pass
+        on decide nothing."""
         lifted = None
         if arity is not None:
             lifted = tuple(each for count in range(arity + 1) for each in signatures(traces.actions, count))
         found = cls(traces.actions, lifted, arity or 0)
+        rows = valid_rows(traces)
         parts = (
-            [Windows.of(traces)]
+            [Windows.of_rows(len(traces.actions), reading(rows))]
             if lifted is None
-            else [slot_windows(each, traces.actions, valid_rows(traces)) for each in lifted]
+            else [slot_windows(each, traces.actions, reading(rows)) for each in lifted]
         )
         found.minimal = {(number, *pair): some for number, part in enumerate(parts)
                          for pair, some in part.minimal.items()}  # fmt: skip
         ends = set()
-        for row in sorted({row for row, label in zip(traces.rows, traces.labels) if label}):
+        for row in reading(sorted({row for row, label in zip(traces.rows, traces.labels) if label})):
             last: list[Option] = []
             for options in found.options([traces.actions[at] for at in row]):
                 last = options
@@ -200,8 +207,8 @@ class Seen:
         made = (Head(" ".join(("guard", *tuple_of)), *parts) for tuple_of, parts in found.items())
         return [each for each in made if not each.idle]
 
-    def save(self, folder: Path) -> None:
-        """Writes `seen.json` into a learned folder."""
+    def as_json(self) -> bytes:
+        """The content of `seen.json`."""
         content = {
             "format": FORMAT,
             "actions": self.actions,
@@ -211,7 +218,7 @@ class Seen:
             "windows": [[*pair, *map(hex, windows)] for pair, windows in sorted(self.minimal.items())],
             "negatives": [[[*pair, hex(between)] for pair, between in options] for options in self.negatives],
         }
-        write_atomically(folder / NAME, (json.dumps(content) + "\n").encode())
+        return (json.dumps(content) + "\n").encode()
 
     @classmethod
     def load(cls, folder: Path) -> Seen | None:

@@ -8,7 +8,7 @@ inclusion matter, so the traces can be read once and forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from statewise.strips.heads import ActionSet
 from statewise.strips.model import bits
@@ -32,8 +32,13 @@ class Windows:
     @classmethod
     def of(cls, traces: Traces) -> Windows:
         """The windows of the valid actions of `traces`: of a negative trace all but the last."""
-        found = cls(len(traces.actions))
-        for row in valid_rows(traces):
+        return cls.of_rows(len(traces.actions), valid_rows(traces))
+
+    @classmethod
+    def of_rows(cls, actions: int, rows: Iterable[Trace]) -> Windows:
+        """The windows of valid traces."""
+        found = cls(actions)
+        for row in rows:
             found.add(row)
         return found
 
@@ -126,10 +131,12 @@ def windows_of(row: Sequence[int]) -> Iterator[list[Window]]:
         recent.insert(0, c)
 
 
-def holders_of(traces: Traces) -> Holders:
-    """The windows of the valid actions of `traces`, with the traces that have them."""
+def holders_of(traces: Traces, reading: Callable[[Sequence[int]], Iterable[int]] = iter) -> Holders:
+    """The windows of the valid actions of `traces`, with the traces that have them; of those traces whose numbers
+    `reading` passes on."""
     found: dict[tuple[int, int], dict[ActionSet, int]] = {}
-    for number, (row, label) in enumerate(zip(traces.rows, traces.labels)):
+    for number in reading(range(len(traces))):
+        row, label = traces.rows[number], traces.labels[number]
         for x, between, c in {each for windows in windows_of(row[: len(row) - label]) for each in windows}:
             of_pair = found.setdefault((x, c), {})
             of_pair[between] = of_pair.get(between, 0) | 1 << number

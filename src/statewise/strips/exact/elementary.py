@@ -1,0 +1,234 @@
+"""Elementary predicates: atoms that need not alternate, and what the traces leave open.
+
+A predicate rejects an action iff it was deleted and not added since. So it rejects what its *elementary* predicates
+reject together: for each slot x that deletes it and each slot c that requires it one with x, c and the same additions.
+An elementary predicate accepts the valid traces iff its additions meet every seen window of (x, c); the strictest have
+a minimal set of them. A domain has tens of these, so that all can be weighed, whether they alternate or not.
+
+Most reject nothing that the predicates already chosen allow. One is chosen if what it rejects beyond them is worth its
+description (`preconditions` has the code): at the places of the traces where they allow an action of c's schema, it
+never happened where the elementary predicate forbids it. Where this saves fewer bits than it costs to write the
+predicate down, the traces leave open whether c may follow x there: a *question*.
+
+A predicate that is known to be true is one whose complement is known to be false. Without this, places near the
+beginning of a trace, where little is known, would speak for predicates that say nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import comb, log2
+from typing import NamedTuple
+
+import numpy as np
+
+from statewise.strips.exact.frame import Clock
+from statewise.strips.exact.preconditions import bits_to_code
+from statewise.strips.exact.predicates import Predicate, grounded
+from statewise.strips.exact.slots import Signature, Slot
+from statewise.strips.exact.windows import Windows
+from statewise.strips.heads import ActionSet
+from statewise.strips.model import bits
+from statewise.strips.random_traces import Traces
+from statewise.strips.schemas import arguments
+
+AT_ONCE = 300
+"""The number of predicates that are weighed at once."""
+MOST_SETS = 100
+"""The most sets of additions that are kept while those of a pair of slots are found: the smallest."""
+
+
+class Question(NamedTuple):
+    """Whether an action may follow another, which the traces leave open."""
+
+    action: str
+    """The action, with x1, x2, ... for the arguments that count, and ? for the others."""
+    after: str
+    """The action before it."""
+    without: tuple[str, ...]
+    """The actions of which none is in between."""
+    places: int
+    """At how many places of the traces the schemas allow the action, and it did not happen."""
+    expected: float
+    """How often it would have happened there at the rate at which the schema occurs where it is allowed."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Elementary predicates, and what they would add to the predicates chosen."""
+
+    offered: list[Predicate]
+    places: np.ndarray
+    """[E] at how many places and for how many actions there each rejects what the others allow."""
+    expected: np.ndarray
+    """[E] how often such an action would have happened if it were allowed."""
+    worth: np.ndarray
+    """[E] the bits that it saves, in units of its description."""
+
+    def questions(self, actions: Sequence[str]) -> list[Question]:
+        """What is open, one question for each two schemas of these actions, those with most evidence first."""
+        widths = {schema: len(objects) for schema, objects in map(arguments, actions)}
+        found: dict[tuple[str, str], Question] = {}
+        for place in np.argsort(-self.worth, kind="stable"):
+            each = self.offered[place]
+            x, c = (each.signature.slots[next(bits(part))] for part in (each.delete, each.pre))
+            if self.expected[place] > 0 and (x[0], c[0]) not in found:
+                found[x[0], c[0]] = Question(
+                    _spelled(c, widths), _spelled(x, widths),
+                    tuple(_spelled(each.signature.slots[slot], widths) for slot in bits(each.add)),
+                    int(self.places[place]), round(float(self.expected[place]), 2),
+                )  # fmt: skip
+        return list(found.values())
+
+
+def elementary(windows: Mapping[Signature, Windows], clock: Clock) -> list[Predicate]:
+    """The strictest elementary predicates that accept all valid traces, of those with few additions; without time left
+    fewer."""
+    found: list[Predicate] = []
+    for signature, seen in windows.items():
+        for x in range(len(signature.slots)):
+            if not clock.going_on():
+                clock.cut.append("listing predicates that need not alternate")
+                return found
+            for c in range(len(signature.slots)):
+                found += [Predicate(signature, 1 << c, add, 1 << x)
+                          for add in smallest_meeting(seen.minimal.get((x, c), ()), x)]  # fmt: skip
+    return found
+
+
+def smallest_meeting(windows: Sequence[ActionSet], x: int, most: int = MOST_SETS) -> list[ActionSet]:
+    """The minimal sets without `x` that meet every window; of more than `most` the smallest ones."""
+    found = [0]
+    for window in sorted(windows, key=int.bit_count):
+        able = window & ~(1 << x)
+        longer = {each | 1 << slot for each in found if not each & window for slot in bits(able)}
+        kept = [each for each in found if each & window]
+        found = kept + [each for each in longer if not any(other & each == other for other in kept)]
+        found = sorted(found, key=lambda each: (each.bit_count(), each))[:most]
+    return found
+
+
+def chosen_elementary(
+    chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Traces, clock: Clock
+) -> tuple[list[Predicate], Weighed]:
+    """The elementary predicates of `offered` that are worth their description beside those `chosen` and each other; and
+    the others that reject anything more, weighed beside all of these. Without time left fewer are chosen.
+
+    With one that is worth it, those of the same additions that were worth it beside `chosen` alone are chosen, too:
+    what deletes an atom in the traces often always follows something else that deletes it."""
+    taken: list[Predicate] = []
+    left = [each for each in offered if not any(other.covers(each) for other in chosen)]
+    begin = weighed = weigh(chosen, left, traces, clock)
+    while len(weighed.offered) and weighed.worth.max() >= 1 and clock.going_on():
+        # of equals the one with most arguments: what was seen of one object says less about the others
+        best = max(range(len(weighed.offered)),
+                   key=lambda at: (weighed.worth[at], len(weighed.offered[at].signature.sorts)))  # fmt: skip
+        left = list(weighed.offered)
+        taken.append(left.pop(best))
+        weighed = weigh([*chosen, *taken], left, traces, clock)
+    same = {(each.signature, each.add) for each in taken}
+    taken += [each for each, worth in zip(begin.offered, begin.worth)
+              if worth >= 1 and (each.signature, each.add) in same and each not in taken]  # fmt: skip
+    return taken, weighed
+
+
+def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Traces, clock: Clock) -> Weighed:
+    """What the predicates of `offered`, which require one slot each, reject beyond those `chosen`; without those that
+    reject nothing more, and without those for which there is no time."""
+    actions = traces.actions
+    numbers, lengths, labels = traces.padded()
+    acting = [np.flatnonzero(lengths - labels > at) for at in range(numbers.shape[1])]
+    steps = [(going, numbers[going, at]) for at, going in enumerate(acting)]
+    occurs, allowed, rejected = np.zeros(len(actions)), np.zeros(len(actions)), []
+    walk = _Walk(with_complements(chosen), actions, len(numbers))
+    for going, act in steps:
+        rejected.append(walk.rejected(going))
+        allowed += (~rejected[-1]).sum(0)
+        occurs += np.bincount(act, minlength=len(actions))
+        walk.step(going, act)
+    beyond = np.zeros(len(offered))
+    for first in range(0, len(offered), AT_ONCE):
+        if not clock.going_on():
+            clock.cut.append("weighing predicates that need not alternate")
+            break
+        some = offered[first : first + AT_ONCE]
+        walk = _Walk(some, actions, len(numbers))
+        for (going, act), excluded in zip(steps, rejected):
+            more = walk.state[going][:, walk.head] & ~excluded[:, walk.action]
+            beyond[first : first + len(some)] += np.bincount(walk.owner, more.sum(0), minlength=len(some))
+            walk.step(going, act)
+    able = [int(place) for place in np.flatnonzero(beyond)]
+    rejects = beyond[able]
+    of_schema: dict[str, list[int]] = {}
+    for number, action in enumerate(actions):
+        of_schema.setdefault(arguments(action)[0], []).append(number)
+    wanted = [of_schema[offered[place].signature.slots[next(bits(offered[place].pre))][0]] for place in able]
+    k, n = (np.array([of[some].sum() for some in wanted]) for of in (occurs, allowed))
+    saved = bits_to_code(k, n) - bits_to_code(k, n - rejects)
+    pairs = sum(len(each.slots) ** 2 for each in {each.signature for each in offered})
+    cost = np.array([_description(offered[place], pairs) for place in able]) + log2(max(2.0, occurs.sum())) / 2
+    return Weighed([offered[place] for place in able], rejects, rejects * k / np.maximum(n, 1), saved / cost)
+
+
+def with_complements(predicates: Sequence[Predicate]) -> list[Predicate]:
+    """The predicates, each also deleted by what requires its complement: what is true then makes it false."""
+    by_effect: dict[tuple[Signature, ActionSet, ActionSet], ActionSet] = {}
+    for each in predicates:
+        for pre, add, delete in each.mirrored():
+            key = each.signature, add, delete
+            by_effect[key] = by_effect.get(key, 0) | pre
+    return [replace(each, delete=each.delete | by_effect.get((each.signature, each.delete, each.add), 0) & ~each.add)
+            for each in predicates]  # fmt: skip
+
+
+def merged(taken: Sequence[Predicate]) -> list[Predicate]:
+    """Predicates that reject the same as these elementary ones, fewer: with the same additions, the slots that delete
+    are joined where the same slots require."""
+    required: dict[tuple[Signature, ActionSet, ActionSet], ActionSet] = {}
+    for each in taken:
+        key = each.signature, each.add, each.delete
+        required[key] = required.get(key, 0) | each.pre
+    deleted: dict[tuple[Signature, ActionSet, ActionSet], ActionSet] = {}
+    for (signature, add, delete), pre in required.items():
+        deleted[signature, add, pre] = deleted.get((signature, add, pre), 0) | delete
+    return [Predicate(signature, pre, add, delete) for (signature, add, pre), delete in deleted.items()]
+
+
+def _description(each: Predicate, pairs: int) -> float:
+    """Bits that name one of `pairs` pairs of slots, and a set of additions by its size."""
+    slots = len(each.signature.slots)
+    return log2(pairs) + log2(slots + 1) + log2(comb(slots, each.add.bit_count()))
+
+
+def _spelled(slot: Slot, widths: Mapping[str, int]) -> str:
+    """A slot as an action: arguments that are those of the predicate by number, ? for the others."""
+    schema, places = slot
+    by_place = {at: f"x{number + 1}" for number, at in enumerate(places)}
+    return " ".join((schema, *(by_place.get(at, "?") for at in range(widths[schema]))))
+
+
+class _Walk:
+    """Predicates over the traces, one action after the other."""
+
+    def __init__(self, predicates: Sequence[Predicate], actions: Sequence[str], traces: int) -> None:
+        heads, owner = grounded(predicates, actions)
+        self._changed, self._delete = (heads.add | heads.delete).T.copy(), heads.delete.T.copy()
+        self.state = np.zeros((traces, len(heads)), dtype=bool)
+        """[N, H] the heads known to be false."""
+        self.action, self.head = np.nonzero(heads.pre.T)
+        """[P] the preconditions, in order of their actions: an action and a head that it requires."""
+        self.owner = owner[self.head]
+        """[P] the predicate of that head."""
+
+    def rejected(self, going: np.ndarray) -> np.ndarray:
+        """[n, A] the actions that are rejected now in each of the traces `going`."""
+        found = np.zeros((len(going), len(self._changed)), dtype=bool)
+        if len(self.action):
+            first = np.flatnonzero(np.r_[True, np.diff(self.action) > 0])
+            false = self.state[going][:, self.head]
+            found[:, self.action[first]] = np.logical_or.reduceat(false, first, axis=1)
+        return found
+
+    def step(self, going: np.ndarray, act: np.ndarray) -> None:
+        """In each of the traces `going` an action happens."""
+        self.state[going] = self.state[going] & ~self._changed[act] | self._delete[act]

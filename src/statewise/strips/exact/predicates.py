@@ -1,0 +1,82 @@
+"""Predicates by their slots, and the schemas that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from statewise.strips.exact.slots import Signature
+from statewise.strips.head_arrays import Heads
+from statewise.strips.heads import ActionSet
+from statewise.strips.model import bits
+from statewise.strips.schemas import Literal, Schema, arguments
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A predicate by the slots that require, add and delete it, as bits."""
+
+    signature: Signature
+    pre: ActionSet
+    add: ActionSet
+    delete: ActionSet
+
+    def size(self) -> int:
+        """The number of slots, each counted in each role."""
+        return self.pre.bit_count() + self.add.bit_count() + self.delete.bit_count()
+
+    def covers(self, other: Predicate) -> bool:
+        """Whether it rejects all that `other` rejects, by their slots alone."""
+        return self.signature == other.signature and not (
+            other.pre & ~self.pre or other.delete & ~self.delete or self.add & ~other.add
+        )
+
+    def mirrored(self) -> set[tuple[ActionSet, ActionSet, ActionSet]]:
+        """The same predicate with arguments of one sort in all orders."""
+        number = {slot: place for place, slot in enumerate(self.signature.slots)}
+        sorts = self.signature.sorts
+        found = set()
+        for order in permutations(range(len(sorts))):
+            if tuple(sorts[at] for at in order) == sorts:
+                moved = [number[schema, tuple(places[at] for at in order)] for schema, places in self.signature.slots]
+                found.add(tuple(sum(1 << moved[slot] for slot in bits(part))
+                                for part in (self.pre, self.add, self.delete)))  # fmt: skip
+        return found  # type: ignore[return-value]
+
+
+def as_schemas(chosen: Sequence[Predicate], actions: Sequence[str]) -> dict[str, Schema]:
+    """The action schemas, with the predicates named p0, p1, ..."""
+    sets: dict[str, tuple[set[Literal], set[Literal], set[Literal]]] = {
+        arguments(action)[0]: (set(), set(), set()) for action in actions
+    }
+    for number, each in enumerate(chosen):
+        for which, part in enumerate((each.pre, each.add, each.delete)):
+            for slot in bits(part):
+                schema, places = each.signature.slots[slot]
+                sets[schema][which].add((f"p{number}", places))
+    return {schema: Schema(*(frozenset(part) for part in parts)) for schema, parts in sets.items()}
+
+
+def grounded(predicates: Sequence[Predicate], actions: Sequence[str]) -> tuple[Heads, np.ndarray]:
+    """The heads of the predicates over ground actions, one for each tuple of objects, and [H] the number of the
+    predicate of each, ascending."""
+    numbers: dict[tuple[int, tuple[str, ...]], int] = {}
+    by_schema: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+    for number, name in enumerate(actions):
+        schema, objects = arguments(name)
+        by_schema.setdefault(schema, []).append((number, objects))
+    found: list[tuple[int, int, int]] = []
+    for owner, each in enumerate(predicates):
+        for which, part in enumerate((each.pre, each.add, each.delete)):
+            for slot in bits(part):
+                schema, places = each.signature.slots[slot]
+                for number, objects in by_schema[schema]:
+                    head = numbers.setdefault((owner, tuple(objects[at] for at in places)), len(numbers))
+                    found.append((which, head, number))
+    parts = np.zeros((3, len(numbers), len(actions)), dtype=bool)
+    parts[tuple(np.array(found, dtype=np.int64).reshape(-1, 3).T)] = True
+    pre, add, delete = parts
+    return Heads(pre, add, delete & ~add), np.array([owner for owner, _ in numbers], dtype=np.int64)
