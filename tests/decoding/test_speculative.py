@@ -21,7 +21,7 @@ from statewise.building import make_decoder
 from statewise.carried_state.continuing import Continued
 from statewise.decoding.base import Request
 from statewise.decoding.draft_length import LENGTHS, MeasuredLength
-from statewise.decoding.drafts import PromptLookup
+from statewise.decoding.drafts import FrequentTokens, PromptLookup
 from statewise.decoding.predictor import Drafter
 from statewise.decoding.reverse import Reverse
 from statewise.powers import naming_who_has
@@ -71,15 +71,55 @@ class MarkovDrafter(MarkovPredictor, Drafter):
         super().__init__(transitions, context)
         self.drafts, self.passes = drafts.log(), 0
 
-    def guesses(self, cursor, token):
+    def guesses(self, cursor, token, among=None):
         while True:
-            token = yield self.drafts[token]
+            token = yield self.drafts[token] if among is None else self.drafts[token][:, among]
 
     def extend(self, cursor, tokens, counts=None):
         self.passes += 1
         logits = super().extend(cursor, tokens, counts)
         assert max(len(row) for row in cursor.rows) <= self.context
         return logits
+
+
+def test_a_short_list_has_the_likeliest_tokens_so_far():
+    frequent = FrequentTokens(2)
+    rare, common = torch.tensor([[0.6, 0.3, 0.1, 0.0]]).log(), torch.tensor([[0.0, 0.1, 0.4, 0.5]]).log()
+    assert frequent.tokens is None
+    found = []
+    for places in [rare, *[common] * 7]:
+        frequent.record(places.expand(2, 4))
+        found.append(sorted(frequent.tokens.tolist()))
+    assert found == [[0, 1], [0, 3], [0, 3], *[[2, 3]] * 5]
+    few = FrequentTokens(4)
+    few.record(rare)
+    assert few.tokens is None
+
+
+def test_drafts_from_a_short_list_are_the_best_of_the_list(drafting):
+    cursor, logits = drafting.start(torch.tensor([[1, 2, 3], [4, 5, 6]]))
+    first, among = logits.argmax(-1), torch.tensor([7, 2, 4])
+    whole, short = drafting.guesses(cursor, first), drafting.guesses(cursor, first, among)
+    sent = None
+    for _ in range(2):
+        every = next(whole) if sent is None else whole.send(sent)
+        some = next(short) if sent is None else short.send(sent)
+        torch.testing.assert_close(some, every[:, among])
+        sent = among[some.argmax(-1)]
+
+
+def test_drafts_in_bfloat16_are_nearly_those_in_float32():
+    predictor = tiny_objective("next_latent", make_backbone=TINY_BACKBONES["gpt"]).eval().predictor()
+    prompts = torch.tensor([[1, 2, 3]])
+    with torch.autocast("cpu", torch.bfloat16):
+        cursor, logits = predictor.start(prompts)
+        found = next(predictor.guesses(cursor, logits.argmax(-1)))
+        short = next(predictor.guesses(cursor, logits.argmax(-1), torch.tensor([1, 3])))
+        assert found.dtype == torch.float32
+        assert torch.is_autocast_enabled("cpu")
+    torch.testing.assert_close(short, found[:, [1, 3]])
+    exact, _ = predictor.start(prompts)
+    torch.testing.assert_close(found, next(predictor.guesses(exact, logits.argmax(-1))), atol=0.02, rtol=0.05)
 
 
 def chain(seed, n=5):
@@ -115,7 +155,8 @@ def drafting(request):
 
 
 @pytest.mark.parametrize("plain", PLAIN, ids=str)
-@pytest.mark.parametrize("fields", [{"draft": 0}, {"draft": 1}, {"draft": 4}, {"draft": 9}, {"confidence": 0.1},
+@pytest.mark.parametrize("fields", [{"draft": 0}, {"draft": 1}, {"draft": 4}, {"draft": 9},
+                                    {"confidence": 0.1, "draft_vocabulary": 3},
                                     {"draft": "auto"}, {"drafter": "prompt_lookup"}], ids=str)  # fmt: skip
 def test_the_text_is_that_of_plain_decoding(drafting, plain, fields):
     expected = plainly(plain).decode(drafting, request())
@@ -131,6 +172,8 @@ def test_no_drafter_changes_the_text(which, plain):
         expected = plainly(plain).decode(predictor, asked)
         for draft in (0, 1, 3, 31):
             assert_equal(speculative(plain, draft=draft).decode(predictor, asked), expected)
+        for extra in ({"confidence": 0.3}, {"draft_vocabulary": 2}):
+            assert_equal(speculative(plain, **extra).decode(predictor, asked), expected)
 
 
 @pytest.mark.parametrize("which", DRAFTERS)

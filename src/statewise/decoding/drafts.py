@@ -12,9 +12,14 @@ from torch import Tensor
 
 from statewise.decoding.predictor import Drafter
 
-Choose = Callable[[Tensor, int], Tensor]
+Choose = Callable[[Tensor, int, Tensor | None], Tensor]
 """From the logits (B, V) of a drafted place and its number, from 0, to tokens (B,), as the decoder would choose them at
-that place."""
+that place. With tokens (K,) as the third, the logits are (B, K), of these tokens."""
+
+MEMORY = 500.0
+"""Cycles after which the probabilities of `FrequentTokens` count 1 / e."""
+RENEWAL = 64
+"""Cycles between two lists of `FrequentTokens`, after the first ones."""
 
 
 class Draft(NamedTuple):
@@ -37,37 +42,79 @@ class DraftSource(ABC):
     def follow(self, row: int, tokens: list[int]) -> None:  # noqa: B027 -- a model follows by its cursor
         """Told of all tokens of a row in order: of the prompt, and then of each step."""
 
+    def learn(self, log_probabilities: Tensor) -> None:  # noqa: B027 -- only a short list of tokens changes
+        """Told of the model's distribution at one place of each row in every cycle, (B, V)."""
+
 
 class ModelDrafts(DraftSource):
     """The model's guesses, with the decoder's own choice at each place. With noise that depends on the place alone, a
     guess equals the token that will be chosen there more often than an independent draw would: with probability at
     least (1 - d) / (1 + d), d the total variation distance of the two distributions."""
 
-    def __init__(self, drafter: Drafter, confidence: float = 0.0) -> None:
-        """`confidence`: a row's draft ends before the product of its tokens' probabilities falls below it."""
-        self.drafter, self.confidence = drafter, confidence
+    def __init__(self, drafter: Drafter, confidence: float = 0.0, frequent: FrequentTokens | None = None) -> None:
+        """`confidence`: a row's draft ends before the product of its tokens' probabilities falls below it. `frequent`:
+        only these tokens are drafted, and the probabilities are among them; None: all."""
+        self.drafter, self.confidence, self.frequent = drafter, confidence, frequent
 
     def draft(self, cursor: Any, rows: np.ndarray, pending: np.ndarray, most: np.ndarray, choose: Choose) -> Draft:
         """See `DraftSource.draft`."""
-        guesses = self.drafter.guesses(cursor, torch.from_numpy(pending))
+        longest = int(most.max(initial=0))
+        if longest == 0:
+            return Draft(torch.zeros(len(rows), 0, dtype=torch.int64), np.zeros(len(rows), np.int64))
+        among = None if self.frequent is None else self.frequent.tokens
+        guesses = self.drafter.guesses(cursor, torch.from_numpy(pending), among)
         tokens: list[Tensor] = []
         counts, sure = np.zeros(len(rows), np.int64), np.ones(len(rows))
-        for place in range(int(most.max(initial=0))):
+        for place in range(longest):
             try:
                 logits = guesses.send(tokens[-1]) if tokens else next(guesses)
             except StopIteration:
                 break
-            token, goes_on = choose(logits, place), (counts == place) & (place < most)
+            token = choose(logits, place, among)
             if self.confidence:
-                probability = logits.softmax(-1).gather(1, token[:, None].to(logits.device))[:, 0]
+                chosen = token.to(logits.device)
+                column = chosen if among is None else (chosen[:, None] == among.to(logits.device)).int().argmax(1)
+                probability = logits.softmax(-1).gather(1, column[:, None])[:, 0]
                 sure *= probability.double().cpu().numpy()
-                goes_on &= sure >= self.confidence
-            if not goes_on.any():
-                break
+                goes_on = (sure >= self.confidence) & (counts == place) & (place < most)
+                if not goes_on.any():
+                    break
+                counts += goes_on
             tokens.append(token)
-            counts += goes_on
         guesses.close()
+        if not self.confidence:
+            counts = np.minimum(most, len(tokens))
         return Draft(torch.stack(tokens, 1) if tokens else torch.zeros(len(rows), 0, dtype=torch.int64), counts)
+
+    def learn(self, log_probabilities: Tensor) -> None:
+        """See `DraftSource.learn`."""
+        if self.frequent is not None:
+            self.frequent.record(log_probabilities)
+
+
+class FrequentTokens:
+    """The tokens of the highest mean probability under the model, over what it has decoded; later text weighs more. A
+    vocabulary head of these rows alone drafts at a lower cost (Zhao et al. 2025, with the frequencies of a corpus)."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: the number K of tokens."""
+        self.size = size
+        self.tokens: Tensor | None = None
+        """(K,) int64, on the host; None: all, before anything is known and of a vocabulary of at most K tokens."""
+        self._total: Tensor | None = None  # (V,) of probabilities
+        self._recorded, self._due = 0, 1
+
+    def record(self, log_probabilities: Tensor) -> None:
+        """Takes the distributions (B, V) of further places. The list changes after 1, 2, 4, 8, ... calls, then after
+        each `RENEWAL`."""
+        if log_probabilities.shape[-1] <= self.size:
+            return
+        found = log_probabilities.double().exp().sum(0)
+        self._total = found if self._total is None else found.add_(self._total, alpha=float(np.exp(-1 / MEMORY)))
+        self._recorded += 1
+        if self._recorded == self._due:
+            self._due += min(self._recorded, RENEWAL)
+            self.tokens = self._total.topk(self.size).indices.cpu()
 
 
 class PromptLookup(DraftSource):

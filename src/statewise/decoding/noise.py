@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def gumbel(seed: int | Sequence[int], rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> Tensor:
     """(B, V) float64 standard Gumbel noise, on the host: the token with the largest log-probability + noise is a draw
     from the distribution (Gumbel 1954). `rows`, `positions` (B,) int64. `seed`: one for all rows, or one for each."""
-    key = _mixed(torch.tensor(_signed(seed) if isinstance(seed, int) else [_signed(one) for one in seed]))
+    seeds = [seed] if isinstance(seed, int) else seed
+    # NumPy: its operations on a few numbers cost less than PyTorch's, and uint64 shifts without a sign.
+    key = _mixed(np.array([one % 2**64 for one in seeds], np.uint64))
     for part in (rows, positions):
-        key = _mixed(key ^ _mixed(torch.from_numpy(np.asarray(part, np.int64))))
-    bits = _mixed(key[:, None] + torch.arange(1, vocabulary + 1) * _GOLDEN)
-    uniform = (_shifted(bits, 11).double() + 0.5) * 2.0**-53
-    return -(-uniform.log()).log_()
+        key = _mixed(key ^ _mixed(np.asarray(part, np.int64).view(np.uint64)))
+    uniform = (_mixed(key[:, None] + _steps(vocabulary)) >> np.uint64(11)).astype(np.float64)
+    uniform += 0.5
+    uniform *= 2.0**-53
+    for _ in range(2):
+        np.negative(np.log(uniform, out=uniform), out=uniform)
+    return torch.from_numpy(uniform)
 
 
-def _mixed(x: Tensor) -> Tensor:
-    """SplitMix64 (Steele, Lea and Flood 2014): a step of its counter and its finaliser; int64 wraps as uint64."""
+@lru_cache(maxsize=4)
+def _steps(vocabulary: int) -> np.ndarray:
+    """(V,): multiples of the counter's step."""
+    return np.arange(1, vocabulary + 1, dtype=np.uint64) * _GOLDEN
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """SplitMix64 (Steele, Lea and Flood 2014): a step of its counter and its finaliser; uint64 wraps."""
     x = x + _GOLDEN
-    x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
-    x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - 2**64)
-    return x ^ _shifted(x, 31)
-
-
-def _shifted(x: Tensor, by: int) -> Tensor:
-    """A logical right shift of 64 bits, which torch treats as signed."""
-    return (x >> by) & ((1 << (64 - by)) - 1)
-
-
-def _signed(number: int) -> int:
-    """The number modulo 2^64, as a signed 64-bit integer."""
-    return (number + 2**63) % 2**64 - 2**63
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x

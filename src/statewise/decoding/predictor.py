@@ -72,10 +72,11 @@ class Drafter(ABC):
     """A predictor that can guess several tokens ahead without running its backbone."""
 
     @abstractmethod
-    def guesses(self, cursor: Any, token: Tensor) -> Generator[Tensor, Tensor, None]:
+    def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:
         """Guesses the tokens after `token` (B,), which itself follows what the cursor has read, one place at a time:
-        yields the logits (B, V) of a place and is sent the tokens (B,) chosen there. Ends where the model cannot guess
-        any further. Does not move the cursor."""
+        yields the logits (B, V) of a place, or (B, K), those of the tokens `among` (K,) only, and is sent the tokens
+        (B,) chosen there. Ends where the model cannot guess any further. Does not move the cursor. Logits of a place
+        may be less precise than those of `extend`."""
 
 
 def drafter(predictor: Predictor) -> Drafter:

@@ -19,10 +19,14 @@ from statewise.decoding.predictor import Predictor, start_towards
 class StepByStep(Decoder):
     """Reads the prompts once, then generates a token at a time until every row has ended."""
 
+    def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> Tensor | None:
+        """(B, V), on the host: what choices depend on besides the logits; None: nothing. `rows` (B,): the rows'
+        numbers; `positions` (B,): the numbers of tokens before the chosen ones, in the whole sequence."""
+        return None
+
     @abstractmethod
-    def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
-        """(B, V) -> (B,) tokens; `rows` (B,) are the rows' numbers, `positions` (B,) the numbers of tokens before the
-        chosen ones, in the whole sequence."""
+    def choose(self, logits: Tensor, noise: Tensor | None) -> Tensor:
+        """(B, V) logits and `noise` of the same shape -> (B,) tokens."""
 
     @torch.no_grad()
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
@@ -38,7 +42,8 @@ class StepByStep(Decoder):
         for place in range(int(limits.max(initial=0))):
             if banned is not None:
                 logits = logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
-            token = self.choose(logits, request.numbers[rows], request.offset + lengths[rows] + place)
+            noise = self.noise(request.numbers[rows], request.offset + lengths[rows] + place, logits.shape[-1])
+            token = self.choose(logits, noise)
             gained = logits.log_softmax(-1).gather(1, token[:, None].to(logits.device))[:, 0]
             chosen = token.cpu().numpy()
             tokens, scores = np.full((B, 1), -1, np.int64), np.zeros((B, 1))
@@ -71,7 +76,7 @@ class Greedy(StepByStep):
     def __init__(self, config: GreedyConfig) -> None:
         self.config = config
 
-    def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
+    def choose(self, logits: Tensor, noise: Tensor | None) -> Tensor:
         """See `StepByStep.choose`."""
         return logits.argmax(-1)
 
@@ -107,10 +112,14 @@ class Sample(StepByStep):
     def __init__(self, config: SampleConfig) -> None:
         self.config = config
 
-    def choose(self, logits: Tensor, rows: np.ndarray, positions: np.ndarray) -> Tensor:
+    def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> Tensor:
+        """See `StepByStep.noise`."""
+        return gumbel(self.config.seed, rows, positions, vocabulary)
+
+    def choose(self, logits: Tensor, noise: Tensor | None) -> Tensor:
         """See `StepByStep.choose`. Draws on the host, so that a seed gives the same on every device."""
-        kept = self.cut(logits.cpu().double())
-        return (kept + gumbel(self.config.seed, rows, positions, kept.shape[1])).argmax(-1)
+        assert noise is not None
+        return self.cut(logits.cpu().double()).add_(noise).argmax(-1)
 
     def cut(self, logits: Tensor) -> Tensor:
         """(B, V) logits divided by the temperature, -inf for tokens that must not be drawn."""

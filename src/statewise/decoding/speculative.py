@@ -21,7 +21,7 @@ from torch import Tensor
 from statewise.bounds import bounded
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
-from statewise.decoding.drafts import Draft, DraftSource, ModelDrafts, PromptLookup
+from statewise.decoding.drafts import Draft, DraftSource, FrequentTokens, ModelDrafts, PromptLookup
 from statewise.decoding.predictor import Predictor, drafter, start_towards
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
 
@@ -39,6 +39,9 @@ class SpeculativeConfig(SampleConfig):
     followed the last tokens when they occurred before."""
     confidence: float = 0.0
     """A model's draft ends before the product of its tokens' probabilities falls below this. 0: it never does."""
+    draft_vocabulary: int | None = None
+    """Drafts are chosen from this many tokens, those of the highest mean probability in the text so far, so that the
+    vocabulary head costs less; null: from all. The model's own drafts only."""
     ngram: int = 3
     """Prompt lookup compares at most this many last tokens."""
 
@@ -47,7 +50,9 @@ class SpeculativeConfig(SampleConfig):
         if self.draft != "auto":
             bounded(self, "draft", at_least=0)
         bounded(self, "confidence", at_least=0, at_most=1)
-        bounded(self, "ngram", at_least=1)
+        bounded(self, "ngram", "draft_vocabulary", at_least=1)
+        if self.draft_vocabulary is not None and self.drafter != "model":
+            raise ValueError("draft_vocabulary is for drafts of the model itself: omit it, or set drafter to model")
 
     @property
     def sampling(self) -> SampleConfig:
@@ -69,6 +74,7 @@ class Speculative(Decoder):
         self.plain: StepByStep = Sample(config.sampling) if config.temperature else Greedy(GreedyConfig())
         """The decoder whose completions these are."""
         self._measured: WeakKeyDictionary[Predictor, dict[int, MeasuredLength]] = WeakKeyDictionary()
+        self._frequent: WeakKeyDictionary[Predictor, FrequentTokens] = WeakKeyDictionary()
 
     @torch.no_grad()
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
@@ -81,17 +87,18 @@ class Speculative(Decoder):
         cursor, first = start_towards(
             predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
         )
-        B = len(prompts)
-        rows, made = np.arange(B), np.zeros(B, np.int64)  # in the batch, and how many tokens each has been given
+        B, V = first.shape
+        rows, left = np.arange(B), limits  # in the batch, and how many tokens each may still be given
         logits, draft = first[:, None], Draft(torch.zeros(B, 0, dtype=torch.int64), np.zeros(B, np.int64))
+        choices = Choices(self.plain, request, rows, lengths, V)
         whole, asked, began = False, 0, 0.0
         while True:
-            chosen, gained = self._choices(logits, request, rows, lengths[rows] + made)
+            chosen, gained = self._check(logits, choices, source)
             accepted = _accepted(chosen, draft)
             new = accepted + 1
-            ended = made + new == limits[rows]
-            if request.stop is not None:
-                stops = (chosen == request.stop) & (np.arange(chosen.shape[1]) < new[:, None])
+            ended = new == left
+            if request.stop is not None and (stops := chosen == request.stop).any():
+                stops &= np.arange(chosen.shape[1]) < new[:, None]
                 new = np.where(stops.any(1), stops.argmax(1) + 1, new)
                 ended |= stops.any(1)
             # A row's last token is read in the next cycle, also if it was drafted.
@@ -103,26 +110,33 @@ class Speculative(Decoder):
             yield _step(B, rows, chosen, gained, new, np.minimum(accepted, new), draft.counts)
             for row, tokens, count in zip(rows.tolist(), chosen.tolist(), new.tolist()):
                 source.follow(row, tokens[:count])
-            made, pending = made + new, chosen[np.arange(len(rows)), new - 1]
+            left, pending = left - new, chosen[np.arange(len(rows)), new - 1]
             if ended.any():
                 stay = np.flatnonzero(~ended)
                 if not len(stay):
                     return
                 predictor.reorder(cursor, torch.from_numpy(stay))
-                rows, made, pending = rows[stay], made[stay], pending[stay]
+                rows, left, pending = rows[stay], left[stay], pending[stay]
             began, asked = time.perf_counter(), length.next()
-            most = np.minimum(asked, limits[rows] - made - 1)
+            most = np.minimum(asked, left - 1)
             whole = bool((most == asked).all())
-            draft = self._draft(source, cursor, request, rows, lengths[rows] + made, pending, most)
+            choices = Choices(self.plain, request, rows, lengths[rows] + limits[rows] - left, V)
+            draft = source.draft(cursor, rows, pending, most, choices.draft)
             logits = _read(predictor, cursor, pending, draft)
 
     def _source(self, predictor: Predictor, request: Request) -> DraftSource:
         if self.config.drafter == "model":
-            return ModelDrafts(drafter(predictor), self.config.confidence)
+            return ModelDrafts(drafter(predictor), self.config.confidence, self._tokens(predictor))
         source = PromptLookup(len(request.prompts), self.config.ngram)
         for row, prompt in enumerate(request.prompts):
             source.follow(row, prompt.tolist())
         return source
+
+    def _tokens(self, predictor: Predictor) -> FrequentTokens | None:
+        """The tokens to draft from; further requests go on with what was observed."""
+        if self.config.draft_vocabulary is None:
+            return None
+        return self._frequent.setdefault(predictor, FrequentTokens(self.config.draft_vocabulary))
 
     def _length(self, predictor: Predictor, rows: int) -> DraftLength:
         length, most = self.config.draft, predictor.context - 1
@@ -136,39 +150,51 @@ class Speculative(Decoder):
             )
         return FixedLength(length)
 
-    def _choose(self, logits: Tensor, request: Request, rows: np.ndarray, places: np.ndarray) -> Tensor:
-        """(B, V) -> (B,): the tokens of the numbered rows that plain decoding chooses; `places` (B,): the number of
-        tokens before them."""
-        return self.plain.choose(_allowed(logits, request), request.numbers[rows], request.offset + places)
-
-    def _choices(
-        self, logits: Tensor, request: Request, rows: np.ndarray, places: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """From logits (B, n, V), the first of which predict the tokens at `places` (B,): the tokens chosen, (B, n), and
-        their log-probabilities, (B, n)."""
-        B, n, V = logits.shape
-        logits = _allowed(logits, request)
-        tokens = self._choose(
-            logits.reshape(B * n, V), request, rows.repeat(n), (places[:, None] + np.arange(n)).reshape(-1)
-        ).view(B, n)
-        gained = logits.log_softmax(-1).gather(2, tokens[..., None].to(logits.device))[..., 0]
+    def _check(self, logits: Tensor, choices: Choices, source: DraftSource) -> tuple[np.ndarray, np.ndarray]:
+        """From logits (B, n, V) at the places of `choices`: the tokens chosen, (B, n), and their log-probabilities."""
+        logits = choices.allowed(logits)
+        tokens = choices.choose(logits)
+        log_probabilities = logits.log_softmax(-1)
+        source.learn(log_probabilities[:, 0])
+        gained = log_probabilities.gather(2, tokens[..., None].to(logits.device))[..., 0]
         return tokens.cpu().numpy(), gained.double().cpu().numpy()
 
-    def _draft(
-        self, source: DraftSource, cursor: Any, request: Request, rows: np.ndarray, places: np.ndarray,
-        pending: np.ndarray, most: np.ndarray,
-    ) -> Draft:  # fmt: skip
-        """A draft of at most `most[b]` tokens after `pending[b]`, for the tokens at `places[b]` and after."""
-        return source.draft(
-            cursor, rows, pending, most, lambda logits, step: self._choose(logits, request, rows, places + step)
-        )
 
+class Choices:
+    """What plain decoding chooses at the places of a cycle. Drafts and checks share the noise of a place."""
 
-def _allowed(logits: Tensor, request: Request) -> Tensor:
-    """The logits (..., V) without the token that must not be generated."""
-    if request.banned is None:
-        return logits
-    return logits.index_fill(-1, torch.tensor(request.banned, device=logits.device), -torch.inf)
+    def __init__(self, plain: StepByStep, request: Request, rows: np.ndarray, places: np.ndarray, width: int) -> None:
+        """`rows` (B,) of the request; `places` (B,): tokens before the first place; `width`: V."""
+        self.plain, self.banned, self.width = plain, request.banned, width
+        self.numbers, self.first = request.numbers[rows], request.offset + places
+        self._noise: list[Tensor | None] = []  # by place
+
+    def allowed(self, logits: Tensor) -> Tensor:
+        """The logits (..., V) without the token that must not be generated."""
+        if self.banned is None:
+            return logits
+        return logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
+
+    def noise(self, place: int) -> Tensor | None:
+        """(B, V): see `StepByStep.noise`."""
+        while len(self._noise) <= place:
+            self._noise.append(self.plain.noise(self.numbers, self.first + len(self._noise), self.width))
+        return self._noise[place]
+
+    def choose(self, logits: Tensor) -> Tensor:
+        """From allowed logits (B, n, V) of the first n places to the tokens, (B, n)."""
+        B, n, V = logits.shape
+        noise = [found for place in range(n) if (found := self.noise(place)) is not None]
+        together = torch.stack(noise, 1).view(B * n, V) if noise else None
+        return self.plain.choose(logits.reshape(B * n, V), together).view(B, n)
+
+    def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
+        """See `drafts.Choose`."""
+        noise = self.noise(place)
+        if among is None:
+            return self.plain.choose(self.allowed(logits), None if noise is None else noise[:, : logits.shape[1]])
+        column = self.plain.choose(logits, None if noise is None else noise[:, among])
+        return among.to(column.device)[column]
 
 
 def _accepted(chosen: np.ndarray, draft: Draft) -> np.ndarray:

@@ -23,14 +23,13 @@ from statewise.nn.norm import make_norm
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import head_flops, token_flops
 from statewise.objectives.head_loss import head_loss
-from statewise.objectives.predictors import CausalCursor, CausalPredictor
+from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, precise_rows
 from statewise.objectives.targets import (
     AheadConfig,
     ahead_counts,
     ahead_targets,
     predicts,
     reached_columns,
-    to_float32,
     token_targets,
 )
 from statewise.types import Batch, Hidden, Loss, Part
@@ -151,7 +150,7 @@ class JointPredictor(CausalPredictor, Drafter):
 
     def __init__(self, objective: JointMultiToken) -> None:
         super().__init__(objective.backbone)
-        self.fetch = objective.fetch
+        self.fetch, self.draft_head = objective.fetch, DraftHead(objective.backbone)
 
     def next_logits(self, hidden: Hidden, tokens: Tensor, cursor: CausalCursor | None = None) -> Tensor:
         """See `CausalPredictor.next_logits`."""
@@ -164,10 +163,14 @@ class JointPredictor(CausalPredictor, Drafter):
         return torch.cat((self.backbone.state_for_head(hidden.state), self.backbone.embed(tokens)), dim=-1)
 
     @torch.no_grad()
-    def guesses(self, cursor: CausalCursor, token: Tensor) -> Generator[Tensor, Tensor, None]:
+    def guesses(
+        self, cursor: CausalCursor, token: Tensor, among: Tensor | None = None
+    ) -> Generator[Tensor, Tensor, None]:
         """See `Drafter.guesses`: place i reads the token t + i and predicts the next, with the state h_t of all."""
-        state, own = cursor.state().chunk(2, dim=-1)
-        places = own[:, None]
+        state, own = cursor.state().to(self.fetch.bias.dtype).chunk(2, dim=-1)
+        places, device = own[:, None], self.device
         for _ in range(self.fetch.bias.shape[1] - 1):
-            places = torch.cat((places, self.backbone.embed(token.to(self.device))[:, None]), dim=1)
-            token = yield to_float32(self.backbone.logits(self.fetch(state, places)[:, -1]))
+            with precise_rows(state, self.fetch.bias):
+                places = torch.cat((places, self.backbone.embed(token.to(device))[:, None]), dim=1)
+                logits = self.draft_head(self.fetch(state, places)[:, -1], among)
+            token = yield logits

@@ -22,13 +22,12 @@ from statewise.nn.cache import Cache, PlaceStore
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import document_flops, head_flops, token_flops
 from statewise.objectives.head_loss import head_loss
-from statewise.objectives.predictors import CausalCursor, CausalPredictor, head_predictor
+from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, head_predictor
 from statewise.objectives.targets import (
     AheadConfig,
     ahead_counts,
     ahead_targets,
     reached_columns,
-    to_float32,
     token_targets,
 )
 from statewise.types import Batch, Hidden, LacksPower, Loss, Part
@@ -133,7 +132,7 @@ class BranchDrafter(CausalPredictor, Drafter):
 
     def __init__(self, backbone: Branching, branches: Sequence[Branch]) -> None:
         super().__init__(backbone)
-        self.branching, self.branches = backbone, branches
+        self.branching, self.branches, self.draft_head = backbone, branches, DraftHead(backbone)
 
     def new_cursor(self, rows: int) -> BranchedCursor:
         """See `CausalPredictor.new_cursor`."""
@@ -156,13 +155,15 @@ class BranchDrafter(CausalPredictor, Drafter):
         return read_in_parts(lambda part, new: self.read(cursor, part, new), prompts, counts)
 
     @torch.no_grad()
-    def guesses(self, cursor: BranchedCursor, token: Tensor) -> Generator[Tensor, Tensor, None]:
+    def guesses(
+        self, cursor: BranchedCursor, token: Tensor, among: Tensor | None = None
+    ) -> Generator[Tensor, Tensor, None]:
         """See `Drafter.guesses`: each head reads what it has not read yet, up to the cursor, and guesses one place."""
         for number, branch in enumerate(self.branches):
             states, counts = cursor.unread(number)
             readout = branch.extend(states, cursor.branches[number], counts)
             last, _ = last_columns(Hidden(readout, readout), counts)
-            yield to_float32(self.backbone.logits(last[:, 0]))
+            yield self.draft_head(last[:, 0], among)
 
     def rewind(self, cursor: CausalCursor, positions: int | np.ndarray) -> None:
         """See `Predictor.rewind`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Self, TypeVar
@@ -75,7 +76,10 @@ class CausalCursor:
         self.known = np.minimum(np.concatenate([self.known, other.known]), 1)
 
     def _last(self) -> Tensor:
-        column = torch.from_numpy(np.maximum(self.known, 1) - 1).to(self.recent.device)
+        columns = np.maximum(self.known, 1) - 1
+        if (columns == columns[:1]).all():
+            return self.recent[:, int(columns[0]) if len(columns) else 0]
+        column = torch.from_numpy(columns).to(self.recent.device)
         return self.recent[torch.arange(len(column), device=column.device), column]
 
 
@@ -176,6 +180,40 @@ def uneven(tokens: Tensor, counts: np.ndarray | None) -> np.ndarray | None:
     if counts.shape != (len(tokens),) or (counts < 0).any() or (counts > tokens.shape[1]).any():
         raise ValueError(f"counts {counts.tolist()} do not fit tokens of shape {tuple(tokens.shape)}")
     return None if (counts == tokens.shape[1]).all() else counts
+
+
+class DraftHead:
+    """The vocabulary head of drafts: all of it, or copies of the rows of a short list of tokens."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self._among: Tensor | None = None
+        self._rows: Tensor | None = None  # of the head's matrix
+
+    def __call__(self, readout: Tensor, among: Tensor | None) -> Tensor:
+        """(B, D) -> (B, V) logits, or (B, K) those of the tokens `among` (K,). The rows are copied once for each list,
+        so a list must not be changed."""
+        if among is None:
+            return to_float32(self.backbone.logits(readout))
+        if self._rows is None or among is not self._among or self._rows.dtype != _product_dtype(readout):
+            weight = self.backbone.head_weight().detach()
+            rows = weight.index_select(0, among.to(weight.device))
+            self._among, self._rows = among, rows.to(_product_dtype(readout))
+        return to_float32(F.linear(readout, self._rows))
+
+
+def _product_dtype(factor: Tensor) -> torch.dtype:
+    """The precision in which a product with `factor` is computed."""
+    kind = factor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else factor.dtype
+
+
+def precise_rows(state: Tensor, weight: Tensor) -> AbstractContextManager[object]:
+    """A context for products of `state` (B, E) with matrices like `weight` in float32, if that is what they are stored
+    in and there is one row on a CPU: bfloat16 is no faster there, and on small matrices several times slower."""
+    if len(state) == 1 and weight.device.type == "cpu" and weight.dtype == torch.float32:
+        return torch.autocast("cpu", enabled=False)
+    return nullcontext()
 
 
 class Traces(CausalPredictor, Traceable):
