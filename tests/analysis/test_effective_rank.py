@@ -54,11 +54,13 @@ QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe"
 QUICK |= {"gradient-ratio": ["--furthest=4", "--sequences=2"], "restricted-state": ["--keep=2"]}
 QUICK |= {"compression": ["--trials=3"], "distinction": ["--trials=3"], "detours": ["--probabilities=0.5"]}
 QUICK |= {"map": ["--sequences=5"], "belief-dynamics": ["--sequences=20"]}
+QUICK |= {"rollout-drift": ["--sequences=10", "--steps=3"]}
 STAR = "path-star-small --task.held_out_graphs 40"
 CITY = "city-small --task.rows 5 --task.columns 5 --task.held_out_rides 10"
 RECIPES = dict.fromkeys(("compression", "distinction", "detours", "map"), CITY)
 BELIEFS = "hmm-mess3 --task.held_out_sequences 20 --task.length 5"
 RECIPES |= {"belief-geometry": BELIEFS, "belief-dynamics": f"{BELIEFS} --objective next_latent"}
+RECIPES |= {"rollout-drift": f"{STAR} --objective next_latent"}
 RECIPES |= {"slot-trace": "recall-small --task.held_out_sequences 40"}
 RECIPES |= {"answer-from-state": f"{STAR} --objective belief_state --objective.head_width 16"}
 RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}

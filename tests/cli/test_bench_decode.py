@@ -73,6 +73,9 @@ def test_streams_that_part_while_training_have_parted(run, monkeypatch):
         (["--prefill", "900", "--decode", "900"], "do not fit the context"),
         (["--batch", "0"], "--batch must be at least 1"),
         (["--temperature", "1"], "--temperature needs --draft"),
+        (["--without-cache"], "--without-cache needs --draft"),
+        (["--draft-vocabulary", "3"], "--draft-vocabulary needs --draft"),
+        (["--draft", "2", "--without-cache", "--batch", "2"], "one prompt at a time"),
         (["--draft", "8-0"], "--draft takes lengths as in 0-8, 0,4,8 or auto, not"),
         (["--draft", "0-"], "--draft takes lengths"),
         (["--draft", "2"], "such are models of the objective"),
@@ -97,6 +100,21 @@ def test_draft_lengths_are_compared_on_the_same_prompts(run, capsys):
     assert len(found["drafts"]["1"]["accepted_by_place"]) <= 1
     assert main([*words, "--temperature", "1.0"]) == 0
     assert "accepted a cycle" in capsys.readouterr().out
+
+
+def test_both_conventions_accept_the_same_drafts(tmp_path, capsys):
+    folder = tmp_path / "nl"
+    flags = ["--objective", "next_latent", "--trainer.steps", "1", "--task.held_out_graphs", "20"]
+    assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--out", str(folder)]) == 0
+    words = ["bench-decode", str(folder), "--draft", "0-1", "--without-cache", "--rounds", "2"]
+    capsys.readouterr()
+    assert main([*words, "--json", "--draft-vocabulary", "4"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["draft_vocabulary"] == 4
+    assert list(found["without_cache"]) == ["plain", "1"]
+    assert found["without_cache"]["1"]["tokens_per_second"] > 0
+    assert main(words) == 0
+    assert "without a cache, two passes a cycle" in capsys.readouterr().out
 
 
 def test_acceptance_is_counted_by_place():

@@ -24,6 +24,8 @@ from statewise.decoding.draft_length import LENGTHS, MeasuredLength
 from statewise.decoding.drafts import FrequentTokens, PromptLookup
 from statewise.decoding.predictor import Drafter
 from statewise.decoding.reverse import Reverse
+from statewise.decoding.speculative import SpeculativeConfig
+from statewise.decoding.two_pass import TwoPass
 from statewise.powers import naming_who_has
 
 END = 3
@@ -161,6 +163,21 @@ def drafting(request):
 def test_the_text_is_that_of_plain_decoding(drafting, plain, fields):
     expected = plainly(plain).decode(drafting, request())
     assert_equal(speculative(plain, **fields).decode(drafting, request()), expected)
+
+
+@pytest.mark.parametrize("plain", PLAIN, ids=str)
+def test_two_passes_without_a_cache_give_the_same_text(plain):
+    predictor = model("next_latent")
+    fields = {"temperature": 1.0 if plain[0] == "sample" else 0.0, **plain[1]}
+    for row, draft in ((1, 0), (1, 3), (4, 1), (5, 4)):
+        decoder = TwoPass(SpeculativeConfig(draft=draft, **fields))
+        assert_equal(decoder.decode(predictor, request([row])), plainly(plain).decode(predictor, request([row])))
+    steps = list(TwoPass(SpeculativeConfig(draft=3)).steps(MarkovDrafter(TRUE, TRUE), Request([np.array([0])], 11)))
+    assert [int(step.tokens.size) for step in steps] == [1, 4, 1, 4, 1]
+    with pytest.raises(ValueError, match="one prompt and no goal"):
+        next(decoder.steps(predictor, request()))
+    with pytest.raises(ValueError, match="fixed length"):
+        TwoPass(SpeculativeConfig(draft="auto"))
 
 
 @pytest.mark.parametrize("plain", PLAIN, ids=str)

@@ -70,6 +70,10 @@ ANALYSES: Table[Analysis] = Table(
             "statewise.analysis.restricted_state:RestrictedState",
             "how much the loss rises if attention is restricted to the last positions",
         ),
+        "rollout-drift": (
+            "statewise.analysis.rollout_drift:RolloutDrift",
+            "how far learned dynamics stay with the true states, and how many of their drafts are accepted, by step",
+        ),
         "slot-trace": (
             "statewise.analysis.slot_trace:SlotTrace",
             "the carried state of belief slots over a sequence, and how much it lowers the loss",

@@ -34,6 +34,14 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--drafter", choices=("model", "prompt_lookup"), help="with --draft: what drafts (default model)"
     )
+    parser.add_argument(
+        "--draft-vocabulary", type=at_least(1), metavar="K", help="with --draft: draft from K frequent tokens"
+    )
+    parser.add_argument(
+        "--without-cache",
+        action="store_true",
+        help="with --draft: also as published, without a cache and with two passes a cycle",
+    )
     parser.add_argument("--temperature", type=float, help="with --draft: of sampling (default 0: greedy)")
     parser.add_device()
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -41,9 +49,9 @@ def run(words: list[str]) -> int:
 
     if options.draft is not None:
         return _drafts(options)
-    for option in ("drafter", "temperature"):
-        if getattr(options, option) is not None:
-            raise ValueError(f"--{option} needs --draft")
+    for option in ("drafter", "temperature", "draft_vocabulary", "without_cache"):
+        if getattr(options, option) not in (None, False):
+            raise ValueError(f"--{option.replace('_', '-')} needs --draft")
     batch = options.batch or 16
 
     from statewise.backbones.baseline import HasStandard
@@ -96,19 +104,26 @@ def run(words: list[str]) -> int:
 
 
 def _drafts(options: Any) -> int:
-    from statewise.cli.draft_speed import draft_lengths, draft_speeds, draft_table
+    from statewise.cli.draft_speed import draft_lengths, draft_speeds, draft_table, two_pass_speeds
     from statewise.loading import load_model
 
     lengths, batch = draft_lengths(options.draft), options.batch or 1
-    given = {"drafter": options.drafter, "temperature": options.temperature}
+    given = {name: getattr(options, name) for name in ("drafter", "temperature", "draft_vocabulary")}
     fields = {name: value for name, value in given.items() if value is not None}
-    speeds = draft_speeds(
-        load_model(options.run, "best", options.device), lengths, batch=batch, rounds=options.rounds,
-        prefill=options.prefill, decode=options.decode, **fields,
-    )  # fmt: skip
+    if options.without_cache and (batch > 1 or options.drafter == "prompt_lookup"):
+        raise ValueError("--without-cache measures drafts of the model itself, one prompt at a time: omit --batch and "
+                         "--drafter")  # fmt: skip
+    model = load_model(options.run, "best", options.device)
+    asked = {"rounds": options.rounds, "prefill": options.prefill, "decode": options.decode, **fields}
+    tables = {"drafts": draft_speeds(model, lengths, batch=batch, **asked)}
+    if options.without_cache:
+        tables["without_cache"] = two_pass_speeds(model, lengths, **asked)
     if options.json:
-        print(json.dumps({"batch": batch, "rounds": options.rounds, **fields, "drafts": speeds}, indent=2))
+        print(json.dumps({"batch": batch, "rounds": options.rounds, **fields, **tables}, indent=2))
         return 0
     print(f"{options.run}: {options.rounds} times {batch} rows, each draft length on the same prompts")
-    print(draft_table(speeds))
+    print(draft_table(tables["drafts"]))
+    if options.without_cache:
+        print("\nwithout a cache, two passes a cycle; plain: one pass a token")
+        print(draft_table(tables["without_cache"]))
     return 0

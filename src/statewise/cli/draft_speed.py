@@ -12,6 +12,8 @@ import numpy as np
 from statewise.building import make_decoder
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor
+from statewise.decoding.speculative import SpeculativeConfig
+from statewise.decoding.two_pass import TwoPass
 from statewise.messages import short
 from statewise.model import Model
 
@@ -81,10 +83,15 @@ def draft_speeds(
     prompts; one after another in each round, so that a change of the machine's load affects all. `fields` are those of
     the decoder. Prompts are the task's, or the first `prefill` tokens; by default a quarter of the context where a task
     has none."""
-    task, temperature = model.task, fields.get("temperature", 0.0)
+    temperature = fields.get("temperature", 0.0)
     plain = make_decoder("sample", temperature=temperature) if temperature else make_decoder("greedy")
     decoders = {"plain": plain} | {str(one): make_decoder("speculative", draft=one, **fields) for one in lengths}
-    held_out = task.held_out(batch * rounds)
+    return _speeds(model, decoders, _prompts(model, batch * rounds, prefill, decode), batch, decode)
+
+
+def _prompts(model: Model, count: int, prefill: int | None, decode: int | None) -> list[np.ndarray]:
+    task = model.task
+    held_out = task.held_out(count)
     prompts = []
     for tokens, length, own in zip(held_out.tokens, held_out.lengths.tolist(), held_out.prompt_lengths.tolist()):
         prompts.append(tokens[: min(length, prefill or own or max(1, task.context // 4))])
@@ -93,7 +100,14 @@ def draft_speeds(
             f"a prompt of {longest} and {decode} further tokens do not fit the context of {task.context}: set --prefill"
             " and --decode lower"
         )
-    speeds = {name: DraftSpeed() for name in decoders}
+    return prompts
+
+
+def _speeds(
+    model: Model, decoders: dict[str, Decoder], prompts: list[np.ndarray], batch: int, decode: int | None
+) -> dict[str, dict[str, Any]]:
+    """Of each decoder, all on the same batches, one after another."""
+    task, speeds = model.task, {name: DraftSpeed() for name in decoders}
     with model.asking() as predictor:
         for decoder in decoders.values():  # the first pass of each shape is slow
             DraftSpeed().add(decoder, predictor, Request(prompts[:batch], min(decode or 32, 32), task.end))
@@ -103,6 +117,21 @@ def draft_speeds(
             for name, decoder in decoders.items():
                 speeds[name].add(decoder, predictor, request)
     return {name: speed.summary() for name, speed in speeds.items()}
+
+
+def two_pass_speeds(
+    model: Model, lengths: Sequence[int | str], *, rounds: int, prefill: int | None, decode: int | None,
+    **fields: Any,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """As `draft_speeds`, without a cache and with two passes a cycle (`TwoPass`), one prompt at a time; `plain`: one
+    pass a token, without a cache. `auto` and 0 are left out."""
+    decoders = {"plain": _two_pass(0, fields)}
+    decoders |= {str(one): _two_pass(one, fields) for one in lengths if isinstance(one, int) and one}
+    return _speeds(model, decoders, _prompts(model, rounds, prefill, decode), 1, decode)
+
+
+def _two_pass(draft: int, fields: dict[str, Any]) -> Decoder:
+    return TwoPass(SpeculativeConfig(draft=draft, **fields))
 
 
 def draft_table(speeds: dict[str, dict[str, Any]]) -> str:

@@ -9,7 +9,7 @@ accepted while they equal it, and the first that does not is replaced by it. So 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -93,8 +93,8 @@ class Speculative(Decoder):
         choices = Choices(self.plain, request, rows, lengths, V)
         whole, asked, began = False, 0, 0.0
         while True:
-            chosen, gained = self._check(logits, choices, source)
-            accepted = _accepted(chosen, draft)
+            chosen, gained = choices.check(logits, source.learn)
+            accepted = accepted_drafts(chosen, draft)
             new = accepted + 1
             ended = new == left
             if request.stop is not None and (stops := chosen == request.stop).any():
@@ -150,15 +150,6 @@ class Speculative(Decoder):
             )
         return FixedLength(length)
 
-    def _check(self, logits: Tensor, choices: Choices, source: DraftSource) -> tuple[np.ndarray, np.ndarray]:
-        """From logits (B, n, V) at the places of `choices`: the tokens chosen, (B, n), and their log-probabilities."""
-        logits = choices.allowed(logits)
-        tokens = choices.choose(logits)
-        log_probabilities = logits.log_softmax(-1)
-        source.learn(log_probabilities[:, 0])
-        gained = log_probabilities.gather(2, tokens[..., None].to(logits.device))[..., 0]
-        return tokens.cpu().numpy(), gained.double().cpu().numpy()
-
 
 class Choices:
     """What plain decoding chooses at the places of a cycle. Drafts and checks share the noise of a place."""
@@ -181,6 +172,17 @@ class Choices:
             self._noise.append(self.plain.noise(self.numbers, self.first + len(self._noise), self.width))
         return self._noise[place]
 
+    def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
+        log-probabilities, (B, n). `learn` is told the distribution of the first place (`DraftSource.learn`)."""
+        logits = self.allowed(logits)
+        tokens = self.choose(logits)
+        log_probabilities = logits.log_softmax(-1)
+        if learn is not None:
+            learn(log_probabilities[:, 0])
+        gained = log_probabilities.gather(2, tokens[..., None].to(logits.device))[..., 0]
+        return tokens.cpu().numpy(), gained.double().cpu().numpy()
+
     def choose(self, logits: Tensor) -> Tensor:
         """From allowed logits (B, n, V) of the first n places to the tokens, (B, n)."""
         B, n, V = logits.shape
@@ -197,7 +199,7 @@ class Choices:
         return among.to(column.device)[column]
 
 
-def _accepted(chosen: np.ndarray, draft: Draft) -> np.ndarray:
+def accepted_drafts(chosen: np.ndarray, draft: Draft) -> np.ndarray:
     """(B,): the leading tokens of each draft that are those `chosen` (B, m + 1)."""
     drafted = draft.tokens.cpu().numpy()
     same = (drafted == chosen[:, :-1]) & (np.arange(drafted.shape[1]) < draft.counts[:, None])

@@ -1,0 +1,80 @@
+"""Speculative decoding as it was published for latent dynamics: without a cache, two passes a cycle.
+
+The convention of Teoh et al. 2026 for speed-ups: the first pass over the whole text gives a token and the state from
+which others are drafted, the second checks the drafts. Both read everything again. A cycle makes the accepted tokens
+and two more, where `Speculative` makes one more in a single pass. For comparisons; the completions are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from statewise.decoding.base import Decoder, Request, Step
+from statewise.decoding.drafts import ModelDrafts
+from statewise.decoding.predictor import Predictor, drafter
+from statewise.decoding.speculative import Choices, Speculative, SpeculativeConfig, accepted_drafts
+from statewise.types import Batch
+
+
+class TwoPass(Decoder):
+    """Drafts of the model itself, of fixed length, for one prompt at a time. With `draft` 0 it is plain decoding
+    without a cache, one pass a token."""
+
+    Config = SpeculativeConfig
+    config: SpeculativeConfig
+
+    def __init__(self, config: SpeculativeConfig) -> None:
+        super().__init__(config)
+        if config.draft == "auto" or config.drafter != "model":
+            raise ValueError("two passes a cycle need drafts of the model itself, of a fixed length")
+        self.draft = int(config.draft)
+        self.plain = Speculative(config).plain
+
+    @torch.no_grad()
+    def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
+        """See `Decoder.steps`; the first pass and the second pass of a cycle are a step each. Raises `ValueError` also
+        for several prompts, or a goal."""
+        if len(request.prompts) != 1 or request.goal is not None:
+            raise ValueError("decoding without a cache takes one prompt and no goal")
+        limit = int(request.limits(predictor.context)[0])
+        read = np.asarray(request.prompts[0], np.int64)
+        source = ModelDrafts(drafter(predictor)) if self.draft else None
+        made, row = 0, np.zeros(1, np.int64)
+        while True:
+            cursor, first = predictor.start(torch.from_numpy(read)[None])
+            choices = Choices(self.plain, request, row, np.array([len(read)]), first.shape[1])
+            chosen, gained = choices.check(first[:, None])
+            made, read = made + 1, np.append(read, chosen[0])
+            yield _step(chosen, gained, 1, 0, 0)
+            if made == limit or chosen[0, 0] == request.stop:
+                return
+            most = min(self.draft, limit - made - 1)
+            if source is None or most < 1:
+                continue
+            choices = Choices(self.plain, request, row, np.array([len(read)]), first.shape[1])
+            draft = source.draft(cursor, row, chosen[:, 0], np.array([most]), choices.draft)
+            whole = np.append(read, draft.tokens[0].cpu().numpy())
+            logits = predictor.logits(_batch(whole))[:, len(read) - 1 :]
+            chosen, gained = choices.check(logits)
+            kept = int(accepted_drafts(chosen, draft)[0])
+            new, ends = kept + 1, np.flatnonzero(chosen[0, : kept + 1] == request.stop)
+            if len(ends):
+                new = int(ends[0]) + 1
+            made, read = made + new, np.append(read, chosen[0, :new])
+            yield _step(chosen, gained, new, min(kept, new), int(draft.counts[0]))
+            if made == limit or len(ends):
+                return
+
+
+def _batch(tokens: np.ndarray) -> Batch:
+    """One whole row, (T,)."""
+    row = torch.from_numpy(tokens)[None]
+    real = torch.ones_like(row, dtype=torch.bool)
+    return Batch(row, ~real, real, None, (0, 0))
+
+
+def _step(chosen: np.ndarray, gained: np.ndarray, new: int, accepted: int, offered: int) -> Step:
+    return Step(chosen[:, :new], gained[:, :new], np.array([accepted]), np.array([offered]))
