@@ -60,9 +60,9 @@ class Clocked:
         self.seconds += time.perf_counter() - began
         return logits
 
-    def guesses(self, cursor: Any, token: Tensor) -> Generator[Tensor, Tensor, None]:
+    def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:
         assert isinstance(self._predictor, Drafter)
-        inner, sent = self._predictor.guesses(cursor, token), None
+        inner, sent = self._predictor.guesses(cursor, token, among), None
         while True:
             began = time.perf_counter()
             try:
