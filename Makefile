@@ -11,7 +11,7 @@ WORKERS ?= auto
 # `make demo SEED=2` shows another draw of weights and graphs.
 SEED ?= 1
 
-.PHONY: setup demo test slow bench clean
+.PHONY: setup demo test slow bench gpu clean
 
 setup: $(VENV)/.ready
 
@@ -40,6 +40,10 @@ slow: setup
 
 bench: setup
 	$(BIN)/python benchmarks/run_all.py
+
+# What only a GPU can show: figures and a page under runs/gpu; a second call continues. See benchmarks/gpu/run.py.
+gpu: setup
+	$(BIN)/python benchmarks/gpu/run.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,119 @@
+"""Everything that needs a GPU to be seen: correctness against the CPU, exact resuming, step times of all objectives,
+the pair loss, attention, torch.compile, and learning curves on G(5,5).
+
+python benchmarks/gpu/run.py [--out DIR] [--only STEP ...]
+
+Each step runs in a process of its own, for at most two minutes. Its figures are kept in DIR/figures.json as soon as it
+ends, and the page DIR/page.md is written anew; the same command continues with the steps that are missing or failed.
+With --smoke, all steps run on the CPU at tiny sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the frame of all benchmarks stands there
+import torch
+from gpu.page import page
+from gpu.steps import Machine, steps
+from timing import Benchmark, parser
+
+from statewise.training.config import TrainerConfig
+from statewise.training.machine import describe
+
+LIMIT = 120
+"""Most seconds of a step."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = parser(__doc__)
+    arguments.add_argument("--out", type=Path, default=Path("runs/gpu"), help="where figures are kept (runs/gpu)")
+    arguments.add_argument("--only", nargs="+", metavar="STEP", help="steps whose names begin so")
+    arguments.add_argument("--step", help="one step in this process; prints its figures")
+    options = arguments.parse_args(words)
+    if options.smoke:
+        with tempfile.TemporaryDirectory() as folder:
+            return run_all(Machine("cpu", True, Path(folder)), options.only)
+    if not torch.cuda.is_available():
+        print("make gpu needs a CUDA GPU, and PyTorch finds none: run it on a machine with one, with a PyTorch built "
+              "for CUDA; --smoke runs all steps on the CPU at tiny sizes", file=sys.stderr)  # fmt: skip
+        return 2
+    where = Machine("cuda", False, options.out)
+    where.folder.mkdir(parents=True, exist_ok=True)
+    if options.step:
+        (where.folder / "step.json").write_text(json.dumps(figures(where, options.step)))
+        return 0
+    return run_all(where, options.only)
+
+
+def run_all(where: Machine, only: Sequence[str] | None = None) -> int:
+    """Runs the steps that have no figures yet. Returns the exit code."""
+    bench = Benchmark(where.smoke)
+    at = describe(TrainerConfig(device=where.device))
+    path = where.folder / "figures.json"
+    found: dict[str, Any] = {"date": str(date.today()), "machine": at, "steps": {}}
+    if path.exists():
+        found = json.loads(path.read_text())
+        before, now = (one["device_name"] for one in (found["machine"], at))
+        if before != now:
+            print(f"{path} has figures of {before}, and this is {now}: set --out to another folder", file=sys.stderr)
+            return 2
+    failed = False
+    for name in steps(where):
+        if only and not name.startswith(tuple(only)):
+            continue
+        kept = found["steps"].get(name)
+        if kept is None or "error" in kept:
+            print(f"== {name}", flush=True)
+            found["steps"][name] = kept = apart(where, name)
+            path.write_text(json.dumps(found, indent=1))
+            (where.folder / "page.md").write_text(page(found))
+        if "error" in kept:
+            failed = True
+            print(f"  failed: {kept['error']}", flush=True)
+        for what, value, sign, bar in kept.get("bars", []):
+            (bench.at_least if sign == ">=" else bench.at_most)(what, value, bar)
+    print(f"wrote {path} and {where.folder / 'page.md'}")
+    return 1 if failed else bench.exit_code()
+
+
+def apart(where: Machine, name: str) -> dict[str, Any]:
+    """The figures of a step, from a process of its own."""
+    if where.smoke:
+        return figures(where, name)
+    result, began = where.folder / "step.json", time.monotonic()
+    result.unlink(missing_ok=True)
+    command = [sys.executable, __file__, "--out", str(where.folder), "--step", name]
+    error = None
+    try:
+        code = subprocess.run(command, timeout=LIMIT, check=False).returncode
+        error = None if code == 0 and result.exists() else f"the process ended with code {code}"
+    except subprocess.TimeoutExpired:
+        error = f"took more than {LIMIT} seconds"
+    if error is not None:
+        return {"seconds": time.monotonic() - began, "error": error}
+    made: dict[str, Any] = json.loads(result.read_text())
+    return made
+
+
+def figures(where: Machine, name: str) -> dict[str, Any]:
+    """The figures of a step, in this process."""
+    began = time.monotonic()
+    try:
+        made = steps(where)[name](where)
+    except Exception:
+        return {"seconds": time.monotonic() - began, "error": traceback.format_exc(limit=-6)}
+    return {"seconds": time.monotonic() - began, "values": made.values, "bars": made.bars}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
