@@ -5,6 +5,7 @@ theta.npz        final theta of every restart [R, L, A, 3]
 report.json      how it was learned: settings, the result of each restart, the pool
 checkpoint.npz   during learning: everything needed to resume
 seen.json        what the traces show, for verdicts on others (`exact.verdicts`)
+before.json      of simplified schemas: those before, which accept the same traces (`simplification`)
 schemas.json     after lifted learning, instead of theta.npz: the schemas; model.json holds the ground model
 """
 
@@ -50,7 +51,16 @@ PICTURES = ("model.png", "schemas.png", "models.png", "attention.png", "theta.pn
 """The images that `statewise strips show` writes."""
 PICTURE_SIGNS = dict.fromkeys(PICTURES, _drawn_by_statewise)
 """How they are recognised."""
-FILES = ("model.json", "theta.npz", "report.json", "checkpoint.npz", "schemas.json", "seen.json", *PICTURES)
+FILES = (
+    "model.json",
+    "theta.npz",
+    "report.json",
+    "checkpoint.npz",
+    "schemas.json",
+    "seen.json",
+    "before.json",
+    *PICTURES,
+)
 """All files of the folder, as patterns of `statewise.overwriting`."""
 SIGNS = {
     "model.json": lambda path: bool(read_json(path, {"format": one_of(FORMAT)})),
@@ -177,14 +187,19 @@ def write_schemas(
     files: Mapping[str, bytes] = NOTHING,
 ) -> None:
     """Writes a folder for a lifted model, with further `files`. If writing fails, no part of it stays."""
+    with _whole(folder, files):
+        write_atomically(folder / "schemas.json", schemas_as_json(schemas))
+        _write_model(folder, model, report, files)
+
+
+def schemas_as_json(schemas: Mapping[str, Schema]) -> bytes:
+    """The content of `schemas.json`."""
     content = {
         name: {which: sorted([predicate, *places] for predicate, places in getattr(schema, which))
                for which in ("pre", "add", "delete")}
         for name, schema in schemas.items()
     }  # fmt: skip
-    with _whole(folder, files):
-        write_atomically(folder / "schemas.json", (json.dumps(content, indent=2) + "\n").encode())
-        _write_model(folder, model, report, files)
+    return (json.dumps(content, indent=2) + "\n").encode()
 
 
 def read_schemas(folder: Path) -> dict[str, Schema] | None:
@@ -192,7 +207,11 @@ def read_schemas(folder: Path) -> dict[str, Schema] | None:
     path = folder / "schemas.json"
     if not path.is_file():
         return None
-    content = read_json(path, SCHEMAS)
+    return schemas_of(read_json(path, SCHEMAS), path)
+
+
+def schemas_of(content: dict[str, Any], path: Path) -> dict[str, Schema]:
+    """The schemas of the content of `schemas.json`. Raises `ValueError`, which names `path`, if they are damaged."""
     if not content:
         raise ValueError(f"{path}: holds no schema")
     for literal in (literal for schema in content.values() for literals in schema.values() for literal in literals):

@@ -16,17 +16,20 @@ said. Models learned lifted are simplified by the literals of their schemas, ste
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal as OneOf
 
+from statewise.json_files import TEXT, read_json
 from statewise.strips.containment import KnownFalseSearch, contained, implied
 from statewise.strips.domains import Domain
 from statewise.strips.exact.verdicts import NAME
 from statewise.strips.heads import Head, heads, uncovered
-from statewise.strips.learned import claim, write_model, write_schemas
+from statewise.strips.learned import SCHEMAS, claim, schemas_as_json, schemas_of, write_model, write_schemas
 from statewise.strips.mapping import match_atoms, renamed
 from statewise.strips.model import Action, ActionModel, bits
 from statewise.strips.real_states import RealStates, RealStateSearch
@@ -61,6 +64,8 @@ class Simplified:
     """Atoms before and after; of schemas, predicates."""
     undecided: tuple[str, ...]
     """Entries and atoms that were kept because the verifier reached its limits."""
+    before: dict[str, Schema] | None
+    """The schemas before, if the result accepts the same traces in all instances."""
     stopped: OneOf["time", "interrupted"] | None
     """Why it ended early: then more entries may be needless. None: every one that is left was tried."""
     seconds: float
@@ -84,9 +89,26 @@ def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bo
     files = {NAME: shown} if shown is not None else {}
     report = {"settings": {"simplified": source}, **found.summary()}
     if found.schemas is not None:
+        if found.before is not None:
+            files["before.json"] = json.dumps({
+                "schemas": json.loads(schemas_as_json(found.before)),
+                "simplified": sha256(schemas_as_json(found.schemas)).hexdigest(),
+            }).encode()  # fmt: skip
         write_schemas(folder, found.schemas, found.model, report, files)
     else:
         write_model(folder, found.model, report, files)
+
+
+def before_simplification(folder: Path) -> dict[str, Schema] | None:
+    """The schemas from which those of the folder were simplified, if these accept the same traces in all instances:
+    simplified under Definition 1, and not changed since. Raises `ValueError` if the file is damaged."""
+    path = folder / "before.json"
+    if not path.is_file():
+        return None
+    content = read_json(path, {"schemas": SCHEMAS, "simplified": TEXT})
+    if sha256((folder / "schemas.json").read_bytes()).hexdigest() != content["simplified"]:
+        return None
+    return schemas_of(content["schemas"], path)
 
 
 def simplify(
@@ -141,7 +163,8 @@ def simplify(
         small = _named(small, true)
     return Simplified(
         small, literals, notion, (work.size_before, work.size()), (work.atoms_before, work.atoms()),
-        tuple(work.undecided), stopped, time.monotonic() - work.began,
+        tuple(work.undecided), dict(schemas) if schemas is not None and domain is None else None, stopped,
+        time.monotonic() - work.began,
     )  # fmt: skip
 
 
