@@ -1,34 +1,24 @@
 """Traces hold what the model and the task say, computed again directly."""
 
+import contextlib
 import json
 
 import numpy as np
 import pytest
 import torch
-from doubles import path_star_model, spread_weights
+from doubles import path_star_model
 from running_server import story_model
+from small_worlds import CITY, HMM, model_of
 
-from statewise.building import read_recipe
 from statewise.data import collate
-from statewise.loading import new_model
 from statewise.playground.observer import Observer, Wish
 from statewise.serving.refusals import Refusal
 from statewise.serving.served import Served
 from statewise.types import Examples
 
-HMM = {"name": "hmm", "process": "mess3", "length": 8, "held_out_sequences": 64}
-CITY = {"name": "manhattan", "rows": 4, "columns": 5, "max_moves": 12, "held_out_moves": 8, "held_out_rides": 40}
-
 
 def observer(model):
     return Observer(Served("small", model))
-
-
-def model_of(task, objective="next_token"):
-    recipe = {"task": task, "backbone": {"name": "gpt", "width": 16, "layers": 1, "heads": 2}, "objective": objective}
-    model = new_model(read_recipe(json.dumps(recipe)))
-    spread_weights(model.objective)
-    return model
 
 
 def traced(watched, **fields):
@@ -220,3 +210,27 @@ def test_a_text_is_traced_without_a_world(tmp_path):
     assert found.scene == {}
     assert watched.description()["view"] == "text"
     assert "".join(found.texts[place.token] for place in found.places[: found.prompt]).startswith("Once ")
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"name": "automaton", "process": "flip-flop", "length": 16, "held_out_sequences": 30, "reveal_rate": 0.2},
+        {"name": "countdown", "training_problems": 50, "held_out_problems": 30},
+        {"name": "recall", "keys": 2, "values": 4, "chunk": 5, "distance": 1, "fillers": 2, "held_out_sequences": 30},
+        {"name": "strips_traces", "held_out_traces": 30},
+        {"name": "path_star", "degree": 2, "length": 4, "nodes": 9, "held_out_graphs": 12, "encoding": "reverse"},
+        {**CITY, "row": 40},
+    ],
+    ids=lambda task: task["name"],
+)
+def test_whatever_is_typed_is_traced_or_refused(task):
+    model, rng = model_of(task), np.random.default_rng(0)
+    watched = observer(model)
+    json.dumps(watched.description(), allow_nan=False)
+    own = watched.held_out(0)
+    for number in range(12):
+        prompt = rng.integers(0, len(model.task.vocab), int(rng.integers(1, model.task.context + 1)))
+        prompt = own[: 1 + number % len(own)] if number % 2 else prompt
+        with contextlib.suppress(Refusal):  # of what is no beginning of a sequence
+            assert len(traced(watched, prompt=prompt, limit=2).places) >= len(prompt)

@@ -284,4 +284,4 @@ class World(ABC):
 
     def state_name(self, label: int) -> str:
         """A state of `labels` in words."""
-        return str(label)
+        return f"state {label}"

@@ -1,0 +1,220 @@
+"""The page in a real browser: the system's Chromium, or that of the variable CHROMIUM."""
+
+import os
+import shutil
+
+import pytest
+from doubles import path_star_model
+from running_server import running, story_model
+from small_worlds import CITY, HMM, model_of
+
+from statewise.playground.recording import export
+from statewise.serving.served import Served
+
+CHROMIUM = os.environ.get("CHROMIUM") or next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+pytestmark = pytest.mark.slow
+PROMPT = "0,1|1,2|2,3|0,4|4,5|5,6/0,3="
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: install it, or set the variable CHROMIUM")
+    with playwright.sync_playwright() as made:
+        found = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running({"plain": path_star_model(), "bst": path_star_model("belief_state")}) as made:
+        yield made
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens pages; at the end none may have logged an error, or asked another host for anything."""
+    contexts, problems, asked = [], [], []
+
+    def open_page(url, allowed=(), **options):
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda line: problems.append(line.text) if line.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda request: asked.append((url, request.url)))
+        page.goto(url)
+        page.allowed = allowed
+        return page
+
+    yield open_page
+    allowed = [text for context in contexts for page in context.pages for text in getattr(page, "allowed", ())]
+    for context in contexts:
+        context.close()
+    assert [problem for problem in problems if not any(text in problem for text in allowed)] == []
+    for url, other in asked:
+        origin = url if url.startswith("file:") else url.rstrip("/")
+        assert other.startswith((origin, "data:")), other
+
+
+def ready(page):
+    page.wait_for_selector("article")
+    return page
+
+
+def count(page):
+    return page.text_content("#count")
+
+
+def until(page, holds):
+    """Waits for what a script would be asked for, which the page's policy forbids."""
+    for _ in range(1500):
+        if holds():
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError("it never happened")
+
+
+def test_two_models_stand_side_by_side_and_step_together(opened, server):
+    page = ready(opened(server.url))
+    assert page.locator("article h2").all_text_contents() == ["plain", "bst"]
+    assert count(page) == "21 of 25"
+    page.click("#next")
+    assert count(page) == "22 of 25"
+    assert page.text_content("#status").startswith("Token 22 of 25, ")
+    assert page.locator('article [data-state="current"]').count() >= 1
+    page.locator("#slider").fill("25")
+    assert count(page) == "25 of 25"
+    assert page.is_disabled("#next")
+    page.fill("#prompt", PROMPT)
+    page.click("#run")
+    until(page, lambda: count(page) == "21 of 25")
+    nodes = page.locator("article").first.locator("[data-node]")
+    assert sorted(nodes.evaluate_all("nodes => nodes.map(node => node.dataset.node)")) == list("0123456")
+    page.fill("#prompt", "0,1|x")
+    page.click("#run")
+    page.allowed = ("status of 400",)
+    page.wait_for_selector("#error:not([hidden])")
+    assert "unknown symbol 'x'" in page.text_content("#error")
+
+
+def test_all_can_be_done_by_keyboard(opened, server):
+    page = ready(opened(server.url))
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # the link to the steps
+    page.keyboard.press("ArrowRight")
+    assert count(page) == "22 of 25"
+    page.keyboard.press("Home")
+    assert count(page) == "1 of 25"
+    page.keyboard.press("Space")
+    until(page, lambda: count(page) == "2 of 25")
+    assert page.get_attribute("#play", "aria-pressed") == "true"
+    page.keyboard.press("ArrowLeft")
+    assert page.get_attribute("#play", "aria-pressed") == "false"
+    page.locator("#slider").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    assert count(page) == "24 of 25"
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        focused = page.evaluate("document.activeElement.getAttribute('data-node')")
+        state = page.evaluate("document.activeElement.getAttribute('data-state')")
+        if focused and state == "unread":
+            break
+    assert focused
+    page.keyboard.press("Enter")
+    until(page, lambda: count(page) == "22 of 25")
+    first = page.locator("article").first
+    assert f"Forced: {focused}." in first.text_content()
+    assert first.locator(f'[data-node="{focused}"]').get_attribute("data-state") == "current"
+    assert "Forced" not in page.locator("article").last.text_content()
+    first.get_by_role("button", name="Undo").focus()
+    page.keyboard.press("Enter")
+    until(page, lambda: "Forced" not in page.locator("article").first.text_content())
+
+
+def test_a_goal_is_set_for_models_that_take_one(opened, server):
+    page = ready(opened(server.url))
+    page.fill("#prompt", PROMPT)
+    page.click("#run")
+    page.wait_for_selector('article:last-child [data-node="6"]')
+    page.check("#mode input[value=goal]")
+    page.click('article:last-child [data-node="6"]')
+    page.wait_for_selector("article:last-child .goal button")
+    assert page.input_value("#goal") == "6"
+    assert "cannot condition on a goal" in page.locator("article").first.text_content()
+    assert page.locator("article").last.locator(".tokens li").count() == 21 + 3 + 1
+
+
+def test_a_key_is_asked_for_and_kept_for_the_session(opened):
+    with running({"plain": path_star_model()}, key="secret") as made:
+        page = opened(made.url, allowed=("status of 401",))
+        page.wait_for_selector("#key-form:not([hidden])")
+        for key, shown in (("wrong", "#error:not([hidden])"), ("secret", "article")):
+            page.fill("#key", key)
+            page.keyboard.press("Enter")
+            page.wait_for_selector(shown)
+        page.reload()
+        ready(page)
+        assert page.evaluate("JSON.stringify([localStorage.length, document.cookie])") == '[0,""]'
+
+
+def test_a_server_that_stopped_is_named(opened):
+    with running({"plain": path_star_model()}) as made:
+        page = ready(opened(made.url, allowed=("ERR_CONNECTION", "ERR_EMPTY")))
+    page.click("#run")
+    page.wait_for_selector("#error:not([hidden])")
+    assert "The server does not answer" in page.text_content("#error")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An exported page of each view."""
+    folder = tmp_path_factory.mktemp("pages")
+    hostile = folder / "hostile.txt"
+    words = ["<img/src=x/onerror=alert(1)>", "</script><script>alert(2)</script>", "&lt;b&gt;", "{{script}}"]
+    hostile.write_text("".join(f"{words[n % 4]} {words[n // 4 % 4]} {words[n // 16 % 4]} {n}\n" for n in range(64)))
+    models = {
+        "star": [path_star_model(), path_star_model("next_latent")],
+        "belief": [model_of(HMM)],
+        "map": [model_of(CITY)],
+        "text": [story_model(folder)],
+        "tokens": [model_of({"name": "sequences", "path": str(hostile)})],
+    }
+    for view, some in models.items():
+        served = [Served(f"{view} <b>{number}</b>", model) for number, model in enumerate(some)]
+        assert {one.task.view for one in served} == {view}
+        export(served, folder / f"{view}.html", 3, 1)
+    return folder
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+@pytest.mark.parametrize("view", ["star", "belief", "map", "text", "tokens"])
+def test_every_view_works_from_a_file(opened, exported, view, look):
+    options = {"color_scheme": "dark" if look == "dark" else "light", "reduced_motion": "reduce"}
+    size = {"viewport": {"width": 390, "height": 800}} if look == "phone" else {}
+    page = ready(opened((exported / f"{view}.html").as_uri(), **options, **size))
+    assert page.locator("#examples option").count() == 3
+    assert page.locator("#prompt").is_hidden()
+    for _ in range(3):
+        before = count(page)
+        page.keyboard.press("ArrowRight")
+        assert count(page) != before or page.is_disabled("#next")
+        assert page.evaluate("document.getAnimations().length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator("article figure svg").count() >= (view != "tokens")
+    assert page.locator("img, iframe, article b").count() == 0
+    assert page.locator("script").count() == 2
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(",")
+    assert (sum(map(int, back)) < 200) == (look == "dark")
+    page.select_option("#examples", "2")
+    assert page.locator("article").count() == 1 + (view == "star")
+    assert page.evaluate("[...document.querySelectorAll('svg text')].every(text => text.getBBox().width > 0)")
