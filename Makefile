@@ -11,7 +11,7 @@ WORKERS ?= auto
 # `make demo SEED=2` shows another draw of weights and graphs.
 SEED ?= 1
 
-.PHONY: setup demo test slow bench gpu clean
+.PHONY: setup demo play test slow bench gpu clean
 
 setup: $(VENV)/.ready
 
@@ -24,10 +24,22 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 # Trains GPT, NextLat and a Belief State Transformer on small path-star graphs and shows what the difference is.
 demo: setup
-	$(BIN)/statewise train path-star-demo --seed $(SEED) --out runs/demo/next-token --overwrite
-	$(BIN)/statewise train path-star-demo --objective next_latent --objective.horizon 2 --seed $(SEED) --out runs/demo/next-latent --overwrite
-	$(BIN)/statewise train path-star-demo --objective belief_state --objective.pairs answer --objective.head_width 128 --seed $(SEED) --out runs/demo/belief-state --overwrite
+	$(TRAIN_NEXT_TOKEN)
+	$(TRAIN_NEXT_LATENT)
+	$(TRAIN_BELIEF_STATE)
 	$(BIN)/statewise compare runs/demo/next-token runs/demo/next-latent runs/demo/belief-state --out runs/demo/report --overwrite
+
+TRAIN = $(BIN)/statewise train path-star-demo --seed $(SEED) --overwrite
+TRAIN_NEXT_TOKEN = $(TRAIN) --out runs/demo/next-token
+TRAIN_NEXT_LATENT = $(TRAIN) --objective next_latent --objective.horizon 2 --out runs/demo/next-latent
+TRAIN_BELIEF_STATE = $(TRAIN) --objective belief_state --objective.pairs answer --objective.head_width 128 --out runs/demo/belief-state
+
+# Shows these models token by token in the browser; trains those that are not there.
+play: setup
+	test -f runs/demo/next-token/reports/evaluation.json || $(TRAIN_NEXT_TOKEN)
+	test -f runs/demo/next-latent/reports/evaluation.json || $(TRAIN_NEXT_LATENT)
+	test -f runs/demo/belief-state/reports/evaluation.json || $(TRAIN_BELIEF_STATE)
+	$(BIN)/statewise playground runs/demo/next-token runs/demo/next-latent runs/demo/belief-state
 
 test: setup
 	$(BIN)/ruff check .

@@ -116,7 +116,8 @@ def test_the_everyday_commands_of_the_readme_work(tmp_path, monkeypatch, capsys)
     few = [*TINY, "--task.held_out_graphs=20"]
     assert main(["train", "path-star-demo", *few, "--out", "runs/demo/next-token"]) == 0
     lines = block.splitlines()
-    assert [line.split()[1] for line in lines] == ["train", "train", "evaluate", "generate", "analyze", "compare"]
+    named = ["train", "train", "evaluate", "generate", "analyze", "compare", "playground"]
+    assert [line.split()[1] for line in lines] == named
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
         assert main([*words, *few] if words[:2] == ["train", "path-star-small"] else words) == 0, line

@@ -134,6 +134,10 @@ function render() {
   const one = page.traces.get(models[0]?.name), at = one && one.places[Math.min(page.step, one.places.length) - 1];
   byId("status").textContent = at ? [`Token ${page.step} of ${last}, ${visible(one.texts[at.token])}`, ...models.map(statusOf)].filter(Boolean).join(". ") + "." : "";
   byId("mode").hidden = Boolean(recorded) || !models.some((model) => model.view === "star" && model.goal);
+  for (const now of document.querySelectorAll("ol.tokens > .now")) {
+    const list = now.parentElement;
+    list.scrollTop = now.offsetTop - (list.clientHeight - now.offsetHeight) / 2;
+  }
   if (focus) document.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
 }
 

@@ -6,11 +6,19 @@ views.star = {
     if (!scene.edges) return null;
     const arms = views.star.arms(scene);
     const own = arms.find((arm) => arm.includes(scene.goal)) || [];
-    const length = Math.max(...arms.map((arm) => arm.length)), gap = Math.max(58, 26 / Math.sin(Math.PI / Math.max(2, arms.length)));
-    const at = new Map([[scene.start, [0, 0]]]);
+    const length = Math.max(...arms.map((arm) => arm.length)), gap = Math.max(62, (arms.length > 4 ? 46 : 26) / Math.sin(Math.PI / Math.max(2, arms.length)));
+    const angles = arms.map((_, index) => (2 * Math.PI * index) / arms.length - (arms.length === 2 ? 0 : Math.PI / 2));
+    // The start's label is where no arm is, best below; those of an arm are on the side away from it.
+    const apart = (angle) => Math.min(...angles.map((other) => 1 - Math.cos(angle - other)));
+    const free = [2, 1, 3, 0, 4, 7, 5, 6].map((part) => (part * Math.PI) / 4).reduce((one, other) => apart(other) > apart(one) + 1e-6 ? other : one);
+    const at = new Map([[scene.start, [0, 0]]]), beside = new Map([[scene.start, [Math.cos(free), Math.sin(free)]]]);
     arms.forEach((arm, index) => {
-      const angle = (2 * Math.PI * index) / arms.length - Math.PI / 2 + (arms.length === 2 ? Math.PI / 2 : 0);
-      arm.forEach((node, place) => at.set(node, [Math.cos(angle) * (gap + 58 * place), Math.sin(angle) * (gap + 58 * place)]));
+      const angle = angles[index], normal = [-Math.sin(angle), Math.cos(angle)];
+      const towards = normal[0] * Math.cos(free) + normal[1] * Math.sin(free), side = towards > 0.01 || (towards > -0.01 && normal[0] < 0) ? -1 : 1;
+      arm.forEach((node, place) => {
+        at.set(node, [Math.cos(angle) * (gap + 58 * place), Math.sin(angle) * (gap + 58 * place)]);
+        beside.set(node, normal.map((value) => side * value));
+      });
     });
     const read = places.slice(prompt, panel.step).map((place) => place.token);
     const edges = scene.edges.map(([one, other]) => {
@@ -19,24 +27,28 @@ views.star = {
       return svg("line", { class: taken ? "edge taken" : "edge", x1: a[0], y1: a[1], x2: b[0], y2: b[1] });
     });
     const shows = panel.step >= prompt && !panel.ended && panel.step < prompt + length + 1;
-    const nodes = [...at].map(([node, point]) => views.star.node(panel, node, point, read.indexOf(node), own, shows));
-    const reach = [...at.values()], pad = 40;
+    const nodes = [...at].map(([node, point]) => views.star.node(panel, node, point, read.indexOf(node), own, shows, beside.get(node)));
+    const reach = [...at.values()], pad = 46;
     const box = [0, 1].map((axis) => [Math.min(...reach.map((point) => point[axis])) - pad, Math.max(...reach.map((point) => point[axis])) + pad]);
+    if (arms.length !== 2) box[0] = [box[0][0] - 22, box[0][1] + 34]; // labels beside upright arms
     const size = box.map(([low, high]) => high - low), tall = Math.max(size[1], 170);
     const drawing = svg("svg", { viewBox: `${box[0][0]} ${(box[1][0] + box[1][1] - tall) / 2} ${size[0]} ${tall}`, role: "group", "aria-label": "the graph" }, edges, nodes);
-    drawing.style.minWidth = `${Math.min(size[0], size[0] * 0.62)}px`;
-    drawing.style.maxHeight = "430px";
+    const least = size[0] > 900 ? 0.5 : 0.62; // smaller nodes could not be read
+    drawing.style.minWidth = `${size[0] * least}px`;
+    drawing.style.maxWidth = `${size[0] * 1.3}px`;
+    drawing.style.margin = "0 auto";
+    drawing.style.maxHeight = `${Math.max(430, tall * least)}px`;
     const keys = el("p", { class: "keys" }, key("dot", "read"), key("arm", "arm of the goal"),
       el("span", { class: "key" }, shows ? "rings: probability of the next token" : "numbers: probability when chosen"));
     return el("figure", { class: "part" }, el("div", { class: "scroll" }, drawing), keys);
   },
-  node(panel, node, [x, y], rank, own, shows) {
+  node(panel, node, [x, y], rank, own, shows, [right, below]) {
     const { scene, prompt, places } = panel.trace, { actions } = panel;
     const p = shows && rank < 0 ? panel.probability(node) : 0, start = node === scene.start;
     const place = prompt + rank, chosen = rank >= 0 ? Math.exp(places[place].log_probability) : null;
     const forced = rank >= 0 && actions.forcedAt(panel, place), wrong = rank >= 0 && panel.wasLegal(place) === false;
     const onArm = own.includes(node) || start, name = panel.text(node) === `token ${node}` ? String(node) : panel.text(node);
-    const role = start ? "start" : node === scene.goal ? "goal" : "";
+    const role = start ? "start" : node === panel.trace.goal[0] ? "goal set" : node === scene.goal ? "goal" : "";
     const said = [`node ${name}`, role, onArm && !start ? "on the arm of the goal" : "", forced ? "forced" : rank >= 0 ? `read, it had ${percent(chosen)}` : shows ? `next with ${percent(p)}` : ""];
     const act = actions.canChoose(panel) ? () => actions.choose(panel, node) : null;
     const turn = 2 * Math.PI * 19, current = rank >= 0 && place === panel.step - 1;
@@ -48,7 +60,9 @@ views.star = {
       p >= 0.005 ? svg("circle", { class: "rest", r: 19 }) : null,
       p >= 0.005 ? svg("circle", { class: "chance", r: 19, transform: "rotate(-90)", "stroke-dasharray": `${(turn * p).toFixed(1)} ${turn.toFixed(1)}` }) : null,
       svg("circle", { class: "disc", r: 15 }), svg("text", { class: "id" }, name),
-      value ? svg("text", { class: "p halo", y: 33 }, value) : null, role ? svg("text", { class: "role halo", y: -33 }, role) : null);
+      role || value ? svg("text", { class: "label halo", x: right * 31, y: below * 33 - (role && value ? (below > 0.3 ? 1 : below < -0.3 ? 13 : 7) : 0), "text-anchor": right > 0.5 ? "start" : right < -0.5 ? "end" : "middle" },
+        role ? svg("tspan", { class: "role" }, role) : null,
+        value ? svg("tspan", role ? { class: "p", x: right * 31, dy: 15 } : { class: "p" }, value) : null) : null);
   },
   // The nodes of each arm from the start on.
   arms(scene) {
