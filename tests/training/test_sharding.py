@@ -32,7 +32,7 @@ def recipe(*flags):
 
 
 def stop_at(step):
-    """Saves and stops after the step that follows this one."""
+    """Saves and stops after the step that follows this one; of several processes, after the one behind that."""
     return Listener(step=lambda now: os.kill(os.getpid(), signal.SIGTERM) if now == step else None)
 
 
@@ -83,7 +83,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     whole, cut = str(tmp_path / "whole"), str(tmp_path / "cut")
     train(recipe(*flags), whole)
     train(recipe(*flags), cut, listener=stop_at(2))
-    on_two_processes(("resume", cut, TWO, 4))
+    on_two_processes(("resume", cut, TWO, 3))
     assert Run(Path(cut)).checkpoints()[-1].step == 5
     assert json.loads((Path(cut) / "config.json").read_text())["trainer"]["devices"] == 1
     with pytest.raises(ValueError, match=r"of the fields of a run only --trainer\.devices"):
