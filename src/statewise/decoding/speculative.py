@@ -120,7 +120,8 @@ class Speculative(Decoder):
             began, asked = time.perf_counter(), length.next()
             most = np.minimum(asked, left - 1)
             whole = bool((most == asked).all())
-            choices = Choices(self.plain, request, rows, lengths[rows] + limits[rows] - left, V)
+            places = lengths[rows] + limits[rows] - left
+            choices = Choices(self.plain, request, rows, places, V, int(most.max()))
             draft = source.draft(cursor, rows, pending, most, choices.draft)
             logits = _read(predictor, cursor, pending, draft)
 
@@ -154,11 +155,14 @@ class Speculative(Decoder):
 class Choices:
     """What plain decoding chooses at the places of a cycle. Drafts and checks share the noise of a place."""
 
-    def __init__(self, plain: StepByStep, request: Request, rows: np.ndarray, places: np.ndarray, width: int) -> None:
-        """`rows` (B,) of the request; `places` (B,): tokens before the first place; `width`: V."""
-        self.plain, self.banned, self.width = plain, request.banned, width
+    def __init__(
+        self, plain: StepByStep, request: Request, rows: np.ndarray, places: np.ndarray, width: int, ahead: int = 0
+    ) -> None:
+        """`rows` (B,) of the request; `places` (B,): tokens before the first place; `width`: V; `ahead`: places that
+        may be drafted."""
+        self.plain, self.banned, self.width, self.ahead = plain, request.banned, width, ahead
         self.numbers, self.first = request.numbers[rows], request.offset + places
-        self._noise: list[Tensor | None] = []  # by place
+        self._noise: Tensor | None = None
 
     def allowed(self, logits: Tensor) -> Tensor:
         """The logits (..., V) without the token that must not be generated."""
@@ -166,11 +170,14 @@ class Choices:
             return logits
         return logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
 
-    def noise(self, place: int) -> Tensor | None:
-        """(B, V): see `StepByStep.noise`."""
-        while len(self._noise) <= place:
-            self._noise.append(self.plain.noise(self.numbers, self.first + len(self._noise), self.width))
-        return self._noise[place]
+    def noise(self, count: int) -> Tensor | None:
+        """(B, n, V) of the first n >= `count` places, or None: see `StepByStep.noise`. Computed at once, for one call
+        costs more than a place."""
+        if self._noise is None or self._noise.shape[1] < count:
+            places = (self.first[:, None] + np.arange(count)).reshape(-1)
+            found = self.plain.noise(self.numbers.repeat(count), places, self.width)
+            self._noise = None if found is None else found.view(len(self.numbers), count, self.width)
+        return self._noise
 
     def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
@@ -186,13 +193,14 @@ class Choices:
     def choose(self, logits: Tensor) -> Tensor:
         """From allowed logits (B, n, V) of the first n places to the tokens, (B, n)."""
         B, n, V = logits.shape
-        noise = [found for place in range(n) if (found := self.noise(place)) is not None]
-        together = torch.stack(noise, 1).view(B * n, V) if noise else None
+        noise = self.noise(n)
+        together = None if noise is None else noise[:, :n].reshape(B * n, V)
         return self.plain.choose(logits.reshape(B * n, V), together).view(B, n)
 
     def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
         """See `drafts.Choose`."""
-        noise = self.noise(place)
+        noise = self.noise(self.ahead + 1)
+        noise = None if noise is None else noise[:, place]
         if among is None:
             return self.plain.choose(self.allowed(logits), None if noise is None else noise[:, : logits.shape[1]])
         column = self.plain.choose(logits, None if noise is None else noise[:, among])
@@ -201,9 +209,8 @@ class Choices:
 
 def accepted_drafts(chosen: np.ndarray, draft: Draft) -> np.ndarray:
     """(B,): the leading tokens of each draft that are those `chosen` (B, m + 1)."""
-    drafted = draft.tokens.cpu().numpy()
-    same = (drafted == chosen[:, :-1]) & (np.arange(drafted.shape[1]) < draft.counts[:, None])
-    return np.logical_and.accumulate(same, axis=1).sum(1)
+    same = draft.tokens.cpu().numpy() == chosen[:, :-1]
+    return np.minimum(np.logical_and.accumulate(same, axis=1).sum(1), draft.counts)
 
 
 def _read(predictor: Predictor, cursor: Any, pending: np.ndarray, draft: Draft) -> Tensor:
@@ -221,9 +228,12 @@ def _step(
 ) -> Step:  # fmt: skip
     """The first `new[b]` of the tokens `chosen` (b, m) for the `rows` (b,) of a batch of B, as a step."""
     n = int(new.max())
-    kept = np.arange(n) < new[:, None]
-    tokens, scores = np.full((B, n), -1, np.int64), np.zeros((B, n))
-    tokens[rows], scores[rows] = np.where(kept, chosen[:, :n], -1), np.where(kept, gained[:, :n], 0.0)
-    counts = np.zeros((2, B), np.int64)
-    counts[:, rows] = accepted, offered
+    some, gains = chosen[:, :n], gained[:, :n]
+    if (new < n).any():
+        kept = np.arange(n) < new[:, None]
+        some, gains = np.where(kept, some, -1), np.where(kept, gains, 0.0)
+    if len(rows) == B:
+        return Step(some, gains, accepted, offered)
+    tokens, scores, counts = np.full((B, n), -1, np.int64), np.zeros((B, n)), np.zeros((2, B), np.int64)
+    tokens[rows], scores[rows], counts[:, rows] = some, gains, (accepted, offered)
     return Step(tokens, scores, *counts)

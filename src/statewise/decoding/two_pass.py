@@ -54,7 +54,7 @@ class TwoPass(Decoder):
             most = min(self.draft, limit - made - 1)
             if source is None or most < 1:
                 continue
-            choices = Choices(self.plain, request, row, np.array([len(read)]), first.shape[1])
+            choices = Choices(self.plain, request, row, np.array([len(read)]), first.shape[1], most)
             draft = source.draft(cursor, row, chosen[:, 0], np.array([most]), choices.draft)
             whole = np.append(read, draft.tokens[0].cpu().numpy())
             logits = predictor.logits(_batch(whole))[:, len(read) - 1 :]
