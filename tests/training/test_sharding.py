@@ -79,12 +79,12 @@ def assert_close(folder, other, slack=1e-5):
 
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     """One process, then two, sharded, then one again."""
-    flags = ["--objective=next_latent", *GPT, "--trainer.steps=6", "--trainer.accumulate=2"]
+    flags = ["--objective=next_latent", *GPT, "--trainer.steps=7", "--trainer.accumulate=2"]
     whole, cut = str(tmp_path / "whole"), str(tmp_path / "cut")
     train(recipe(*flags), whole)
     train(recipe(*flags), cut, listener=stop_at(2))
-    on_two_processes(("resume", cut, TWO, 3))
-    assert Run(Path(cut)).checkpoints()[-1].step == 5
+    on_two_processes(("resume", cut, TWO, 4))
+    assert Run(Path(cut)).checkpoints()[-1].step == 6
     assert json.loads((Path(cut) / "config.json").read_text())["trainer"]["devices"] == 1
     with pytest.raises(ValueError, match=r"of the fields of a run only --trainer\.devices"):
         resume(cut, flags=["--trainer.steps=3"])
