@@ -1,4 +1,4 @@
-"""The page in a real browser: the system's Chromium, or that of the variable CHROMIUM."""
+"""The page in a real browser: the system's Chromium, or that of the variable CHROMIUM (extra `browser`)."""
 
 import os
 import shutil

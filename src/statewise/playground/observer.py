@@ -22,7 +22,7 @@ from statewise.playground.trace import Place, Trace, Weighted, rounded
 from statewise.serving.refusals import Refusal
 from statewise.serving.served import UNCONDITIONED, Served
 from statewise.snapshots import snapshot
-from statewise.tasks.base import World
+from statewise.tasks.base import RunningText, World
 from statewise.types import Examples
 
 POSITIONS, SEQUENCES = 8192, 512
@@ -73,6 +73,11 @@ class Observer:
         """Next tokens of each place that a page shows: all where they are few."""
         V = len(self.task.vocab)
         return V if V <= FEW else SOME
+
+    @property
+    def temperature(self) -> float:
+        """What a page begins with: 1 for texts, of which the likeliest repeats itself."""
+        return float(isinstance(self.task, RunningText))
 
     # What is fitted once
 
@@ -151,6 +156,7 @@ class Observer:
             "goal": isinstance(self.predictor, GoalScorer),
             "drafts": isinstance(self.predictor, Drafter),
             "top": self.top,
+            "temperature": self.temperature,
             "sequences": self.sequences,
             "plane": {"points": ((self._states[which] - centre) @ axes).tolist(), "labels": labels,
                       "share": share.tolist()},

@@ -49,7 +49,7 @@ def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
         rows = np.sort(np.random.default_rng(seed).permutation(len(first))[:num]).tolist()
         recordings = []
         for row in rows:
-            wish = Wish(first.held_out(row), limit=first.limit(row), seed=seed)
+            wish = Wish(first.held_out(row), limit=first.limit(row), temperature=first.temperature, seed=seed)
             traces = {one.served.name: _traced(one, wish).as_json() for one in observers}
             recordings.append({"prompt": first.task.decode(wish.prompt), "traces": traces})
         described = []

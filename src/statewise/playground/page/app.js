@@ -203,7 +203,7 @@ function offer() {
   byId("about").textContent = recorded
     ? `Task ${model.task}: recorded traces of held-out prompts. With a server, prompts can be typed and tokens chosen.`
     : `Task ${model.task}`;
-  byId("temperature").value = model.view === "text" ? 1 : 0; // the likeliest text repeats itself
+  byId("temperature").value = model.temperature;
   byId("goal-field").hidden = Boolean(recorded) || !chosen().some((one) => one.goal);
   fill(0);
 }
