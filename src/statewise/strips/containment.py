@@ -45,10 +45,15 @@ class KnownFalseSearch(Search):
 
     def excluded(self, limits: Limits) -> bool:
         """Decided by pairs of atoms."""
-        begins = (self.relevant & ~false for (_, false), _ in self.begin())
+        begins = self._begins(limits)
         actions = [Action("", *sets) for *sets, _ in self.actions]
         pairs = closed(pairs_of_states(begins, len(self.accepting.atoms)), actions, limits)
         return all(together(pairs, goal) is None for goal, _ in self.goals)
+
+    def _begins(self, limits: Limits) -> Iterator[Atoms]:
+        for (_, false), _ in self.begin():
+            limits.look_at_the_clock()
+            yield self.relevant & ~false
 
     def steps(self, node: Node) -> Iterator[tuple[Node, int]]:
         """Accepted actions that add at least one atom known to be false."""

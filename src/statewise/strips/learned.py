@@ -138,10 +138,18 @@ def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
     """Prepares `folder` for a model; with `overwrite` deletes the one there. Raises `FileExistsError` if the folder
     holds anything else, or if it holds a model and `overwrite` is not given. An interrupted run stays if learning
     `resumes`."""
-    interrupted = (folder / "checkpoint.npz").is_file()
-    if overwrite or not (resumes and interrupted):
-        overwriting.check_folder(folder, FILES, SIGNS, "learned model", overwrite)
+    if may_claim(folder, overwrite, resumes=resumes):
         overwriting.delete(folder, FILES)
+
+
+def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
+    """Whether `claim` deletes what is there, if it does not go on from it. Raises what `claim` raises, and changes
+    nothing."""
+    interrupted = (folder / "checkpoint.npz").is_file()
+    if not overwrite and resumes and interrupted:
+        return False
+    overwriting.check_folder(folder, FILES, SIGNS, "learned model", overwrite)
+    return True
 
 
 @contextlib.contextmanager

@@ -71,7 +71,8 @@ def sorts_of(actions: Sequence[str]) -> tuple[dict[tuple[str, int], int], dict[s
     for action in actions:
         schema, objects = arguments(action)
         if arity.setdefault(schema, len(objects)) != len(objects):
-            raise ValueError(f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments")
+            raise ValueError(f"the schema {schema!r} occurs with {arity[schema]} and with {len(objects)} arguments, "
+                             f"as in {action!r}: rename one of them, or omit --lifted")  # fmt: skip
         for position, name in enumerate(objects):
             parent[root((schema, position))] = root(("object", name))
     numbers: dict[Any, int] = {}

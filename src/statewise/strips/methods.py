@@ -18,7 +18,7 @@ from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.exact.verdicts import NAME, Seen
-from statewise.strips.learned import Finish, Learned, claim, read_checkpoint
+from statewise.strips.learned import Finish, Learned, claim, may_claim, read_checkpoint
 from statewise.strips.learning import learn_neural
 from statewise.strips.lifted import LiftedModel, learn_lifted
 from statewise.strips.random_traces import Traces
@@ -65,6 +65,8 @@ def learn(
     damaged = damaged or settings.noise > 0
     if method in COMPARED and damaged:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
+    if folder is not None:
+        may_claim(folder, overwrite, resumes=True)  # before the work, not after it
     ends = _Endings(traces, folder, seconds, stop)
     how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say,
                 "finish": ends.because(why)}  # fmt: skip
@@ -159,6 +161,8 @@ def learn_schemas(
         method = "neural"
     if method in COMPARED and settings.noise:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
+    if folder is not None:
+        may_claim(folder, overwrite, resumes=False)
     ends = _Endings(traces, folder, seconds, stop, lifted=True)
     how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say,
                 "finish": ends.because(why)}  # fmt: skip

@@ -113,6 +113,8 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
     _unfinished(report, Path(options.out))
     print(f"{report['seconds']:.1f} s; wrote {options.out}")
+    if not report["atoms"]:
+        print("no atom was found, so the model accepts every trace: give more or longer traces", file=sys.stderr)
     return 0
 
 

@@ -89,7 +89,9 @@ def run(words: list[str]) -> int:
             learned = Learned.load(place)
             best = learned.report["best_restart"]
             theta = learned.theta[best]
-            save_theta(theta, picture("theta.png"), [f"head {head}" for head in range(len(theta))], learned.model.names)
+            if len(theta):
+                names = [f"head {head}" for head in range(len(theta))]
+                save_theta(theta, picture("theta.png"), names, learned.model.names)
     if written:
         print(f"wrote {', '.join(map(str, written))}")
     return 0
