@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Sequence
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -109,7 +108,7 @@ async def _in_steps(engine: Engine, model: str, steps: Generator[None, None, Tra
             return trace
         return None
 
-    while (trace := await asyncio.wrap_future(engine.call(model, partial(advance)))) is None:
+    while (trace := await asyncio.wrap_future(engine.call(model, advance))) is None:
         if await request.is_disconnected():
             steps.close()
             return None
