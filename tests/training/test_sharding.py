@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,31 @@ def test_every_backbone_optimiser_and_precision_is_the_same_sharded(tmp_path):
     )
     for name, (_, slack) in cases.items():
         assert_close(tmp_path / "one" / name, tmp_path / "two" / name, slack)
+
+
+@pytest.mark.slow
+def test_two_machines_that_each_hold_the_whole_are_the_same(tmp_path):
+    """`trainer.shard node` on two machines of two processes, which torchrun would have started."""
+    flags = ["--objective=next_latent", *GPT]
+    one, four = tmp_path / "one", tmp_path / "four"
+    train(recipe(*flags), one)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    orders = json.dumps([("train", str(four), [*flags, "--trainer.shard=node"], None)])
+    common = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "4",
+              "LOCAL_WORLD_SIZE": "2"}  # fmt: skip
+    started = []
+    for rank in range(4):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "GROUP_RANK": str(rank // 2)}
+        command = [sys.executable, __file__, orders]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(command, env={**os.environ, **common, **place}, **pipes))
+    said = [process.communicate(timeout=300)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * 4, "\n".join(said)
+    trainer = json.loads((four / "config.json").read_text())["trainer"]
+    assert (trainer["nodes"], trainer["devices"], trainer["shard"]) == (2, 2, "node")
+    assert_close(one, four)
 
 
 if __name__ == "__main__":
