@@ -67,11 +67,11 @@ class BeliefGeometry(Analysis):
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME` of
         every layer and `r2_concat` of all; `..._held_out` from other prefixes; the controls `r2_untrained`,
-        `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_next_token`; `r2_constrained`, `r2_constrained_NAME`:
-        the same maps to what a sum over tokens can know (`Believed.constrained_beliefs`); `distances_r2` and
-        `next_token_distances_r2`, squared correlations of distances between predicted beliefs with those between true
-        ones, and between next-token distributions; `excess`, the exact divergence from the true prediction. Of several
-        factors: see `_factors`."""
+        `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_next_token`; `r2_constrained`, `r2_constrained_NAME`,
+        `r2_constrained_untrained`, ...: the same of what a sum over tokens can know (`Believed.constrained_beliefs`);
+        `distances_r2` and `next_token_distances_r2`, squared correlations of distances between predicted beliefs with
+        those between true ones, and between next-token distributions; `excess`, the exact divergence from the true
+        prediction. Of several factors: see `_factors`."""
         world, config = believed(subject.task), self.config
         prefixes = world.prefixes(config.words, config.seed)
         known = _Known.of(world, prefixes)
@@ -98,7 +98,8 @@ class BeliefGeometry(Analysis):
             label = "untrained" if name == STATE else f"untrained_{name}"
             metrics[f"r2_{label}"] = r2(fitted[name], known.beliefs, known.weights)
         metrics |= self._controls(own, known, prefixes, world, rng)
-        metrics |= self._constrained(own, known)
+        compared = {f"untrained_{name}": features for name, features in untrained.items()}
+        metrics |= self._constrained({**own, **compared}, known)
         excess = _excess(subject.snapshot, known, prefixes)
         asked = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
         parts = excess[asked], known.weights[asked], prefixes.columns[asked]
@@ -164,11 +165,10 @@ class BeliefGeometry(Analysis):
 
     def _constrained(self, own: dict[str, np.ndarray], known: _Known) -> dict[str, float]:
         """R^2 of constrained beliefs, from each layer and from the belief itself."""
-        sources = {**own, "belief": known.beliefs}
         found = {}
-        for name, features in sources.items():
+        for name, features in {**own, "belief": known.beliefs}.items():
             predicted = fit(features, known.constrained, known.weights, self.config.cutoff)(features)
-            label = "r2_constrained" if name == STATE else f"r2_constrained_{name}"
+            label = f"r2_constrained_{name}".removesuffix(f"_{STATE}")
             found[label] = r2(predicted, known.constrained, known.weights)
         return found
 
