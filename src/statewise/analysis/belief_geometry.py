@@ -180,16 +180,20 @@ class BeliefGeometry(Analysis):
         curves = [
             Curve("trained", x, [*(metrics[f"r2_{name}"] for name in names), metrics["r2"]]),
             Curve("untrained", x, [*(metrics[f"r2_untrained_{name}"] for name in names), metrics["r2_untrained"]]),
-            Curve(
-                "trained, constrained updates",
-                x,
-                [*(metrics[f"r2_constrained_{name}"] for name in names), metrics["r2_constrained"]],
-            ),
         ]
         across = {"all layers": "r2_concat", "next-token distribution": "r2_next_token", "all tokens": "r2_history_all",
                   "shuffled beliefs": "r2_shuffled"}  # fmt: skip
         curves += [Curve(label, ends, [metrics[key]] * 2, "control") for label, key in across.items() if key in metrics]
-        return [Panel("layer (the last: state)", "R2 of the belief", curves, shares=True)]
+        constrained = [
+            Curve(label, x, [*(metrics[f"{key}_{name}"] for name in names), metrics[key]])
+            for label, key in (("trained", "r2_constrained"), ("untrained", "r2_constrained_untrained"))
+        ]
+        constrained.append(Curve("true belief", ends, [metrics["r2_constrained_belief"]] * 2, "control"))
+        title = "layer (the last: state)"
+        return [
+            Panel(title, "R2 of the belief", curves, shares=True),
+            Panel(title, "R2 of constrained beliefs", constrained, shares=True),
+        ]
 
     def _over_training(
         self, subject: Subject, prefixes: Prefixes, known: _Known, plane: Plane
