@@ -205,7 +205,7 @@ def test_a_domain_without_larger_instances_is_verified_on_its_own(quick):
         assert check(record, module.LIFTED_RECORD, "the record") is record
         assert record["pooled"]["equivalent"] == {"gripper:3": {"drawn_traces": "equivalent"}}
         predicates[method] = record["pooled"]["predicates"]
-    assert predicates["exact"] < predicates["sift"]  # which weighs nothing
+    assert predicates["exact"] <= predicates["sift"]  # which weighs nothing, but finds none that need not alternate
     assert predicates["locm"] > 0
 
 
