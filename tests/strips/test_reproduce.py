@@ -216,7 +216,8 @@ def test_a_domain_without_larger_instances_is_verified_on_its_own(quick):
 def test_all_experiments_draw_the_same_traces():
     found = {(cell.domain, cell.max_length) for name in ("table1", "lifted", "noise") for cell in cells(name)}
     wide = ("blocksworld:3", "gripper:3")
-    found |= {(cell.domain, cell.max_length) for cell in EXPERIMENTS["larger"].cells(wide, (50,), 1)}
+    found |= {(cell.domain, cell.max_length)
+              for name in ("larger", "noise") for cell in EXPERIMENTS[name].cells(wide, (50,), 1)}  # fmt: skip
     assert len(found) == len({name for name, _ in found})
     assert {("blocksworld:3", 30), ("gripper:3", 40)} <= found
 
@@ -247,6 +248,17 @@ def test_damaged_traces_are_a_cell_of_the_exact_method(quick):
     assert found["exact"]["pooled"]["train"] == 0.95  # the damaged traces alone are left unexplained
     assert found["exact"]["pooled"]["test"] == found["auto"]["pooled"]["test"] == 1
     assert found["sift"]["pooled"]["test"] < 1
+
+
+def test_both_methods_together_are_a_cell_on_the_same_traces(quick):
+    cell = Cell("simple", 150, 1, 10, noise=0.05, noise_of="labels", restarts=2, drawn_only=True)
+    found = {method: run_cell(replace(cell, method=method)) for method in ("hybrid", "exact")}
+    record = found["hybrid"]
+    assert check(record, RECORD, "the record") is record
+    assert record["cell"] == "simple 150 draw 1 noise=0.05 of labels hybrid drawn only"
+    assert "single" not in record
+    assert record["pooled"]["equivalent"] == {"drawn_traces": "equivalent"}
+    assert found["exact"]["pooled"]["equivalent"] == {"drawn_traces": "different"}  # not all atoms alternate
 
 
 def test_test_traces_are_drawn_once_for_all_sizes_and_methods(monkeypatch):
@@ -409,7 +421,7 @@ def test_larger_domains_may_be_any(tmp_path, ran):
         ("table2", None, "unknown experiment 'table2': choices: table1, larger, atoms, noise"),
         ("table1", ["chess"], "'chess' is not a domain; choices: simple"),
         ("table1", ["blocksworld:4"], "table1 has the domains simple, blocksworld:2, .*, not blocksworld:4"),
-        ("noise", ["hanoi:2"], "noise has the domains .*, not hanoi:2"),
+        ("atoms", ["hanoi:2"], "atoms has the domains .*, not hanoi:2"),
     ],
 )
 def test_unknown_wishes(tmp_path, ran, experiment, domains, message):
@@ -425,10 +437,11 @@ def test_unknown_wishes(tmp_path, ran, experiment, domains, message):
         (
             "table1",
             ["exact", "guess"],
-            "unknown method 'guess': choices: neural, exact, positive-only, auto, sift, locm",
+            "unknown method 'guess': choices: neural, exact, positive-only, auto, hybrid, sift, locm",
         ),
         ("noise", ["exact", "positive-only"], "noise: without negative traces damage cannot be told from rare actions"),
-        ("lifted", ["auto"], "lifted: the method auto, which tries schemas first, is for the other experiments"),
+        ("lifted", ["auto"], "lifted: the method auto learns ground models: take exact"),
+        ("lifted", ["exact", "hybrid"], "lifted: the method hybrid learns ground models: take exact"),
     ],
 )
 def test_unknown_methods(tmp_path, ran, experiment, methods, message):

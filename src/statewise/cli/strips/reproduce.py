@@ -33,7 +33,7 @@ def run(words: list[str]) -> int:
         "--method",
         default="neural",
         help="some of neural (default), exact, positive-only (exact, from valid actions alone), sift, locm, "
-        "auto (as strips learn), separated by commas: all learn from the same traces",
+        "auto (as strips learn), hybrid, separated by commas: all learn from the same traces",
     )
     parser.add_argument("--symmetry", action="store_true", help="join the traces renamed by symmetries of the instance")
     parser.add_argument(
