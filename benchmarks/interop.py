@@ -42,17 +42,26 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
     ("next_latent", "two_stream", {"window": 3}),
     ("next_token", "belief_slots", {"chunk": 4, "slots": 2}),
     ("next_latent", "recurrent", {}),
+    *(
+        (objective, "hf", {"model": model, **lora})
+        for objective in ("next_latent", "belief_state", "joint_multi_token")
+        for model, lora in (("llama", {}), ("gpt2", {"lora": {"rank": 4}}))
+    ),
 ]
-"""Objective, backbone, and fields of the backbone."""
+"""Objective, backbone, and fields of the backbone; the model of `hf` is a type of transformers."""
 PROMPTS = 32
 
 
-def untrained(objective: str, backbone: str, fields: dict[str, Any], width: int) -> Model:
-    """A model of star graphs whose matrices have standard deviation 0.2."""
+def untrained(objective: str, backbone: str, fields: dict[str, Any], width: int, folder: Path) -> Model:
+    """A model of star graphs whose trained matrices have standard deviation 0.2; a model for `hf` is written to
+    `folder`."""
     heads = {} if backbone == "recurrent" else {"heads": 4}
+    sizes = {"width": width, "layers": 3, **heads, **fields}
+    if backbone == "hf":
+        sizes = {**fields, "model": str(base(fields["model"], width, folder / "base"))}
     recipe = {
         "task": {"name": "path_star", "degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 2 * PROMPTS},
-        "backbone": {"name": backbone, "width": width, "layers": 3, **heads, **fields},
+        "backbone": {"name": backbone, **sizes},
         "objective": objective,
         "seed": 1,
     }
@@ -60,9 +69,21 @@ def untrained(objective: str, backbone: str, fields: dict[str, Any], width: int)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in model.objective.parameters():
-            if weight.dim() > 1:
+            if weight.dim() > 1 and weight.requires_grad:
                 weight.normal_(0, 0.2, generator=generator)
     return model
+
+
+def base(kind: str, width: int, folder: Path) -> Path:
+    """A model of transformers with random weights."""
+    import transformers
+
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=16, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=3, num_attention_heads=4,
+        max_position_embeddings=64, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
 
 
 def difference(theirs: Any, model: Model, tokens: Tensor) -> float:
@@ -87,7 +108,7 @@ def row(model: Model, folder: Path) -> tuple[list[str], float, bool]:
     ours = [prompt + model.task.decode(one.tokens) for prompt, one in zip(prompts, model.generate(prompts, limit=4))]
     equal = sum(a == b for a, b in zip(found, ours))
     again = "not written"
-    if type(theirs).__name__ == "LlamaForCausalLM" and not model.recipe.backbone.config.bias:
+    if type(theirs).__name__ == "LlamaForCausalLM" and not getattr(model.recipe.backbone.config, "bias", True):
         statewise.export(model, folder / "model.gguf", "gguf")
         read = AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf")
         again = f"{difference(read, model, tokens):.1e}"
@@ -95,6 +116,10 @@ def row(model: Model, folder: Path) -> tuple[list[str], float, bool]:
     double = difference(theirs.double(), model, tokens)
     cells = [type(theirs).__name__, f"{single:.1e}", f"{double:.1e}", f"{equal} of {PROMPTS}", again]
     return cells, single, equal == PROMPTS
+
+
+def _value(value: Any) -> str:
+    return ",".join(f"{name}={each}" for name, each in value.items()) if isinstance(value, dict) else str(value)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -115,10 +140,10 @@ def main(words: Sequence[str] | None = None) -> int:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     worst, alike = 0.0, True
     for objective, backbone, fields in ROWS[:1] if smoke else ROWS:
-        model = untrained(objective, backbone, fields, 16 if smoke else 64)
         with tempfile.TemporaryDirectory() as folder:
+            model = untrained(objective, backbone, fields, 16 if smoke else 64, Path(folder))
             cells, single, equal = row(model, Path(folder))
-        described = " ".join([backbone, *(f"{name}={value}" for name, value in fields.items())])
+        described = " ".join([backbone, *(f"{name}={_value(value)}" for name, value in fields.items())])
         print("| " + " | ".join([objective, f"`{described}`", *cells]) + " |", flush=True)
         worst, alike = max(worst, single), alike and equal
     bench.at_most("largest difference in float32, millionths of the largest logit", 1e6 * worst, 10.0)

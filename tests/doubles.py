@@ -193,10 +193,12 @@ def tiny_objective(
 
 def path_star_model(objective: str = "next_token", backbone: str = "gpt", **fields: Any) -> Model:
     """A small untrained model of small star graphs with spread weights; `fields` are those of the backbone."""
-    sizes = {"width": 16, "layers": 2, **({"heads": 2} if backbone != "recurrent" else {}), **fields}
+    sizes = {} if backbone == "hf" else {"width": 16, "layers": 2, "heads": 2}
+    if backbone == "recurrent":
+        del sizes["heads"]
     recipe = {
         "task": {"name": "path_star", "degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 12},
-        "backbone": {"name": backbone, **sizes},
+        "backbone": {"name": backbone, **sizes, **fields},
         "objective": objective,
     }
     model = new_model(read_recipe(json.dumps(recipe)))

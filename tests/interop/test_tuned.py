@@ -133,15 +133,21 @@ def test_a_tuned_run_needs_its_model(tuned, place, capsys):
     assert main(["train", "--resume", str(run)]) == 0
 
 
-def test_what_no_class_of_transformers_holds_is_refused(place, tmp_path, capsys):
+def test_with_a_head_of_its_own_it_leaves_in_our_class(place, tmp_path, capsys):
     words = ["train", "text-small", f"--task.path={place / 'data'}", "--backbone=hf", "--objective=joint_multi_token",
-             f"--backbone.model={place / 'base'}", *FLAGS, "--trainer.steps=1"]  # fmt: skip
-    assert main([*words, "--out", str(tmp_path / "run")]) == 0
-    assert main(["export", str(tmp_path / "run"), "--to", "hf", "--out", str(tmp_path / "out")]) == 2
-    assert "joint_multi_token on a model of Hugging Face predicts by a head of its own" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "run"), "--to", "gguf", "--out", str(tmp_path / "out.gguf")]) == 2
+             f"--backbone.model={place / 'base'}", *FLAGS, "--backbone.lora.rank=2"]  # fmt: skip
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert main([*words, "--out", str(run)]) == 0
+    assert main(["export", str(run), "--to", "hf", "--out", str(out)]) == 0
+    assert "StatewiseForCausalLM" in capsys.readouterr().out
+    assert not strangers(out, FILES)
+    import statewise.hf  # noqa: F401 -- registers the class
+
+    model, theirs = load_model(run), transformers.AutoModelForCausalLM.from_pretrained(out)
+    tokens = torch.from_numpy(model.task.held_out(2).tokens)
+    torch.testing.assert_close(theirs(tokens).logits, model.predictor().logits(plain_batch(tokens)), rtol=0, atol=1e-5)
+    assert main(["export", str(run), "--to", "gguf", "--out", str(tmp_path / "out.gguf")]) == 2
     assert "export it --to hf, and convert that folder" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
     assert main([*words, "--dry-run"]) == 0
     assert "parameters" in capsys.readouterr().out
 

@@ -14,10 +14,12 @@ from typing import Any
 from torch import Tensor
 
 from statewise import __version__
+from statewise.backbones.hf.backbone import HuggingFace
 from statewise.durable import write_atomically
 from statewise.interop import folder_files as files
 from statewise.interop.card import model_card
 from statewise.interop.exported import Exported
+from statewise.interop.own_head import embedded
 from statewise.interop.plain import NotPlain, Plain, plain
 from statewise.interop.tokenizer import tokenizer_config, tokenizer_json
 from statewise.interop.tuned import tuned
@@ -47,7 +49,7 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
             fields, tensors, beside = _mapped(found, notes)
         except NotPlain as error:
             notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
-            fields, tensors = _registered(model)
+            fields, tensors = _registered(model, notes)
     content = tokenizer_json(model.task)
     if content is None:
         notes.append(
@@ -108,23 +110,28 @@ def _mapped(found: Plain, notes: list[str]) -> tuple[dict[str, Any], dict[str, T
     return found.layout.config(found.config, found.vocabulary, found.context), found.tensors, found.beside
 
 
-def _registered(model: Model) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Fields of config.json and weights of `StatewiseForCausalLM`."""
     predictor = model.predictor()
     assert isinstance(predictor, CausalPredictor)
-    fields = {
+    backbone, recipe = predictor.backbone, model.recipe
+    fields: dict[str, Any] = {
         "architectures": ["StatewiseForCausalLM"],
         "model_type": "statewise",
         "vocab_size": predictor.vocabulary,
         "max_position_embeddings": predictor.context,
-        "hidden_size": predictor.backbone.width,
-        "num_hidden_layers": model.recipe.backbone.config.layers,
+        "hidden_size": backbone.width,
+        "num_hidden_layers": recipe.backbone.config.layers,
         "tie_word_embeddings": False,
         **{
             part: {"name": chosen.name, **dataclasses.asdict(chosen.config)}
-            for part, chosen in (("backbone", model.recipe.backbone), ("objective", model.recipe.objective))
+            for part, chosen in (("backbone", recipe.backbone), ("objective", recipe.objective))
         },
-        "rows": model.recipe.trainer.rows,
+        "rows": recipe.trainer.rows,
     }
+    if isinstance(backbone, HuggingFace):
+        notes.append(f"tuned from {backbone.config.model}" + ", its LoRA adapters merged" * backbone.adapted)
+        found = embedded(model.objective, backbone)
+        return {**fields, "num_hidden_layers": backbone.layers, **found.fields}, found.tensors
     tensors = {f"objective.{name}": tensor.detach().cpu() for name, tensor in model.objective.state_dict().items()}
     return fields, {name: tensor.contiguous() for name, tensor in tensors.items()}

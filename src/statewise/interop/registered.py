@@ -5,6 +5,9 @@ Importing it needs the extra `hf`; `import statewise.hf` does so and registers t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from statewise.backbones import BACKBONES
 from statewise.building import make_objective
 from statewise.config import Component, Recipe, fill
-from statewise.json_files import ANYTHING, POSITIVE, TEXT, Shape, check, one_of
+from statewise.interop.folder_files import CONFIG, write_json
+from statewise.json_files import ANYTHING, POSITIVE, TEXT, Maybe, Shape, check, one_of
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.objectives.predictors import CausalCursor, CausalPredictor
@@ -30,12 +34,14 @@ FIELDS: Shape = {
     **dict.fromkeys(("backbone", "objective"), PART),
     **dict.fromkeys(("vocab_size", "max_position_embeddings"), POSITIVE),
     "rows": one_of("shuffled", "consecutive"),
+    "pretrained_config": Maybe({"model_type": TEXT}),
 }
 """What is read of config.json."""
 
 
 class StatewiseConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not checked
-    """The backbone and the objective of a recipe, with the sizes that the task gave them."""
+    """The backbone and the objective of a recipe, with the sizes that the task gave them, and for the backbone `hf` the
+    configuration of the architecture that was tuned."""
 
     model_type = "statewise"
 
@@ -46,10 +52,12 @@ class StatewiseConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers i
         vocab_size: int = 0,
         max_position_embeddings: int = 0,
         rows: str = "shuffled",
+        pretrained_config: dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
         self.backbone, self.objective = backbone or {}, objective or {}
         self.vocab_size, self.max_position_embeddings, self.rows = vocab_size, max_position_embeddings, rows
+        self.pretrained_config = pretrained_config
         super().__init__(**{"tie_word_embeddings": False, **fields})
 
 
@@ -62,9 +70,17 @@ class _Sizes:
 
 def objective_of(config: StatewiseConfig) -> Objective:
     """The objective with its backbone, with initial weights. Raises `ValueError` for unknown names and fields."""
-    names = ("backbone", "objective", "vocab_size", "max_position_embeddings", "rows")
+    names = ("backbone", "objective", "vocab_size", "max_position_embeddings", "rows", "pretrained_config")
     given = {name: getattr(config, name) for name in names}
     check(given, FIELDS, "config.json of this model")
+    if given["pretrained_config"] is None:
+        return _objective(config, given)
+    with TemporaryDirectory() as folder:  # the backbone reads its architecture from a file
+        write_json(Path(folder) / CONFIG, given["pretrained_config"])
+        return _objective(config, {**given, "backbone": {**given["backbone"], "model": folder}})
+
+
+def _objective(config: StatewiseConfig, given: Mapping[str, Any]) -> Objective:
     parts = {}
     for kind, table in (("backbone", BACKBONES), ("objective", OBJECTIVES)):
         fields = dict(given[kind])
@@ -116,6 +132,7 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
     config_class = StatewiseConfig
     base_model_prefix = ""
     main_input_name = "input_ids"
+    _keys_to_ignore_on_load_missing = (r"_extra_state$",)  # what is checked of runs, not of exports
 
     def __init__(self, config: StatewiseConfig) -> None:
         super().__init__(config)

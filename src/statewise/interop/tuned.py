@@ -33,17 +33,14 @@ class Tuned(NamedTuple):
 
 
 def tuned(model: Model) -> Tuned | None:
-    """The model for inference; None if its backbone is one of ours. Raises `ValueError` if the objective predicts by a
-    head of its own."""
+    """The model for inference; None if its backbone is one of ours, or if the objective predicts by a head of its
+    own."""
     predictor = model.predictor()
     if not isinstance(predictor, CausalPredictor) or not isinstance(predictor.backbone, HuggingFace):
         return None
-    backbone, objective = predictor.backbone, model.recipe.objective.name
+    backbone = predictor.backbone
     if type(predictor).next_logits is not CausalPredictor.next_logits:
-        raise ValueError(
-            f"{objective} on a model of Hugging Face predicts by a head of its own, which no class of transformers "
-            "has: ask this model through statewise.load, or tune by next_token, next_latent or token_order for export"
-        )
+        return None
     (prefix,) = [f"{name}." for name, module in model.objective.named_modules() if module is backbone]
     every = {name: tensor.detach().cpu() for name, tensor in model.objective.state_dict().items()}
     beside = {name: tensor for name, tensor in every.items() if not name.startswith(prefix)}

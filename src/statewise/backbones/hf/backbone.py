@@ -105,7 +105,17 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
     @property
     def causal(self) -> Any:
         """The causal language model of transformers, which shares the weights; with LoRA, the one of peft around it."""
-        return self._whole[0] if self._adapted is None else self._adapted[0]
+        return self.unwrapped if self._adapted is None else self._adapted[0]
+
+    @property
+    def unwrapped(self) -> Any:
+        """The causal language model of transformers itself, whose layers may have adapters."""
+        return self._whole[0]
+
+    @property
+    def adapted(self) -> bool:
+        """Whether it has adapters."""
+        return self._adapted is not None
 
     def encode(self, batch: Batch) -> Hidden:
         """See `Backbone.encode`."""
