@@ -233,6 +233,23 @@ def test_compare_groups_over_seeds(capsys, runs, tmp_path):
     assert "next-token equals, within 0.5, next-latent" in out
 
 
+def test_seeds_without_an_evaluation_are_left_out_of_a_comparison(capsys, runs, tmp_path):
+    group = tmp_path / "group"
+    group.mkdir()
+    (group / "seeds.json").write_text(json.dumps({"seeds": [1, 2, 3]}))
+    report = ("compare", group, "--out", tmp_path / "report", "--json")
+    code, _, err = called(capsys, *report)
+    assert (code, err.count("no seed of")) == (2, 1)
+    assert f"train --resume {group}" in err
+    shutil.copytree(runs / "next_token-1", group / "seed-1")
+    shutil.copytree(runs / "next_token-2", group / "seed-3")
+    shutil.rmtree(group / "seed-3" / "reports")
+    code, out, err = called(capsys, *report)
+    assert code == 0
+    assert len(json.loads(out)["groups"][0]["runs"]) == 1
+    assert err == f"{group}: seeds 2, 3 left out, without an evaluation yet\n"
+
+
 def test_several_seeds_run_resume_and_compare_as_a_whole(capfd, tmp_path):
     folder = tmp_path / "nl"
     words = ["train", "path-star-small", *TINY, "--seeds", "1,3", "--jobs", "2", "--out", str(folder)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, above
@@ -24,7 +25,12 @@ def run(words: list[str]) -> int:
         "also shows it over tokens and hours, and the tokens that each group needs to match the first. Runs that\n"
         "differ in one number of their recipes, such as backbone.window, are also plotted over it in sweep.png.",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, or directories of several seeds")
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="run directories, or directories of several seeds, of which those without an evaluation are left out",
+    )
     parser.add_argument("--out", metavar="DIR", required=True, help="report folder")
     parser.add_overwrite("replace the report in --out")
     parser.add_argument(
@@ -50,12 +56,23 @@ def run(words: list[str]) -> int:
     out = Path(options.out)
     check_folder(out, FILES, SIGNS, "report", options.overwrite)
 
+    left_out: dict[str, list[int]] = {}
+
     def runs(name: str) -> list[Path]:
         folder = Path(name)
-        return seeds.members(folder) if seeds.is_group(folder) else [folder]
+        if not seeds.is_group(folder):
+            return [folder]
+        evaluated, left_out[name] = seeds.evaluated(folder)
+        if not evaluated:
+            raise ValueError(f"no seed of {folder} is evaluated yet: continue with `statewise train --resume {folder}`")
+        return evaluated
 
     folders = [folder for name in options.runs for folder in runs(name)]
     better = None if options.better is None else runs(options.better)[0]
+    for name, others in left_out.items():
+        if others:
+            seeds_left_out = f"seed{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
+            print(f"{name}: {seeds_left_out} left out, without an evaluation yet", file=sys.stderr)
     comparison = compare(
         folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative
     )

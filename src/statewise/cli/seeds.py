@@ -181,6 +181,18 @@ def members(folder: Path) -> list[Path]:
     return [folder / f"seed-{seed}" for seed in _seeds(folder)]
 
 
+def evaluated(folder: Path) -> tuple[list[Path], list[int]]:
+    """The run directories in a group that have an evaluation, by seed, and the seeds that have none yet."""
+    found, others = list[Path](), list[int]()
+    for seed, member in zip(_seeds(folder), members(folder), strict=True):
+        run = Run(member)
+        if run.exists() and run.report("evaluation") is not None:
+            found.append(member)
+        else:
+            others.append(seed)
+    return found, others
+
+
 def _seeds(folder: Path) -> list[int]:
     seeds: list[int] = read_json(folder / "seeds.json", {"seeds": [COUNT]})["seeds"]
     return seeds
