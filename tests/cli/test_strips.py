@@ -237,7 +237,7 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["learn", "train.csv", "--atomz", "3", "--out", "x"], "did you mean --atoms"),
         (["learn", "train.csv", "--lifted", "--noise", "0.7", "--out", "x"], "noise must be at least 0 and below 0.5"),
         (["learn", "train.csv", "--lifted", "--atoms", "3", "--out", "x"], "--lifted finds and pools predicates"),
-        (["learn", "train.csv", "--lifted", "--noise", "auto", "--out", "x"], "--noise auto needs ground learning"),
+        (["learn", "pos.csv", "--lifted", "--noise", "auto", "--out", "x"], "without negative traces damage cannot"),
         (["learn", "pos.csv", "--method", "hybrid", "--out", "x"], "without negative traces"),
         (["learn", "train.csv", "--method", "locm", "--noise", "0.1", "--out", "x"], "LOCM reads every trace as undam"),
         (["learn", "train.csv", "--method", "locm", "--restarts", "2", "--out", "x"], "--restarts is an option"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from statewise.strips.exact.lifted import learn_lifted_exact as learn_lifted_exact
     from statewise.strips.exact.locm import learn_locm as learn_locm
     from statewise.strips.exact.noisy import learn_noisy as learn_noisy
+    from statewise.strips.exact.noisy_lifted import learn_lifted_noisy as learn_lifted_noisy
     from statewise.strips.exact.symmetry import symmetric as symmetric
     from statewise.strips.learned import PICTURE_SIGNS as PICTURE_SIGNS
     from statewise.strips.learned import PICTURES as PICTURES
@@ -87,6 +88,7 @@ PUBLIC = {
     "exact.lifted": ("learn_lifted_exact",),
     "exact.locm": ("learn_locm",),
     "exact.noisy": ("learn_noisy",),
+    "exact.noisy_lifted": ("learn_lifted_noisy",),
     "exact.symmetry": ("symmetric",),
     "learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
     "learning": ("learn_neural",),

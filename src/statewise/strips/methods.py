@@ -16,6 +16,7 @@ from statewise.strips.exact.hybrid import from_trained, learn_hybrid
 from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
 from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
+from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.exact.verdicts import NAME, Seen
 from statewise.strips.learned import Finish, Learned, claim, may_claim, read_checkpoint
@@ -52,13 +53,13 @@ def learn(
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
     all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
     ground model if that classifies all correctly. If the traces contradict each other, it takes the exact method for
-    damaged traces (`exact.noisy`), if its model explains all but a tenth of them; else it trains, fits the hybrid model
-    with the effects found, and takes whichever explains most traces. `settings` are
-    those of training; `settings.noise` above 0 is the share of traces that the exact method, too, may leave
-    unexplained. With that, or with `damaged`, the traces are taken for damaged from the beginning. `report["method"]`
-    and `report["chosen"]` say which method it was and why. `stop`, `seconds` and `folder` are as in the functions;
-    `say` is called with what is being done, `progress` by training. Raises as the functions, and `ValueError` for
-    another method."""
+    damaged traces, if its model explains all but a tenth of them: by schemas (`exact.noisy_lifted`), if these explain
+    no fewer than ground atoms (`exact.noisy`) up to one standard error. Else it trains, fits the hybrid model with the
+    effects found, and takes whichever explains most traces. `settings` are those of training; `settings.noise` above 0
+    is the share of traces that the exact method, too, may leave unexplained. With that, or with `damaged`, the traces
+    are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say which method it was and why.
+    `stop`, `seconds` and `folder` are as in the functions; `say` is called with what is being done, `progress` by
+    training. Raises as the functions, and `ValueError` for another method."""
     settings = settings or Settings()
     begun = time.monotonic()
     method, why = _without_looking(method, settings, folder, overwrite)
@@ -106,7 +107,7 @@ def learn(
         left = _left(seconds, begun)
         how["seconds"] = SECONDS if left is None else left if method == "exact" else left / 2  # the rest: training
         how["finish"] = ends.because(why)
-        explained = learn_noisy(traces, **how)
+        explained = learn_noisy(traces, **how) if method == "exact" else _exactly(traces, settings, why, how, ends)
         refused = _too_many(explained.report, settings.noise) if method == "auto" and not stop() else ""
         if not refused:
             return explained
@@ -118,6 +119,25 @@ def learn(
         return trained
     how["seconds"], how["folder"] = _left(seconds, begun) or SECONDS, None
     return _better(explained, trained, traces, why, how, ends)
+
+
+def _exactly(traces: Traces, settings: Settings, why: str, how: How, ends: _Endings) -> Learned:
+    """The exact model of damaged traces: the ground model of schemas, which need fewer traces, if these leave no more
+    unexplained than is damaged, or explain as many as ground atoms up to one standard error."""
+    lifted = _schemas_of_damaged(traces, how)
+    if lifted is None:
+        return learn_noisy(traces, **how)
+    accuracy = lifted.report["training_accuracy"]
+    how["finish"] = ends.because(f"{why}; schemas explain {accuracy:.4f} of them")
+    if not settings.noise or _too_many(lifted.report, settings.noise):
+        ground_how: How = {**how, "seconds": max(1.0, how["seconds"] - lifted.report["seconds"]),
+                           "finish": ends.because(why)}  # fmt: skip
+        ground = learn_noisy(traces, **ground_how)
+        best = max(ground.report["training_accuracy"], accuracy)
+        if accuracy < best - (best * (1 - best) / len(traces)) ** 0.5:
+            return ground
+        how["overwrite"] = True  # overwrites what was written for ground atoms
+    return _grounded(lifted, traces, how)
 
 
 def _better(exact: Learned, trained: Learned, traces: Traces, why: str, how: How, ends: _Endings) -> Learned:
@@ -142,6 +162,7 @@ def learn_schemas(
     settings: Settings | None = None,
     *,
     method: str = "auto",
+    damaged: bool = False,
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     folder: Path | None = None,
@@ -149,17 +170,14 @@ def learn_schemas(
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
 ) -> LiftedModel:
-    """Learns action schemas as `learn` learns a ground model: by `exact.lifted`, or by training (`lifted`), which has
-    no time limit and starts over."""
+    """Learns action schemas as `learn` learns a ground model: by `exact.lifted`, from damaged traces by
+    `exact.noisy_lifted`, or by training (`lifted`), which has no time limit and starts over."""
     settings = settings or Settings()
-    if settings.noise and method == "exact":
-        raise ValueError("schemas are learned from damaged traces by training only: give --method neural")
     method, why = _without_looking(method, settings, None, overwrite)
+    damaged = damaged or settings.noise > 0
     if method == "hybrid":
         raise ValueError("the hybrid method learns ground models alone: omit --lifted, or give another --method")
-    if settings.noise and method == "auto":
-        method = "neural"
-    if method in COMPARED and settings.noise:
+    if method in COMPARED and damaged:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
     if folder is not None:
         may_claim(folder, overwrite, resumes=False)
@@ -168,20 +186,31 @@ def learn_schemas(
                 "finish": ends.because(why)}  # fmt: skip
     if method in COMPARED:
         return (learn_lifted_sift if method == "sift" else learn_locm)(traces, **how)
-    if method != "neural":
+    if method != "neural" and not damaged:
         try:
             learned = learn_lifted_exact(traces, **how)
         except Contradiction as error:
             if method == "exact":
                 raise
-            why = _short(error)
+            why, damaged = _short(error), True
+            say(f"{why}: taken for damaged")
         else:
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
                 return learned
-            why, overwrite = refused, True
-        say(f"{why}: training instead")
-    return learn_lifted(traces, settings, folder=folder, overwrite=overwrite, progress=progress,
+            why, how["overwrite"] = refused, True
+            say(f"{why}: training instead")
+    elif damaged:
+        why += ": the traces are taken for damaged" if method == "exact" else ""
+    if method != "neural" and damaged:
+        how["seconds"], how["finish"] = _left(seconds, ends.begun) or SECONDS, ends.because(why)
+        learned = learn_lifted_noisy(traces, **how)
+        refused = _too_many(learned.report, settings.noise) if method == "auto" and not stop() else ""
+        if not refused:
+            return learned
+        why, how["overwrite"] = f"{why}; {refused}", True
+        say(f"{refused}: training instead")
+    return learn_lifted(traces, settings, folder=folder, overwrite=how["overwrite"], progress=progress,
                         finish=ends.because(why))  # fmt: skip
 
 
@@ -198,6 +227,17 @@ def _by_schemas(traces: Traces, seconds: float | None, how: How) -> Learned | No
     if lifted.report["training_accuracy"] < 1 or lifted.report["unfinished"] or not lifted.report["predicates"]:
         return None
     return _grounded(lifted, traces, how)
+
+
+def _schemas_of_damaged(traces: Traces, how: How) -> LiftedModel | None:
+    """Schemas that explain most of the traces; None if the actions are not those of schemas."""
+    if not all(" " in action for action in traces.actions):
+        return None
+    some: How = {"seconds": how["seconds"] / 3, "stop": how["stop"], "progress": how["progress"]}
+    try:
+        return learn_lifted_noisy(traces, **some)
+    except ValueError:  # unequal arities, or no negatives: for the ground method to judge
+        return None
 
 
 def _grounded(lifted: LiftedModel, traces: Traces, how: How) -> Learned:

@@ -69,10 +69,6 @@ def run(words: list[str]) -> int:
         raise ValueError(f"{trained[0]} is an option of training: give --method neural, or omit it")
     if options.lifted and (options.atoms not in (None, "auto") or options.pool is not None):
         raise ValueError("--lifted finds and pools predicates by itself: omit --atoms, --pool and --no-pool")
-    if options.lifted and options.noise == "auto":
-        raise ValueError(
-            "--noise auto needs ground learning: give a share, which training of schemas tolerates, or omit --lifted"
-        )
 
     from statewise.strips import Settings, read_traces
 
@@ -106,7 +102,7 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     print(model_table(learned.model, _width()))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
-    exact = _damaged if "support" in report else _by_schemas if "predicates" in report else _exact
+    exact = _by_schemas if "predicates" in report else _damaged if "support" in report else _exact
     show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
     show(report)
     _open(report)
@@ -125,24 +121,32 @@ def _exact(report: dict[str, Any]) -> None:
 
 
 def _by_schemas(report: dict[str, Any]) -> None:
-    print(f"schemas    {report['predicates']} predicates, {report['not_alternating']} of them not alternating; this is "
-          "their ground model (--lifted writes the schemas)")  # fmt: skip
+    kinds = f", {report['not_alternating']} of them not alternating" if "not_alternating" in report else ""
+    print(
+        f"schemas    {report['predicates']} predicates{kinds}; this is their ground model (--lifted writes the schemas)"
+    )
+    _supported(report)
     _unseen(report)
 
 
+def _supported(report: dict[str, Any]) -> None:
+    """What counted in damaged traces."""
+    if "support" in report:
+        print(f"windows    {report['windows']} that at least {report['support']} traces imply; the others are taken "
+              "for damage")  # fmt: skip
+
+
 def _open(report: dict[str, Any]) -> None:
-    """What the traces do not decide about schemas."""
-    if "open" not in report:
-        return
-    for at, each in enumerate(report["open"][:QUESTIONS]):
+    """What the traces do not decide about schemas; damaged ones decide nothing."""
+    for at, each in enumerate(report.get("open", ())[:QUESTIONS]):
         without = f" without {', '.join(each['without'])} between" if each["without"] else ""
         print(f"{'' if at else 'open':10} may {each['action']} follow {each['after']}{without}? The model says yes; "
               f"it never happened in {each['places']} places; chance gives {each['expected']:.1f} times")  # fmt: skip
-    if more := report["open"][QUESTIONS:]:
+    if more := report.get("open", ())[QUESTIONS:]:
         print(f"{'':10} and {len(more)} more in report.json: more traces would decide them")
-    if not report["open"]:
+    if report.get("open") == []:
         print("open       nothing that these traces met: what the model allows there, every model allows")
-    if few := report["few_objects"]:
+    if few := report.get("few_objects"):
         print(f"few        {'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the "
               "model may be wrong for more")  # fmt: skip
 
@@ -199,14 +203,16 @@ def _trained(report: dict[str, Any]) -> None:
 def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
     from statewise.strips import learn_schemas
 
-    lifted = learn_schemas(given, settings, method=method, seconds=options.seconds, stop=stop, folder=Path(options.out),
-                           overwrite=options.overwrite, say=_say, progress=_progress())  # fmt: skip
+    lifted = learn_schemas(given, settings, method=method, damaged=options.noise == "auto", seconds=options.seconds,
+                           stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say,
+                           progress=_progress())  # fmt: skip
     report = lifted.report
     print("\n".join(lifted.as_lines(_width())))
     print()
     print(f"method     {report['method']}: {report['chosen']}")
     if report["method"] == "locm":
         _locm(report)
+    _supported(report)
     _open(report)
     print(
         f"model      {report['predicates']} predicates; {report['training_accuracy']:.4f} of the training traces right"

@@ -12,7 +12,8 @@ import numpy as np
 
 from statewise.strips.exact.features import Feature
 from statewise.strips.exact.frame import SECONDS, How, Work
-from statewise.strips.exact.noisy import check_negatives, fitted
+from statewise.strips.exact.noisy import fitted
+from statewise.strips.exact.supports import check_negatives
 from statewise.strips.head_arrays import Heads
 from statewise.strips.learned import Learned, claim
 from statewise.strips.learning import Progress, learn_neural

@@ -69,27 +69,10 @@ class Occasions:
         """Walks through all traces at once; once `going_on()` says no, through their beginnings alone."""
         actions = len(traces.actions)
         delete, add = (as_array([each[which] for each in features], actions).T for which in (0, 1))
-        keep, enter = np.packbits(~(delete | add), axis=1), np.packbits(delete, axis=1)  # [A, ceil(F / 8)]
-        numbers, lengths, labels = traces.padded()
-        state = np.zeros((len(numbers), keep.shape[1]), dtype=np.uint8)
-        states, acts, ends = [], [], []
-        for at in range(numbers.shape[1]):
-            going = np.flatnonzero(lengths > at)
-            act, before = numbers[going, at], state[going]
-            states.append(before)
-            acts.append(act)
-            ends.append((labels[going] == 1) & (lengths[going] == at + 1))
-            state[going] = before & keep[act] | enter[act]
-            if not going_on():
-                break
-        act, end, known = np.concatenate(acts), np.concatenate(ends), np.concatenate(states)
-        first, place = _distinct(known)
-        packed = [np.zeros((0, -(-len(first) // 8)), dtype=np.uint8)]
-        for byte in range(known.shape[1]):
-            columns = np.unpackbits(known[first, byte : byte + 1], axis=1).T
-            packed.append(np.packbits(columns, axis=1))
+        act, end, known = known_false(traces, delete, add, going_on)
+        first, place = distinct(known)
         return cls(
-            np.concatenate(packed)[: len(features)],
+            transposed(known[first])[: len(features)],
             np.bincount(place[~end], minlength=len(first)),
             np.bincount(act[~end], minlength=actions),
             [np.unique(place[end & (act == c)]) for c in range(actions)],
@@ -192,7 +175,38 @@ def as_heads(features: Sequence[Feature], required: Sequence[ActionSet], actions
     return Heads(as_array(required, actions), add, delete)
 
 
-def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def known_false(
+    traces: Traces, delete: np.ndarray, add: np.ndarray, going_on: Callable[[], bool] = lambda: True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Walks through all traces at once; once `going_on()` says no, through their beginnings alone.
+
+    Of each of M positions [M] the action, [M] whether it is the invalid end of a negative trace, and [M, ceil(F / 8)]
+    which atoms are known to be false before it, as packed bits. `delete` and `add` [A, F] are the effects."""
+    keep, enter = np.packbits(~(delete | add), axis=1), np.packbits(delete, axis=1)
+    numbers, lengths, labels = traces.padded()
+    state = np.zeros((len(numbers), keep.shape[1]), dtype=np.uint8)
+    states, acts, ends = [], [], []
+    for at in range(numbers.shape[1]):
+        going = np.flatnonzero(lengths > at)
+        act, before = numbers[going, at], state[going]
+        states.append(before)
+        acts.append(act)
+        ends.append((labels[going] == 1) & (lengths[going] == at + 1))
+        state[going] = before & keep[act] | enter[act]
+        if not going_on():
+            break
+    return np.concatenate(acts), np.concatenate(ends), np.concatenate(states)
+
+
+def transposed(packed: np.ndarray) -> np.ndarray:
+    """[8 B, ceil(U / 8)] the packed bits [U, B] of a matrix, its rows and columns exchanged."""
+    found = [np.zeros((0, -(-len(packed) // 8)), dtype=np.uint8)]
+    for byte in range(packed.shape[1]):
+        found.append(np.packbits(np.unpackbits(packed[:, byte : byte + 1], axis=1).T, axis=1))
+    return np.concatenate(found)
+
+
+def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """First places of the distinct rows [M, B] of bytes, and for each row the place of its equal among them."""
     wide = np.ascontiguousarray(rows if rows.shape[1] else np.zeros((len(rows), 1), dtype=np.uint8))
     as_one = wide.view([("", wide.dtype)] * wide.shape[1]) if wide.shape[1] == 1 else wide.view(f"V{wide.shape[1]}")

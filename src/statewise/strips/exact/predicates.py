@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,20 +64,41 @@ def as_schemas(chosen: Sequence[Predicate], actions: Sequence[str]) -> dict[str,
 def grounded(predicates: Sequence[Predicate], actions: Sequence[str]) -> tuple[Heads, np.ndarray]:
     """The heads of the predicates over ground actions, one for each tuple of objects, and [H] the number of the
     predicate of each, ascending."""
+    entries = ground_entries(predicates, actions)
+    owners = {each.head: each.owner for each in entries}
+    parts = np.zeros((3, len(owners), len(actions)), dtype=bool)
+    for each in entries:
+        parts[each.role, each.head, each.action] = True
+    pre, add, delete = parts
+    return Heads(pre, add, delete & ~add), np.array(list(owners.values()), dtype=np.int64)
+
+
+class Entry(NamedTuple):
+    """What a ground action does to a ground atom."""
+
+    role: int
+    """0: it requires the atom; 1: it adds it; 2: it deletes it."""
+    owner: int
+    """The number of the predicate."""
+    slot: int
+    head: int
+    """The number of the atom: ascending with the predicate, without gaps."""
+    action: int
+
+
+def ground_entries(predicates: Sequence[Predicate], actions: Sequence[str]) -> list[Entry]:
+    """The entries of the predicates over ground actions."""
     numbers: dict[tuple[int, tuple[str, ...]], int] = {}
     by_schema: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
     for number, name in enumerate(actions):
         schema, objects = arguments(name)
         by_schema.setdefault(schema, []).append((number, objects))
-    found: list[tuple[int, int, int]] = []
+    found = []
     for owner, each in enumerate(predicates):
-        for which, part in enumerate((each.pre, each.add, each.delete)):
+        for role, part in enumerate((each.pre, each.add, each.delete)):
             for slot in bits(part):
                 schema, places = each.signature.slots[slot]
                 for number, objects in by_schema[schema]:
                     head = numbers.setdefault((owner, tuple(objects[at] for at in places)), len(numbers))
-                    found.append((which, head, number))
-    parts = np.zeros((3, len(numbers), len(actions)), dtype=bool)
-    parts[tuple(np.array(found, dtype=np.int64).reshape(-1, 3).T)] = True
-    pre, add, delete = parts
-    return Heads(pre, add, delete & ~add), np.array([owner for owner, _ in numbers], dtype=np.int64)
+                    found.append(Entry(role, owner, slot, head, number))
+    return found

@@ -11,13 +11,14 @@ that mentions an object twice may have several slots of one tuple; additions the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations, product
 from typing import NamedTuple
 
-from statewise.strips.exact.windows import Windows
+from statewise.strips.exact.windows import Holders, Windows, smallest_first
+from statewise.strips.heads import ActionSet
 from statewise.strips.lifted import sorts_of
-from statewise.strips.random_traces import Trace
+from statewise.strips.random_traces import Trace, Traces
 from statewise.strips.schemas import arguments
 
 Slot = tuple[str, tuple[int, ...]]
@@ -74,15 +75,17 @@ def events(signature: Signature, actions: Sequence[str]) -> list[dict[tuple[str,
 def sequences(rows: Iterable[Trace], of_action: Sequence[dict[tuple[str, ...], Event]]) -> list[tuple[Event, ...]]:
     """The distinct sequences of events of all tuples of objects in the valid traces `rows`, without those that begin
     others."""
-    found: set[tuple[Event, ...]] = set()
-    for row in rows:
-        mine: dict[tuple[str, ...], list[Event]] = {}
-        for action in row:
-            for tuple_of, event in of_action[action].items():
-                mine.setdefault(tuple_of, []).append(event)
-        found.update(map(tuple, mine.values()))
-    ordered = sorted(found)
+    ordered = sorted({each for row in rows for each in _by_tuple(row, of_action)})
     return [each for each, after in zip(ordered, [*ordered[1:], ()]) if after[: len(each)] != each]
+
+
+def _by_tuple(row: Trace, of_action: Sequence[dict[tuple[str, ...], Event]]) -> Iterator[tuple[Event, ...]]:
+    """The sequence of events of each tuple of objects that a trace mentions."""
+    mine: dict[tuple[str, ...], list[Event]] = {}
+    for action in row:
+        for tuple_of, event in of_action[action].items():
+            mine.setdefault(tuple_of, []).append(event)
+    return map(tuple, mine.values())
 
 
 def slot_windows(signature: Signature, actions: Sequence[str], rows: Iterable[Trace]) -> Windows:
@@ -95,6 +98,28 @@ def slot_windows(signature: Signature, actions: Sequence[str], rows: Iterable[Tr
             for x, between, c in _windows_of(sequence):
                 windows.insert(x, between, c)
     return windows
+
+
+def slot_holders(
+    signature: Signature,
+    actions: Sequence[str],
+    traces: Traces,
+    reading: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> Holders:
+    """The windows of the signature's slots in the valid actions of `traces`, with the traces that have them; of those
+    traces whose numbers `reading` passes on."""
+    of_action = events(signature, actions)
+    having: dict[tuple[Event, ...], int] = {}
+    for number in reading(range(len(traces))):
+        row, label = traces.rows[number], traces.labels[number]
+        for sequence in _by_tuple(row[: len(row) - label], of_action):
+            having[sequence] = having.get(sequence, 0) | 1 << number
+    found: dict[tuple[int, int], dict[ActionSet, int]] = {}
+    for sequence, mine in having.items():
+        for x, between, c in set(_windows_of(sequence)):
+            of_pair = found.setdefault((x, c), {})
+            of_pair[between] = of_pair.get(between, 0) | mine
+    return smallest_first(found)
 
 
 def _windows_of(sequence: Sequence[Event]) -> Iterator[tuple[int, int, int]]:

@@ -8,7 +8,7 @@ inclusion matter, so the traces can be read once and forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from statewise.strips.heads import ActionSet
 from statewise.strips.model import bits
@@ -140,6 +140,11 @@ def holders_of(traces: Traces, reading: Callable[[Sequence[int]], Iterable[int]]
         for x, between, c in {each for windows in windows_of(row[: len(row) - label]) for each in windows}:
             of_pair = found.setdefault((x, c), {})
             of_pair[between] = of_pair.get(between, 0) | 1 << number
+    return smallest_first(found)
+
+
+def smallest_first(found: Mapping[tuple[int, int], Mapping[ActionSet, int]]) -> Holders:
+    """The windows of each pair with their traces, in the order that `Windows.supported` wants."""
     return {pair: sorted(windows.items(), key=lambda each: each[0].bit_count()) for pair, windows in found.items()}
 
 

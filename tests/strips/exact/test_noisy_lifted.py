@@ -1,0 +1,150 @@
+"""Schemas from damaged traces: windows of slots that recur, preconditions over all ground actions of a schema."""
+
+import json
+
+import numpy as np
+import pytest
+
+from statewise.strips.domains import domain
+from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
+from statewise.strips.exact.predicates import Predicate
+from statewise.strips.exact.schema_occasions import schema_occasions
+from statewise.strips.exact.slots import signatures, slot_holders, slot_windows
+from statewise.strips.exact.windows import Windows
+from statewise.strips.learned import read_schemas
+from statewise.strips.methods import learn_schemas
+from statewise.strips.random_traces import Traces, traces, with_noise
+from statewise.strips.schemas import arguments
+from statewise.strips.settings import Settings
+from statewise.strips.verification import verify
+
+FERRY = traces(domain("ferry:3x2"), 60, 20, 1)
+
+
+@pytest.mark.parametrize("kind", ["labels", "actions"])
+@pytest.mark.parametrize(("small", "large"), [("blocksworld:3", "blocksworld:5"), ("gripper:2", "gripper:4")])
+def test_schemas_are_found_in_damaged_traces(small, large, kind):
+    damaged = with_noise(traces(domain(small), 200, 30, 1), 0.1, kind, 1)
+    learned = learn_lifted_noisy(damaged)
+    assert 0.89 < learned.report["training_accuracy"] < 0.95  # what is damaged stays unexplained
+    for spec in (small, large):
+        world = domain(spec)
+        assert verify(learned.ground(world.model.names), world, real_states=True, drawn_only=True)
+
+
+def test_clean_traces_are_learned_too():
+    learned = learn_lifted_noisy(traces(domain("ferry:3x3"), 100, 30, 1))
+    assert learned.report["training_accuracy"] == 1
+    world = domain("ferry:4x4")
+    assert verify(learned.ground(world.model.names), world, real_states=True, drawn_only=True)
+
+
+def test_windows_of_slots_are_held_by_the_traces_that_show_them():
+    """Each trace alone, by the reading of clean traces, which keeps minimal windows only."""
+    twice = Traces(("drive t a a", "drive t a b", "load t a"), ((1, 0, 2), (0, 1, 0), (2, 1, 0)), (0, 0, 1))
+    for given in (FERRY, twice):
+        for signature in [each for arity in range(3) for each in signatures(given.actions, arity)]:
+            holders = slot_holders(signature, given.actions, given)
+            for number, (row, label) in enumerate(zip(given.rows, given.labels)):
+                mine = Windows(len(signature.slots))
+                for (x, c), of_pair in holders.items():
+                    for between, having in of_pair:
+                        if having >> number & 1:
+                            mine.insert(x, between, c)
+                alone = slot_windows(signature, given.actions, [row[: len(row) - label]])
+                assert {key: sorted(of) for key, of in mine.minimal.items()} == {
+                    key: sorted(of) for key, of in alone.minimal.items()
+                }
+
+
+def test_occasions_are_the_positions_with_every_ground_action():
+    """Counted one position, one action and one literal at a time."""
+    predicates = [Predicate(each, 0b1111111 & (1 << len(each.slots)) - 1, 0b1, 0b10)
+                  for arity in (1, 2) for each in signatures(FERRY.actions, arity) if len(each.slots) > 1]  # fmt: skip
+    found = list(schema_occasions(predicates, FERRY))
+    assert sum(len(literals) for literals, _ in found) == sum(each.pre.bit_count() for each in predicates)
+    for literals, occasions in found:
+        slots = [predicates[of].signature.slots[slot] for of, slot in literals]
+        (schema,) = {of_schema for of_schema, _ in slots}
+        expected: dict[tuple[bool, ...], list[int]] = {}  # for each set of false literals: times, occurs, ends
+        for row, label in zip(FERRY.rows, FERRY.labels):
+            false: set[tuple[int, tuple[str, ...]]] = set()
+            for at, action in enumerate(row):
+                ends = bool(label) and at == len(row) - 1
+                for number, name in enumerate(FERRY.actions):
+                    own, objects = arguments(name)
+                    if own != schema:
+                        continue
+                    key = tuple((of, tuple(objects[at] for at in places)) in false
+                                for (of, _), (_, places) in zip(literals, slots))  # fmt: skip
+                    counts = expected.setdefault(key, [0, 0, 0])
+                    counts[0] += not ends
+                    counts[1] += not ends and number == action
+                    counts[2] += ends and number == action
+                own, objects = arguments(FERRY.actions[action])
+                for of, each in enumerate(predicates):
+                    for change, part in ((False, each.delete), (True, each.add)):  # additions win
+                        for slot, (of_schema, places) in enumerate(each.signature.slots):
+                            if part >> slot & 1 and of_schema == own:
+                                atom = (of, tuple(objects[at] for at in places))
+                                (false.discard if change else false.add)(atom)
+        columns = occasions.of(range(len(literals))).T
+        counted = {tuple(map(bool, key)): [int(times), 0, 0] for key, times in zip(columns, occasions.times)}
+        assert len(counted) == len(columns)
+        for place, times in zip(*occasions.occurs[0]):
+            counted[tuple(map(bool, columns[place]))][1] = int(times)
+        for place in occasions.negatives[0]:
+            counted[tuple(map(bool, columns[place]))][2] = 1
+        assert counted == {key: [times, occurs, min(ends, 1)] for key, (times, occurs, ends) in expected.items()}
+        assert occasions.counts[0] == sum(occurs for _, occurs, _ in expected.values())
+        assert occasions.valid == sum(map(len, FERRY.rows)) - sum(FERRY.labels)
+        assert len(occasions.negatives[1]) == len(occasions.occurs[1][0]) == 0
+
+
+def test_what_is_stopped_says_what_is_missing():
+    damaged = with_noise(FERRY, 0.05, "labels", 1)
+    learned = learn_lifted_noisy(damaged, stop=lambda: True)
+    assert any("trying windows" in text for text in learned.report["unfinished"])
+    assert verify(learned.ground(damaged.actions), learned.ground(damaged.actions))
+
+
+def test_damaged_traces_give_schemas_without_training(tmp_path):
+    damaged = with_noise(traces(domain("ferry:3x2"), 200, 20, 1), 0.05, "labels", 1)
+    said = []
+    learned = learn_schemas(damaged, folder=tmp_path / "out", say=said.append)
+    assert learned.report["method"] == "exact"
+    assert "contradict each other" in learned.report["chosen"]
+    assert any("taken for damaged" in line for line in said)
+    assert read_schemas(tmp_path / "out") == learned.schemas
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["support"] == learned.report["support"]
+    assert not (tmp_path / "out" / "seen.json").exists()  # certainty would rest on damaged traces
+    with pytest.raises(ValueError, match="contradict each other"):
+        learn_schemas(damaged, method="exact")
+    for how in ({"settings": Settings(noise=0.05)}, {"damaged": True}):
+        for method in ("exact", "auto"):
+            assert learn_schemas(damaged, method=method, **how).schemas == learned.schemas
+    with pytest.raises(ValueError, match="LOCM reads every trace as undamaged"):
+        learn_schemas(damaged, method="locm", damaged=True)
+
+
+def test_schemas_that_explain_too_few_are_trained():
+    damaged = with_noise(traces(domain("ferry:2x1"), 100, 10, 1), 0.3, "labels", 1)
+    report = learn_schemas(damaged, Settings(restarts=2, steps=50, check_every=25)).report
+    assert report["method"] == "neural"
+    assert "of the traces unexplained" in report["chosen"]
+
+
+def test_what_cannot_be_learned_is_refused():
+    with pytest.raises(ValueError, match="without negative traces"):
+        learn_lifted_noisy(FERRY.valid_only())
+    unequal = Traces(("go a", "go a b"), ((0, 1), (1, 0)), (0, 1))
+    with pytest.raises(ValueError, match="arguments"):
+        learn_lifted_noisy(unequal)
+
+
+def test_nothing_alternates_in_traces_of_one_action():
+    given = Traces(("tick a",), ((0,), (0, 0), (0, 0)), (0, 0, 1))
+    learned = learn_lifted_noisy(given)
+    assert learned.report["predicates"] == 0
+    assert learned.report["training_accuracy"] == pytest.approx(2 / 3)
+    assert np.isfinite(list(learned.report["accuracies"].values())).all()
