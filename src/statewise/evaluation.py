@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,31 @@ EXTREMES = 5
 SHOWN = 64
 """Maximum tokens stored of each of these and of each continuation."""
 
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Which part of the examples this process evaluates, and how it learns what the others have found. By default it
+    evaluates all of them alone."""
+
+    rank: int = 0
+    processes: int = 1
+    everyone: Callable[[Any], list[Any]] = lambda own: [own]
+    """What every process has found, in order, from what this one has. All processes call it the same number of times;
+    in between, each calls the model as often as its own examples need."""
+
+    def of(self, every: Iterable[T]) -> Iterable[T]:
+        """This process's part of a sequence that all processes have."""
+        return islice(every, self.rank, None, self.processes)
+
+    def rows(self, block: int) -> int:
+        """How many sequences a process takes at a time, if all together take `block`."""
+        return max(1, block // self.processes)
+
+
+ALONE = Share()
+
 
 def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[str, str] | None) -> Examples:
     """The first `num` (None: all) held-out examples, or those of the file `data`, or of another held-out set of the
@@ -41,7 +67,7 @@ def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[st
 
 def evaluate(
     task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256, details: bool = True,
-    measure: Measure | None = None,
+    measure: Measure | None = None, share: Share = ALONE,
 ) -> Evaluation:  # fmt: skip
     """The task's scores of decoded answers, if the task decodes and has prompts, and teacher-forced metrics:
     `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats per unit of the task
@@ -49,31 +75,31 @@ def evaluate(
 
     `block` sequences are processed at a time, fewer if their logits would be too large. `details`: also the task's
     baselines, continuations of sequences without prompts, and the hardest and easiest sequences. `measure`: whatever
-    else is to be averaged over the examples.
+    else is to be averaged over the examples. `share`: with other processes, which return the same.
     """
     metrics: dict[str, float] = {}
     samples = []
     prompted = np.flatnonzero((examples.prompt_lengths > 0) & (examples.prompt_lengths < examples.lengths))
     if task.decoded and len(prompted):
         asked = examples[prompted]
-        completions = complete(task, predictor, decoder, asked, block=block)
+        completions = complete(task, predictor, decoder, asked, block=block, share=share)
         metrics = task.score(asked, completions)
         samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
     few = rows_at_once(examples.tokens.shape[1], len(task.vocab), block)
-    forced, chosen, nats = teacher_forced(predictor, examples, block=few)
+    forced, chosen, nats = teacher_forced(predictor, examples, block=few, share=share)
     units = task.units(examples)
     if units:
         forced |= per_unit(float(nats.sum()), units)
     metrics |= forced | task.score_positions(examples, chosen) | task.score_nats(examples, nats, chosen >= 0)
     if measure is not None:
-        metrics |= means(measure, examples, block=few)
+        metrics |= means(measure, examples, block=few, share=share)
     if not details:
         return Evaluation(metrics, len(examples), samples)
     alone = task.decoded and not len(prompted) and examples.documents is None
     hardest, easiest = extremes(task, examples, nats.sum(axis=1), (chosen >= 0).sum(axis=1))
     return Evaluation(
         metrics, len(examples), samples,
-        continuations=continuations(task, predictor, decoder, examples, block=block) if alone else [],
+        continuations=continuations(task, predictor, decoder, examples, block=block, share=share) if alone else [],
         baselines=task.baselines(examples) if isinstance(task, HasBaselines) else {},
         hardest=hardest, easiest=easiest,
     )  # fmt: skip
@@ -97,33 +123,41 @@ def report(
 
 
 def teacher_forced(
-    predictor: Predictor, examples: Examples, *, block: int
+    predictor: Predictor, examples: Examples, *, block: int, share: Share = ALONE
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
     """Teacher-forced metrics; the most likely token at each scored position, (n, T) int64, -1 elsewhere; and the nats
     of the true ones, (n, T), 0 elsewhere."""
     chosen = np.full(examples.tokens.shape, -1, np.int64)
     nats = np.zeros(examples.tokens.shape)
-    count, right = 0, 0
-    for rows, part in blocks(examples, block):
+    own = []
+    for rows, part in share.of(blocks(examples, share.rows(block))):
         batch = collate(part)
         targets, scored = (column.numpy() for column in batch.targets)
         found = score_batch(predictor, batch, *batch.span)
-        nats[rows[:, None], np.arange(*batch.span)] = np.where(scored, found.nats, 0.0)
-        count += int(scored.sum())
-        right += int((found.choices == targets)[scored].sum())
-        chosen[rows[:, None], np.arange(*batch.span)] = np.where(scored, found.choices, -1)
-    return {**per_token(float(nats.sum()), count), "token_accuracy": right / count}, chosen, nats
+        right = int((found.choices == targets)[scored].sum())
+        at = (rows[:, None], np.arange(*batch.span))
+        own.append((at, np.where(scored, found.choices, -1), np.where(scored, found.nats, 0.0), right))
+    every = [block for found in share.everyone(own) for block in found]
+    for at, choices, losses, _ in every:
+        chosen[at], nats[at] = choices, losses
+    count = int((chosen >= 0).sum())
+    metrics = {**per_token(float(nats.sum()), count), "token_accuracy": sum(right for *_, right in every) / count}
+    return metrics, chosen, nats
 
 
-def means(measure: Measure, examples: Examples, *, block: int) -> dict[str, float]:
+def means(measure: Measure, examples: Examples, *, block: int, share: Share = ALONE) -> dict[str, float]:
     """The mean of each part over all examples; of one with several sums `step_1_NAME`, `step_2_NAME`, ..., as far as
     the sequences reach."""
+    own = []
+    for _, some in share.of(blocks(examples, share.rows(block))):
+        parts = measure(collate(some)).items()
+        own.append({name: (part.total.double().cpu().numpy(), part.terms.cpu().numpy()) for name, part in parts})
     totals: dict[str, np.ndarray] = {}
     terms: dict[str, np.ndarray] = {}
-    for _, some in blocks(examples, block):
-        for name, part in measure(collate(some)).items():
-            totals[name] = totals.get(name, 0.0) + part.total.double().cpu().numpy()
-            terms[name] = terms.get(name, 0) + part.terms.cpu().numpy()
+    for sums in (sums for found in share.everyone(own) for sums in found):
+        for name, (total, count) in sums.items():
+            totals[name] = totals.get(name, 0.0) + total
+            terms[name] = terms.get(name, 0) + count
     found = {}
     for name in totals:
         for place in np.ndindex(totals[name].shape):
@@ -165,7 +199,7 @@ def _distinct(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
 
 
 def continuations(
-    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int
+    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int, share: Share = ALONE
 ) -> list[dict[str, Any]]:
     """Sampled and true continuations of the first distinct sequences, cut in the middle or earlier; see
     `Evaluation.continuations`."""
@@ -177,19 +211,21 @@ def continuations(
     cuts = np.minimum(np.maximum(first.lengths // 2, 1), SHOWN)
     ends = np.minimum(first.lengths, cuts + SHOWN)
     cut = dataclasses.replace(first, lengths=ends, prompt_lengths=cuts)
-    completions = complete(task, predictor, decoder, cut, block=block, most=SHOWN)
+    completions = complete(task, predictor, decoder, cut, block=block, most=SHOWN, share=share)
     return [task.sample_of(cut, row, completion) for row, completion in enumerate(completions)]
 
 
 def complete(
-    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int, most: int | None = None
-) -> list[Completion]:
+    task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int, most: int | None = None,
+    share: Share = ALONE,
+) -> list[Completion]:  # fmt: skip
     """A completion for each example, in order, of at most `most` tokens and within the context."""
     completions: dict[int, Completion] = {}
-    for rows, prompts in same_prompt_length(examples, block):
+    for rows, prompts in share.of(same_prompt_length(examples, share.rows(block))):
         left = task.context - prompts.shape[1]
         if task.longest_answer is not None:  # or what the examples' own prompts leave, if these are not the task's
             left = min(left, max(task.longest_answer, int((examples.lengths - examples.prompt_lengths).max())))
         request = Request(prompts, left if most is None else min(left, most), task.end, rows=rows.tolist())
         completions |= zip(rows.tolist(), decoder.decode(predictor, request))
-    return [completions[row] for row in range(len(examples))]
+    every = {row: found for some in share.everyone(completions) for row, found in some.items()}
+    return [every[row] for row in range(len(examples))]

@@ -16,14 +16,16 @@ from statewise import processes
 from statewise.backbones.powers import Noted
 from statewise.config import Recipe
 from statewise.data import Stream
-from statewise.evaluation import report
-from statewise.loading import load_model, model_of_run, model_with, new_model
+from statewise.evaluation import ALONE, Share, report
+from statewise.loading import load_model, model_of_run, new_model
 from statewise.model import Model
 from statewise.processes import PLACING
 from statewise.run import Checkpoint, Record, Run
 from statewise.tasks.base import HasBaselines
 from statewise.training import machine, sharding
+from statewise.training.checkpoint import load_weights
 from statewise.training.schedule import Schedule
+from statewise.training.sharded_inference import used_in_place
 from statewise.training.trainer import Outcome, Trainer, Watch
 
 
@@ -45,7 +47,8 @@ class Listener:
 
 def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
     """Trains a new run in `folder`. Raises `FileExistsError` if it exists already."""
-    Run.refuse(Path(folder), overwrite)
+    if not torch.distributed.is_initialized():  # otherwise the first process may have begun it
+        Run.refuse(Path(folder), overwrite)
     recipe = _placed(recipe)
     environment = machine.describe(recipe.trainer)
     fabric = _launch(recipe, environment)
@@ -177,7 +180,7 @@ def resume(
             return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
 
         step = _on_first(fabric, choose)
-        found = None if step is None else run.find_checkpoint(str(step))
+        found = None if step is None else run.checkpoint(step)
         stream = _stream(model, fabric.global_rank, fabric.world_size)
         return _train(model, fabric, stream, schedule, found, listener or Listener())
 
@@ -256,9 +259,9 @@ def _train(
         if config.tensorboard and first:
             record = stack.enter_context(_tensorboard(run, record))
 
-        def evaluate(weights: Mapping[str, torch.Tensor] | None) -> dict[str, float]:
-            current = model if weights is None else model_with(model, weights)
-            return current.evaluate(config.evaluate_num, details=False).metrics
+        def evaluate() -> dict[str, float]:
+            with _shared(fabric, trainer) as share:
+                return model.evaluate(config.evaluate_num, details=False, share=share).metrics
 
         watch = Watch(evaluate=evaluate, record=record, step=listener.step)
         name = torch.cuda.get_device_name(fabric.device) if fabric.device.type == "cuda" else ""
@@ -277,14 +280,47 @@ def _train(
                 listener.note(note)
             _introduce(model, listener)
         outcome = trainer.train()
-    if outcome.reason != "signal" and first:
-        final = load_model(run.folder, device=model.device.type)
-        assert final.checkpoint is not None
-        content = {"checkpoint": final.checkpoint.step, **report(task, final.evaluate(config.report_num))}
-        run.write_report("evaluation", content)
-        listener.report(content)
+    if outcome.reason != "signal":
+        _report(model, run, fabric, trainer, listener)
     fabric.barrier()
     return outcome
+
+
+def _report(model: Model, run: Run, fabric: Any, trainer: Trainer, listener: Listener) -> None:
+    """Evaluates the best checkpoint and writes the report. A sharded model takes its weights in place; otherwise they
+    are those of a model that is loaded as users will load it."""
+    if trainer.sharded:
+        found = _on_first(fabric, lambda: run.find_checkpoint("best").step)
+        load_weights(run.checkpoint(found), model.objective)
+        model.objective.eval()
+    else:
+        model = load_model(run.folder, device=model.device.type)
+        assert model.checkpoint is not None
+        found = model.checkpoint.step
+    with _shared(fabric, trainer) as share:
+        evaluation = model.evaluate(model.recipe.trainer.report_num, share=share)
+    if fabric.global_rank == 0:
+        content = {"checkpoint": found, **report(model.task, evaluation)}
+        run.write_report("evaluation", content)
+        listener.report(content)
+
+
+@contextlib.contextmanager
+def _shared(fabric: Any, trainer: Trainer) -> Iterator[Share]:
+    """This process's share of an evaluation by all processes."""
+    if fabric.world_size == 1:
+        yield ALONE
+        return
+    alike = contextlib.nullcontext(lambda: None)
+    with used_in_place(trainer.objective, fabric.device) if trainer.sharded else alike as finish:
+
+        def everyone(own: Any) -> list[Any]:
+            finish()
+            found: list[Any] = [None] * fabric.world_size
+            torch.distributed.all_gather_object(found, own)
+            return found
+
+        yield Share(fabric.global_rank, fabric.world_size, everyone)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from torch import Tensor
 
 from statewise.building import TABLES, make_objective, make_task
 from statewise.config import Recipe, parse
@@ -30,14 +28,6 @@ def model_of_run(run: Run, flags: Sequence[str] = ()) -> Model:
         return Model(recipe, task, make_objective(recipe, task), run)
     except ValueError as error:
         raise ValueError(f"{run.folder / 'config.json'}: {error}") from None
-
-
-def model_with(model: Model, weights: Mapping[str, Tensor]) -> Model:
-    """Another model of the same recipe, task and run, with these weights, on the same device."""
-    other = Model(model.recipe, model.task, make_objective(model.recipe, model.task), model.run)
-    other.objective.load_state_dict(weights)
-    other.objective.to(model.device)
-    return other
 
 
 def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:

@@ -289,6 +289,10 @@ class Run:
                 found.append(Checkpoint(int(number), folder))
         return found
 
+    def checkpoint(self, step: int) -> Checkpoint:
+        """The checkpoint of a step, not verified."""
+        return Checkpoint(step, self.checkpoints_folder / f"step-{step:08d}")
+
     def best_step(self) -> int | None:
         """Step of the best checkpoint so far."""
         path = self.checkpoints_folder / "best.json"
@@ -300,7 +304,7 @@ class Run:
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> Checkpoint:
         """Writes and syncs all files, then makes the checkpoint visible by one rename."""
-        final = self.checkpoints_folder / f"step-{step:08d}"
+        final = self.checkpoint(step).folder
         scratch = self.checkpoints_folder / f".writing-{step:08d}"
         overwriting.delete(scratch, CHECKPOINT)
         try:

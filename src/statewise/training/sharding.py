@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 TIMEOUT = timedelta(hours=24)
-"""How long processes wait for each other: one evaluates alone, for as long as that takes."""
+"""How long processes wait for each other: in an evaluation, one may be much slower than the others."""
 
 
 def strategy(config: TrainerConfig, device: str, precision: str) -> ModelParallelStrategy:
-    """The strategy of `trainer.shard: full | node`. `device`: its type; `precision`: fp32 or bf16."""
+    """The strategy of `trainer.shard: full | node`. `device`: its type; `precision`: fp32 or bf16. Raises `ValueError`
+    for a PyTorch in which a sharded model cannot be evaluated in place."""
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule
+
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        raise ValueError(f"trainer.shard needs PyTorch 2.13 or later, and this is {torch.__version__}")
 
     def parallelise(module: nn.Module, mesh: Any) -> nn.Module:
         if config.shard == "node":

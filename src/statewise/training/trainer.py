@@ -36,14 +36,14 @@ FROM_SCHEDULERS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2")
 
 @dataclass(frozen=True)
 class Watch:
-    """The trainer's callbacks, called on the first process only."""
+    """The trainer's callbacks."""
 
-    evaluate: Callable[[Mapping[str, torch.Tensor] | None], dict[str, float]]
-    """Metrics of the current model on held-out data. Called with its weights if it is sharded, otherwise with None."""
+    evaluate: Callable[[], dict[str, float]]
+    """Metrics of the current model on held-out data. Called on all processes; the first one's count."""
     record: Callable[[Record], None] = lambda record: None
-    """Called with every record written to the run."""
+    """Called on the first process with every record written to the run."""
     step: Callable[[int], None] = lambda step: None
-    """Called after every step."""
+    """Called on the first process after every step."""
 
 
 @dataclass(frozen=True)
@@ -333,13 +333,11 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluates and keeps the best."""
         self._flush()
-        metrics: dict[str, float] = {}
         improved = False
-        weights = self._weights() if self.sharded else None
+        self.objective.eval()
+        metrics = self.watch.evaluate()
+        self.objective.train()
         if self.first:
-            self.objective.eval()
-            metrics = self.watch.evaluate(weights)
-            self.objective.train()
             at = {"step": self.progress.step, "tokens": self.progress.tokens}
             self._write({"kind": "evaluation", **at, **metrics, "seconds": self.progress.seconds})
             value = metrics[self.headline.metric]
