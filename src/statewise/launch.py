@@ -8,7 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -23,7 +23,8 @@ from statewise.processes import PLACING
 from statewise.run import Checkpoint, Record, Run
 from statewise.tasks.base import HasBaselines
 from statewise.training import machine, sharding
-from statewise.training.checkpoint import load_weights
+from statewise.training.agreement import Agreement
+from statewise.training.checkpoint import join_weights, load_weights
 from statewise.training.schedule import Schedule
 from statewise.training.sharded_inference import used_in_place
 from statewise.training.trainer import Outcome, Trainer, Watch
@@ -63,7 +64,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
             run = Run.create(Path(folder), recipe.as_dict(), model.task.files(), kept, overwrite=overwrite)
             stack.enter_context(run.lock())
 
-        _on_first(fabric, create)
+        Agreement(fabric.global_rank, fabric.world_size).on_first(create)
         model.run = Run.open(Path(folder))
         return _train(model, fabric, stream, schedule, None, listener or Listener())
 
@@ -179,30 +180,10 @@ def resume(
             # A run that was killed before its first checkpoint starts again from its seed.
             return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
 
-        step = _on_first(fabric, choose)
+        step = Agreement(fabric.global_rank, fabric.world_size).on_first(choose)
         found = None if step is None else run.checkpoint(step)
         stream = _stream(model, fabric.global_rank, fabric.world_size)
         return _train(model, fabric, stream, schedule, found, listener or Listener())
-
-
-Result = TypeVar("Result")
-
-
-def _on_first(fabric: Any, work: Callable[[], Result]) -> Result:
-    """Runs `work` on the first process; returns its result, or raises its exception, on all."""
-    result: Result | None = None
-    error: Exception | None = None
-    if fabric.global_rank == 0:
-        try:
-            result = work()
-        except (ValueError, OSError) as raised:
-            error = raised
-    result, error = fabric.broadcast((result, error))
-    if error is not None:
-        if fabric.global_rank:
-            error.add_note(processes.OF_FIRST)
-        raise error
-    return result
 
 
 def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
@@ -281,6 +262,7 @@ def _train(
             _introduce(model, listener)
         outcome = trainer.train()
     if outcome.reason != "signal":
+        trainer.agreement.on_first(lambda: join_weights(run.checkpoints()))
         _report(model, run, fabric, trainer, listener)
     fabric.barrier()
     return outcome
@@ -290,7 +272,7 @@ def _report(model: Model, run: Run, fabric: Any, trainer: Trainer, listener: Lis
     """Evaluates the best checkpoint and writes the report. A sharded model takes its weights in place; otherwise they
     are those of a model that is loaded as users will load it."""
     if trainer.sharded:
-        found = _on_first(fabric, lambda: run.find_checkpoint("best").step)
+        found = trainer.agreement.on_first(lambda: run.find_checkpoint("best").step)
         load_weights(run.checkpoint(found), model.objective)
         model.objective.eval()
     else:
@@ -316,9 +298,7 @@ def _shared(fabric: Any, trainer: Trainer) -> Iterator[Share]:
 
         def everyone(own: Any) -> list[Any]:
             finish()
-            found: list[Any] = [None] * fabric.world_size
-            torch.distributed.all_gather_object(found, own)
-            return found
+            return trainer.agreement.gathered(own)
 
         yield Share(fabric.global_rank, fabric.world_size, everyone)
 

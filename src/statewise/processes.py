@@ -12,8 +12,8 @@ from typing import Literal
 
 PLACING = ("trainer.devices", "trainer.nodes", "trainer.shard")
 """Fields of a recipe that may change when a run is resumed."""
-OF_FIRST = "raised by the first process"
-"""Note of an exception that the first process has raised, and reports, on all others."""
+OF_ANOTHER = "raised by another process"
+"""Note of an exception that one process has raised, and reports, on all others."""
 
 
 @dataclass(frozen=True)

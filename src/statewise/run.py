@@ -5,7 +5,9 @@
     .creating           present while the run is created: without config.json, creation may be restarted
     task/               files that the task needs to be rebuilt without its data
     metrics.jsonl       every number printed during training, one record per line
-    checkpoints/        step-00000500/ with weights.safetensors, training.pt, manifest.json; best.json
+    checkpoints/        step-00000500/ with weights.safetensors, training.pt, manifest.json; best.json. Of a sharded
+                        model weights-00001-of-00008.safetensors and so on instead, until training ends, and
+                        moments-00001-of-00008.safetensors with the optimiser's tensors, which are not in training.pt
     reports/            results of later commands
     cache/              arrays that later commands would otherwise recompute; may be deleted at any time
 
@@ -21,20 +23,24 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from statewise import overwriting
-from statewise.durable import append, lock, write_array, write_atomically
+from statewise.durable import append, lock, replacing, write_array, write_atomically
 from statewise.json_files import AMOUNT, ANYTHING, COUNT, TEXT, Shape, metric, one_of, parse_json, read_json
 from statewise.system import sync_folder
 
 FORMAT = 1
 """Version of this layout, stored in config.json."""
 CONFIG, CREATING, LOCK, HOLDER = "config.json", ".creating", ".lock", ".lock-holder"
-CHECKPOINT = ("weights.safetensors", "training.pt", "manifest.json")
+WEIGHTS, MOMENTS, TRAINING, MANIFEST = "weights", "moments", "training.pt", "manifest.json"
+WHOLE = f"{WEIGHTS}.safetensors"
+PARTS = tuple(f"{kind}-*-of-*.safetensors" for kind in (WEIGHTS, MOMENTS))
+CHECKPOINT = (WHOLE, TRAINING, MANIFEST, *PARTS)
 FILES = (
     *("environment.json", "metrics.jsonl", "task/*", "checkpoints/best.json"),
     *(f"checkpoints/*/{name}" for name in CHECKPOINT),
@@ -45,7 +51,7 @@ FILES = (
 SIGNS = {
     CONFIG: overwriting.json_with("format", "task", "backbone", "objective"),
     "environment.json": overwriting.json_with("device", "precision", "threads"),
-    "checkpoints/*/manifest.json": overwriting.json_with(*CHECKPOINT[:2]),
+    "checkpoints/*/manifest.json": overwriting.json_with(TRAINING),
 }
 """How a run is recognised."""
 
@@ -69,7 +75,7 @@ RECIPE: Shape = {"format": ANYTHING, "task?": _NAMED, "backbone?": _NAMED, "obje
 ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": COUNT, "steps?": COUNT}
 RECORD: Shape = {"kind": one_of("train", "evaluation", "end"), "step": COUNT, "reason?": TEXT, "part?": TEXT,
                  "seconds?": AMOUNT, "tokens?": AMOUNT, ...: metric}  # fmt: skip
-SUMS: Shape = {"weights.safetensors": TEXT, "training.pt": TEXT, ...: TEXT}
+SUMS: Shape = {TRAINING: TEXT, ...: TEXT}
 
 
 class DamagedCheckpoint(ValueError):
@@ -85,29 +91,65 @@ class Checkpoint:
 
     @property
     def weights(self) -> Path:
-        """The objective's parameters, as safetensors."""
-        return self.folder / "weights.safetensors"
+        """The objective's parameters, as safetensors, if they are in one file."""
+        return self.folder / WHOLE
 
     @property
     def training(self) -> Path:
         """Optimiser and trainer state, loadable with `weights_only=True`."""
-        return self.folder / "training.pt"
+        return self.folder / TRAINING
+
+    def sums(self) -> dict[str, str]:
+        """Its files with their checksums. Raises `DamagedCheckpoint` if the manifest cannot be read."""
+        path = self.folder / MANIFEST
+        try:
+            sums: dict[str, str] = read_json(path, SUMS)
+        except FileNotFoundError:
+            raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} is missing") from None
+        except (OSError, ValueError) as error:
+            raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: {error}") from None
+        foreign = [name for name in sums if not any(fnmatchcase(name, pattern) for pattern in CHECKPOINT)]
+        if foreign or not any(name.startswith(WEIGHTS) for name in sums):
+            what = f"{foreign[0]!r}, which is no file of a checkpoint" if foreign else "no weights"
+            raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} names {what}")
+        return sums
+
+    def parts(self, kind: str) -> list[Path]:
+        """The files of `WEIGHTS` or `MOMENTS`. Raises as `sums`."""
+        return [self.folder / name for name in sorted(self.sums()) if name.startswith(kind)]
 
     def verify(self) -> None:
         """Raises `DamagedCheckpoint` unless every file is as it was written."""
-        for path in (self.folder / name for name in reversed(CHECKPOINT)):
+        for name, expected in self.sums().items():
+            path = self.folder / name
             if not path.is_file():
                 what = "is a folder, not a file" if path.is_dir() else "is missing"
-                raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} {what}")
-        try:
-            sums = read_json(self.folder / "manifest.json", SUMS)
-            for name, expected in sums.items():
-                if _checksum(self.folder / name) != expected:
-                    raise DamagedCheckpoint(f"{self.folder / name} is damaged: its checksum does not match")
-        except (OSError, ValueError) as error:
-            if isinstance(error, DamagedCheckpoint):
-                raise
-            raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: {error}") from None
+                raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {name} {what}")
+            try:
+                if _checksum(path) != expected:
+                    raise DamagedCheckpoint(f"{path} is damaged: its checksum does not match")
+            except OSError as error:
+                raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: {error}") from None
+
+    def write_part(self, name: str, content: bytes) -> str:
+        """Writes a file of a checkpoint that `Run.begin_checkpoint` has begun; its checksum."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / name, content)
+        return hashlib.sha256(content).hexdigest()
+
+    def replace_weights(self, write: Callable[[BinaryIO], None]) -> None:
+        """Replaces the weights' parts by one file, which `write` writes. After a kill at any moment, the checkpoint is
+        whole, with the one or the others."""
+        rest = {name: value for name, value in self.sums().items() if not name.startswith(WEIGHTS)}
+        with replacing(self.weights) as file:
+            write(file)
+        write_atomically(self.folder / MANIFEST, _as_json({WHOLE: _checksum(self.weights), **rest}))
+        self.drop_replaced()
+
+    def drop_replaced(self) -> None:
+        """Deletes parts of weights that one file has replaced."""
+        for path in self.folder.glob(PARTS[0]):
+            path.unlink()
 
 
 class Run:
@@ -304,23 +346,37 @@ class Run:
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> Checkpoint:
         """Writes and syncs all files, then makes the checkpoint visible by one rename."""
-        final = self.checkpoint(step).folder
-        scratch = self.checkpoints_folder / f".writing-{step:08d}"
-        overwriting.delete(scratch, CHECKPOINT)
+        scratch = self.begin_checkpoint(step)
         try:
-            scratch.mkdir(parents=True, exist_ok=True)
-            for name, content in files.items():
-                write_atomically(scratch / name, content)
-            sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-            write_atomically(scratch / "manifest.json", _as_json(sums))
-            if final.exists():
-                _discard(final)
-            os.rename(scratch, final)
-            sync_folder(self.checkpoints_folder)
+            return self.end_checkpoint(
+                step, {name: scratch.write_part(name, content) for name, content in files.items()}
+            )
         except BaseException:
-            overwriting.delete(scratch, CHECKPOINT)
+            self.abandon_checkpoint(step)
             raise
-        return Checkpoint(step, final)
+
+    def begin_checkpoint(self, step: int) -> Checkpoint:
+        """A place for the files of a checkpoint, which is none before `end_checkpoint`."""
+        self.abandon_checkpoint(step)
+        return self.begun_checkpoint(step)
+
+    def begun_checkpoint(self, step: int) -> Checkpoint:
+        """The same place, for another process that writes to it."""
+        return Checkpoint(step, self.checkpoints_folder / f".writing-{step:08d}")
+
+    def abandon_checkpoint(self, step: int) -> None:
+        """Deletes what was written since `begin_checkpoint`."""
+        overwriting.delete(self.begun_checkpoint(step).folder, CHECKPOINT)
+
+    def end_checkpoint(self, step: int, sums: Mapping[str, str]) -> Checkpoint:
+        """Makes a checkpoint visible of which all files are written, with their checksums `sums`."""
+        begun, made = self.begun_checkpoint(step), self.checkpoint(step)
+        write_atomically(begun.folder / MANIFEST, _as_json(sums))
+        if made.folder.exists():
+            _discard(made.folder)
+        os.rename(begun.folder, made.folder)
+        sync_folder(self.checkpoints_folder)
+        return made
 
     def drop_checkpoints(self, *, newest: int, keeps: Callable[[int], bool]) -> None:
         """Deletes all checkpoints except the `newest` ones, the best, and those whose steps satisfy `keeps`."""

@@ -14,10 +14,13 @@ from safetensors.torch import load_file
 
 from statewise.building import read_recipe
 from statewise.launch import Listener, resume, train
+from statewise.loading import load_model
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_text
 from statewise.run import Run
 from statewise.training import sharding
+from statewise.training.checkpoint import join_weights, load_training
+from statewise.training.sharding import read
 
 FLAGS = [
     "--backbone.width=16", "--backbone.layers=2", "--trainer.batch_size=8", "--task.held_out_graphs=10",
@@ -41,10 +44,25 @@ def work(orders):
     """What a process does: `orders` are (command, folder, flags, step at which it stops or None)."""
     for command, folder, flags, step in orders:
         listener = Listener() if step is None else stop_at(step)
-        if command == "train":
+        if command == "full disk":
+            with_a_full_disk(flags, folder)
+        elif command == "train":
             train(recipe(*flags), folder, listener=listener)
         else:
             resume(folder, flags=flags, listener=listener)
+
+
+def with_a_full_disk(flags, folder):
+    """The second process cannot write its part of the first checkpoint: both raise its error."""
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patched:
+        if os.environ.get("LOCAL_RANK") == "1":
+            patched.setattr("statewise.run.write_atomically", full)
+        with pytest.raises(OSError, match="No space left"):
+            train(recipe(*flags), folder)
 
 
 def on_two_processes(*orders, environment=None):
@@ -65,9 +83,9 @@ def assert_close(folder, other, slack=1e-5):
     states = []
     for run in (one, two):
         found = run.find_checkpoint("last")
-        optimizer = torch.load(found.training, weights_only=True)["optimizer"]
+        optimizer = load_training(found)["optimizer"]
         moments = {
-            f"{name} {key}": value for name, kept in optimizer["state"].items() for key, value in kept.items()
+            f"{name} {key}": read(value) for name, kept in optimizer["state"].items() for key, value in kept.items()
         }  # fmt: skip
         states.append((load_file(found.weights), moments))
         assert {name for group in optimizer["param_groups"] for name in group["params"]} == set(optimizer["state"])
@@ -91,6 +109,37 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
         resume(cut, flags=["--trainer.steps=3"])
     resume(cut)
     assert_close(whole, cut)
+
+
+def test_processes_evaluate_and_save_their_shares(tmp_path):
+    """Two encoders, and rows that neither process has as many of as the other."""
+    flags = ["--objective=belief_state", *GPT, "--trainer.report_num=7", "--trainer.evaluate_num=5"]
+    cut, full = str(tmp_path / "cut"), str(tmp_path / "full")
+    on_two_processes(
+        ("full disk", full, [*flags, *TWO], None),
+        ("train", cut, [*flags, *TWO, "--trainer.steps=6"], 2),
+        ("train", str(tmp_path / "run"), [*flags, *TWO], None),
+    )
+    assert not list((tmp_path / "full" / "checkpoints").glob("*"))
+    # Stopped: in parts, which any command reads. Ended: in one file.
+    (stopped,) = (found for found in Run(Path(cut)).checkpoints() if found.step == 4)
+    assert len(stopped.parts("weights")) == len(stopped.parts("moments")) == 2
+    before = load_model(cut, "4", device="cpu").fingerprint()
+    join_weights([stopped])
+    assert load_model(cut, "4", device="cpu").fingerprint() == before
+    run = Run(tmp_path / "run")
+    assert all(found.weights.exists() and len(found.parts("moments")) == 2 for found in run.checkpoints())
+    alone = load_model(run.folder, device="cpu").evaluate(7)
+    together = run.report("evaluation")
+    assert together["num"] == alone.num == 7
+    assert together["metrics"].keys() == alone.metrics.keys()
+    for name, value in alone.metrics.items():
+        assert together["metrics"][name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
+    assert together["samples"] == json.loads(json.dumps(alone.samples))
+    during = next(record for record in run.metrics() if record["kind"] == "evaluation" and record["step"] == 2)
+    assert load_model(run.folder, "2", device="cpu").evaluate(5, details=False).metrics["loss"] == pytest.approx(
+        during["loss"], rel=1e-6
+    )
 
 
 def test_a_model_with_frozen_parameters_is_refused():

@@ -84,9 +84,11 @@ def _fail(code: int, error: BaseException, debug: bool) -> int:
     elif isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
     rank = processes.rank()
+    if processes.OF_ANOTHER in getattr(error, "__notes__", ()):
+        return code
     if rank == 0:
         print(f"statewise: {message}", file=sys.stderr)
-    elif _connected() and processes.OF_FIRST not in getattr(error, "__notes__", ()):
+    elif _connected():
         print(f"statewise, process {rank}: {message}", file=sys.stderr)
     return code
 

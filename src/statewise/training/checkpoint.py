@@ -5,40 +5,102 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as serialise
 from torch import Tensor, nn
 
-from statewise.run import Checkpoint, DamagedCheckpoint, Run
-from statewise.training.sharding import like
+from statewise.run import MOMENTS, TRAINING, WEIGHTS, WHOLE, Checkpoint, DamagedCheckpoint, Run
+from statewise.training.agreement import Agreement
+from statewise.training.sharding import like, pieces, writer
+from statewise.training.stored import Stored, open_stored, pieces_as_bytes, write_joined
 
 
 def save(run: Run, step: int, weights: Mapping[str, Tensor], training: dict[str, Any]) -> Checkpoint:
-    """Writes the checkpoint of `step`. `weights`: a module's `state_dict`, whole; `training` holds tensors, numbers,
-    strings and containers of them."""
+    """Writes the checkpoint of `step`. `weights`: a module's `state_dict`; `training` holds tensors, numbers, strings
+    and containers of them."""
     weights = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    return run.write_checkpoint(step, {WHOLE: serialise(weights), TRAINING: _as_bytes(training)})
+
+
+def save_sharded(run: Run, step: int, module: nn.Module, training: dict[str, Any], agree: Agreement) -> None:
+    """The same for a module that is sharded: each process writes its rows of weights and of the optimiser's tensors,
+    which are not in `training.pt` then. All processes call this, and all raise the `OSError` of one."""
+    own, first = writer(module), agree.first
+    optimizer = training["optimizer"]
+    moments = {f"{kind}.{name}": t for name, kept in optimizer["state"].items() for kind, t in kept.items()}
+    agree.on_first(lambda: run.begin_checkpoint(step) and None)
+
+    def write() -> dict[str, str]:
+        if own is None:
+            return {}
+        number, number_of_all = own
+        begun = run.begun_checkpoint(step)
+        return {
+            name: begun.write_part(name, pieces_as_bytes(pieces(tensors, first)))
+            for kind, tensors in ((WEIGHTS, module.state_dict()), (MOMENTS, moments))
+            for name in [f"{kind}-{number + 1:05d}-of-{number_of_all:05d}.safetensors"]
+        }
+
+    def end() -> None:
+        rest = {**training, "optimizer": {**optimizer, "state": {}}}
+        sums[TRAINING] = run.begun_checkpoint(step).write_part(TRAINING, _as_bytes(rest))
+        run.end_checkpoint(step, sums)
+
+    try:
+        sums = {name: value for written in agree.on_all(write) for name, value in written.items()}
+        agree.on_first(end)
+    except BaseException:
+        if first:
+            run.abandon_checkpoint(step)
+        raise
+
+
+def _as_bytes(training: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(training, buffer)
-    return run.write_checkpoint(step, {"weights.safetensors": serialise(weights), "training.pt": buffer.getvalue()})
+    return buffer.getvalue()
+
+
+def join_weights(checkpoints: Iterable[Checkpoint]) -> None:
+    """Makes one file of the weights of each checkpoint to which processes have written parts. Raises
+    `DamagedCheckpoint` if they are not all there."""
+    for checkpoint in checkpoints:
+        if WHOLE in checkpoint.sums():
+            checkpoint.drop_replaced()  # of a process that was killed before it could
+            continue
+        with _naming_damage():
+            tensors = open_stored(checkpoint.parts(WEIGHTS))
+            checkpoint.replace_weights(partial(write_joined, tensors))
 
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
     """Loads weights into `module`, sharded or not. Raises `DamagedCheckpoint` if the file is not safetensors or does
     not match."""
     own = module.state_dict()
+    parts = checkpoint.parts(WEIGHTS)
+    with _naming_damage():
+        found = open_stored(parts)
+        tensors = {name: like(tensor, own[name]) if name in own else tensor[:] for name, tensor in found.items()}
     try:
-        found = load_file(checkpoint.weights)
-        module.load_state_dict({name: like(tensor, own.get(name, tensor)) for name, tensor in found.items()})
-    except (SafetensorError, OSError) as error:
-        raise DamagedCheckpoint(f"{checkpoint.weights} is not a readable safetensors file: {error}") from None
+        module.load_state_dict(tensors)
     except RuntimeError as error:
         what = " ".join(str(error).split())[:400]  # PyTorch names every parameter, a line each
-        raise DamagedCheckpoint(f"{checkpoint.weights} does not fit the run's recipe: {what}") from None
+        raise DamagedCheckpoint(f"{parts[0]} does not fit the run's recipe: {what}") from None
+
+
+@contextmanager
+def _naming_damage() -> Iterator[None]:
+    """Errors of damaged safetensors files as `DamagedCheckpoint`."""
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DamagedCheckpoint(str(error)) from None
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -50,7 +112,8 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The training state. Raises `DamagedCheckpoint` for a file that cannot be read or holds more than plain data."""
+    """The training state; tensors of the optimiser may be on disk still, as `Stored`. Raises `DamagedCheckpoint` for a
+    file that cannot be read or holds more than plain data."""
     try:
         state: dict[str, Any] = torch.load(checkpoint.training, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -62,4 +125,12 @@ def load_training(checkpoint: Checkpoint) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{checkpoint.training} cannot be read: {error}") from None
     if not isinstance(state, dict) or not isinstance(state.get("optimizer"), dict) or "progress" not in state:
         raise DamagedCheckpoint(f"{checkpoint.training} holds no training state")
+    parts = checkpoint.parts(MOMENTS)
+    if parts:
+        with _naming_damage():
+            moments: dict[str, dict[str, Stored]] = {}
+            for place, tensor in open_stored(parts).items():
+                kind, _, name = place.partition(".")
+                moments.setdefault(name, {})[kind] = tensor
+        state["optimizer"]["state"] = moments
     return state

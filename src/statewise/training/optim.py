@@ -12,7 +12,7 @@ from statewise.objectives.base import Objective
 from statewise.training.config import TrainerConfig
 from statewise.training.muon import MuonWithAdamW, hidden_matrices
 from statewise.training.schedule import Schedule
-from statewise.training.sharding import gathered, like
+from statewise.training.sharding import like, read
 
 
 def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.Optimizer:
@@ -42,17 +42,13 @@ def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.O
     return MuonWithAdamW(muon, adamw)
 
 
-def state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, keep: bool) -> dict[str, Any]:
-    """The optimiser's state with names of the parameters of `module` where `state_dict` has numbers, and with whole
-    tensors where they are sharded: any number of processes can load it. Every process must call this; those without
-    `keep` get no tensors."""
+def state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Any]:
+    """The optimiser's state with names of the parameters of `module` where `state_dict` has numbers: any number of
+    processes can load it. Tensors of sharded parameters are sharded, too."""
     names = _names(optimizer, module)
     state = optimizer.state_dict()
     groups = [{**group, "params": [names[number] for number in group["params"]]} for group in state["param_groups"]]
-    return {
-        "state": {names[number]: gathered(moments, keep) for number, moments in state["state"].items()},
-        "param_groups": groups,
-    }
+    return {"state": {names[number]: moments for number, moments in state["state"].items()}, "param_groups": groups}
 
 
 def load_state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, state: dict[str, Any]) -> None:
@@ -66,7 +62,7 @@ def load_state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, stat
         raise ValueError("the optimiser's state is of other parameters")
     moments = {
         numbers[place]: {
-            key: tensor if key == "step" else like(tensor, parameters[names[numbers[place]]])
+            key: read(tensor) if key == "step" else like(tensor, parameters[names[numbers[place]]])
             for key, tensor in kept.items()
         }
         for place, kept in state["state"].items()

@@ -41,7 +41,7 @@ def used_in_place(module: nn.Module, device: torch.device) -> Iterator[Callable[
         return min(told)
 
     def gathering(number: int) -> Callable[[nn.Module, Any], None]:
-        @torch.compiler.disable
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def gather(block: nn.Module, given: Any) -> None:
             while next_round(number) != number:
                 pass

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from statewise.training.config import TrainerConfig
+from statewise.training.stored import Piece, Stored
 
 if TYPE_CHECKING:
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
@@ -82,26 +83,58 @@ def _is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
-def gathered(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
-    """The tensors as whole ones on the host if `keep`, otherwise nothing. Gathers one at a time, so that a device holds
-    no more than one besides its shards. Every process must call this."""
-    found = {}
+def own_rows(tensor: Tensor) -> tuple[int, int]:
+    """The rows [first, end) of a DTensor of `shard` that this process holds."""
+    layout = cast("DTensor", tensor)
+    axis = _axis(layout)
+    size, number = layout.device_mesh.size(axis), layout.device_mesh.get_local_rank(axis)
+    rows = -(-tensor.shape[0] // size)
+    return min(number * rows, tensor.shape[0]), min((number + 1) * rows, tensor.shape[0])
+
+
+def writer(module: nn.Module) -> tuple[int, int] | None:
+    """Which of how many processes that write shards of `module` this is; None: another machine writes the same."""
+    layout = next(cast("DTensor", p) for p in module.parameters() if _is_sharded(p))
+    axis, mesh = _axis(layout), layout.device_mesh
+    if any(mesh.get_local_rank(other) for other in range(mesh.ndim) if other != axis):
+        return None
+    return mesh.get_local_rank(axis), mesh.size(axis)
+
+
+def _axis(layout: DTensor) -> int:
+    """The axis of its mesh along which a DTensor is divided."""
+    return next(axis for axis, place in enumerate(layout.placements) if place.is_shard())
+
+
+def pieces(tensors: Mapping[str, Tensor], first: bool) -> dict[str, Piece | Tensor]:
+    """What this process writes of some tensors: its rows of DTensors, and if it is the `first` the others, on the
+    host."""
+    found: dict[str, Piece | Tensor] = {}
     for name, tensor in tensors.items():
-        complete = whole(tensor.detach())
-        if keep:
-            found[name] = complete.cpu()
+        if _is_sharded(tensor):
+            local = cast("DTensor", tensor.detach()).to_local().cpu()
+            found[name] = Piece(local, own_rows(tensor)[0], tensor.shape[0])
+        elif first:
+            found[name] = tensor.detach().cpu()
     return found
 
 
-def like(tensor: Tensor, parameter: Tensor) -> Tensor:
+def like(tensor: Tensor | Stored, parameter: Tensor) -> Tensor:
     """`tensor`, whole, with the layout of `parameter`: the shard of this process if that is a DTensor. Every process
-    has the whole tensor, so that none is sent. A scalar becomes a tensor of one element if the parameter is one: some
+    reads its own rows, so that none are sent. A scalar becomes a tensor of one element if the parameter is one: some
     were scalars in earlier versions."""
-    if tensor.dim() == 0 and parameter.shape == (1,):
-        tensor = tensor[None]
-    if _is_sharded(parameter) and tensor.shape == parameter.shape:
-        from torch.distributed.tensor import distribute_tensor
+    if _is_sharded(parameter) and tuple(tensor.shape) == tuple(parameter.shape):
+        from torch.distributed.tensor import DTensor
 
-        layout = cast("DTensor", parameter)
-        return distribute_tensor(tensor.to(layout.device), layout.device_mesh, layout.placements, src_data_rank=None)
-    return tensor
+        layout, (first, end) = cast("DTensor", parameter), own_rows(parameter)
+        return DTensor.from_local(
+            tensor[first:end].to(layout.device), layout.device_mesh, layout.placements, shape=layout.shape,
+            stride=layout.stride(), run_check=False,
+        )  # fmt: skip
+    found = read(tensor)
+    return found[None] if found.dim() == 0 and parameter.shape == (1,) else found
+
+
+def read(tensor: Tensor | Stored) -> Tensor:
+    """The whole of a tensor that may be on disk."""
+    return tensor if isinstance(tensor, Tensor) else tensor[:]

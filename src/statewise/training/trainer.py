@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +18,11 @@ from statewise.data import Stream, prefetch
 from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
 from statewise.training import checkpoint as checkpoints
+from statewise.training.agreement import Agreement
 from statewise.training.config import TrainerConfig
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
 from statewise.training.schedule import Schedule
-from statewise.training.sharding import gathered, whole
+from statewise.training.sharding import whole
 from statewise.types import Batch, Headline, NotFinite, sent
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ class Trainer:
         """Of several processes, which signals they had received in the step before."""
         self.saved: int | None = None
         """The step of the newest checkpoint, known to every process."""
-        self.first = fabric.global_rank == 0
+        self.agreement = Agreement(fabric.global_rank, fabric.world_size)
+        self.first = self.agreement.first
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Resumes from `checkpoint`; deletes everything later from the run."""
@@ -363,20 +365,16 @@ class Trainer:
             name: {key: self._gathered(kept) for key, kept in backbone.kept_lanes().items()}
             for name, backbone in self.across_rows.items()
         }
-        weights = self._weights()
-        optimizer = state_by_name(self.optimizer.optimizer, self.objective, keep=self.first)
+        step, optimizer = self.progress.step, state_by_name(self.optimizer.optimizer, self.objective)
+        training = {"optimizer": optimizer, "progress": vars(self.progress), **({"lanes": lanes} if lanes else {})}
+        if self.sharded:
+            checkpoints.save_sharded(self.run, step, self.objective, training, self.agreement)
+        elif self.first:
+            checkpoints.save(self.run, step, self.objective.state_dict(), training)
         if self.first:
-            training = {"optimizer": optimizer, "progress": vars(self.progress)}
-            if lanes:
-                training["lanes"] = lanes
-            checkpoints.save(self.run, self.progress.step, weights, training)
             self.run.drop_checkpoints(newest=2, keeps=self.schedule.keeps)
-        self.saved = self.progress.step
+        self.saved = step
         self.fabric.barrier()
-
-    def _weights(self) -> dict[str, torch.Tensor]:
-        """The objective's weights, whole; nothing on processes other than the first."""
-        return gathered(self.objective.state_dict(), self.first)
 
     def _end(self, reason: str) -> Outcome:
         self._save()

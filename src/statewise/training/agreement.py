@@ -1,0 +1,57 @@
+"""Work of several processes that succeeds or fails on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from statewise.processes import OF_ANOTHER
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The processes of a run, of which this is number `rank` from 0. All call the same methods in the same order."""
+
+    rank: int
+    processes: int
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first process."""
+        return self.rank == 0
+
+    def gathered(self, own: T) -> list[T]:
+        """What every process has, in order."""
+        if self.processes == 1:
+            return [own]
+        found: list[Any] = [None] * self.processes
+        torch.distributed.all_gather_object(found, own)
+        return found
+
+    def on_all(self, work: Callable[[], T]) -> list[T]:
+        """The results of `work` of all processes. If some raise a `ValueError` or `OSError`, all raise that of the
+        first of them."""
+        result: T | None = None
+        error: Exception | None = None
+        try:
+            result = work()
+        except (ValueError, OSError) as raised:
+            error = raised
+        outcomes: list[Any] = self.gathered((result, error))
+        for rank, (_, failure) in enumerate(outcomes):
+            if failure is not None:
+                if rank != self.rank:
+                    failure.add_note(OF_ANOTHER)
+                raise failure
+        return [result for result, _ in outcomes]
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """The result of `work`, which only the first process does; errors as of `on_all`."""
+        found: list[Any] = self.on_all(lambda: work() if self.first else None)
+        result: T = found[0]
+        return result
