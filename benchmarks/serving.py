@@ -9,6 +9,7 @@ Clients run in a process of their own. The model's weights are random: speed doe
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import multiprocessing
 import os
@@ -31,6 +32,7 @@ from timing import Benchmark, parser
 from statewise.building import read_recipe
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
+from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
 from statewise.loading import new_model
 from statewise.model import Model
 from statewise.serving.app import create_app
@@ -45,7 +47,13 @@ from statewise.training import machine
 
 PROMPT, TOKENS, CONTEXT = 32, 64, 256
 GAP = 1e-3
-"""Nats between the two best tokens at every step of the prompts whose greedy texts are compared."""
+"""Nats within which a choice is taken to hang on rounding."""
+SEEDS, CHOICES, TOP_P = 5, 2, 0.9
+"""Of sampled requests."""
+
+Texts = dict[tuple[str, int | None], list[str] | None]
+"""The completions by prompt, as a JSON list of token ids, and seed; None: greedy. Unknown until the first answer where
+a choice hangs on rounding."""
 
 
 def make_model(folder: Path, *, small: bool) -> Model:
@@ -127,25 +135,32 @@ def load(port: int, prompts: list[list[int]], clients: int, stream: bool) -> Loa
     return asyncio.run(run())
 
 
-def soak(port: int, texts: dict[str, str], clients: int, seconds: float) -> tuple[Counter[str], Load, list[str]]:
-    """Requests of all kinds until the time is over: how many of each kind, times of streams, and what went wrong.
-    `texts`: greedy completions by prompt, as JSON lists of token ids."""
+def soak(port: int, texts: Texts, clients: int, seconds: float, least: int) -> tuple[Counter[str], Load, list[str]]:
+    """Requests of all kinds until the time is over, and at least so many: how many of each kind, times of streams, and
+    what went wrong."""
 
     async def run() -> tuple[Counter[str], Load, list[str]]:
         end, counts, wrong, found = time.perf_counter() + seconds, Counter[str](), [], Load(seconds, 0)
-        sampled: dict[tuple[str, int], str] = {}
+        prompts = sorted({prompt for prompt, _ in texts})
+
+        def compare(kind: str, prompt: str, seed: int | None, said: list[str]) -> None:
+            known = texts[prompt, seed]
+            if known is None:
+                texts[prompt, seed] = said
+            elif said != known:
+                wrong.append(f"{kind}: another text for {prompt}, seed {seed}")
 
         async def one(rng: random.Random) -> None:
             kind = rng.choice(
                 ["greedy", "greedy", "stream", "stream", "sampled", "leaving", "scored", "embedded", "bad"]
             )
-            prompt = rng.choice(list(texts))
+            prompt = rng.choice(prompts)
             body: dict[str, Any] = {"prompt": json.loads(prompt), "max_tokens": TOKENS, "temperature": 0}
             path, leave = "/v1/completions", 0
             if kind in ("stream", "leaving"):
                 body["stream"], leave = True, rng.randrange(1, 20) if kind == "leaving" else 0
             elif kind == "sampled":
-                body |= {"temperature": 1.0, "seed": rng.randrange(5), "n": 2, "top_p": 0.9}
+                body |= {"temperature": 1.0, "seed": rng.randrange(SEEDS), "n": CHOICES, "top_p": TOP_P}
             elif kind == "scored":
                 body |= {"max_tokens": 1, "echo": True, "logprobs": 2}
             elif kind == "embedded":
@@ -161,22 +176,16 @@ def soak(port: int, texts: dict[str, str], clients: int, seconds: float) -> tupl
                     line[6:] for line in answer.split(b"\r\n") for line in line.split(b"\n") if line[:6] == b"data: "
                 ]
                 events = [json.loads(line) for line in lines if line != b"[DONE]"]
-                if "".join(event["choices"][0]["text"] for event in events) != texts[prompt]:
-                    wrong.append(f"stream: another text for {prompt}")
+                compare(kind, prompt, None, ["".join(event["choices"][0]["text"] for event in events)])
                 found.first.append(arrived[1])
                 found.between += np.diff(arrived[1:]).tolist()
             elif kind in ("greedy", "sampled"):
                 said = [choice["text"] for choice in json.loads(answer.partition(b"\r\n\r\n")[2])["choices"]]
-                known = texts[prompt]
-                if kind == "sampled":
-                    known = sampled.setdefault((prompt, body["seed"]), str(said))
-                    said = [str(said)]
-                if said != [known]:
-                    wrong.append(f"{kind}: another text for {prompt}")
+                compare(kind, prompt, body.get("seed"), said)
 
         async def client(number: int) -> None:
             rng = random.Random(number)
-            while time.perf_counter() < end:
+            while time.perf_counter() < end or sum(counts.values()) < least:
                 try:
                     await one(rng)
                 except Exception as error:
@@ -256,20 +265,41 @@ def plain_loop(folder: Path, model: Model, prompts: list[list[int]]) -> float | 
     return len(prompts) * TOKENS / (time.perf_counter() - began)
 
 
-def greedy_text(predictor: Predictor, model: Model, prompt: list[int]) -> str | None:
-    """The greedy completion alone; None if two tokens are almost equally likely at some step."""
-    request = Request([np.array(prompt)], TOKENS, model.task.end)
-    cursor, logits = predictor.start(torch.tensor([prompt]))
-    tokens: list[int] = []
-    for _ in range(int(request.limits(predictor.context)[0])):
-        (best, second), (token, _) = (each[0].tolist() for each in logits.topk(2))
-        if best - second < GAP:
-            return None
-        if token == model.task.end:
-            break
-        tokens.append(token)
-        logits = predictor.extend(cursor, torch.tensor([[token]]))[:, -1]
-    return model.task.decode(tokens)
+def decoded_alone(predictor: Predictor, end: int, prompts: list[list[int]], plain: StepByStep, number: int = 0
+                  ) -> list[list[int] | None]:  # fmt: skip
+    """The completion of each prompt without the server; None if one of its choices hangs on rounding."""
+    request = Request([np.array(prompt) for prompt in prompts], TOKENS, end)
+    tokens, lengths = request.padded()
+    cursor, logits = predictor.start(torch.from_numpy(tokens), lengths)
+    made = np.zeros((len(prompts), 0), np.int64)
+    sure = np.ones(len(prompts), bool)
+    while made.shape[1] < TOKENS:
+        noise = plain.noise(np.full(len(prompts), number), lengths + made.shape[1], logits.shape[1])
+        chosen = plain.choose(logits, noise)
+        sure &= (made == end).any(1) | ~plain.close(logits, noise, chosen, GAP / 2).numpy()
+        made = np.append(made, chosen[:, None].numpy(), 1)
+        logits = predictor.extend(cursor, chosen[:, None])[:, -1]
+    return [
+        row[: row.index(end)] if end in row and is_sure else row if is_sure else None
+        for row, is_sure in zip(made.tolist(), sure)
+    ]
+
+
+def expected_texts(model: Model, prompts: list[list[int]]) -> Texts:
+    """Of the requests of a soak, by the model in float64; those that hang on rounding are left out."""
+    exact = copy.deepcopy(model)
+    exact.objective.double()
+    predictor, end = exact.predictor(), model.task.end
+    assert end is not None
+    texts: Texts = {}
+    for seed in (None, *range(SEEDS)):
+        plain = Greedy(GreedyConfig()) if seed is None else Sample(SampleConfig(top_p=TOP_P, seed=seed))
+        numbers = range(1 if seed is None else CHOICES)
+        found = [decoded_alone(predictor, end, prompts, plain, number) for number in numbers]
+        for prompt, *choices in zip(prompts, *found):
+            known = [None if tokens is None else model.task.decode(tokens) for tokens in choices]
+            texts[json.dumps(prompt), seed] = None if None in known else [text for text in known if text is not None]
+    return texts
 
 
 def megabytes() -> float:
@@ -283,24 +313,27 @@ def percentiles(values: Sequence[float]) -> str:
     return ", ".join(f"p{share} {1000 * np.percentile(values, share):.1f}" for share in (50, 99)) + " ms"
 
 
-def run_soak(model: Model, pool: Executor, seconds: float, clients: int) -> int:
-    """Mixed requests; returns 1 if anything went wrong."""
+def run_soak(model: Model, pool: Executor, seconds: float, clients: int, least: int = 0) -> int:
+    """Mixed requests, at least `least`; returns 1 if anything went wrong."""
     served, rng = Served("model", model), np.random.default_rng(2)
-    texts: dict[str, str] = {}
     with torch.inference_mode():
-        while len(texts) < 40:
-            prompt = rng.integers(2, len(model.task.vocab), rng.integers(4, 100)).tolist()
-            if (text := greedy_text(served.predictor, model, prompt)) is not None:
-                texts[json.dumps(prompt)] = text
+        texts = expected_texts(
+            model, [rng.integers(2, len(model.task.vocab), rng.integers(4, 100)).tolist() for _ in range(40)]
+        )
+    hanging = sum(known is None for known in texts.values())
+    print(f"{len(texts)} texts are known; {hanging} hang on rounding, and are compared with the first answer")
     with Serving(served) as serving:
-        running: Future[Any] = pool.submit(soak, serving.port, texts, clients, seconds)
+        running: Future[Any] = pool.submit(soak, serving.port, texts, clients, seconds, least)
         began, memory = time.perf_counter(), []
         while not running.done():
             time.sleep(min(5.0, seconds / 10))
             memory.append(megabytes())
             print(f"  {time.perf_counter() - began:6.0f} s  {memory[-1]:7.1f} MB", flush=True)
         counts, found, wrong = running.result()
-        left = serving.engine.lanes["model"].busy
+        lane, patience = serving.engine.lanes["model"], time.perf_counter() + 10
+        while lane.busy and time.perf_counter() < patience:  # the last clients may have left a moment ago
+            time.sleep(0.05)
+        left = lane.busy
     print(f"{clients} clients, {seconds:.0f} s: {sum(counts.values()):,} requests: {dict(counts)}")
     print(f"wrong: {len(wrong)} {wrong[:5]}; rows left: {left}")
     print(f"first token: {percentiles(found.first)}; between tokens: {percentiles(found.between)}")

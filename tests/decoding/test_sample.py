@@ -64,6 +64,48 @@ def test_cuts_keep_exactly_the_tokens_they_name(seed, top_p, top_k):
     assert drawn <= set(allowed)
 
 
+CUTS = st.tuples(st.sampled_from([1.0, 0.9, 0.5]), st.sampled_from([None, 1, 3]), st.sampled_from([0.0, 0.1]))
+
+
+@given(st.integers(0, 2**31), CUTS)
+@settings(max_examples=60, deadline=None)
+def test_a_choice_that_is_not_close_survives_errors_of_the_logits(seed, cuts):
+    top_p, top_k, floor = cuts
+    generator, error = torch.Generator().manual_seed(seed), 0.02
+    logits = torch.randn(40, 8, generator=generator).double()
+    logits[:, 3] = logits[:, 2] + 0.01 * torch.randn(40, generator=generator)  # often next to each other
+    sampled = make_decoder("sample", temperature=0.7, top_p=top_p, top_k=top_k, floor=floor, seed=seed)
+    noise = sampled.noise(np.arange(40), np.zeros(40, int), 8)
+    for decoder in (sampled, make_decoder("greedy")):
+        tokens = decoder.choose(logits, noise)
+        close = decoder.close(logits, noise, tokens, error)
+        assert not close.all()
+        for _ in range(20):
+            moved = logits + error * torch.rand(40, 8, generator=generator).mul(2).sub(1).sign()
+            assert (close | (decoder.choose(moved, noise) == tokens)).all()
+        gaps = logits.topk(2).values.diff().abs()[:, 0]
+        if decoder is not sampled:
+            assert torch.equal(close, gaps <= 2 * error)
+
+
+def test_what_a_cut_may_keep_or_drop_is_close():
+    decoder = make_decoder("sample", top_p=0.5)
+    logits = torch.tensor([[0.5, 0.3, 0.2], [0.501, 0.3, 0.199], [0.7, 0.2, 0.1]], dtype=torch.float64).log()
+    likes_the_second = torch.tensor([[0.0, 50.0, 0.0]], dtype=torch.float64)
+    tokens = decoder.choose(logits, likes_the_second)
+    assert tokens.tolist() == [0, 0, 0]
+    assert decoder.close(logits, likes_the_second, tokens, 0.01).tolist() == [True, True, False]
+    assert decoder.close(logits, likes_the_second, tokens, 0.0001).tolist() == [True, False, False]
+    likes_the_first = torch.tensor([[50.0, 0.0, 0.0]], dtype=torch.float64)
+    assert not decoder.close(logits, likes_the_first, tokens, 0.01).any()
+
+
+def test_equal_logits_are_cut_in_the_order_of_their_tokens():
+    for top_k, kept in ((2, [1, 2]), (3, [1, 2, 4]), (1, [1])):
+        cut = make_decoder("sample", top_k=top_k).cut(torch.tensor([[0.0, 2.0, 1.0, 0.5, 1.0, 1.0]]).double())
+        assert torch.isfinite(cut[0]).nonzero()[:, 0].tolist() == kept
+
+
 def test_the_same_seed_draws_the_same():
     first, second, other = (
         [completion.tokens.tolist() for completion in decode("sample", [[0]] * 50, seed=seed)] for seed in (1, 1, 2)

@@ -56,9 +56,9 @@ def alone(predictor, row):
     return decoder.decode(predictor, row.request)[0]
 
 
-def run(predictor, arrivals, most=32, part=64, at_step=lambda step: None):
+def run(predictor, arrivals, most=32, part=64, at_step=lambda step: None, **fields):
     """Decodes rows that arrive over time: `arrivals[i]` before step i."""
-    batch, coming, step = Batch(predictor, most=most, part=part), deque(arrivals), 0
+    batch, coming, step = Batch(predictor, most=most, part=part, **fields), deque(arrivals), 0
     with torch.no_grad():
         while coming or batch.busy:
             if coming:
@@ -91,6 +91,43 @@ def test_rows_that_join_and_leave_get_what_they_get_alone(predictor, part):
     run(predictor, arrivals, most=5, part=part)
     check_alone(predictor, rows)
     assert len({len(row.tokens) for row in rows}) > 1
+
+
+def with_errors(predictor, size):
+    """The same predictor, whose logits are wrong by up to `size` in a way that depends on the number of rows."""
+
+    class Rounding(type(predictor)):
+        def _round(self, logits):
+            if len(logits) == 1:
+                return logits
+            generator = torch.Generator().manual_seed(len(logits))
+            return logits + size * torch.rand(logits.shape[1:], generator=generator).mul(2).sub(1).double()
+
+        def start(self, *given):
+            cursor, logits = super().start(*given)
+            return cursor, self._round(logits)
+
+        def extend(self, *given):
+            return self._round(super().extend(*given))
+
+    made = object.__new__(Rounding)
+    made.__dict__.update(predictor.__dict__)
+    return made
+
+
+def test_choices_that_hang_on_rounding_are_made_alone(predictor):
+    def completions(error):
+        rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn, limit=20, end=None)
+                for turn in range(4) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
+        batch = run(with_errors(predictor, 0.2), [rows[:1], [], rows[1:9], rows[9:]], part=8, error=error)
+        return rows, batch.decided_alone
+
+    rows, alone_count = completions(0.2)
+    check_alone(predictor, rows)
+    assert 0 < alone_count < sum(len(row.tokens) for row in rows)
+    others, none = completions(0.0)
+    assert none == 0
+    assert [row.tokens for row in others] != [row.tokens for row in rows]
 
 
 def test_places_are_limited_and_taken_in_order(predictor):

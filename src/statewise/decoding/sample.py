@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ class StepByStep(Decoder):
     @abstractmethod
     def choose(self, logits: Tensor, noise: Tensor | None) -> Tensor:
         """(B, V) logits and `noise` of the same shape -> (B,) tokens."""
+
+    @abstractmethod
+    def close(self, logits: Tensor, noise: Tensor | None, tokens: Tensor, error: float) -> Tensor:
+        """(B,) bool: whether a choice `tokens` (B,) by `choose` may be another one if each of the logits is changed by
+        at most `error`. Never false where it may; true also in some cases where it cannot."""
 
     @torch.no_grad()
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
@@ -80,6 +86,11 @@ class Greedy(StepByStep):
         """See `StepByStep.choose`."""
         return logits.argmax(-1)
 
+    def close(self, logits: Tensor, noise: Tensor | None, tokens: Tensor, error: float) -> Tensor:
+        """See `StepByStep.close`."""
+        best = logits.topk(min(2, logits.shape[-1])).values
+        return best[:, 0] - best[:, -1] <= 2 * error
+
 
 @dataclass(frozen=True)
 class SampleConfig:
@@ -121,16 +132,61 @@ class Sample(StepByStep):
         assert noise is not None
         return self.cut(logits.cpu().double()).add_(noise).argmax(-1)
 
+    def close(self, logits: Tensor, noise: Tensor | None, tokens: Tensor, error: float) -> Tensor:
+        """See `StepByStep.close`."""
+        assert noise is not None
+        logits, chosen = logits.cpu().double() / self.config.temperature, tokens.cpu()
+        reach = 2 * error / self.config.temperature  # by which the difference of two logits may change
+        scores = logits + noise
+        near = scores >= scores.gather(1, chosen[:, None]) - reach
+        rows, rivals = near.nonzero().T
+        every = torch.arange(len(logits))
+        if not self.cuts:
+            return torch.bincount(rows, minlength=len(logits)) > 1
+        weights = logits.softmax(-1)
+        kept = (rivals != chosen[rows]) & self._keeps(logits, weights, rows, rivals, reach)
+        return (torch.bincount(rows[kept], minlength=len(logits)) > 0) | ~self._keeps(
+            logits, weights, every, chosen, -reach
+        )
+
+    def _keeps(self, logits: Tensor, weights: Tensor, rows: Tensor, tokens: Tensor, reach: float) -> Tensor:
+        """(N,): whether the cut may keep a token of each of `rows` (N,) if differences of the divided `logits` (B, V)
+        change by at most `reach`; with a negative one, whether it certainly does. `weights`: their softmax."""
+        config, own = self.config, weights[rows, tokens]
+        better = logits[rows] > logits[rows, tokens][:, None] + reach  # for a negative reach also the token itself
+        count, mass = better.sum(-1), (weights[rows] * better).sum(-1)
+        if reach < 0:
+            count, mass = count - 1, mass - own
+        kept = own >= config.floor * math.exp(-reach)
+        if config.top_p < 1:
+            kept &= mass < config.top_p + reach
+        if config.top_k is not None:
+            kept &= count < config.top_k
+        return kept | (count == 0)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.config.top_k is not None or self.config.top_p < 1 or self.config.floor > 0
+
     def cut(self, logits: Tensor) -> Tensor:
-        """(B, V) logits divided by the temperature, -inf for tokens that must not be drawn."""
+        """(B, V) logits on the host, divided by the temperature, -inf for tokens that must not be drawn."""
         config, logits = self.config, logits / self.config.temperature
-        if config.top_k is None and config.top_p == 1 and config.floor == 0:
+        if not self.cuts:
             return logits
-        ordered, places = logits.sort(dim=-1, descending=True, stable=True)
+        # Sorting values alone is many times faster in NumPy than sorting with places in PyTorch.
+        values = logits.numpy()
+        ordered = torch.from_numpy(-np.sort(-values))
         weights = ordered.softmax(-1)
-        # Drop a token if those before it already reach top_p; the first always stays.
-        kept = weights.cumsum(-1) - weights < config.top_p
-        kept[:, 1:] &= weights[:, 1:] >= config.floor
+        kept = weights >= config.floor
+        if config.top_p < 1:  # those before a token must not reach it
+            kept &= weights.cumsum(-1) - weights < config.top_p
         if config.top_k is not None:
             kept[:, config.top_k :] = False
-        return torch.full_like(logits, -torch.inf).scatter(-1, places, ordered.masked_fill(~kept, -torch.inf))
+        counts = kept.sum(-1).clamp(min=1)  # the most likely one always stays
+        least = ordered.gather(1, counts[:, None] - 1)
+        dropped = logits < least
+        for row in (values.shape[1] - dropped.sum(-1) > counts).nonzero()[:, 0].tolist():  # equal ones: the first stay
+            equal = (logits[row] == least[row]).nonzero()[:, 0]
+            dropped[row, equal[int(counts[row] - (logits[row] > least[row]).sum()) :]] = True
+        return logits.masked_fill_(dropped, -torch.inf)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +17,9 @@ import torch
 from torch import Tensor
 
 from statewise.decoding.predictor import GoalScorer, Predictor
-from statewise.serving.choosing import alternatives, choose
+from statewise.serving.choosing import Choices, alternatives
 from statewise.serving.refusals import Refusal
-from statewise.serving.rows import Row, Shown
+from statewise.serving.rows import Alternatives, Row, Shown
 
 
 @dataclass
@@ -53,14 +54,17 @@ class Reading:
 class Batch:
     """The rows of one model. All methods but `waiting.append` belong to one thread."""
 
-    def __init__(self, predictor: Predictor, *, most: int, part: int) -> None:
-        """`most`: rows that are decoded together; `part`: tokens of prompts that are read at a time."""
-        self.predictor, self.most, self.part = predictor, most, part
+    def __init__(self, predictor: Predictor, *, most: int, part: int, error: float = 0.0) -> None:
+        """`most`: rows that are decoded together; `part`: tokens of prompts that are read at a time. `error`: how much
+        logits may differ by rounding from those of the row alone; a choice that may hang on that is made alone."""
+        self.predictor, self.most, self.part, self.error = predictor, most, part, error
         self.waiting: deque[Row] = deque()
         """Rows whose prompt was not begun, in the order of their requests."""
         self.reading: Reading | None = None
         self.rows: list[Row] = []
         """Rows of the cursor; those that ended are removed when that is worth a copy of the cache."""
+        self.decided_alone = 0
+        """Choices that rows made alone."""
         self._cursor: Any = None
         self._pending = np.zeros(0, np.int64)  # (B,) tokens that were chosen and not read
         self._read = np.zeros(0, np.int64)  # (B,) tokens that each row has read
@@ -224,12 +228,10 @@ class Batch:
             self._cursor, torch.from_numpy(self._pending)[:, None], None if fits.all() else fits
         )
         self._read = self._read + fits
-        places = [place for place, row in enumerate(self.rows) if not row.ended]
-        rows = [self.rows[place] for place in places]
-        last = logits[:, -1]
-        self._give(last if len(places) == len(last) else last[places], rows)
-        self._pending[places] = [row.tokens[-1] if row.tokens else 0 for row in rows]
-        return rows
+        running = [row for row in self.rows if not row.ended]
+        self._give(logits[:, -1], self.rows)
+        self._pending = np.array([row.tokens[-1] for row in self.rows], np.int64)
+        return running
 
     def drop_running(self) -> None:
         """Gives up the running rows."""
@@ -246,10 +248,26 @@ class Batch:
             self._pending, self._read = self._pending[stay], self._read[stay]
 
     def _give(self, logits: Tensor, rows: list[Row]) -> None:
-        """Chooses a token for each row. A row for which the model's output is not finite fails."""
-        found = choose(logits, rows, self.predictor.vocabulary)
-        for row, token, gained, likely in zip(rows, found.tokens, found.log_probabilities, found.alternatives):
+        """Chooses a token for each row that has not ended. A row for which the model's output is not finite fails."""
+        found = Choices(rows, self.predictor.vocabulary).check(logits[:, None], self.error)
+        for place, row in enumerate(rows):
+            if row.ended:
+                continue
+            token, gained, likely = self._alone(row) if found.close[place, 0] else found.at(place, 0)
             if math.isfinite(gained):
                 row.add(token, gained, likely)
             else:
                 row.fail(Refusal(500, "the model failed: its logits are not finite numbers", code="model_failed"))
+
+    def _alone(self, row: Row, ahead: Sequence[int] = ()) -> tuple[int, float, Alternatives]:
+        """A row's token after the tokens `ahead` of its next one, by a pass that reads the row alone, so that the rows
+        beside it have no part in the rounding."""
+        self.decided_alone += 1
+        prompt = Reading([[row]], torch.from_numpy(row.read)[None], np.array([len(row.read)]), scores=[[]])
+        while prompt.cursor is None or prompt.read < len(row.read):
+            self._read_part(prompt)
+        logits, tokens = prompt.logits, torch.tensor([[*row.tokens, *ahead]], dtype=torch.int64)
+        for begin in range(0, tokens.shape[1], self.part):
+            logits = self.predictor.extend(prompt.cursor, tokens[:, begin : begin + self.part])[:, -1]
+        assert logits is not None
+        return Choices([row], self.predictor.vocabulary, begin=len(ahead)).check(logits[:, None]).at(0, 0)

@@ -29,7 +29,7 @@ class Lane:
 
     def __init__(self, served: Served, settings: Settings) -> None:
         self.served = served
-        self.batch = Batch(served.predictor, most=settings.max_rows, part=settings.prompt_tokens)
+        self.batch = Batch(served.predictor, most=settings.max_rows, part=settings.prompt_tokens, error=served.rounding)
         self.work: deque[Work] = deque()
 
     @property

@@ -23,6 +23,10 @@ from statewise.tasks.base import RunningText
 Given = str | list[int]
 """A prompt as text, or as token ids."""
 
+ROUNDING = 1e-4
+"""By which logits in float32 may differ with the rows that are read beside: many times what `benchmarks/neighbours.py`
+finds."""
+
 UNCONDITIONED = (
     "this model cannot condition on a suffix: omit it, or use a model of the objective belief_state, or one trained "
     "with the encoding fill_in_the_middle"
@@ -41,6 +45,8 @@ class Served:
         self._device, self._precision = model.device, model.precision
         self.fingerprint = f"{weights}-{__version__}-{self._precision}"
         """Says whether two answers come from the same weights, version and precision."""
+        self.rounding = 0.0 if self._precision == "bf16" else ROUNDING
+        """`Batch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
         self._spellings: list[bytes] | None = None
         if isinstance(self.task, RunningText):
             try:

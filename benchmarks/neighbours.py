@@ -1,0 +1,179 @@
+"""Whether a row's text depends on what the server decodes beside it: requests are replayed beside others.
+
+python benchmarks/neighbours.py                  # two minutes a part
+python benchmarks/neighbours.py --minutes 10
+
+The same requests arrive in changing order, number and company, prompts are read in parts of changing size, and clients
+leave. Every choice is compared with that of the same model in float64, which reads the row alone: `margin` is by how
+much float64 would have had to differ. Each request's text is compared with what it got before. In float64 no text may
+differ; in float32 some choices may differ by rounding, and none where choices that hang on it are made alone. In
+bfloat16 many differ.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from serving import make_model
+from timing import Benchmark, parser
+from torch import Tensor
+
+from statewise.decoding.noise import gumbel
+from statewise.decoding.sample import Sample, SampleConfig
+from statewise.serving.batch import Batch
+from statewise.serving.rows import Manner, Row
+from statewise.serving.served import Served
+from statewise.serving.text import Stops
+
+SAMPLED = (None, SampleConfig(), SampleConfig(1.0, None, 0.9), SampleConfig(0.7, 40))
+PROMPTS, SEEDS, TOKENS = 24, 3, 64
+
+
+class Request(NamedTuple):
+    """What decides a text."""
+
+    prompt: int
+    manner: int
+    seed: int
+
+
+class Watched(Batch):
+    """A batch that keeps the logits that its rows chose by, unless they chose alone."""
+
+    def __init__(self, *given: Any, **fields: Any) -> None:
+        super().__init__(*given, **fields)
+        self.logits: dict[Row, list[Tensor]] = {}
+
+    def _give(self, logits: Tensor, rows: list[Row]) -> None:
+        for place, row in enumerate(rows):
+            if not row.ended:
+                self.logits.setdefault(row, []).append(logits[place].clone())
+        super()._give(logits, rows)
+
+
+class Found:
+    """What a replay found."""
+
+    def __init__(self) -> None:
+        self.texts: dict[Request, list[int]] = {}
+        self.rows = self.choices = self.changed = self.alone = 0
+        self.errors: list[float] = []
+        """Of each choice: the largest difference of its logits from those of float64."""
+        self.margins: list[float] = []
+        """Of the choices that float64 would not have made."""
+        self.gaps: list[float] = []
+        """Of each choice in float64, by how much the best score exceeds the second."""
+
+
+def replay(
+    served: Served, exact: Served, prompts: list[np.ndarray], error: float, seconds: float, seed: int, bf16: bool
+) -> Found:
+    """Decodes for so long."""
+    found, rng, end = Found(), np.random.default_rng(seed), time.perf_counter() + seconds
+    with torch.inference_mode():
+        while not found.rows or time.perf_counter() < end:
+            batch = Watched(served.predictor, most=int(rng.integers(1, 33)), part=int(rng.choice([16, 64, 256])),
+                            error=error)  # fmt: skip
+            made: list[tuple[Request, Row]] = []
+            coming = [Request(*(int(rng.integers(n)) for n in (len(prompts), len(SAMPLED), SEEDS))) for _ in range(24)]
+            while coming or batch.busy:
+                for _ in range(rng.integers(1, 6) if coming and rng.random() < 0.5 else 0):
+                    if coming:
+                        made.append((coming[-1], row_of(served, prompts, coming.pop())))
+                        batch.waiting.append(made[-1][1])
+                if made and rng.random() < 0.03:  # a client leaves
+                    row = made[rng.integers(len(made))][1]
+                    row.cancelled = row.finish is None
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                    batch.admit()
+                    batch.read_prompts()
+                    batch.step()
+            found.alone += batch.decided_alone
+            for request, row in made:
+                judge(found, exact, request, row, batch.logits.get(row, []))
+    return found
+
+
+def row_of(served: Served, prompts: list[np.ndarray], request: Request) -> Row:
+    manner = Manner(SAMPLED[request.manner], request.seed, Stops(()), None, False)
+    (row,) = served.rows(prompts[request.prompt], None, manner, limit=TOKENS, numbers=[0], exact=False)
+    return row
+
+
+def judge(found: Found, exact: Served, request: Request, row: Row, logits: list[Tensor]) -> None:
+    """Compares the choices of a row with those of float64 after the same tokens."""
+    if not row.tokens:
+        return
+    if row.finish is not None:
+        found.rows += 1
+        found.changed += found.texts.setdefault(request, row.tokens) != row.tokens
+    tokens = torch.tensor([[*row.read.tolist(), *row.tokens[:-1]]])
+    cursor, first = exact.predictor.start(tokens[:, :1])
+    after = exact.predictor.extend(cursor, tokens[:, 1:]) if tokens.shape[1] > 1 else first[:, None][:, :0]
+    true = torch.cat([first[:, None], after], 1)[0, len(row.read) - 1 :]
+    found.choices += len(true)
+    found.errors += (torch.stack(logits).double() - true).abs().amax(-1).tolist()
+    scores, config = true, row.manner.sampling
+    if config is not None:
+        places = len(row.read) + np.arange(len(true))
+        noise = gumbel(row.manner.seed, np.zeros(len(true), np.int64), places, true.shape[1])
+        scores = Sample(config).cut(true) + noise
+    best = scores.topk(2).values
+    chosen = torch.tensor(row.tokens)
+    found.gaps += (best[:, 0] - best[:, 1]).tolist()
+    other = scores.argmax(-1) != chosen
+    # A token that float64 cuts off has no score; what it lacks is the share that those before it have above top_p.
+    for place in other.nonzero()[:, 0].tolist():
+        margin = float(best[place, 0] - scores[place, chosen[place]])
+        if not np.isfinite(margin):
+            weights = true[place].div(config.temperature).softmax(-1)
+            before = weights[true[place] > true[place, chosen[place]]]
+            margin = max(0.0, float(before.sum()) - config.top_p)
+            if config.top_k is not None and len(before) >= config.top_k:
+                margin = float(true[place].topk(config.top_k).values[-1] - true[place, chosen[place]])
+        found.margins.append(margin)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = parser(__doc__)
+    options.add_argument("--minutes", type=float, default=2.0, help="of each part (default 2)")
+    given = options.parse_args(words)
+    bench, rng = Benchmark(given.smoke), np.random.default_rng(3)
+    seconds = 0.0 if bench.smoke else 60 * given.minutes
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model(Path(folder), small=bench.smoke)
+    exact = Served("exact", copy.deepcopy(model))
+    exact.model.objective.double()
+    served = Served("model", model)
+    prompts = [rng.integers(2, len(model.task.vocab), rng.integers(4, 100)) for _ in range(PROMPTS)]
+    for name, which, error in (
+        ("float64", exact, 0.0),
+        ("float32", served, 0.0),
+        ("float32, close choices alone", served, served.rounding),
+        ("bfloat16", served, 0.0),
+    ):
+        found = replay(which, exact, prompts, error, seconds, seed=4, bf16=name == "bfloat16")
+        largest = max(found.margins, default=0.0)
+        print(f"{name}: {found.rows:,} rows, {found.choices:,} choices, {found.alone} made alone")
+        usual, worst = np.median(found.errors), max(found.errors)
+        print(f"  logits differ from float64 by {usual:.1e} at the median, {worst:.1e} at most")
+        print(f"  {len(found.margins)} choices of another token than float64, margin at most {largest:.1e}; "
+              f"{found.changed} texts other than before")  # fmt: skip
+        share = np.mean(np.array(found.gaps) < 0.01) / 0.01
+        print(f"  choices with a gap below 0.01: {share * 0.01:.2%}, so of 1e-6: {share * 1e-6:.1e}", flush=True)
+        if which is exact or error:
+            bench.at_most(f"texts that differ, {name}", found.changed, 0)
+        bench.at_most(f"margin against twice the error, {name}", largest, 2 * worst / 0.7)
+    return bench.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
