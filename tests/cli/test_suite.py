@@ -29,6 +29,9 @@ backbones:
 without:
   - {recipes: [stars], backbones: [lstm]}
   - {objectives: [far], backbones: [lstm]}
+settings:
+  - {recipes: [bits], backbones: [gpt], backbone: {init: fan_in}, trainer: {optimizer: muon, steps: 5}}
+  - {objectives: [far], trainer: {steps: 4}}
 seeds: 1-2
 then:
   bits: ["evaluate --length 12,24"]
@@ -147,6 +150,21 @@ def test_the_suites_of_the_package_fit_together():
         assert set(suite._recipes(read, name)) == {cell.name for cell in read.cells}
 
 
+def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
+    cells = {cell.name: cell.fields for cell in read_suite(SUITE, "mine").cells}
+    assert {name: fields["trainer"].get("optimizer") for name, fields in cells.items()} == {
+        "stars/next_token-gpt": None, "stars/far-gpt": None, "bits/next_token-gpt": "muon", "bits/far-gpt": "muon",
+        "bits/next_token-lstm": None,
+    }  # fmt: skip
+    assert cells["bits/far-gpt"]["backbone"] == {
+        "name": "gpt", "layers": 1, "width": 16, "heads": 2, "init": "fan_in"
+    }  # fmt: skip
+    assert {name: fields["trainer"]["steps"] for name, fields in cells.items()} == {
+        "stars/next_token-gpt": 4, "stars/far-gpt": 4, "bits/next_token-gpt": 5, "bits/far-gpt": 4,
+        "bits/next_token-lstm": 4,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -158,6 +176,12 @@ def test_the_suites_of_the_package_fit_together():
         ("recipes: [stars]", "recipe: [stars]", "without: unknown key 'recipe'"),
         ("- {recipes: [stars], backbones: [lstm]}", "- {}", "combination 1 of without is empty"),
         ("- {recipes: [stars], backbones: [lstm]}", "- {recipes: [stars, bits]}", "leaves out every combination"),
+        ("{recipes: [bits], backbones: [gpt], b", "{recipes: [bit], b", "settings: unknown recipe 'bit'"),
+        ("{recipes: [bits], backbones: [gpt], b", "{recipes: bits, b", "settings: recipes must be a list"),
+        ("{objectives: [far], trainer: {steps: 4}}", "{trainr: {steps: 4}}", "did you mean trainer"),
+        ("{objectives: [far], trainer: {steps: 4}}", "{trainer: 4}", "settings: trainer must be a mapping"),
+        ("{objectives: [far], trainer: {steps: 4}}", "far", "settings[1] must be"),
+        ("optimizer: muon", "optimizer: muo", "bits/next_token-gpt"),
         ("bits: [\"evaluate", "bits: [\"rm", "must begin with analyze or evaluate"),
         ("bits: [\"evaluate", "bit: [\"evaluate", "then: unknown recipe 'bit'"),
         ("  far: {name", "  ../far: {name", "is no name"),
@@ -186,7 +210,7 @@ def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):
     assert "holds no suite" in capsys.readouterr().err
     (out / "letter.txt").unlink()
     assert main(command) == 0
-    file.write_text(SUITE.replace("steps: 4", "steps: 6"))
+    file.write_text(SUITE.replace("batch_size: 8", "batch_size: 4"))
     assert main(command) == 2
     assert "begun with another recipe" in capsys.readouterr().err
     for words, message in ((["suite"], "SUITE"), (["suite", "belif", "--out", "x"], "unknown suite 'belif'"),

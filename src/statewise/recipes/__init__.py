@@ -32,11 +32,17 @@ def recipe_fields(text: str | bytes, source: str) -> dict[str, Any]:
         return own
     if not isinstance(base, str):
         raise ValueError(f"{source}: base is the name of a recipe, not {base!r}")
-    found = recipe_fields(recipe_text(base), f"recipe {base}")
+    return merged(recipe_fields(recipe_text(base), f"recipe {base}"), own)
+
+
+def merged(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a recipe `own` over those of a recipe `below`, the keys of their parts, too. A part chosen by another
+    name takes nothing from that below."""
+    found = dict(below)
     for key, value in own.items():
-        below = found.get(key)
-        if isinstance(value, dict) and isinstance(below, dict) and value.get("name") in (None, below.get("name")):
-            value = {**below, **value}
+        part = found.get(key)
+        if isinstance(value, dict) and isinstance(part, dict) and value.get("name") in (None, part.get("name")):
+            value = {**part, **value}
         found[key] = value
     return found
 

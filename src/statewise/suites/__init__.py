@@ -14,6 +14,8 @@ A suite is a YAML file, of this package or of the user:
       lstm: {name: recurrent, cell: lstm}
     without:                        # combinations to leave out
       - {objectives: [multi_token], backbones: [two_stream]}
+    settings:                       # what differs in some combinations, the later ones over the earlier
+      - {backbones: [gpt], recipes: [s3], backbone: {init: fan_in}, trainer: {optimizer: muon}}
     seeds: 1-5
     then:                           # commands on each trained run, by recipe
       parity: ["evaluate --length 64,128"]
@@ -33,14 +35,16 @@ import yaml
 
 from statewise.config import read_yaml, unknown
 from statewise.json_files import TEXT, Shape, check
-from statewise.recipes import recipe_fields
+from statewise.recipes import merged, recipe_fields
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 SHAPE: Shape = {
     "about?": TEXT, "recipes": {}, "objectives": {}, "backbones": {}, "without?": [{...: [TEXT]}],
-    "then?": {...: [TEXT]}, "metrics?": [TEXT],
+    "settings?": [{}], "then?": {...: [TEXT]}, "metrics?": [TEXT],
 }  # fmt: skip
 AXES = ("recipes", "objectives", "backbones")
+PARTS = ("task", "objective", "backbone", "trainer")
+"""Of a recipe, what `settings` may change."""
 COMMANDS = ("analyze", "evaluate")
 """What may be done with a trained run."""
 
@@ -95,7 +99,7 @@ def read_suite(text: str | bytes, source: str) -> Suite:
     """A suite of YAML `text`. Raises `ValueError` naming `source` for one that makes no sense; recipes are checked when
     they are read."""
     given = read_yaml(text, source)
-    known = ("about", *AXES, "without", "seeds", "then", "metrics")
+    known = ("about", *AXES, "without", "settings", "seeds", "then", "metrics")
     for key in given:
         if key not in known:
             raise ValueError(f"{source}: {unknown('key', str(key), known)}")
@@ -106,10 +110,11 @@ def read_suite(text: str | bytes, source: str) -> Suite:
             raise ValueError(f"{source}: combination {place} of without is empty, and would leave out everything")
         for axis, names in combination.items():
             _all_known(names, axes.get(axis), axis, f"{source}: without")
+    settings = [_settings(one, axes, f"{source}: settings") for one in given.get("settings", ())]
     _all_known(given.get("then", {}), axes["recipes"], "recipes", f"{source}: then")
     then = {recipe: [_command(line, source) for line in lines] for recipe, lines in given.get("then", {}).items()}
     seeds = given.get("seeds", "1-5")
-    cells = list(_cells(axes, given.get("without", ()), then, source))
+    cells = list(_cells(axes, given.get("without", ()), settings, then, source))
     if not cells:
         raise ValueError(f"{source}: without leaves out every combination")
     return Suite(given.get("about", ""), cells, str(seeds), given.get("metrics", []))
@@ -149,17 +154,43 @@ def _command(line: str, source: str) -> list[str]:
     return words
 
 
+def _settings(
+    given: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], where: str
+) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Which combinations, and what differs in them."""
+    chosen: dict[str, list[str]] = {}
+    parts: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in AXES:
+            chosen[key] = check(value, [TEXT], where, key)
+            _all_known(value, axes[key], key, where)
+        elif key not in PARTS:
+            raise ValueError(f"{where}: {unknown('key', str(key), (*AXES, *PARTS))}")
+        elif not isinstance(value, dict):
+            raise ValueError(f"{where}: {key} must be a mapping of fields, not {value!r}")
+        else:
+            parts[key] = value
+    return chosen, parts
+
+
 def _cells(
-    axes: dict[str, dict[str, dict[str, Any]]], without: Any, then: dict[str, list[list[str]]], source: str
+    axes: dict[str, dict[str, dict[str, Any]]],
+    without: Any,
+    settings: list[tuple[dict[str, list[str]], dict[str, Any]]],
+    then: dict[str, list[list[str]]],
+    source: str,
 ) -> Iterator[Cell]:
     for names in itertools.product(*(axes[axis] for axis in AXES)):
-        chosen = dict(zip(AXES, names))
-        if any(all(chosen[axis] in left_out for axis, left_out in one.items()) for one in without):
+        combination = dict(zip(AXES, names))
+
+        def among(chosen: dict[str, list[str]]) -> bool:
+            return all(combination[axis] in some for axis, some in chosen.items())  # noqa: B023
+
+        if any(among(left_out) for left_out in without):
             continue
         recipe, objective, backbone = names
         fields = recipe_fields(yaml.safe_dump(axes["recipes"][recipe]), f"{source}: recipes.{recipe}")
-        for part, own in (("objective", axes["objectives"][objective]), ("backbone", axes["backbones"][backbone])):
-            below = fields.get(part, {})
-            same = isinstance(below, dict) and below.get("name") == own["name"]
-            fields[part] = {**below, **own} if same else own
+        own = {"objective": axes["objectives"][objective], "backbone": axes["backbones"][backbone]}
+        for parts in (own, *(parts for chosen, parts in settings if among(chosen))):
+            fields = merged(fields, parts)
         yield Cell(recipe, objective, backbone, fields, then.get(recipe, []))
