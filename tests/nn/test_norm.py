@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck
@@ -30,3 +31,19 @@ def test_a_row_of_zeros_stays_finite():
 def test_layer_norm_may_do_without_bias():
     assert make_norm("layer", 4, bias=False, eps=1e-5).bias is None
     assert make_norm("layer", 4, bias=True, eps=1e-5).bias is not None
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_weights_may_be_less_precise_than_the_input(kind, grad):
+    norm, x = make_norm(kind, 8, True, 1e-5), torch.randn(3, 8)
+    for part in norm.parameters():
+        part.data = torch.randn(8).to(torch.bfloat16).float()
+    with torch.set_grad_enabled(grad):
+        expected = norm(x)
+        found = norm.to(torch.bfloat16)(x)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+    if grad:
+        found.sum().backward()
+        assert norm.weight.grad.dtype == torch.bfloat16

@@ -169,6 +169,7 @@ def test_every_backbone_optimiser_and_precision_is_the_same_sharded(tmp_path):
         # Muon rounds gradients to bfloat16 before it makes them orthogonal.
         "muon": (["--objective=next_latent", *GPT, "--trainer.optimizer=muon"], 2e-3),
         "bf16": (["--objective=next_latent", *GPT, "--trainer.precision=bf16", "--trainer.accumulate=2"], 2e-2),
+        "bf16, LayerNorm": ([*GPT, "--trainer.precision=bf16", "--backbone.norm=layer", "--backbone.bias=true"], 2e-2),
         "compiled": ([*GPT, "--trainer.compile=true"], 1e-4),
     }
     for name, (flags, _) in cases.items():

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class _RootMeanSquare(torch.autograd.Function):
@@ -42,13 +43,30 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D), in x's precision."""
         assert self.eps is not None
-        if x.device.type != "cpu" or x.dtype != self.weight.dtype or not torch.is_grad_enabled():
-            return super().forward(x)  # elsewhere PyTorch has a fused kernel, and without gradients it is faster
-        normed: Tensor = _RootMeanSquare.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        weight = at_least_as_precise(self.weight, x)
+        if x.device.type != "cpu" or x.dtype != weight.dtype or not torch.is_grad_enabled():
+            # Elsewhere PyTorch has a fused kernel, and without gradients it is faster.
+            return F.rms_norm(x, list(self.normalized_shape), weight, self.eps)
+        normed: Tensor = _RootMeanSquare.apply(x, weight, self.eps)  # type: ignore[no-untyped-call]
         return normed
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation (Ba et al. 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D), in x's precision."""
+        weight, bias = (None if part is None else at_least_as_precise(part, x) for part in (self.weight, self.bias))
+        return F.layer_norm(x, list(self.normalized_shape), weight, bias, self.eps)
+
+
+def at_least_as_precise(part: Tensor, x: Tensor) -> Tensor:
+    """`part` in the precision of `x` if that is higher: of a sharded model, blocks may be gathered in bf16, which
+    kernels for float32 do not take."""
+    return part.to(torch.promote_types(part.dtype, x.dtype))
 
 
 def make_norm(kind: Literal["rms", "layer"], width: int, bias: bool, eps: float) -> nn.Module:
     """RMSNorm, or LayerNorm with or without bias, over the last `width` values; `eps` is added to their mean square,
     or to their variance."""
-    return RMSNorm(width, eps=eps) if kind == "rms" else nn.LayerNorm(width, eps=eps, bias=bias)
+    return RMSNorm(width, eps=eps) if kind == "rms" else LayerNorm(width, eps=eps, bias=bias)
