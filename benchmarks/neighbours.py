@@ -52,11 +52,11 @@ class Watched(Batch):
         super().__init__(*given, **fields)
         self.logits: dict[Row, list[Tensor]] = {}
 
-    def _give(self, logits: Tensor, rows: list[Row]) -> None:
+    def _give(self, logits: Tensor, rows: list[Row], *given: Any) -> Any:
         for place, row in enumerate(rows):
             if not row.ended:
-                self.logits.setdefault(row, []).append(logits[place].clone())
-        super()._give(logits, rows)
+                self.logits.setdefault(row, []).append(logits[place, 0].clone())
+        return super()._give(logits, rows, *given)
 
 
 class Found:
@@ -96,7 +96,7 @@ def replay(
                     batch.admit()
                     batch.read_prompts()
                     batch.step()
-            found.alone += batch.decided_alone
+            found.alone += batch.made.alone
             for request, row in made:
                 judge(found, exact, request, row, batch.logits.get(row, []))
     return found

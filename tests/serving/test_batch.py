@@ -6,14 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from doubles import TINY_BACKBONES, VOCABULARY, spread_weights, tiny_objective
+from doubles import TINY_BACKBONES, VOCABULARY, MarkovPredictor, spread_weights, tiny_objective
 
 from statewise.building import make_decoder
 from statewise.decoding.base import Request
+from statewise.decoding.draft_length import MeasuredLength
+from statewise.decoding.predictor import Drafter
 from statewise.decoding.sample import SampleConfig
 from statewise.serving.batch import Batch
+from statewise.serving.drafting import Drafting, may_draft
 from statewise.serving.rows import Manner, Row
 from statewise.serving.text import Stops, Written
+from statewise.types import LacksPower
 
 CONTEXT, END = 24, 3
 PROMPTS = [[1], [2, 5, 1, 7], [4, 4], [1, 1, 9, 2, 5, 4, 8, 7, 6, 2, 5], [6, 1, 2, 8, 2, 1, 5], [2, 5, 1, 7]]
@@ -40,9 +44,9 @@ def predictor(request):
     return predictor_of("next_token", TINY_BACKBONES[request.param])
 
 
-def row_of(prompt, manner=PLAIN, number=0, limit=12, **fields):
+def row_of(prompt, manner=PLAIN, number=0, limit=12, context=CONTEXT, **fields):
     request = Request([np.array(prompt, np.int64)], max(1, limit), **{"end": END, "rows": [number], **fields})
-    most = min(limit, int(request.limits(CONTEXT)[0]))
+    most = min(limit, int(request.limits(context)[0]))
     return Row(request, request.prompts[0], most, manner, Written(lambda tokens: " ".join(map(str, tokens))))
 
 
@@ -120,7 +124,7 @@ def test_choices_that_hang_on_rounding_are_made_alone(predictor):
         rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn, limit=20, end=None)
                 for turn in range(4) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
         batch = run(with_errors(predictor, 0.2), [rows[:1], [], rows[1:9], rows[9:]], part=8, error=error)
-        return rows, batch.decided_alone
+        return rows, batch.made.alone
 
     rows, alone_count = completions(0.2)
     check_alone(predictor, rows)
@@ -253,3 +257,167 @@ def test_a_row_whose_logits_are_not_finite_fails_alone(predictor):
             batch.step()
     assert [row.cancelled for row in rows] == [False, True, False]
     check_alone(predictor, [rows[0], rows[2]])
+
+
+# Drafts
+
+
+class MarkovDrafter(MarkovPredictor, Drafter):
+    """Drafts as a Markov chain of other probabilities would."""
+
+    def __init__(self, transitions, drafts, context=CONTEXT):
+        super().__init__(transitions, context)
+        self.drafts, self.passes = drafts.log(), 0
+
+    def guesses(self, cursor, token, among=None):
+        while True:
+            token = yield self.drafts[token]
+
+    def extend(self, cursor, tokens, counts=None):
+        self.passes += 1
+        logits = super().extend(cursor, tokens, counts)
+        assert max(len(row) for row in cursor.rows) <= self.context
+        return logits
+
+
+def chain(seed):
+    weights = torch.rand(10, 10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
+    return weights / weights.sum(1, keepdim=True)
+
+
+TRUE = chain(0)
+DRAFTS = {
+    "exact": TRUE,
+    "good": 0.9 * TRUE + 0.1 * chain(1),
+    "bad": chain(2),
+    "opposed": 1 / TRUE / (1 / TRUE).sum(1, keepdim=True),
+    "ending": torch.eye(10, dtype=torch.float64)[END].expand(10, 10),
+}
+
+
+def drafting(predictor, length, source="model"):
+    return Drafting(predictor, length, source, 64)
+
+
+def arrivals_of(**fields):
+    rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn, **fields)
+            for turn in range(2) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
+    return rows, [rows[:1], [], rows[1:5], [], rows[5:7], rows[7:]]
+
+
+@pytest.mark.parametrize("which", DRAFTS)
+def test_no_drafter_changes_a_text(which):
+    predictor = MarkovDrafter(TRUE, DRAFTS[which])
+    for length, fields in (
+        (1, {}),
+        (3, {"limit": 40}),
+        (CONTEXT - 1, {"exact": True}),
+        ("auto", {"limit": 1}),
+        ("auto", {}),
+    ):
+        rows, arrivals = arrivals_of(**fields)
+        run(predictor, arrivals, most=5, part=6, drafting=drafting(predictor, length))
+        check_alone(predictor, rows)
+
+
+def test_drafts_save_passes_and_are_counted():
+    passes = {}
+    for which in DRAFTS:
+        predictor = MarkovDrafter(TRUE, DRAFTS[which])
+        rows = [row_of([number], MANNERS[1], number=number, limit=21, end=None) for number in range(3)]
+        batch = run(predictor, [rows], drafting=drafting(predictor, 3))
+        assert sum(len(row.tokens) for row in rows) == 63
+        assert 0 <= batch.made.accepted <= batch.made.drafted
+        passes[which] = predictor.passes, batch.made.accepted
+    assert passes["exact"] == (5, 45)  # 1 + 5 * 4 tokens of each row
+    assert passes["good"][1] > passes["bad"][1]
+    assert passes["good"][0] < passes["ending"][0] <= 20
+
+
+@pytest.mark.parametrize(
+    ("objective", "backbone", "fields"),
+    [
+        *[("next_latent", name, {}) for name in ("gpt", "recurrent")],
+        *[("multi_token", name, {"horizon": 3}) for name in ("gpt", "recurrent")],
+        *[("joint_multi_token", name, {"horizon": 3}) for name in ("two_stream", "belief_slots")],
+    ],
+)
+def test_rows_of_models_that_draft_get_what_they_get_alone(objective, backbone, fields):
+    predictor = predictor_of(objective, TINY_BACKBONES[backbone], **fields)
+    for length in (3, "auto"):
+        rows, arrivals = arrivals_of()
+        batch = run(predictor, arrivals, most=5, part=8, drafting=drafting(predictor, length))
+        assert batch.made.drafted
+        check_alone(predictor, rows)
+
+
+def test_prompt_lookup_drafts_for_any_model(predictor):
+    rows, arrivals = arrivals_of(end=None)
+    batch = run(predictor, arrivals, most=5, part=8, drafting=drafting(predictor, 5, "prompt_lookup"))
+    assert 0 < batch.made.accepted < batch.made.drafted
+    check_alone(predictor, rows)
+
+
+def test_drafts_before_goals_and_closing_symbols():
+    predictor = predictor_of("belief_state", TINY_BACKBONES["gpt"], min_gap=1)
+    rows = []
+    for number, prompt in enumerate([*PROMPTS, []]):
+        goal = None if number in (0, 3) else np.array([7, number + 1, END], np.int64)
+        closing = None if goal is None else predictor.closing
+        rows.append(row_of(prompt, MANNERS[number % 4], goal=goal, closing=closing, limit=9))
+    run(predictor, [rows[:3], rows[3:]], drafting=drafting(predictor, 3, "prompt_lookup"))
+    check_alone(predictor, rows)
+
+
+def test_a_client_that_leaves_while_tokens_are_drafted_changes_nothing_for_others():
+    class Leaving(MarkovDrafter):
+        leaves = None
+
+        def extend(self, cursor, tokens, counts=None):
+            if self.passes == 1:
+                self.leaves.cancelled = True
+            return super().extend(cursor, tokens, counts)
+
+    for length in (0, 4):
+        predictor = Leaving(TRUE, DRAFTS["good"])
+        rows = [row_of(prompt, MANNERS[1], end=None) for prompt in PROMPTS[:4]]
+        predictor.leaves = rows[1]
+        run(predictor, [rows], drafting=drafting(predictor, length))
+        assert len(rows[1].tokens) < 12
+        check_alone(predictor, [rows[0], *rows[2:]])
+
+
+def test_drafts_do_not_decide_where_rounding_might():
+    exact = MarkovDrafter(TRUE, DRAFTS["good"])
+    rows, arrivals = arrivals_of(end=None)
+    batch = run(with_errors(exact, 0.2), arrivals, error=0.2, drafting=drafting(exact, 3))
+    assert batch.made.alone
+    assert batch.made.accepted
+    check_alone(exact, rows)
+
+
+def test_how_many_to_draft_is_measured_by_the_number_of_rows_and_bounded(monkeypatch):
+    monkeypatch.setattr(MeasuredLength, "rate", lambda self, length: -abs(length - (3 if self is few else 0)))
+    predictor = MarkovDrafter(TRUE, TRUE, context=200)
+    made = drafting(predictor, "auto")
+    few = made.length_of(1)
+    assert few is made.length_of(1)
+    assert few is not made.length_of(2)
+    assert few.lengths == [0, 1, 3, 7, 15]
+    assert made.length_of(12).lengths == [0, 1, 3]  # 12 * 5 tokens fit a part of 64
+    assert made.length_of(64).lengths == [0]
+    rows = [row_of([number], end=None, limit=100, context=200) for number in range(1)]
+    drafted = run(predictor, [rows], drafting=made).made.drafted
+    assert drafted > 50
+
+
+def test_drafts_must_fit_the_context_and_need_a_model_that_can():
+    predictor = MarkovDrafter(TRUE, TRUE)
+    with pytest.raises(ValueError, match=f"a draft of {CONTEXT} tokens does not fit .* at most {CONTEXT - 1}"):
+        drafting(predictor, CONTEXT)
+    plain = MarkovPredictor(TRUE, CONTEXT)
+    assert may_draft(predictor, "model")
+    assert may_draft(plain, "prompt_lookup")
+    assert not may_draft(plain, "model")
+    with pytest.raises(LacksPower):
+        drafting(plain, 1)

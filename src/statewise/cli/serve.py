@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 import threading
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from statewise.cli.arguments import Parser, above, at_least
 
@@ -56,6 +57,12 @@ def run(words: list[str]) -> int:
                         help="sequences that may wait; beyond that, status 429 (default: 256)")  # fmt: skip
     parser.add_argument("--max-tokens", type=at_least(1), default=4096, metavar="N",
                         help="most tokens of a completion (default: 4096)")  # fmt: skip
+    parser.add_argument("--draft", type=_draft, default=0, metavar="N|auto",
+                        help="tokens that a model drafts in a step, for a pass to check (default: 0, none); auto: as "
+                             "many as are measured to pay, by the number of running sequences")  # fmt: skip
+    parser.add_argument("--drafter", choices=("model", "prompt_lookup"), default="model",
+                        help="what drafts: the model itself, or for any model what followed its last tokens before "
+                             "(default: model)")  # fmt: skip
     parser.add_argument("--request-timeout", type=above(0), default=600.0, metavar="SECONDS",
                         help="within which a request must be answered (default: 600)")  # fmt: skip
     parser.add_argument("--drain-timeout", type=above(0), default=30.0, metavar="SECONDS",
@@ -76,10 +83,12 @@ def run(words: list[str]) -> int:
     settings = Settings(
         options.max_rows, options.max_waiting, options.max_tokens, key=key, hosts=tuple(options.allowed_host),
         origins=tuple(options.cors_origin), request_seconds=options.request_timeout,
-        drain_seconds=options.drain_timeout,
+        drain_seconds=options.drain_timeout, draft=options.draft, drafter=options.drafter,
     )  # fmt: skip
     bound = server.listen(options.host, options.port)
-    return start(models_of(named, options.checkpoint, options.device), settings, bound, show=options.open)
+    models = models_of(named, options.checkpoint, options.device)
+    check_drafts(models, settings)
+    return start(models, settings, bound, show=options.open)
 
 
 def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Served]:
@@ -88,6 +97,19 @@ def models_of(named: dict[str, str], checkpoint: str, device: str) -> list[Serve
     from statewise.serving.served import Served
 
     return [Served(name, load_model(run, checkpoint, device)) for name, run in named.items()]
+
+
+def check_drafts(models: Sequence[Served], settings: Settings) -> None:
+    """Says which models decode without drafts although these are wanted. Raises `ValueError` if all do."""
+    from statewise.decoding.predictor import drafter
+    from statewise.serving.drafting import may_draft
+
+    without = [one for one in models if settings.draft != 0 and not may_draft(one.predictor, settings.drafter)]
+    if without and len(without) == len(models):
+        with models[0].model.asking() as predictor:
+            drafter(predictor)
+    for one in without:
+        print(f"{one.name} cannot draft and decodes without; --drafter prompt_lookup drafts for any model", flush=True)
 
 
 def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *, show: bool) -> int:
@@ -136,6 +158,15 @@ def names_of(runs: list[str]) -> dict[str, str]:
             raise ValueError(f"two models have the name {name!r}: give one another name with NAME={run}")
         named[name] = run
     return named
+
+
+def _draft(text: str) -> int | Literal["auto"]:
+    """The type of --draft."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number or auto, not {text}")
+    return at_least(0)(text)
 
 
 def _key(given: str | None, file: str | None) -> str | None:

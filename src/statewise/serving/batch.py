@@ -1,4 +1,5 @@
 """Rows of one model that are decoded together. Rows join and leave between steps (continuous batching; Yu et al. 2022).
+Where tokens are drafted, rows gain different numbers of them in a step, and each goes on from its own.
 
 Prompts are read in parts, one between two steps, so that running rows wait for a bounded number of tokens. Several
 prompts are read in one pass where they fit a part.
@@ -7,6 +8,7 @@ prompts are read in one pass where they fit a part.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,8 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.decoding.draft_length import FixedLength
 from statewise.decoding.predictor import GoalScorer, Predictor
 from statewise.serving.choosing import Choices, alternatives
+from statewise.serving.drafting import Drafting
 from statewise.serving.refusals import Refusal
 from statewise.serving.rows import Alternatives, Row, Shown
 
@@ -51,20 +55,34 @@ class Reading:
         return self.rows[0][0]
 
 
+@dataclass
+class Made:
+    """What a batch counts."""
+
+    alone: int = 0
+    """Choices that rows made alone."""
+    drafted: int = 0
+    """Tokens."""
+    accepted: int = 0
+    """Drafted tokens that were chosen."""
+
+
 class Batch:
     """The rows of one model. All methods but `waiting.append` belong to one thread."""
 
-    def __init__(self, predictor: Predictor, *, most: int, part: int, error: float = 0.0) -> None:
+    def __init__(
+        self, predictor: Predictor, *, most: int, part: int, error: float = 0.0, drafting: Drafting | None = None
+    ) -> None:
         """`most`: rows that are decoded together; `part`: tokens of prompts that are read at a time. `error`: how much
-        logits may differ by rounding from those of the row alone; a choice that may hang on that is made alone."""
-        self.predictor, self.most, self.part, self.error = predictor, most, part, error
+        logits may differ by rounding from those of the row alone; a choice that may hang on that is made alone.
+        `drafting`: drafts for steps; None: each gives one token."""
+        self.predictor, self.most, self.part, self.error, self.drafting = predictor, most, part, error, drafting
         self.waiting: deque[Row] = deque()
         """Rows whose prompt was not begun, in the order of their requests."""
         self.reading: Reading | None = None
         self.rows: list[Row] = []
         """Rows of the cursor; those that ended are removed when that is worth a copy of the cache."""
-        self.decided_alone = 0
-        """Choices that rows made alone."""
+        self.made = Made()
         self._cursor: Any = None
         self._pending = np.zeros(0, np.int64)  # (B,) tokens that were chosen and not read
         self._read = np.zeros(0, np.int64)  # (B,) tokens that each row has read
@@ -195,7 +213,8 @@ class Batch:
         rows = [all_rows[place] for place in wanted]
         if rows:
             assert reading.logits is not None
-            self._give(reading.logits[torch.from_numpy(prompts[wanted])], rows)
+            logits = reading.logits[torch.from_numpy(prompts[wanted])][:, None]
+            self._give(logits, rows, Choices(rows, self.predictor.vocabulary), [()] * len(rows))
         goes_on = [place for place, row in zip(wanted, rows) if not row.ended]
         if goes_on:
             chosen = prompts[goes_on]
@@ -218,20 +237,44 @@ class Batch:
     # Steps
 
     def step(self) -> list[Row]:
-        """One token for every running row. Returns the rows that got one."""
+        """One token for every running row, and drafted ones that are what it chooses. Returns the running rows."""
         self._leave(most_ended=0.25)
         if not self.rows:
             return []
-        # Rows that have ended keep reading while they fit: a pass is faster if all rows read the same number.
-        fits = (self._read < self.predictor.context).astype(np.int64)
-        logits = self.predictor.extend(
-            self._cursor, torch.from_numpy(self._pending)[:, None], None if fits.all() else fits
-        )
-        self._read = self._read + fits
-        running = [row for row in self.rows if not row.ended]
-        self._give(logits[:, -1], self.rows)
+        live, began = np.array([not row.ended for row in self.rows]), time.perf_counter()
+        running = [row for row, runs in zip(self.rows, live) if runs]
+        length = FixedLength(0) if self.drafting is None or not running else self.drafting.length_of(len(running))
+        asked = length.next()
+        most = np.array([0 if row.ended else min(asked, row.limit - len(row.tokens) - 1) for row in self.rows])
+        choices = Choices(self.rows, self.predictor.vocabulary, ahead=int(most.max()))
+        drafted, counts = np.zeros((len(self.rows), 0), np.int64), np.zeros(len(self.rows), np.int64)
+        if self.drafting is not None and most.any():
+            drafted, counts = self.drafting.draft(self._cursor, self.rows, self._pending, most, choices)
+        logits, read = self._read_drafts(drafted, counts, live)
+        tokens = drafted.tolist()
+        given, accepted = self._give(logits, self.rows, choices, [row[:count] for row, count in zip(tokens, counts)])
+        back = np.where(given > 0, read - given, 0)  # a client may have left during the pass: its row got none
+        if back.any():
+            self.predictor.rewind(self._cursor, back)
+        self.predictor.release(self._cursor)
+        self._read = self._read + read - back
         self._pending = np.array([row.tokens[-1] for row in self.rows], np.int64)
+        self.made.drafted += int(counts[live].sum())
+        self.made.accepted += int(accepted.sum())
+        if (most[live] == asked).all():
+            length.record(asked, accepted[live], time.perf_counter() - began)
         return running
+
+    def _read_drafts(self, drafted: np.ndarray, counts: np.ndarray, live: np.ndarray) -> tuple[Tensor, np.ndarray]:
+        """Reads the pending tokens and `counts[b]` of the `drafted` ones (B, m) of each row. Returns the logits after
+        each, (B, 1 + m, V), and how many were read, (B,)."""
+        tokens = torch.from_numpy(np.concatenate([self._pending[:, None], drafted], 1))
+        if drafted.shape[1]:  # models that keep only a window must keep what may be rejected
+            self.predictor.hold(self._cursor)
+            read = np.where(live, counts + 1, 0)
+        else:  # Rows that have ended keep reading while they fit: a pass is faster if all rows read the same number.
+            read = (live | (self._read < self.predictor.context)).astype(np.int64)
+        return self.predictor.extend(self._cursor, tokens, None if (read == tokens.shape[1]).all() else read), read
 
     def drop_running(self) -> None:
         """Gives up the running rows."""
@@ -247,27 +290,35 @@ class Batch:
             self.rows = [self.rows[place] for place in stay]
             self._pending, self._read = self._pending[stay], self._read[stay]
 
-    def _give(self, logits: Tensor, rows: list[Row]) -> None:
-        """Chooses a token for each row that has not ended. A row for which the model's output is not finite fails."""
-        found = Choices(rows, self.predictor.vocabulary).check(logits[:, None], self.error)
-        for place, row in enumerate(rows):
-            if row.ended:
-                continue
-            token, gained, likely = self._alone(row) if found.close[place, 0] else found.at(place, 0)
-            if math.isfinite(gained):
+    def _give(
+        self, logits: Tensor, rows: list[Row], choices: Choices, drafted: Sequence[Sequence[int]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Chooses tokens for each row that has not ended, by the `logits` (B, n, V) after its pending token and the
+        `drafted` ones: as many as are drafted, and one more. Returns how many each row got, and how many of these were
+        drafted, (B,) each. A row for which the model's output is not finite fails."""
+        found = choices.check(logits, self.error)
+        given, accepted = np.zeros((2, len(rows)), np.int64)
+        for place, (row, draft) in enumerate(zip(rows, drafted)):
+            while not row.ended and given[place] == accepted[place]:
+                step = int(given[place])
+                token, gained, likely = self._alone(row) if found.close[place, step] else found.at(place, step)
+                if not math.isfinite(gained):
+                    row.fail(Refusal(500, "the model failed: its logits are not finite numbers", code="model_failed"))
+                    break
                 row.add(token, gained, likely)
-            else:
-                row.fail(Refusal(500, "the model failed: its logits are not finite numbers", code="model_failed"))
+                given[place] += 1
+                accepted[place] += step < len(draft) and token == draft[step]
+        return given, accepted
 
-    def _alone(self, row: Row, ahead: Sequence[int] = ()) -> tuple[int, float, Alternatives]:
-        """A row's token after the tokens `ahead` of its next one, by a pass that reads the row alone, so that the rows
-        beside it have no part in the rounding."""
-        self.decided_alone += 1
+    def _alone(self, row: Row) -> tuple[int, float, Alternatives]:
+        """A row's next token by a pass that reads the row alone, so that the rows beside it have no part in the
+        rounding."""
+        self.made.alone += 1
         prompt = Reading([[row]], torch.from_numpy(row.read)[None], np.array([len(row.read)]), scores=[[]])
         while prompt.cursor is None or prompt.read < len(row.read):
             self._read_part(prompt)
-        logits, tokens = prompt.logits, torch.tensor([[*row.tokens, *ahead]], dtype=torch.int64)
-        for begin in range(0, tokens.shape[1], self.part):
+        logits, tokens = prompt.logits, torch.tensor([row.tokens], dtype=torch.int64)
+        for begin in range(0, len(row.tokens), self.part):
             logits = self.predictor.extend(prompt.cursor, tokens[:, begin : begin + self.part])[:, -1]
         assert logits is not None
-        return Choices([row], self.predictor.vocabulary, begin=len(ahead)).check(logits[:, None]).at(0, 0)
+        return Choices([row], self.predictor.vocabulary).check(logits[:, None]).at(0, 0)

@@ -37,10 +37,10 @@ class Choices:
     """What rows choose at their next places: the tokens of `greedy` or `sample`, for each row by its own seed and
     settings. Drafts and checks share the noise of a place. Rows that have ended choose the most likely tokens."""
 
-    def __init__(self, rows: Sequence[Row], vocabulary: int, *, begin: int = 0, ahead: int = 0) -> None:
-        """`vocabulary`: V. The first place is `begin` behind a row's next one; `ahead` places may be drafted."""
+    def __init__(self, rows: Sequence[Row], vocabulary: int, *, ahead: int = 0) -> None:
+        """`vocabulary`: V; `ahead`: places that may be drafted."""
         self.rows, self.vocabulary, self.ahead = rows, vocabulary, ahead
-        self.first = np.array([row.position + begin for row in rows], np.int64)
+        self.first = np.array([row.position for row in rows], np.int64)
         alike: defaultdict[SampleConfig | None, list[int]] = defaultdict(list)
         for place, row in enumerate(rows):
             alike[None if row.ended else row.manner.sampling].append(place)
@@ -90,12 +90,12 @@ class Choices:
             return None
         known = self._noise.get(plain)
         if known is None or known.shape[1] < count or known.shape[2] < width:
-            count = max(count, self.ahead + 1)
-            after = self.first[places][:, None] + np.arange(count)
-            rows = [self.rows[place] for place in places for _ in range(count)]
+            every = max(count, self.ahead + 1)  # at once, for one call costs more than a place
+            after = self.first[places][:, None] + np.arange(every)
+            rows = [self.rows[place] for place in places for _ in range(every)]
             numbers = np.array([row.number for row in rows])
             found = gumbel([row.manner.seed for row in rows], numbers, after.reshape(-1), width)
-            self._noise[plain] = known = found.view(len(places), count, width)
+            self._noise[plain] = known = found.view(len(places), every, width)
         return known[:, :count, :width]
 
     def _ban(self, logits: Tensor) -> None:

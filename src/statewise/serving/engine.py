@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from statewise.serving.batch import Batch
+from statewise.serving.batch import Batch, Made
+from statewise.serving.drafting import Drafting, may_draft
 from statewise.serving.metrics import Metrics
 from statewise.serving.refusals import Refusal
 from statewise.serving.rows import Row, Ticket
@@ -29,7 +30,12 @@ class Lane:
 
     def __init__(self, served: Served, settings: Settings) -> None:
         self.served = served
-        self.batch = Batch(served.predictor, most=settings.max_rows, part=settings.prompt_tokens, error=served.rounding)
+        predictor, part = served.predictor, settings.prompt_tokens
+        drafts = settings.draft != 0 and may_draft(predictor, settings.drafter)
+        self.batch = Batch(
+            predictor, most=settings.max_rows, part=part, error=served.rounding,
+            drafting=Drafting(predictor, settings.draft, settings.drafter, part) if drafts else None,
+        )  # fmt: skip
         self.work: deque[Work] = deque()
 
     @property
@@ -184,6 +190,10 @@ class Engine:
             except Exception as error:
                 batch.drop_running()
                 self._failed(lane, running, error)
+        made, batch.made = batch.made, Made()
+        metrics.alone.labels(name).inc(made.alone)
+        metrics.drafted.labels(name).inc(made.drafted)
+        metrics.accepted.labels(name).inc(made.accepted)
         metrics.waiting.labels(name).set(len(batch.waiting))
         metrics.running.labels(name).set(batch.live + (len(batch.reading.all) if batch.reading else 0))
 
@@ -197,16 +207,18 @@ class Engine:
                 self.metrics.queue_seconds.observe(now - row.submitted)
 
     def _gave(self, rows: Sequence[Row], name: str) -> None:
-        """Notes that each row got a token."""
-        now, metrics = time.monotonic(), self.metrics
+        """Notes that rows got tokens."""
+        now, metrics, made = time.monotonic(), self.metrics, 0
         for row in rows:
-            if len(row.tokens) == 1:
+            new = len(row.tokens) - row.counted
+            if row.counted == 0 < new:
                 metrics.first_seconds.observe(now - row.submitted)
             else:
-                metrics.between_seconds.observe(now - row.last_token_at)
-            row.last_token_at = now
+                for _ in range(new):
+                    metrics.between_seconds.observe((now - row.last_token_at) / new)
+            row.counted, row.last_token_at, made = len(row.tokens), now, made + new
         self._note(rows)
-        metrics.tokens.labels(name).inc(len(rows))
+        metrics.tokens.labels(name).inc(made)
 
     def _note(self, rows: Sequence[Row]) -> None:
         """The requests of these rows are told of their change, if they want to know now."""

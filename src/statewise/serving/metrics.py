@@ -22,6 +22,13 @@ class Metrics:
         self.waiting = Gauge("statewise_num_requests_waiting", "Rows that wait for a place", ["model"], **known)
         self.prompt_tokens = Counter("statewise_prompt_tokens_total", "Tokens of prompts read", ["model"], **known)
         self.tokens = Counter("statewise_generation_tokens_total", "Tokens generated", ["model"], **known)
+        self.drafted = Counter("statewise_spec_decode_num_draft_tokens_total", "Tokens drafted", ["model"], **known)
+        self.accepted = Counter(
+            "statewise_spec_decode_num_accepted_tokens_total", "Drafted tokens accepted", ["model"], **known
+        )
+        self.alone = Counter(
+            "statewise_choices_alone_total", "Tokens chosen by a pass over their row alone", ["model"], **known
+        )
         self.failures = Counter("statewise_model_failures_total", "Passes of a model that failed", ["model"], **known)
         self.queue_seconds = Histogram(
             "statewise_request_queue_time_seconds", "From a request to its prompt's start", buckets=LONG, **known

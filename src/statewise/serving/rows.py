@@ -75,6 +75,8 @@ class Row:
         self.ticket: Ticket | None = None
         self.submitted = time.monotonic()
         self.last_token_at = 0.0
+        self.counted = 0
+        """The number of `tokens` that the metrics know."""
         self._begin = 0
         if manner.echo:
             for token in prompt.tolist():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from statewise.serving.drafting import Length, Source
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -27,6 +29,10 @@ class Settings:
     """Least time between two chunks of a stream; tokens that come faster share one."""
     prompt_tokens: int = 256
     """Tokens of prompts that are read between two steps of the running rows."""
+    draft: Length = 0
+    """Tokens that models draft in a step, at most; `auto`: as many as pay. Models that cannot draft do not."""
+    drafter: Source = "model"
+    """What drafts: the models themselves, or for any model what followed its last tokens before."""
     key: str | None = None
     """The key that requests must carry; None: none."""
     hosts: tuple[str, ...] = ()
