@@ -398,7 +398,7 @@ def test_options_of_export_and_plan_that_do_not_go_together(capsys, folder, ferr
     for words, message in (
         (("export", folder / "learned", "--lifted", "--out", tmp_path / "x.pddl"), "was not learned lifted"),
         (("export", folder / "learned" / "model.json", "--lifted", "--out", tmp_path / "x.pddl"), "not learned lifted"),
-        (("export", tmp_path / "nowhere", "--lifted", "--out", tmp_path / "x.pddl"), "nowhere"),
+        (("export", tmp_path / "nowhere", "--lifted", "--out", tmp_path / "x.pddl"), "nowhere: No such file or dir"),
         (("export", ferry / "lifted", "--to", "sas", "--out", tmp_path / "x.pddl"), "--to"),
         (("plan", ferry / "lifted"), "give one of --goal, --goal-after, --goal-possible, --problem"),
         (("plan", ferry / "lifted", "--goal", "p", "--goal-after", ferry / "t.csv"), "not --goal and --goal-after"),
@@ -434,3 +434,29 @@ def test_goals_by_example_and_goals_of_actions(capsys, folder, ferry):
     code, out, _ = called(capsys, "plan", folder / "learned", "--goal-possible", "b", "--after", "b")
     assert code == 0
     assert "valid in the learned model" in out
+
+
+def test_schemas_from_damaged_traces_and_what_is_said_of_them(capsys, tmp_path, monkeypatch):
+    assert called(capsys, "traces", "ferry:3x3", "--num", "150", "--max-length", "30", "--noise", "0.1",
+                  "--out", tmp_path / "damaged.csv")[0] == 0  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("learn", tmp_path / "damaged.csv", "--lifted", "--noise", "auto", "--out", tmp_path / "schemas")
+    code, out, err = called(capsys, *words)
+    assert code == 0
+    assert "schemas, windows of at least 2 traces: " in err
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    labels = [line[:11].rstrip() for line in lines[lines.index("") + 1 :]]
+    assert [label for label in labels if label] == ["method", "windows", "model", "wrote " + str(tmp_path)[:5]]
+    code, out, _ = called(capsys, "verify", tmp_path / "schemas", "--against", "ferry:5x4", "--drawn-only")
+    assert code == 0
+    assert "proven for all instances" in out
+    assert all(line.startswith("  ") for line in out.splitlines()[2:])  # a pair per line
+    assert len(out.splitlines()) > 3
+    code, out, err = called(capsys, "learn", tmp_path / "damaged.csv", "--out", tmp_path / "ground")
+    assert code == 0
+    assert "; schemas explain " in " ".join(out.split())
+    assert "ground atoms, windows of at least" in err
+    code, _, err = called(capsys, "learn", tmp_path / "damaged.csv", "--method", "exact", "--out", tmp_path / "x")
+    assert code == 2
+    assert "take the traces for damaged with --noise auto" in err

@@ -131,6 +131,7 @@ def test_bad_csv_is_told_with_its_line(tmp_path, text, line, message):
         ('{"action": ["a"]}\n', 1, "a line must hold"),
         ('{"actions": "ab"}\n', 1, "a line must hold"),
         ('{"actions": ["a", ""]}\n', 1, "the trace has a gap: an action without a name"),
+        ('{"actions": ["a", " "]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", null]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", ["b"]]}\n', 1, "an action must be a name, not ['b']"),
         ('{"actions": ["a"]}\n{"actions": []}\n', 2, "empty trace: it must have at least one action"),

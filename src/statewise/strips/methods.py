@@ -29,6 +29,8 @@ COMPARED = ("sift", "locm")
 """Methods that read all traces as undamaged, for comparison."""
 METHODS = ("auto", "exact", "neural", "hybrid", *COMPARED)
 NOT_DAMAGED = "{} reads every trace as undamaged: give --method exact or neural, or no --noise"
+TAKEN = "the traces are taken for damaged"
+SCHEMAS_FAIL = "; schemas do not explain all of them: if some may be damaged, give --noise auto"
 MOST_NOISE = 0.1
 """Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
 
@@ -54,7 +56,7 @@ def learn(
     all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
     ground model if that classifies all correctly. If the traces contradict each other, it takes the exact method for
     damaged traces, if its model explains all but a tenth of them: by schemas (`exact.noisy_lifted`), if these explain
-    no fewer than ground atoms (`exact.noisy`) up to one standard error. Else it trains, fits the hybrid model with the
+    no fewer than ground atoms (`exact.noisy`) up to two standard errors. Else it trains, fits the hybrid model with the
     effects found, and takes whichever explains most traces. `settings` are those of training; `settings.noise` above 0
     is the share of traces that the exact method, too, may leave unexplained. With that, or with `damaged`, the traces
     are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say which method it was and why.
@@ -63,6 +65,8 @@ def learn(
     settings = settings or Settings()
     begun = time.monotonic()
     method, why = _without_looking(method, settings, folder, overwrite)
+    if damaged and method == "auto" and not settings.noise:
+        why = TAKEN
     damaged = damaged or settings.noise > 0
     if method in COMPARED and damaged:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
@@ -81,9 +85,12 @@ def learn(
         return _grounded(learn_locm(traces), traces, how)
     if method == "auto" and not damaged and (folder is None or overwrite or read_checkpoint(folder) is None):
         how["finish"] = ends.because(f"{why}, and schemas explain all of them")
-        found = _by_schemas(traces, _left(seconds, begun), how)
-        if found is not None:
-            return found
+        schemas = _schemas_of_clean(traces, _left(seconds, begun), how)
+        if schemas is not None and not schemas.report["unfinished"]:
+            if schemas.report["training_accuracy"] < 1:
+                why += SCHEMAS_FAIL
+            elif schemas.report["predicates"]:
+                return _grounded(schemas, traces, how)
         how["finish"] = ends.because(why)
     if method != "neural" and not damaged:
         how["seconds"] = _left(seconds, begun) or SECONDS
@@ -101,7 +108,7 @@ def learn(
             why, how["overwrite"] = refused, True  # overwrites what the exact method has just written
             say(f"{why}: training instead")
     elif damaged:
-        why += ": the traces are taken for damaged" if method == "exact" else ""
+        why += f": {TAKEN}" if method == "exact" else ""
     explained: Learned | None = None
     if method != "neural" and damaged:
         left = _left(seconds, begun)
@@ -123,7 +130,7 @@ def learn(
 
 def _exactly(traces: Traces, settings: Settings, why: str, how: How, ends: _Endings) -> Learned:
     """The exact model of damaged traces: the ground model of schemas, which need fewer traces, if these leave no more
-    unexplained than is damaged, or explain as many as ground atoms up to one standard error."""
+    unexplained than is damaged, or explain as many as ground atoms up to two standard errors."""
     lifted = _schemas_of_damaged(traces, how)
     if lifted is None:
         return learn_noisy(traces, **how)
@@ -134,7 +141,7 @@ def _exactly(traces: Traces, settings: Settings, why: str, how: How, ends: _Endi
                            "finish": ends.because(why)}  # fmt: skip
         ground = learn_noisy(traces, **ground_how)
         best = max(ground.report["training_accuracy"], accuracy)
-        if accuracy < best - (best * (1 - best) / len(traces)) ** 0.5:
+        if accuracy < best - 2 * (best * (1 - best) / len(traces)) ** 0.5:
             return ground
         how["overwrite"] = True  # overwrites what was written for ground atoms
     return _grounded(lifted, traces, how)
@@ -174,6 +181,8 @@ def learn_schemas(
     `exact.noisy_lifted`, or by training (`lifted`), which has no time limit and starts over."""
     settings = settings or Settings()
     method, why = _without_looking(method, settings, None, overwrite)
+    if damaged and method == "auto" and not settings.noise:
+        why = TAKEN
     damaged = damaged or settings.noise > 0
     if method == "hybrid":
         raise ValueError("the hybrid method learns ground models alone: omit --lifted, or give another --method")
@@ -201,7 +210,7 @@ def learn_schemas(
             why, how["overwrite"] = refused, True
             say(f"{why}: training instead")
     elif damaged:
-        why += ": the traces are taken for damaged" if method == "exact" else ""
+        why += f": {TAKEN}" if method == "exact" else ""
     if method != "neural" and damaged:
         how["seconds"], how["finish"] = _left(seconds, ends.begun) or SECONDS, ends.because(why)
         learned = learn_lifted_noisy(traces, **how)
@@ -214,19 +223,16 @@ def learn_schemas(
                         finish=ends.because(why))  # fmt: skip
 
 
-def _by_schemas(traces: Traces, seconds: float | None, how: How) -> Learned | None:
-    """The ground model of exactly learned schemas, which need fewer traces; None if the actions are not those of
-    schemas, or schemas do not explain all traces."""
+def _schemas_of_clean(traces: Traces, seconds: float | None, how: How) -> LiftedModel | None:
+    """Exactly learned schemas, which need fewer traces than ground atoms; None if the actions are not those of
+    schemas, or the traces contradict each other."""
     if not all(" " in action for action in traces.actions):
         return None
     some: How = {"seconds": (seconds or SECONDS) / 3, "stop": how["stop"], "progress": how["progress"]}
     try:
-        lifted = learn_lifted_exact(traces, **some)
+        return learn_lifted_exact(traces, **some)
     except ValueError:  # contradictory traces, or unequal arities: for the ground method to judge
         return None
-    if lifted.report["training_accuracy"] < 1 or lifted.report["unfinished"] or not lifted.report["predicates"]:
-        return None
-    return _grounded(lifted, traces, how)
 
 
 def _schemas_of_damaged(traces: Traces, how: How) -> LiftedModel | None:

@@ -193,7 +193,7 @@ def _plan(content: str, path: Path, line: int) -> list[str]:
 
 
 def _name(action: object, path: Path, line: int) -> str:
-    if action is None or action == "":
+    if action is None or (isinstance(action, str) and not action.strip()):
         raise ValueError(f"{path}:{line}: the trace has a gap: an action without a name")
     if not isinstance(action, str | int) or isinstance(action, bool):
         raise ValueError(f"{path}:{line}: an action must be a name, not {action!r}")

@@ -49,12 +49,12 @@ def run(words: list[str]) -> int:
         named = export(model, out, reference=reference, trace=example, problem_path=beside, source=source)
         print(f"wrote {out}: {len(named.atoms)} atoms, {len(named.actions)} actions")
     else:
+        training = read_model(options.model)
         schemas = read_schemas(Path(options.model)) if Path(options.model).is_dir() else None
         if schemas is None:
             raise ValueError(
                 f"{options.model} was not learned lifted and has no schemas: learn with --lifted, or export without it"
             )
-        training = read_model(options.model)
         lifted = export_lifted(schemas, training.names, out, trace=example, others=examples[1:], problem_path=beside,
                                reference=reference, source=source)  # fmt: skip
         print(f"wrote {out}: {len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -101,12 +102,12 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     report = learned.report
     print(model_table(learned.model, _width()))
     print()
-    print(f"method     {report['method']}: {report['chosen']}")
+    _entry("method", f"{report['method']}: {report['chosen']}")
     exact = _by_schemas if "predicates" in report else _damaged if "support" in report else _exact
     show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
     show(report)
     _open(report)
-    print(f"model      {report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
+    _entry("model", f"{report['atoms']} atoms; {report['training_accuracy']:.4f} of the training traces right")
     _unfinished(report, Path(options.out))
     print(f"{report['seconds']:.1f} s; wrote {options.out}")
     if not report["atoms"]:
@@ -115,16 +116,15 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
 
 
 def _exact(report: dict[str, Any]) -> None:
-    print(f"features   {report['features']} alternating{'' if report['all_features'] else ' (not all are listed)'}, "
-          f"{report['supported']} well supported, from {report['windows']} seen windows")  # fmt: skip
+    _entry("features", f"{report['features']} alternating{'' if report['all_features'] else ' (not all are listed)'}, "
+                       f"{report['supported']} well supported, from {report['windows']} seen windows")  # fmt: skip
     _unseen(report)
 
 
 def _by_schemas(report: dict[str, Any]) -> None:
     kinds = f", {report['not_alternating']} of them not alternating" if "not_alternating" in report else ""
-    print(
-        f"schemas    {report['predicates']} predicates{kinds}; this is their ground model (--lifted writes the schemas)"
-    )
+    _entry("schemas", f"{report['predicates']} predicates{kinds}; this is their ground model (--lifted writes the "
+                      "schemas)")  # fmt: skip
     _supported(report)
     _unseen(report)
 
@@ -132,72 +132,74 @@ def _by_schemas(report: dict[str, Any]) -> None:
 def _supported(report: dict[str, Any]) -> None:
     """What counted in damaged traces."""
     if "support" in report:
-        print(f"windows    {report['windows']} that at least {report['support']} traces imply; the others are taken "
-              "for damage")  # fmt: skip
+        _entry("windows", f"{report['windows']} that at least {report['support']} traces imply; the others are taken "
+                          "for damage")  # fmt: skip
 
 
 def _open(report: dict[str, Any]) -> None:
     """What the traces do not decide about schemas; damaged ones decide nothing."""
     for at, each in enumerate(report.get("open", ())[:QUESTIONS]):
         without = f" without {', '.join(each['without'])} between" if each["without"] else ""
-        print(f"{'' if at else 'open':10} may {each['action']} follow {each['after']}{without}? The model says yes; "
-              f"it never happened in {each['places']} places; chance gives {each['expected']:.1f} times")  # fmt: skip
+        _entry("" if at else "open",
+               f"may {each['action']} follow {each['after']}{without}? The model says yes; it never happened in "
+               f"{each['places']} places; chance gives {each['expected']:.1f} times")  # fmt: skip
     if more := report.get("open", ())[QUESTIONS:]:
-        print(f"{'':10} and {len(more)} more in report.json: more traces would decide them")
+        _entry("", f"and {len(more)} more in report.json: more traces would decide them")
     if report.get("open") == []:
-        print("open       nothing that these traces met: what the model allows there, every model allows")
+        _entry("open", "nothing that these traces met: what the model allows there, every model allows")
     if few := report.get("few_objects"):
-        print(f"few        {'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the "
-              "model may be wrong for more")  # fmt: skip
+        _entry("few", f"{'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the model "
+                      "may be wrong for more")  # fmt: skip
 
 
 def _unfinished(report: dict[str, Any], folder: Path) -> None:
     if left := report.get("unfinished"):
         again = "the same command continues" if (folder / "checkpoint.npz").is_file() else "give more --seconds"
-        print(f"unfinished {'; '.join(left)}: the best model so far; {again}")
+        _entry("unfinished", f"{'; '.join(left)}: the best model so far; {again}")
 
 
 def _sift(report: dict[str, Any]) -> None:
-    print(f"features   {report['features']} alternating, from {report['windows']} seen windows; all are atoms")
+    _entry("features", f"{report['features']} alternating, from {report['windows']} seen windows; all are atoms")
 
 
 def _locm(report: dict[str, Any]) -> None:
     of = report["machines"]
-    print(f"machines   {len(of)}, with {sum(each['states'] for each in of)} states and "
-          f"{sum(each['parameters'] for each in of)} parameters ({sum(each['flawed'] for each in of)} more were not "
-          "consistent)")  # fmt: skip
-    print("limits     LOCM sees no condition that never changes (such as which place is next to which), and of an "
-          "object one aspect only")  # fmt: skip
+    states, parameters, flawed = (sum(each[key] for each in of) for key in ("states", "parameters", "flawed"))
+    _entry("machines", f"{len(of)}, with {states} states and {parameters} parameters ({flawed} more were not "
+                       "consistent)")  # fmt: skip
+    _entry("limits", "LOCM sees no condition that never changes (such as which place is next to which), and of an "
+                     "object one aspect only")  # fmt: skip
 
 
 def _hybrid(report: dict[str, Any]) -> None:
-    print(f"training   {report['effects']} effects, from {len(report['restarts'])} restarts")
-    print(f"features   {report['features']}: these, and the alternating ones in {report['windows']} windows that at "
-          f"least {report['support']} traces imply; the others are taken for damage")  # fmt: skip
+    _entry("training", f"{report['effects']} effects, from {len(report['restarts'])} restarts")
+    _entry("features", f"{report['features']}: these, and the alternating ones in {report['windows']} windows that at "
+                       f"least {report['support']} traces imply; the others are taken for damage")  # fmt: skip
     _unseen(report)
 
 
 def _damaged(report: dict[str, Any]) -> None:
-    print(f"features   {report['features']} alternating, from {report['windows']} windows that at least "
-          f"{report['support']} traces imply; the others are taken for damage")  # fmt: skip
+    _entry("features", f"{report['features']} alternating, from {report['windows']} windows that at least "
+                       f"{report['support']} traces imply; the others are taken for damage")  # fmt: skip
     _unseen(report)
 
 
 def _unseen(report: dict[str, Any]) -> None:
     if names := report["never_valid"]:
-        print(f"unseen     {', '.join(names[:5])}{', ...' if names[5:] else ''}: never valid in the traces, so the "
-              "effects are unknown; assumed: none")  # fmt: skip
+        _entry("unseen", f"{', '.join(names[:5])}{', ...' if names[5:] else ''}: never valid in the traces, so the "
+                         "effects are unknown; assumed: none")  # fmt: skip
 
 
 def _trained(report: dict[str, Any]) -> None:
     restarts = report["restarts"]
-    print(f"restarts   {sum(each['accuracy'] == 1 for each in restarts)} of {len(restarts)} judge all training "
-          f"traces right; accuracies {', '.join(format(each['accuracy'], '.3f') for each in restarts)}")  # fmt: skip
+    accuracies = [each["accuracy"] for each in restarts]
+    _entry("restarts", f"{sum(value == 1 for value in accuracies)} of {len(restarts)} judge all training traces right; "
+                       f"accuracies {', '.join(format(value, '.3f') for value in accuracies)}")  # fmt: skip
     if report["pool"] is not None:
         pool = report["pool"]
-        print(f"pool       {pool['sound']} sound heads, {pool['supported']} well supported; they catch "
-              f"{pool['negatives_caught']:.4f} of the negatives"
-              + ("" if report["pooled"] else ": the best single restart is used"))  # fmt: skip
+        _entry("pool", f"{pool['sound']} sound heads, {pool['supported']} well supported; they catch "
+                       f"{pool['negatives_caught']:.4f} of the negatives"
+                       + ("" if report["pooled"] else ": the best single restart is used"))  # fmt: skip
 
 
 def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, stop: Callable[[], bool]) -> int:
@@ -209,13 +211,13 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
     report = lifted.report
     print("\n".join(lifted.as_lines(_width())))
     print()
-    print(f"method     {report['method']}: {report['chosen']}")
+    _entry("method", f"{report['method']}: {report['chosen']}")
     if report["method"] == "locm":
         _locm(report)
     _supported(report)
     _open(report)
-    print(
-        f"model      {report['predicates']} predicates; {report['training_accuracy']:.4f} of the training traces right"
+    _entry(
+        "model", f"{report['predicates']} predicates; {report['training_accuracy']:.4f} of the training traces right"
     )
     _unfinished(report, Path(options.out))
     print(f"wrote {options.out}")
@@ -223,6 +225,12 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
         more = "--steps, --restarts or traces" if report["method"] == "neural" else "or longer traces"
         print(f"no predicate was found: give more {more}", file=sys.stderr)
     return 0
+
+
+def _entry(label: str, text: str) -> None:
+    """A line of the report, wrapped beside its label."""
+    print(textwrap.fill(f"{label:10} {text}", max(40, _width()), subsequent_indent=" " * 11, break_long_words=False,
+                        break_on_hyphens=False))  # fmt: skip
 
 
 def _say(text: str) -> None:

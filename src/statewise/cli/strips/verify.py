@@ -56,8 +56,10 @@ def run(words: list[str]) -> int:
     if before is not None:
         print("judged by the schemas before simplification: each of its steps was proven for all instances")
     if found.excluded:
-        print(f"whatever the number of objects, from every state that holds none of these {len(found.excluded)} pairs: "
-              f"{'; '.join(found.excluded)}")  # fmt: skip
+        many = len(found.excluded)
+        print("whatever the number of objects, from every state that holds none of "
+              + (f"these {many} pairs:" if many > 1 else "this pair:"))  # fmt: skip
+        print(*(f"  {pair}" for pair in found.excluded), sep="\n")
     if found.depth is not None:
         print(f"no trace of up to {found.depth} actions tells them apart"
               + (f", and none over {', '.join(found.objects)}" if found.objects else ""))  # fmt: skip

@@ -122,7 +122,7 @@ def check_consistent(traces: Traces, windows: Windows) -> None:
     raise Contradiction(
         f"the traces contradict each other: {count} negative {'traces end' if count > 1 else 'trace ends'} in an "
         f"action that the valid ones show to be valid ({_listed([traces.where(place) for place in places])}). "
-        f"For {traces.where(places[0])}: {why}. Correct the labels, or learn with --method neural"
+        f"For {traces.where(places[0])}: {why}. Correct the labels, or take the traces for damaged with --noise auto"
     )
 
 

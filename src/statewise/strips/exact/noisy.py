@@ -53,7 +53,7 @@ def fitted(
         heads, _ = weighed(traces, able, others, clock, support)
         return Fit(support, heads, len(windows), len(able), tuple(clock.cut), accuracy(heads, judge))
 
-    best, tried = best_fit(work, fit)
+    best, tried = best_fit(work, "ground atoms", fit)
     return work.ground(best.model, {
         "windows": best.windows, **tried, "features": best.offered, **(facts or {}),
     }, before=before)  # fmt: skip

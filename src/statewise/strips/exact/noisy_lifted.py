@@ -49,7 +49,7 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
         right = accuracy(grounded(kept, traces.actions)[0], judge)
         return Fit(support, kept, windows, len(found), tuple(clock.cut), right)
 
-    best, tried = best_fit(work, fit)
+    best, tried = best_fit(work, "schemas", fit)
     return work.lifted(as_schemas(best.model, traces.actions), {
         "settings": {"arity": arity},
         "offered": best.offered,

@@ -43,9 +43,9 @@ def check_negatives(traces: Traces) -> None:
         raise ValueError("without negative traces damage cannot be told from rare actions: give some, or no --noise")
 
 
-def best_fit(work: Work, fit: Callable[[int, float], Fit[M]]) -> tuple[Fit[M], dict[str, Any]]:
+def best_fit(work: Work, what: str, fit: Callable[[int, float], Fit[M]]) -> tuple[Fit[M], dict[str, Any]]:
     """The model of the best support, and for the report the support and the accuracy for each one tried. `fit` takes a
-    support and seconds."""
+    support and seconds; `what` is learned."""
     fits: list[Fit[M]] = []
     count, clock = len(work.traces), work.clock
     for place, support in enumerate(SUPPORTS):
@@ -55,7 +55,7 @@ def best_fit(work: Work, fit: Callable[[int, float], Fit[M]]) -> tuple[Fit[M], d
         if fits and support > count:
             break
         fits.append(fit(support, clock.left() / (len(SUPPORTS) - place)))
-        work.say(f"windows of at least {support} traces: {fits[-1].accuracy:.4f} of the traces right")
+        work.say(f"{what}, windows of at least {support} traces: {fits[-1].accuracy:.4f} of the traces right")
         best = max(each.accuracy for each in fits)
         if len(fits) > WORSE and best > fits[0].accuracy and all(each.accuracy < best for each in fits[-WORSE:]):
             break
