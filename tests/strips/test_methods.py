@@ -183,3 +183,13 @@ def test_the_best_model_so_far_is_given_when_time_is_up(tmp_path, monkeypatch, l
     assert time.monotonic() - begun < 60
     assert report["unfinished"]
     assert (tmp_path / "out" / "model.json").exists()
+
+
+def test_damage_that_contradicts_nothing_is_found_by_schemas():
+    world = domain("gripper:2")
+    damaged = with_noise(traces(world, 120, 20, 2), 0.02, "actions", 2)
+    learned = learn_schemas(damaged)
+    assert learned.report["method"] == "exact"
+    assert learned.report["chosen"] == "the exact model classifies only 0.9167 of the traces correctly"
+    assert learned.report["training_accuracy"] == pytest.approx(0.98, abs=0.005)
+    assert verify(learned.ground(world.model.names), world, real_states=True, drawn_only=True)

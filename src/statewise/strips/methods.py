@@ -54,7 +54,7 @@ def learn(
 
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
     all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
-    ground model if that classifies all correctly. If the traces contradict each other, it takes the exact method for
+    ground model if that classifies all correctly. If the traces are not clean, it takes the exact method for
     damaged traces, if its model explains all but a tenth of them: by schemas (`exact.noisy_lifted`), if these explain
     no fewer than ground atoms (`exact.noisy`) up to two standard errors. Else it trains, fits the hybrid model with the
     effects found, and takes whichever explains most traces. `settings` are those of training; `settings.noise` above 0
@@ -100,13 +100,13 @@ def learn(
             if method == "exact":
                 raise
             why, damaged = _short(error), True
-            say(f"{why}: taken for damaged")
+            say(f"{why}: {TAKEN}")
         else:
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
                 return learned
-            why, how["overwrite"] = refused, True  # overwrites what the exact method has just written
-            say(f"{why}: training instead")
+            why, how["overwrite"], damaged = refused, True, True  # overwrites what the exact method has just written
+            say(f"{why}: {TAKEN}")
     elif damaged:
         why += f": {TAKEN}" if method == "exact" else ""
     explained: Learned | None = None
@@ -202,13 +202,13 @@ def learn_schemas(
             if method == "exact":
                 raise
             why, damaged = _short(error), True
-            say(f"{why}: taken for damaged")
+            say(f"{why}: {TAKEN}")
         else:
             refused = _refused(learned.report, traces) if method == "auto" else ""
             if not refused:
                 return learned
-            why, how["overwrite"] = refused, True
-            say(f"{why}: training instead")
+            why, how["overwrite"], damaged = refused, True, True
+            say(f"{why}: {TAKEN}")
     elif damaged:
         why += f": {TAKEN}" if method == "exact" else ""
     if method != "neural" and damaged:
