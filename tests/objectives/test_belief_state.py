@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from statewise.backbones.base import plain_batch
 from statewise.objectives import mixture_pairs, pair_loss, pair_workers
+from statewise.objectives.pairs import Block
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -107,9 +108,14 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize(("kind", "block"), [("apart", 3), ("packed", 7), ("free", 1000)])
+@pytest.mark.parametrize(("kind", "block"), [("apart", 3), ("packed", 7), ("free", 1000), ("as on a GPU", 5)])
 def test_loss_and_gradients_are_those_of_every_pair_by_itself(monkeypatch, settings, kind, block):
     monkeypatch.setitem(pair_workers.BLOCK, "cpu", 600 * block)  # bytes
+    monkeypatch.setattr(pair_workers, "LISTED_BLOCK", 600 * block)
+    monkeypatch.setattr(pair_workers, "LISTED", 2 * block)
+    monkeypatch.setattr(pair_workers, "MULTIPLE", 1)
+    if kind == "as on a GPU":
+        monkeypatch.setattr(pair_workers.MLPWorker, "group", pair_workers.Worker.group)
     monkeypatch.setitem(mixture_pairs.LOGITS, "cpu", 20 * block)
     objective = tiny_objective("belief_state", backbone={"layers": 1}, **{"head_width": 16, **settings})
     spread_weights(objective)
@@ -130,6 +136,21 @@ def test_loss_and_gradients_are_those_of_every_pair_by_itself(monkeypatch, setti
     fast = torch.autograd.grad(loss.value(), parameters.values())
     for name, got, expected in zip(parameters, fast, torch.autograd.grad(total, parameters.values())):
         torch.testing.assert_close(got, expected, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_pairs_are_listed_equally_many_at_a_time(monkeypatch):
+    monkeypatch.setattr(pair_workers, "LISTED", 10)
+    objective = tiny_objective("belief_state", backbone={"layers": 1})
+    batch = pack(random_batch(3, n=4, longest=9, prompts=False))
+    for group in objective.plan(batch).groups:
+        found = list(pair_workers.listed(group, 2, 8))
+        assert all(len(targets) == 8 for _, targets, _ in found[:-1])
+        pairs = [pair for (rows, columns), _, _ in found for pair in zip(rows.tolist(), columns.tolist())]
+        (r, S), n = (part.shape[1] for part in (group.prefix, group.suffix)), len(group.prefix)
+        everything = Block(slice(0, n), slice(0, r), slice(0, S))
+        counted = group.weights(everything, 2).any(-1).nonzero().tolist()
+        expected = [(document * r + place, document * S + suffix) for document, place, suffix in counted]
+        assert sorted(pairs) == sorted(expected)
 
 
 def test_without_gradients_the_loss_is_the_same():

@@ -131,7 +131,7 @@ class _Blockwise(torch.autograd.Function):
         output = torch.empty_like(query)
         exact = torch.promote_types(query.dtype, torch.float32)
         log_sums = query.new_empty(B, H, S, T, dtype=exact)
-        for one in blocks:
+        for one in reversed(blocks):  # most keys first: later blocks then fit into memory that earlier ones freed
             scores = _scores(query, _gather(key, one), one)
             top = scores.amax(dim=-1, keepdim=True)
             weights = scores.sub_(top).exp_()
@@ -152,7 +152,7 @@ class _Blockwise(torch.autograd.Function):
         exact = log_sums.dtype
         to_query = torch.empty_like(query)
         to_key, to_value = (torch.zeros(key.shape, dtype=exact, device=key.device) for _ in range(2))
-        for one in ctx.blocks:
+        for one in reversed(ctx.blocks):
             places = slice(one.start, one.end)
             keys = _gather(key, one)
             asked = query[:, :, :, places].reshape(B * H, -1, W)

@@ -14,6 +14,13 @@ from statewise.objectives.text_head import TextHead
 BLOCK = {"cpu": 6 * 2**20, "cuda": 192 * 2**20}
 """Bytes that a block's logits and hidden states may take: on a CPU they should stay in its cache."""
 
+LISTED = 2**15
+"""About so many pairs are looked at together to list those that count."""
+LISTED_BLOCK = 12 * 2**20
+"""Bytes of the logits and hidden states of a block of listed pairs."""
+MULTIPLE = 64
+"""Such a block has a multiple of so many pairs, as products prefer."""
+
 
 class Worker(ABC):
     """Sums the losses of blocks and, if `wanted`, the gradients of their weighted sum."""
@@ -44,8 +51,11 @@ class Worker(ABC):
     def blocks(self, group: Group, prefix: Tensor) -> Iterator[Block]:
         """The blocks of a group."""
         most = BLOCK["cpu" if prefix.device.type == "cpu" else "cuda"]
-        of_pair = prefix.element_size() * (self.head.outputs * self.head.vocabulary + 2 * prefix.shape[-1])
-        return group.blocks(max(1, most // of_pair))
+        return group.blocks(max(1, most // self.of_pair(prefix)))
+
+    def of_pair(self, prefix: Tensor) -> int:
+        """Bytes of a pair's logits and hidden states."""
+        return prefix.element_size() * (self.head.outputs * self.head.vocabulary + 2 * prefix.shape[-1])
 
     @abstractmethod
     def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
@@ -102,20 +112,49 @@ class MLPWorker(Worker):
             self.buffers[name] = found = like.new_empty(rows, width)
         return found[:rows]
 
+    def group(self, group: Group, prefix: Tensor, suffix: Tensor) -> None:
+        """See `Worker`. On a CPU the pairs that count are listed, and taken equally many at a time: none is computed in
+        vain, and products of one shape are prepared once."""
+        if prefix.device.type != "cpu":
+            super().group(group, prefix, suffix)
+            return
+        if self.wanted:
+            self.state_gradients = [torch.zeros_like(part, dtype=self.exact) for part in (prefix, suffix)]
+        flat = [part.flatten(0, 1) for part in (prefix, suffix)]
+        size = max(1, LISTED_BLOCK // self.of_pair(prefix) // MULTIPLE) * MULTIPLE
+        for places, targets, counted in listed(group, self.head.outputs, size):
+            z, other = (self.buffer(name, prefix, len(targets), prefix.shape[-1]) for name in ("z", "y"))
+            for part, rows, out in zip(flat, places, (z, other)):
+                torch.index_select(part, 0, rows, out=out)
+            gradient = self.pairs(z.add_(other).relu_(), targets, counted)
+            if gradient is not None:
+                exact = gradient.to(self.exact)
+                for total, rows in zip(self.state_gradients, places):
+                    total.flatten(0, 1).index_add_(0, rows, exact)
+
     def work(self, group: Group, block: Block, prefix: Tensor, suffix: Tensor) -> None:
-        """See `Worker`. Names: z = relu(a + c), y = relu(W2 z + b2), logits = W3 y + b3."""
-        if not self.cast:
-            self.cast = [parameter.detach().to(prefix.dtype) for parameter in self.head.pair_parameters()]
-        second, second_bias, third, third_bias = self.cast
+        """See `Worker`."""
         targets, counted = self.targets(group, block)
         b, r, S = targets.shape[:3]
         N, E, K = b * r * S, prefix.shape[-1], self.head.outputs
-        z, y = self.buffer("z", prefix, N, E), self.buffer("y", prefix, N, E)
+        z = self.buffer("z", prefix, N, E)
         torch.add(prefix[:, :, None], suffix[:, None], out=z.view(b, r, S, E)).relu_()
+        gradient = self.pairs(z, targets.reshape(N, K, 1), counted.reshape(N, K, 1))
+        if gradient is not None:
+            shaped = gradient.view(b, r, S, E)
+            self.add_states(block, shaped.sum(2, dtype=self.exact), shaped.sum(1, dtype=self.exact))
+
+    def pairs(self, z: Tensor, targets: Tensor, counted: Tensor) -> Tensor | None:
+        """Adds the losses of N pairs, and returns the gradient of what their first layer adds up, (N, E), if wanted.
+        `targets`, `counted`: (N, K, 1). Names: z = relu(a + c) (N, E), y = relu(W2 z + b2), logits = W3 y + b3."""
+        if not self.cast:
+            self.cast = [parameter.detach().to(z.dtype) for parameter in self.head.pair_parameters()]
+        second, second_bias, third, third_bias = self.cast
+        (N, E), K = z.shape, self.head.outputs
+        y = self.buffer("y", z, N, E)
         torch.addmm(second_bias, z, second.t(), out=y).relu_()
-        logits = self.buffer("logits", prefix, N, K * self.head.vocabulary)
+        logits = self.buffer("logits", z, N, K * self.head.vocabulary)
         torch.addmm(third_bias, y, third.t(), out=logits)
-        targets, counted = targets.reshape(N, K, 1), counted.reshape(N, K, 1)
         probabilities = logits.view(N, K, self.head.vocabulary)
         # `put_`, for `scatter_` copies the whole of a bf16 tensor on a CPU
         places = torch.arange(0, logits.numel(), self.head.vocabulary, device=logits.device).view(N, K, 1) + targets
@@ -138,21 +177,48 @@ class MLPWorker(Worker):
                 minus = probabilities.gather(-1, targets) - 1
         self.totals -= (picked * counted).sum((0, 2))
         if not self.wanted:
-            return
+            return None
         # From here on `logits` holds its own gradient: (softmax - one-hot) of what counts, times its weight.
         logits.put_(places, minus)
         probabilities.mul_((counted * self.weights[:, None]).to(logits.dtype))
         second_gradient, second_bias_gradient, third_gradient, third_bias_gradient = self.gradients
         add_product(third_gradient, logits, y)
         third_bias_gradient += logits.sum(0)
-        gradient = torch.mm(logits, third, out=self.buffer("y gradient", prefix, N, E))
+        gradient = torch.mm(logits, third, out=self.buffer("y gradient", z, N, E))
         through_relu(gradient, y)
         add_product(second_gradient, gradient, z)
         second_bias_gradient += gradient.sum(0)
-        gradient = torch.mm(gradient, second, out=self.buffer("z gradient", prefix, N, E))
+        gradient = torch.mm(gradient, second, out=self.buffer("z gradient", z, N, E))
         through_relu(gradient, z)
-        shaped = gradient.view(b, r, S, E)
-        self.add_states(block, shaped.sum(2, dtype=self.exact), shaped.sum(1, dtype=self.exact))
+        return gradient
+
+
+def listed(group: Group, outputs: int, size: int) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor, Tensor]]:
+    """The pairs of a group that count for some output, `size` at a time, at last fewer: the rows (N,) of their prefixes
+    and suffixes among all places of all documents, their targets (N, K, 1), and how much they count, (N, K, 1)."""
+    waiting: list[list[Tensor]] = []
+    number = 0
+    S = group.suffix.shape[1]
+    for block in group.blocks(LISTED, wasted=LISTED):
+        counted = group.weights(block, outputs)
+        found = counted.any(-1).nonzero().t()
+        document, place, suffix = (
+            part + span.start for part, span in zip(found, (block.documents, block.places, block.suffixes))
+        )
+        rows, columns = document * group.prefix.shape[1] + place, document * S + suffix
+        both = group.next_tokens.flatten()[rows], group.previous_tokens.flatten()[columns]
+        waiting.append([rows, columns, torch.stack(both[:outputs], 1), counted[tuple(found)]])
+        number += len(rows)
+        if number >= size:
+            parts = [torch.cat(part) for part in zip(*waiting)]
+            full = number - number % size
+            for first in range(0, full, size):
+                rows, columns, targets, weights = (part[first : first + size] for part in parts)
+                yield (rows, columns), targets[..., None], weights[..., None]
+            waiting, number = [[part[full:] for part in parts]], number - full
+    if number:
+        rows, columns, targets, weights = (torch.cat(part) for part in zip(*waiting))
+        yield (rows, columns), targets[..., None], weights[..., None]
 
 
 def through_relu(gradient: Tensor, output: Tensor) -> None:

@@ -122,8 +122,9 @@ class Group:
         factors = self.by_gap[gap.clamp(0, longest - 1)] * (gap < longest)
         return masks * factors[..., None]
 
-    def blocks(self, size: int) -> Iterator[Block]:
-        """All pairs, about `size` at a time; the first prefixes of a block waste a small triangle."""
+    def blocks(self, size: int, wasted: int = WASTED) -> Iterator[Block]:
+        """All pairs, about `size` at a time; the first prefixes of a block waste a small triangle, of about half of
+        `wasted` pairs."""
         n, r = self.prefix.shape
         place = 0
         while place < r:
@@ -131,7 +132,7 @@ class Group:
             if first >= end:
                 return
             width = end - first if self.by_gap is None else min(end - first, len(self.by_gap))
-            most = max(1, round((WASTED / n) ** 0.5))
+            most = max(1, round((wasted / n) ** 0.5))
             prefixes = min(max(1, size // (n * width)), most, r - place)
             places = slice(place, place + prefixes)
             suffixes = slice(*self._reach(place, places.stop))
