@@ -460,3 +460,14 @@ def test_schemas_from_damaged_traces_and_what_is_said_of_them(capsys, tmp_path, 
     code, _, err = called(capsys, "learn", tmp_path / "damaged.csv", "--method", "exact", "--out", tmp_path / "x")
     assert code == 2
     assert "take the traces for damaged with --noise auto" in err
+
+
+def test_what_was_cut_short_does_not_say_that_nothing_is_open(capsys, tmp_path):
+    words = ["ferry:3x3", "--num", "40", "--max-length", "30", "--negatives", "0", "--out", tmp_path / "walks.csv"]
+    assert called(capsys, "traces", *words)[0] == 0
+    learn = ("learn", tmp_path / "walks.csv", "--positive-only", "--lifted", "--out", tmp_path / "out")
+    code, out, _ = called(capsys, *learn, "--seconds", "0.000001")
+    assert code == 0
+    assert "unfinished " in out
+    assert "open       nothing" not in out
+    assert "open       nothing" in called(capsys, *learn, "--overwrite")[1]

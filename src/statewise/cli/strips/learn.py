@@ -145,7 +145,7 @@ def _open(report: dict[str, Any]) -> None:
                f"{each['places']} places; chance gives {each['expected']:.1f} times")  # fmt: skip
     if more := report.get("open", ())[QUESTIONS:]:
         _entry("", f"and {len(more)} more in report.json: more traces would decide them")
-    if report.get("open") == []:
+    if report.get("open") == [] and not report["unfinished"]:
         _entry("open", "nothing that these traces met: what the model allows there, every model allows")
     if few := report.get("few_objects"):
         _entry("few", f"{'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the model "
