@@ -339,7 +339,7 @@ def test_the_fastest_length_is_found():
         for _ in range(cycles):
             asked.append(length.next())
             accepted = np.logical_and.accumulate(rng.random((2, asked[-1])) < share, axis=1).sum(1)
-            length.record(asked[-1], accepted, seconds(asked[-1]))
+            length.record(asked[-1], np.full(2, asked[-1]), accepted, seconds(asked[-1]))
         return np.bincount(asked, minlength=LENGTHS[-1] + 1)
 
     flat, steep = (lambda k: 1 + 0.05 * k), (lambda k: 1 + 0.6 * k)
@@ -351,6 +351,22 @@ def test_the_fastest_length_is_found():
     assert chosen(0.7, flat)[3:8].sum() > 1900
 
 
+def test_short_answers_are_measured_too():
+    """Their limits cut every draft; places that a limit cut off say nothing of what is accepted."""
+    for share, best in ((0.0, 0), (0.9, 15)):
+        rng, length, asked = np.random.default_rng(0), MeasuredLength(100), []
+        for _ in range(300):
+            asked.append(length.next())
+            most = np.array([min(asked[-1], 2)])
+            accepted = np.logical_and.accumulate(rng.random((1, most[0])) < share, axis=1).sum(1)
+            length.record(asked[-1], most, accepted, 1 + 0.05 * most[0])
+        assert asked.count(best) > 270
+        assert not length.offered[2:].any()
+    before = {key: list(times) for key, times in length.seconds.items()}
+    length.record(7, np.array([0]), np.array([0]), 9.0)
+    assert before == {key: list(times) for key, times in length.seconds.items()}
+
+
 def test_a_further_request_goes_on_with_what_was_measured(monkeypatch):
     monkeypatch.setattr(MeasuredLength, "rate", lambda self, length: -abs(length - 3))
     predictor, other = (MarkovDrafter(TRUE, TRUE, context=200) for _ in range(2))
@@ -360,7 +376,7 @@ def test_a_further_request_goes_on_with_what_was_measured(monkeypatch):
         steps = decoder.steps(predictor, Request([np.array([0])] * rows, 60))
         return [int(step.offered.max()) for step in steps][1:]
 
-    assert offered(predictor, 1)[:7] == [0, 0, 0, 1, 1, 1, 3]
+    assert offered(predictor, 1)[:7] == [0, 0, 0, 3, 3, 3, 7]
     assert not {0, 1} & {*offered(predictor, 1)[:-1]}
     assert offered(predictor, 2)[0] == offered(other, 1)[0] == 0  # another batch size or model has other costs
 

@@ -26,9 +26,11 @@ class DraftLength(ABC):
     def next(self) -> int:
         """The most tokens to draft in the next cycle."""
 
-    def record(self, asked: int, accepted: np.ndarray, seconds: float) -> None:  # noqa: B027 -- a fixed length needs none
-        """Told of each cycle whose drafts no limit cut short: the length asked for, the tokens accepted in each row,
-        (B,), and the time it took."""
+    def record(  # noqa: B027 -- a fixed length needs none
+        self, asked: int, most: np.ndarray, accepted: np.ndarray, seconds: float
+    ) -> None:
+        """Told of each cycle: the length asked for, how much of it the limit of each row allowed, (B,), the tokens
+        accepted in each row, (B,), and the time it took."""
 
 
 class FixedLength(DraftLength):
@@ -45,7 +47,8 @@ class FixedLength(DraftLength):
 class MeasuredLength(DraftLength):
     """The length of `LENGTHS` with the most tokens per second, by the shares accepted at each place and the median time
     of a cycle. The first cycles try the lengths in ascending order, those above 3 while they would add a tenth to the
-    tokens of a cycle; later ones try another length now and then, since text and batch change."""
+    tokens of a cycle, and not 1, which is seldom the best. Later ones try another length now and then, since text and
+    batch change."""
 
     def __init__(self, longest: int) -> None:
         """`longest`: the longest draft allowed."""
@@ -69,19 +72,22 @@ class MeasuredLength(DraftLength):
 
     def _worth_trying(self) -> list[int]:
         found: list[int] = []
-        for length in self.lengths:
+        for length in self.lengths if len(self.lengths) < 3 else [0, *self.lengths[2:]]:
             if length > 3 and self.tokens(length) < 1.1 * self.tokens(found[-1]):
                 break
             found.append(length)
         return found
 
-    def record(self, asked: int, accepted: np.ndarray, seconds: float) -> None:
-        """See `DraftLength.record`."""
+    def record(self, asked: int, most: np.ndarray, accepted: np.ndarray, seconds: float) -> None:
+        """See `DraftLength.record`. Short answers allow no whole drafts, so the time of cut ones counts, too, unless
+        nothing of a draft was allowed."""
+        if asked and not most.any():
+            return
         self.seconds[asked].append(seconds)
         keep = np.exp(-1 / MEMORY)
-        for place in range(asked):
+        for place in range(int(most.max())):
             # A place counts only where all before it were accepted; a row that drafted less accepts none there.
-            reached = int((accepted >= place).sum())
+            reached = int(((accepted >= place) & (most > place)).sum())
             self.offered[place] = keep * self.offered[place] + reached
             self.accepted[place] = keep * self.accepted[place] + int((accepted > place).sum())
 

@@ -26,24 +26,28 @@ class Draft(NamedTuple):
     """Tokens that may follow, for each row."""
 
     tokens: Tensor
-    """(B, m) int64."""
-    counts: np.ndarray
-    """(B,) how many of them are drafted for each row; those behind are meaningless."""
+    """(B, 1 + m) int64: the token of each row that is not read yet, and those drafted after it."""
+    counts: list[int]
+    """How many tokens are drafted for each row; those behind are meaningless."""
+
+    def drafted(self) -> list[list[int]]:
+        """The drafted tokens of each row."""
+        return [row[1 : 1 + count] for row, count in zip(self.tokens.tolist(), self.counts)]
 
 
 class DraftSource(ABC):
     """Drafts tokens for rows of a batch."""
 
     @abstractmethod
-    def draft(self, cursor: Any, rows: np.ndarray, pending: np.ndarray, most: np.ndarray, choose: Choose) -> Draft:
-        """Drafts at most `most[b]` tokens after the token `pending[b]`, which follows what the cursor's row b has read.
-        `rows` (B,): the numbers of the rows in the request."""
+    def draft(self, cursor: Any, rows: list[int], pending: Tensor, most: list[int], choose: Choose) -> Draft:
+        """Drafts at most `most[b]` tokens after the token `pending[b]`, (B,) on the host, which follows what the
+        cursor's row b has read. `rows`: the numbers of the rows in the request."""
 
     def follow(self, row: int, tokens: list[int]) -> None:  # noqa: B027 -- a model follows by its cursor
         """Told of all tokens of a row in order: of the prompt, and then of each step."""
 
     def learn(self, log_probabilities: Tensor) -> None:  # noqa: B027 -- only a short list of tokens changes
-        """Told of the model's distribution at one place of each row in every cycle, (B, V)."""
+        """Told of the model's distributions at the places of each row in every cycle, (B, n, V)."""
 
 
 class ModelDrafts(DraftSource):
@@ -56,15 +60,15 @@ class ModelDrafts(DraftSource):
         only these tokens are drafted, and the probabilities are among them; None: all."""
         self.drafter, self.confidence, self.frequent = drafter, confidence, frequent
 
-    def draft(self, cursor: Any, rows: np.ndarray, pending: np.ndarray, most: np.ndarray, choose: Choose) -> Draft:
+    def draft(self, cursor: Any, rows: list[int], pending: Tensor, most: list[int], choose: Choose) -> Draft:
         """See `DraftSource.draft`."""
-        longest = int(most.max(initial=0))
+        longest = max(most)
         if longest == 0:
-            return Draft(torch.zeros(len(rows), 0, dtype=torch.int64), np.zeros(len(rows), np.int64))
+            return Draft(pending[:, None], [0] * len(rows))
         among = None if self.frequent is None else self.frequent.tokens
-        guesses = self.drafter.guesses(cursor, torch.from_numpy(pending), among)
+        guesses = self.drafter.guesses(cursor, pending, among)
         tokens: list[Tensor] = []
-        counts, sure = np.zeros(len(rows), np.int64), np.ones(len(rows))
+        confident, sure = np.zeros(len(rows), np.int64), np.ones(len(rows))
         for place in range(longest):
             try:
                 logits = guesses.send(tokens[-1]) if tokens else next(guesses)
@@ -72,24 +76,29 @@ class ModelDrafts(DraftSource):
                 break
             token = choose(logits, place, among)
             if self.confidence:
-                chosen = token.to(logits.device)
-                column = chosen if among is None else (chosen[:, None] == among.to(logits.device)).int().argmax(1)
-                probability = logits.softmax(-1).gather(1, column[:, None])[:, 0]
-                sure *= probability.double().cpu().numpy()
-                goes_on = (sure >= self.confidence) & (counts == place) & (place < most)
+                sure *= _probability(token, logits, among)
+                goes_on = (sure >= self.confidence) & (confident == place) & (place < np.array(most))
                 if not goes_on.any():
                     break
-                counts += goes_on
+                confident += goes_on
             tokens.append(token)
         guesses.close()
-        if not self.confidence:
-            counts = np.minimum(most, len(tokens))
-        return Draft(torch.stack(tokens, 1) if tokens else torch.zeros(len(rows), 0, dtype=torch.int64), counts)
+        counts = confident.tolist() if self.confidence else [min(each, len(tokens)) for each in most]
+        device = tokens[-1].device if tokens else pending.device
+        return Draft(torch.stack([pending.to(device), *tokens], 1), counts)
 
     def learn(self, log_probabilities: Tensor) -> None:
-        """See `DraftSource.learn`."""
+        """See `DraftSource.learn`; a place of each row will do."""
         if self.frequent is not None:
-            self.frequent.record(log_probabilities)
+            self.frequent.record(log_probabilities[:, 0])
+
+
+def _probability(token: Tensor, logits: Tensor, among: Tensor | None) -> np.ndarray:
+    """(B,): the probability of `token` (B,), drafted from `logits` (B, V), or (B, K) if these are of `among` (K,)."""
+    chosen = token.to(logits.device)
+    column = chosen if among is None else (chosen[:, None] == among.to(logits.device)).int().argmax(1)
+    found: np.ndarray = logits.softmax(-1).gather(1, column[:, None])[:, 0].double().cpu().numpy()
+    return found
 
 
 class FrequentTokens:
@@ -135,14 +144,13 @@ class PromptLookup(DraftSource):
                 after[tuple(read[place - length :])] = place
             read.append(token)
 
-    def draft(self, cursor: Any, rows: np.ndarray, pending: np.ndarray, most: np.ndarray, choose: Choose) -> Draft:
+    def draft(self, cursor: Any, rows: list[int], pending: Tensor, most: list[int], choose: Choose) -> Draft:
         """See `DraftSource.draft`."""
-        found = [self.continuation(row, count) for row, count in zip(rows.tolist(), most.tolist())]
-        counts = np.array([len(tokens) for tokens in found], np.int64)
-        drafted = np.zeros((len(found), int(counts.max(initial=0))), np.int64)
-        for own, tokens in zip(drafted, found):
-            own[: len(tokens)] = tokens
-        return Draft(torch.from_numpy(drafted), counts)
+        found = [self.continuation(row, count) for row, count in zip(rows, most)]
+        counts = [len(tokens) for tokens in found]
+        longest = max(counts)
+        read = [[last, *tokens, *[0] * (longest - len(tokens))] for last, tokens in zip(pending.tolist(), found)]
+        return Draft(torch.tensor(read), counts)
 
     def continuation(self, row: int, count: int) -> list[int]:
         """At most `count` tokens that may follow a row; a repetition goes on beyond the row's end."""

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from statewise.decoding.predictor import Predictor, start_towards
 
 class StepByStep(Decoder):
     """Reads the prompts once, then generates a token at a time until every row has ended."""
+
+    draws: ClassVar[bool] = False
+    """Whether choices depend on `noise`."""
 
     def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> Tensor | None:
         """(B, V), on the host: what choices depend on besides the logits; None: nothing. `rows` (B,): the rows'
@@ -119,6 +123,7 @@ class Sample(StepByStep):
     """Draws each token from the model's distribution, with temperature and truncation as configured."""
 
     Config = SampleConfig
+    draws = True
 
     def __init__(self, config: SampleConfig) -> None:
         self.config = config

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -88,42 +88,42 @@ class Speculative(Decoder):
             predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
         )
         B, V = first.shape
-        rows, left = np.arange(B), limits  # in the batch, and how many tokens each may still be given
-        logits, draft = first[:, None], Draft(torch.zeros(B, 0, dtype=torch.int64), np.zeros(B, np.int64))
-        choices = Choices(self.plain, request, rows, lengths, V)
-        whole, asked, began = False, 0, 0.0
+        # Lists: of few rows NumPy's operations cost more than the numbers.
+        rows, left = list(range(B)), limits.tolist()  # in the batch, and how many tokens each may still be given
+        most = (lengths + limits).tolist()
+        drafted: list[list[int]] = [[] for _ in rows]
+        logits, choices = first[:, None], Choices(self.plain, request, rows, lengths.tolist(), V)
+        counts: list[int] = []
+        asked, began = 0, 0.0
         while True:
             chosen, gained = choices.check(logits, source.learn)
-            accepted = accepted_drafts(chosen, draft)
-            new = accepted + 1
-            ended = new == left
-            if request.stop is not None and (stops := chosen == request.stop).any():
-                stops &= np.arange(chosen.shape[1]) < new[:, None]
-                new = np.where(stops.any(1), stops.argmax(1) + 1, new)
-                ended |= stops.any(1)
+            gains = [gain(*each, request.stop) for each in zip(chosen.tolist(), drafted, left)]
             # A row's last token is read in the next cycle, also if it was drafted.
-            if (back := draft.counts + 1 - new).any():
-                predictor.rewind(cursor, back)
+            back = [len(draft) + 1 - one.new for draft, one in zip(drafted, gains)]
+            if any(back):
+                predictor.rewind(cursor, back[0] if back.count(back[0]) == len(back) else np.array(back))
             predictor.release(cursor)
-            if whole:
-                length.record(asked, accepted, time.perf_counter() - began)
-            yield _step(B, rows, chosen, gained, new, np.minimum(accepted, new), draft.counts)
-            for row, tokens, count in zip(rows.tolist(), chosen.tolist(), new.tolist()):
-                source.follow(row, tokens[:count])
-            left, pending = left - new, chosen[np.arange(len(rows)), new - 1]
-            if ended.any():
-                stay = np.flatnonzero(~ended)
-                if not len(stay):
+            if counts:
+                accepted = np.array([one.accepted for one in gains])
+                length.record(asked, np.array(counts), accepted, time.perf_counter() - began)
+            yield _step(B, rows, chosen, gained, gains, [len(draft) for draft in drafted])
+            last, left = [], [count - one.new for count, one in zip(left, gains)]
+            for row, tokens, one in zip(rows, chosen.tolist(), gains):
+                source.follow(row, tokens[: one.new])
+                last.append(tokens[one.new - 1])
+            if any(one.ended for one in gains):
+                stay = [place for place, one in enumerate(gains) if not one.ended]
+                if not stay:
                     return
-                predictor.reorder(cursor, torch.from_numpy(stay))
-                rows, left, pending = rows[stay], left[stay], pending[stay]
+                predictor.reorder(cursor, torch.tensor(stay))
+                rows, left, last = ([each[place] for place in stay] for each in (rows, left, last))
             began, asked = time.perf_counter(), length.next()
-            most = np.minimum(asked, left - 1)
-            whole = bool((most == asked).all())
-            places = lengths[rows] + limits[rows] - left
-            choices = Choices(self.plain, request, rows, places, V, int(most.max()))
-            draft = source.draft(cursor, rows, pending, most, choices.draft)
-            logits = _read(predictor, cursor, pending, draft)
+            counts = [min(asked, count - 1) for count in left]
+            places = [most[row] - count for row, count in zip(rows, left)]
+            choices = Choices(self.plain, request, rows, places, V, max(counts))
+            draft = source.draft(cursor, rows, torch.tensor(last), counts, choices.draft)
+            logits = _read(predictor, cursor, draft)
+            drafted = draft.drafted()
 
     def _source(self, predictor: Predictor, request: Request) -> DraftSource:
         if self.config.drafter == "model":
@@ -152,41 +152,68 @@ class Speculative(Decoder):
         return FixedLength(length)
 
 
+class Gain(NamedTuple):
+    """What a cycle gives to a row."""
+
+    accepted: int
+    """Drafted tokens that plain decoding chooses, too; the end token may be among them."""
+    new: int
+    """Tokens that are added to the completion."""
+    ended: bool
+
+
+def gain(chosen: list[int], drafted: list[int], left: int, stop: int | None) -> Gain:
+    """From the tokens `chosen` by plain decoding at each place, at least one more than `drafted` ones, how many tokens
+    the row may still be given, at least that many, and the token that ends it."""
+    accepted = 0
+    while accepted < len(drafted) and drafted[accepted] == chosen[accepted]:
+        accepted += 1
+    new = accepted + 1
+    if stop is not None and stop in chosen[:new]:
+        return Gain(accepted, chosen.index(stop) + 1, True)
+    return Gain(accepted, new, new == left)
+
+
 class Choices:
     """What plain decoding chooses at the places of a cycle. Drafts and checks share the noise of a place."""
 
     def __init__(
-        self, plain: StepByStep, request: Request, rows: np.ndarray, places: np.ndarray, width: int, ahead: int = 0
+        self, plain: StepByStep, request: Request, rows: list[int], places: list[int], width: int, ahead: int = 0
     ) -> None:
         """`rows` (B,) of the request; `places` (B,): tokens before the first place; `width`: V; `ahead`: places that
         may be drafted."""
-        self.plain, self.banned, self.width, self.ahead = plain, request.banned, width, ahead
-        self.numbers, self.first = request.numbers[rows], request.offset + places
+        self.plain, self.request, self.width, self.ahead = plain, request, width, ahead
+        self.rows, self.places = rows, places
         self._noise: Tensor | None = None
 
     def allowed(self, logits: Tensor) -> Tensor:
         """The logits (..., V) without the token that must not be generated."""
-        if self.banned is None:
+        banned = self.request.banned
+        if banned is None:
             return logits
-        return logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
+        return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
 
     def noise(self, count: int) -> Tensor | None:
         """(B, n, V) of the first n >= `count` places, or None: see `StepByStep.noise`. Computed at once, for one call
         costs more than a place."""
+        if not self.plain.draws:
+            return None
         if self._noise is None or self._noise.shape[1] < count:
-            places = (self.first[:, None] + np.arange(count)).reshape(-1)
-            found = self.plain.noise(self.numbers.repeat(count), places, self.width)
-            self._noise = None if found is None else found.view(len(self.numbers), count, self.width)
+            numbers = self.request.numbers[self.rows].repeat(count)
+            places = (self.request.offset + np.array(self.places)[:, None] + np.arange(count)).reshape(-1)
+            found = self.plain.noise(numbers, places, self.width)
+            assert found is not None
+            self._noise = found.view(len(self.rows), count, self.width)
         return self._noise
 
     def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
-        log-probabilities, (B, n). `learn` is told the distribution of the first place (`DraftSource.learn`)."""
+        log-probabilities, (B, n). `learn` is told all log-probabilities (`DraftSource.learn`)."""
         logits = self.allowed(logits)
         tokens = self.choose(logits)
         log_probabilities = logits.log_softmax(-1)
         if learn is not None:
-            learn(log_probabilities[:, 0])
+            learn(log_probabilities)
         gained = log_probabilities.gather(2, tokens[..., None].to(logits.device))[..., 0]
         return tokens.cpu().numpy(), gained.double().cpu().numpy()
 
@@ -200,40 +227,37 @@ class Choices:
     def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
         """See `drafts.Choose`."""
         noise = self.noise(self.ahead + 1)
-        noise = None if noise is None else noise[:, place]
+        if noise is not None:
+            noise = noise[:, place, among] if among is not None else noise[:, place, : logits.shape[1]]
         if among is None:
-            return self.plain.choose(self.allowed(logits), None if noise is None else noise[:, : logits.shape[1]])
-        column = self.plain.choose(logits, None if noise is None else noise[:, among])
+            return self.plain.choose(self.allowed(logits), noise)
+        column = self.plain.choose(logits, noise)
         return among.to(column.device)[column]
 
 
-def accepted_drafts(chosen: np.ndarray, draft: Draft) -> np.ndarray:
-    """(B,): the leading tokens of each draft that are those `chosen` (B, m + 1)."""
-    same = draft.tokens.cpu().numpy() == chosen[:, :-1]
-    return np.minimum(np.logical_and.accumulate(same, axis=1).sum(1), draft.counts)
-
-
-def _read(predictor: Predictor, cursor: Any, pending: np.ndarray, draft: Draft) -> Tensor:
-    """Reads the pending tokens (B,) and the drafts after them. Returns the logits after each, (B, m + 1, V)."""
-    tokens = torch.cat((torch.from_numpy(pending)[:, None].to(draft.tokens.device), draft.tokens), dim=1)
-    uneven = (draft.counts + 1 < tokens.shape[1]).any()
-    if tokens.shape[1] > 1:  # models that keep only a window must keep what may be rejected
+def _read(predictor: Predictor, cursor: Any, draft: Draft) -> Tensor:
+    """Reads the pending tokens and the drafts after them. Returns the logits after each, (B, m + 1, V)."""
+    longest = draft.tokens.shape[1]
+    if longest > 1:  # models that keep only a window must keep what may be rejected
         predictor.hold(cursor)
-    return predictor.extend(cursor, tokens, draft.counts + 1 if uneven else None)
+    uneven = min(draft.counts) + 1 < longest
+    return predictor.extend(cursor, draft.tokens, np.array(draft.counts) + 1 if uneven else None)
 
 
 def _step(
-    B: int, rows: np.ndarray, chosen: np.ndarray, gained: np.ndarray, new: np.ndarray, accepted: np.ndarray,
-    offered: np.ndarray,
-) -> Step:  # fmt: skip
-    """The first `new[b]` of the tokens `chosen` (b, m) for the `rows` (b,) of a batch of B, as a step."""
-    n = int(new.max())
-    some, gains = chosen[:, :n], gained[:, :n]
-    if (new < n).any():
-        kept = np.arange(n) < new[:, None]
-        some, gains = np.where(kept, some, -1), np.where(kept, gains, 0.0)
+    B: int, rows: list[int], chosen: np.ndarray, gained: np.ndarray, gains: list[Gain], offered: list[int]
+) -> Step:
+    """What the `rows` (b,) of a batch of B gain of the tokens `chosen` (b, m), as a step."""
+    new = [one.new for one in gains]
+    accepted = [min(one.accepted, one.new) for one in gains]
+    n = max(new)
+    some, scores = chosen[:, :n], gained[:, :n]
+    if min(new) < n:
+        kept = np.arange(n) < np.array(new)[:, None]
+        some, scores = np.where(kept, some, -1), np.where(kept, scores, 0.0)
+    counts = np.array((accepted, offered))
     if len(rows) == B:
-        return Step(some, gains, accepted, offered)
-    tokens, scores, counts = np.full((B, n), -1, np.int64), np.zeros((B, n)), np.zeros((2, B), np.int64)
-    tokens[rows], scores[rows], counts[:, rows] = some, gains, (accepted, offered)
-    return Step(tokens, scores, *counts)
+        return Step(some, scores, *counts)
+    tokens, all_scores, all_counts = np.full((B, n), -1, np.int64), np.zeros((B, n)), np.zeros((2, B), np.int64)
+    tokens[rows], all_scores[rows], all_counts[:, rows] = some, scores, counts
+    return Step(tokens, all_scores, *all_counts)

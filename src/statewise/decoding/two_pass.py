@@ -15,7 +15,7 @@ import torch
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.drafts import ModelDrafts
 from statewise.decoding.predictor import Predictor, drafter
-from statewise.decoding.speculative import Choices, Speculative, SpeculativeConfig, accepted_drafts
+from statewise.decoding.speculative import Choices, Speculative, SpeculativeConfig, gain
 from statewise.types import Batch
 
 
@@ -42,10 +42,10 @@ class TwoPass(Decoder):
         limit = int(request.limits(predictor.context)[0])
         read = np.asarray(request.prompts[0], np.int64)
         source = ModelDrafts(drafter(predictor)) if self.draft else None
-        made, row = 0, np.zeros(1, np.int64)
+        made = 0
         while True:
             cursor, first = predictor.start(torch.from_numpy(read)[None])
-            choices = Choices(self.plain, request, row, np.array([len(read)]), first.shape[1])
+            choices = Choices(self.plain, request, [0], [len(read)], first.shape[1])
             chosen, gained = choices.check(first[:, None])
             made, read = made + 1, np.append(read, chosen[0])
             yield _step(chosen, gained, 1, 0, 0)
@@ -54,18 +54,14 @@ class TwoPass(Decoder):
             most = min(self.draft, limit - made - 1)
             if source is None or most < 1:
                 continue
-            choices = Choices(self.plain, request, row, np.array([len(read)]), first.shape[1], most)
-            draft = source.draft(cursor, row, chosen[:, 0], np.array([most]), choices.draft)
-            whole = np.append(read, draft.tokens[0].cpu().numpy())
-            logits = predictor.logits(_batch(whole))[:, len(read) - 1 :]
+            choices = Choices(self.plain, request, [0], [len(read)], first.shape[1], most)
+            (drafted,) = source.draft(cursor, [0], torch.from_numpy(chosen[:, 0]), [most], choices.draft).drafted()
+            logits = predictor.logits(_batch(np.append(read, drafted)))[:, len(read) - 1 :]
             chosen, gained = choices.check(logits)
-            kept = int(accepted_drafts(chosen, draft)[0])
-            new, ends = kept + 1, np.flatnonzero(chosen[0, : kept + 1] == request.stop)
-            if len(ends):
-                new = int(ends[0]) + 1
+            kept, new, ended = gain(chosen[0].tolist(), drafted, limit - made, request.stop)
             made, read = made + new, np.append(read, chosen[0, :new])
-            yield _step(chosen, gained, new, min(kept, new), int(draft.counts[0]))
-            if made == limit or len(ends):
+            yield _step(chosen, gained, new, min(kept, new), len(drafted))
+            if ended:
                 return
 
 

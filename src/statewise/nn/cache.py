@@ -46,16 +46,17 @@ class Cache(ABC):
         """Forgets the last `positions` of every row, or the last `positions[b]` of row b. It can always return to
         where `hold` was called. Raises `ValueError`, and changes nothing, if a row has read fewer or if vectors needed
         there are no longer stored."""
-        counts = np.broadcast_to(np.asarray(positions, np.int64), self.lengths.shape)
-        wrong = (counts < 0) | (counts > self.lengths)
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            raise ValueError(f"cannot go back {counts[row]} positions: {self.lengths[row]} have been read")
+        counts = np.empty_like(self.lengths)
+        counts[:] = positions
+        left = self.lengths - counts
+        for read, back, rest in zip(self.lengths.tolist(), counts.tolist(), left.tolist()):
+            if back < 0 or rest < 0:
+                raise ValueError(f"cannot go back {back} positions: {read} have been read")
         self.check_rewind(counts)
         self._rewind(counts)
-        self.lengths = self.lengths - counts
+        self.lengths = left
         if self.held is not None:
-            self.held = np.minimum(self.held, self.lengths)
+            self.held = np.minimum(self.held, left)
 
     def hold(self) -> None:
         """Pins this position, so that later `rewind` calls can return to it, no matter how much is read in between."""

@@ -23,7 +23,7 @@ from statewise.nn.norm import make_norm
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import head_flops, token_flops
 from statewise.objectives.head_loss import head_loss
-from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, precise_rows
+from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing
 from statewise.objectives.targets import (
     AheadConfig,
     ahead_counts,
@@ -162,7 +162,6 @@ class JointPredictor(CausalPredictor, Drafter):
         """See `CausalPredictor.kept`."""
         return torch.cat((self.backbone.state_for_head(hidden.state), self.backbone.embed(tokens)), dim=-1)
 
-    @torch.no_grad()
     def guesses(
         self, cursor: CausalCursor, token: Tensor, among: Tensor | None = None
     ) -> Generator[Tensor, Tensor, None]:
@@ -170,7 +169,7 @@ class JointPredictor(CausalPredictor, Drafter):
         state, own = cursor.state().to(self.fetch.bias.dtype).chunk(2, dim=-1)
         places, device = own[:, None], self.device
         for _ in range(self.fetch.bias.shape[1] - 1):
-            with precise_rows(state, self.fetch.bias):
+            with guessing(state, self.fetch.bias):
                 places = torch.cat((places, self.backbone.embed(token.to(device))[:, None]), dim=1)
                 logits = self.draft_head(self.fetch(state, places)[:, -1], among)
             token = yield logits

@@ -25,7 +25,7 @@ from statewise.objectives import head_divergence
 from statewise.objectives.base import Measured
 from statewise.objectives.costs import head_flops, token_flops
 from statewise.objectives.head_loss import fits_whole, head_loss
-from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, head_predictor, precise_rows
+from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing, head_predictor
 from statewise.objectives.targets import (
     ahead_targets,
     follows,
@@ -283,15 +283,15 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader, StateDynamics):
         super().__init__(backbone)
         self.dynamics, self.draft_head = dynamics, DraftHead(backbone)
 
-    @torch.no_grad()
     def guesses(
         self, cursor: CausalCursor, token: Tensor, among: Tensor | None = None
     ) -> Generator[Tensor, Tensor, None]:
         """See `Drafter.guesses`: dynamics and head take turns, as far as asked."""
         states, device, weight = cursor.state(), self.device, self.dynamics.first.weight
+        states = states.to(weight.dtype)
         while True:
-            with precise_rows(states, weight):
-                states = self.dynamics(states.to(weight.dtype), self.backbone.embed(token.to(device)))
+            with guessing(states, weight):
+                states = self.dynamics(states, self.backbone.embed(token.to(device)))
                 logits = self.draft_head(self.backbone.state_for_head(states), among)
             token = yield logits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Self, TypeVar
@@ -208,12 +208,22 @@ def _product_dtype(factor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else factor.dtype
 
 
-def precise_rows(state: Tensor, weight: Tensor) -> AbstractContextManager[object]:
-    """A context for products of `state` (B, E) with matrices like `weight` in float32, if that is what they are stored
-    in and there is one row on a CPU: bfloat16 is no faster there, and on small matrices several times slower."""
-    if len(state) == 1 and weight.device.type == "cpu" and weight.dtype == torch.float32:
-        return torch.autocast("cpu", enabled=False)
-    return nullcontext()
+@contextmanager
+def guessing(state: Tensor, weight: Tensor) -> Iterator[None]:
+    """Within, no gradients are computed, and products of `state` (B, E) with matrices like `weight` are in float32 if
+    that is what they are stored in and there is one row on a CPU: bfloat16 is no faster there, and on small matrices
+    several times slower."""
+    precise = len(state) == 1 and weight.device.type == "cpu" and weight.dtype == torch.float32
+    cast = precise and torch.is_autocast_enabled("cpu")
+    with torch.no_grad():
+        if not cast:
+            yield
+            return
+        torch.set_autocast_enabled("cpu", False)  # a context of PyTorch's costs as much as a small product
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled("cpu", True)
 
 
 class Traces(CausalPredictor, Traceable):
