@@ -85,7 +85,7 @@ class MeasuredLength(DraftLength):
             return
         self.seconds[asked].append(seconds)
         keep = np.exp(-1 / MEMORY)
-        for place in range(int(most.max())):
+        for place in range(int(most.max(initial=0))):
             # A place counts only where all before it were accepted; a row that drafted less accepts none there.
             reached = int(((accepted >= place) & (most > place)).sum())
             self.offered[place] = keep * self.offered[place] + reached

@@ -7,9 +7,10 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
-from statewise.decoding.drafts import Draft, ModelDrafts, PromptLookup
+from statewise.decoding.drafts import ModelDrafts, PromptLookup
 from statewise.decoding.predictor import Drafter, Predictor, drafter
 from statewise.serving.choosing import Choices
 from statewise.serving.rows import Row
@@ -57,8 +58,10 @@ class Drafting:
             for own, tokens in zip(drafted, found):
                 own[: len(tokens)] = tokens
             return drafted, counts
-        made: Draft = self.model.draft(cursor, np.arange(len(rows)), pending, most, choices.draft)
-        return made.tokens.cpu().numpy(), made.counts
+        made = self.model.draft(
+            cursor, list(range(len(rows))), torch.from_numpy(pending), most.tolist(), choices.draft
+        )  # fmt: skip
+        return made.tokens[:, 1:].cpu().numpy(), np.array(made.counts)
 
     def _lookup(self, row: Row) -> PromptLookup:
         """What a row has read and will read next."""
