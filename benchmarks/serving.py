@@ -1,6 +1,7 @@
 """The server: tokens per second of 1, 4 and 16 clients against one request at a time, and what HTTP costs.
 
 python benchmarks/serving.py
+python benchmarks/serving.py --peer PYTHON  # also `transformers serve`, of an environment with transformers[serving]
 python benchmarks/serving.py --soak 15      # 50 clients of mixed requests for so many minutes; no bars but errors
 
 Clients run in a process of their own. The model's weights are random: speed does not depend on them.
@@ -14,6 +15,8 @@ import json
 import multiprocessing
 import os
 import random
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -85,8 +88,8 @@ async def ask(port: int, path: str, body: dict[str, Any], *, leave_after: int = 
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(content)}\r\n\r\n"
-    writer.write(head.encode() + content)
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
     await writer.drain()
     parts, arrived = [], []
     while part := await reader.read(65536):
@@ -111,21 +114,23 @@ class Load:
     """Seconds between parts of a stream."""
 
 
-def load(port: int, prompts: list[list[int]], clients: int, stream: bool) -> Load:
-    """All prompts, by so many clients at a time."""
+def load(port: int, bodies: list[dict[str, Any]], clients: int) -> Load:
+    """All requests, of `TOKENS` tokens each, by so many clients at a time."""
 
     async def run() -> Load:
-        waiting, found = list(prompts), Load(0.0, 0)
+        waiting, found = list(bodies), Load(0.0, 0)
 
         async def client() -> None:
             while waiting:
-                body = {"prompt": waiting.pop(), "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
-                status, _, arrived = await ask(port, "/v1/completions", {**body, "stream": stream})
-                assert status == 200
+                body = waiting.pop()
+                status, answer, arrived = await ask(port, "/v1/completions", body)
+                assert status == 200, answer
                 found.tokens += TOKENS
-                if stream:  # the first part is the head
+                if body.get("stream"):  # the first part is the head
                     found.first.append(arrived[1])
                     found.between += np.diff(arrived[1:]).tolist()
+                else:
+                    assert json.loads(answer.partition(b"\r\n\r\n")[2])["usage"]["completion_tokens"] == TOKENS
 
         began = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))
@@ -345,6 +350,7 @@ def run_soak(model: Model, pool: Executor, seconds: float, clients: int, least: 
 def main(words: Sequence[str] | None = None) -> int:
     options = parser(__doc__)
     options.add_argument("--soak", type=float, metavar="MINUTES", help="mixed requests for so long, instead")
+    options.add_argument("--peer", metavar="PYTHON", help="interpreter whose `transformers serve` is measured, too")
     options.add_argument("--clients", type=int, default=50, help="of --soak (default 50)")
     given = options.parse_args(words)
     bench = Benchmark(given.smoke)
@@ -357,11 +363,53 @@ def main(words: Sequence[str] | None = None) -> int:
         model = make_model(folder, small=bench.smoke)
         if given.soak is not None:
             return run_soak(model, pool, given.soak * 60, given.clients)
-        measure(bench, model, folder, pool)
+        measure(bench, model, folder, pool, given.peer)
     return bench.exit_code()
 
 
-def measure(bench: Benchmark, model: Model, folder: Path, pool: Executor) -> None:
+def request(prompt: list[int], stream: bool) -> dict[str, Any]:
+    """A request for `TOKENS` tokens."""
+    return {"prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": stream}
+
+
+def peer_rates(
+    python: str, folder: Path, model: Model, prompts: list[list[int]], pool: Executor, most: int
+) -> dict[int, float]:
+    """Tokens per second of `transformers serve` on the exported model, by clients. `folder` has the export."""
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    command = [python, "-m", "transformers.cli.transformers", "serve", str(folder / "exported"), "--host", "127.0.0.1",
+               "--port", str(port), "--device", "cpu", "--dtype", "float32"]  # fmt: skip
+    settings = json.dumps({"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False})
+    name = str(folder / "exported")
+    bodies = [{"model": name, "prompt": model.task.decode(prompt), "generation_config": settings} for prompt in prompts]
+    rates: dict[int, float] = {}
+    with subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
+        try:
+            wait_for(process, port)
+            pool.submit(load, port, bodies[:1], 1).result()  # warm up
+            for clients in (1, 4, most):
+                some = bodies[: max(2, min(len(bodies), 4 * clients))]
+                found = pool.submit(load, port, some, clients).result()
+                rates[clients] = found.tokens / found.seconds
+        finally:
+            process.terminate()
+    return rates
+
+
+def wait_for(process: subprocess.Popen[bytes], port: int) -> None:
+    """Returns when a server listens. Raises `RuntimeError` if it ends before."""
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError(f"the other server ended with code {process.returncode}")
+
+
+def measure(bench: Benchmark, model: Model, folder: Path, pool: Executor, peer: str | None) -> None:
     served, rng = Served("model", model), np.random.default_rng(1)
     most = 2 if bench.smoke else 16
     prompts = [rng.integers(2, len(model.task.vocab), PROMPT).tolist() for _ in range(2 * most)]
@@ -369,11 +417,11 @@ def measure(bench: Benchmark, model: Model, folder: Path, pool: Executor) -> Non
     rates: dict[tuple[int, bool], float] = {}
     added: dict[bool, float] = {}
     with Serving(served) as serving:
-        pool.submit(load, serving.port, prompts[:2], 1, True).result()  # warm up
+        pool.submit(load, serving.port, [request(prompt, True) for prompt in prompts[:2]], 1).result()  # warm up
         for clients, stream in ((1, False), (4, False), (most, False), (most, True)):
             some = prompts[: max(2, min(len(prompts), 4 * clients))]
             before = time.process_time()
-            found = pool.submit(load, serving.port, some, clients, stream).result()
+            found = pool.submit(load, serving.port, [request(prompt, stream) for prompt in some], clients).result()
             cost = (time.process_time() - before) / found.tokens
             rates[clients, stream] = found.tokens / found.seconds
             more = (
@@ -388,6 +436,11 @@ def measure(bench: Benchmark, model: Model, folder: Path, pool: Executor) -> Non
                 added[stream] = 100 * (cost / alone - 1)
                 print(f"  {'':24} {1e6 * cost:8.0f} us of CPU per token, {1e6 * alone:.0f} without HTTP")
     plain = plain_loop(folder, model, prompts[:2])
+    if peer is not None:
+        for clients, rate in peer_rates(peer, folder, model, prompts, pool, most).items():
+            print(f"  {f'transformers serve, {clients}':24} {rate:8.1f} tokens/s")
+            if clients == most:
+                bench.at_least(f"{clients} clients against transformers serve", rates[clients, False] / rate, 4.0)
     if plain is not None:
         print(f"  {'generate of transformers':24} {plain:8.1f} tokens/s, one prompt at a time")
         bench.at_least(f"{most} clients against a loop over generate", rates[most, False] / plain, 4.0)
