@@ -104,8 +104,8 @@ class Checkpoint:
         path = self.folder / MANIFEST
         try:
             sums: dict[str, str] = read_json(path, SUMS)
-        except FileNotFoundError:
-            raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} is missing") from None
+        except (FileNotFoundError, IsADirectoryError):
+            raise self._without(path) from None
         except (OSError, ValueError) as error:
             raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: {error}") from None
         foreign = [name for name in sums if not any(fnmatchcase(name, pattern) for pattern in CHECKPOINT)]
@@ -123,13 +123,16 @@ class Checkpoint:
         for name, expected in self.sums().items():
             path = self.folder / name
             if not path.is_file():
-                what = "is a folder, not a file" if path.is_dir() else "is missing"
-                raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {name} {what}")
+                raise self._without(path)
             try:
                 if _checksum(path) != expected:
                     raise DamagedCheckpoint(f"{path} is damaged: its checksum does not match")
             except OSError as error:
                 raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: {error}") from None
+
+    def _without(self, path: Path) -> DamagedCheckpoint:
+        what = "is a folder, not a file" if path.is_dir() else "is missing"
+        return DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} {what}")
 
     def write_part(self, name: str, content: bytes) -> str:
         """Writes a file of a checkpoint that `Run.begin_checkpoint` has begun; its checksum."""
