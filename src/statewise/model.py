@@ -187,8 +187,7 @@ class Model:
         held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set.
 
         `protocol`, and with `same-chunk` its `warmup` passes: how a model that carries a state is asked; see
-        `carried_state.protocol.ask`. `details`, and `share` of the
-        examples: see `evaluation.evaluate`."""
+        `carried_state.protocol.ask`. `details`, and `share` of the examples: see `evaluation.evaluate`."""
         examples = choose_examples(self.task, num, None if data is None else Path(data), by)
         measure = self.objective.held_out_parts if isinstance(self.objective, Measured) else None
         with self.asking() as predictor:

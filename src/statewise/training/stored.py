@@ -4,6 +4,7 @@ them. Which rows a piece has is in the file's own metadata, so no other file say
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -29,9 +30,7 @@ class Piece(NamedTuple):
 
 def pieces_as_bytes(pieces: Mapping[str, Piece | Tensor]) -> bytes:
     """The content of a file with pieces of some tensors and the whole of others. Pieces without rows are left out."""
-    kept = {
-        name: piece for name, piece in pieces.items() if isinstance(piece, Tensor) or len(piece.rows)
-    }  # fmt: skip
+    kept = {name: piece for name, piece in pieces.items() if isinstance(piece, Tensor) or len(piece.rows)}
     places = {name: {"first": p.first, "of": p.of} for name, p in kept.items() if isinstance(p, Piece)}
     tensors = {name: (p.rows if isinstance(p, Piece) else p).detach().contiguous() for name, p in kept.items()}
     return serialise(tensors, metadata={"rows": json.dumps(places)})
@@ -122,7 +121,4 @@ def _parts(stored: Stored, most: int) -> Iterator[Tensor]:
 
 def _bytes(stored: Stored) -> int:
     each = stored[0:0] if stored.shape else stored[:]
-    numel = 1
-    for length in stored.shape:
-        numel *= length
-    return numel * each.element_size()
+    return math.prod(stored.shape) * each.element_size()

@@ -18,11 +18,10 @@ from statewise.strips.exact.elementary import Question, chosen_elementary, eleme
 from statewise.strips.exact.features import MOST, alternating
 from statewise.strips.exact.frame import Clock, How, Work
 from statewise.strips.exact.ground import check_consistent
-from statewise.strips.exact.predicates import Predicate, as_schemas, grounded
+from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
 from statewise.strips.exact.slots import Signature, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.head_arrays import Judge
-from statewise.strips.heads import ActionSet
 from statewise.strips.lifted import LiftedModel, sorts_of
 from statewise.strips.pooling import EVIDENCE, Candidates, evidence, smallest_cover
 from statewise.strips.random_traces import Trace, Traces
@@ -107,12 +106,7 @@ def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clo
         if not listed.complete:
             clock.cut.append(f"listing predicates of {arity} arguments"
                              + (f": more than {MOST} alternate" if len(listed.features) >= MOST else ""))  # fmt: skip
-        seen: set[tuple[ActionSet, ActionSet, ActionSet]] = set()
-        for delete, add in listed.features:
-            each = Predicate(signature, windows.required(delete, add), add, delete)
-            if each.pre and (each.pre, each.add, each.delete) not in seen:
-                seen |= each.mirrored()
-                found.append(each)
+        found += distinct_predicates(signature, windows, listed.features)
     return found
 
 

@@ -15,13 +15,12 @@ from statewise.strips.exact.features import MOST, alternating
 from statewise.strips.exact.frame import Clock, How, Work, accuracy
 from statewise.strips.exact.lifted import ARITY, few_objects
 from statewise.strips.exact.preconditions import preconditions
-from statewise.strips.exact.predicates import Predicate, as_schemas, grounded
+from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
 from statewise.strips.exact.schema_occasions import schema_occasions
 from statewise.strips.exact.slots import Signature, signatures, slot_holders
 from statewise.strips.exact.supports import Fit, best_fit, check_negatives
 from statewise.strips.exact.windows import Holders, Windows
 from statewise.strips.head_arrays import Judge
-from statewise.strips.heads import ActionSet
 from statewise.strips.lifted import LiftedModel
 from statewise.strips.random_traces import Traces
 
@@ -72,12 +71,7 @@ def able_predicates(holders: Mapping[Signature, Holders], support: int, clock: C
         listed = alternating(windows, seconds=clock.left() / 2, stop=clock.stop)
         if not listed.complete and len(listed.features) < MOST:
             clock.cut.append("listing the alternating predicates")
-        seen: set[tuple[ActionSet, ActionSet, ActionSet]] = set()
-        for delete, add in listed.features:
-            each = Predicate(signature, windows.required(delete, add), add, delete)
-            if each.pre and (each.pre, each.add, each.delete) not in seen:
-                seen |= each.mirrored()
-                found.append(each)
+        found += distinct_predicates(signature, windows, listed.features)
     return found, count
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 
+from statewise.strips.exact.features import Feature
 from statewise.strips.exact.slots import Signature
+from statewise.strips.exact.windows import Windows
 from statewise.strips.head_arrays import Heads
 from statewise.strips.heads import ActionSet
 from statewise.strips.model import bits
@@ -46,6 +48,19 @@ class Predicate:
                 found.add(tuple(sum(1 << moved[slot] for slot in bits(part))
                                 for part in (self.pre, self.add, self.delete)))  # fmt: skip
         return found  # type: ignore[return-value]
+
+
+def distinct_predicates(signature: Signature, windows: Windows, features: Iterable[Feature]) -> list[Predicate]:
+    """Alternating features of the slots of a signature as predicates that can reject something, without mirror images,
+    each with all that it can be required by."""
+    found: list[Predicate] = []
+    seen: set[tuple[ActionSet, ActionSet, ActionSet]] = set()
+    for delete, add in features:
+        each = Predicate(signature, windows.required(delete, add), add, delete)
+        if each.pre and (each.pre, each.add, each.delete) not in seen:
+            seen |= each.mirrored()
+            found.append(each)
+    return found
 
 
 def as_schemas(chosen: Sequence[Predicate], actions: Sequence[str]) -> dict[str, Schema]:
