@@ -193,11 +193,16 @@ def write_schemas(
     model: ActionModel,
     report: Mapping[str, Any],
     files: Mapping[str, bytes] = NOTHING,
+    *,
+    keep_checkpoint: bool = False,
 ) -> None:
-    """Writes a folder for a lifted model, with further `files`. If writing fails, no part of it stays."""
+    """Writes a folder for a lifted model, with further `files`, and deletes the checkpoint, unless learning is to
+    continue from it. If writing fails, no part of the model stays."""
     with _whole(folder, files):
         write_atomically(folder / "schemas.json", schemas_as_json(schemas))
         _write_model(folder, model, report, files)
+    if not keep_checkpoint:
+        (folder / "checkpoint.npz").unlink(missing_ok=True)
 
 
 def schemas_as_json(schemas: Mapping[str, Schema]) -> bytes:

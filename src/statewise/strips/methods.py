@@ -14,6 +14,7 @@ from statewise.strips.exact.frame import GRACE, SECONDS, Clock, How, Work
 from statewise.strips.exact.ground import Contradiction, learn_exact
 from statewise.strips.exact.hybrid import from_trained, learn_hybrid
 from statewise.strips.exact.lifted import ARITY, learn_lifted_exact
+from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
@@ -74,7 +75,7 @@ def learn(
         may_claim(folder, overwrite, resumes=True)  # before the work, not after it
     ends = _Endings(traces, folder, seconds, stop)
     how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say,
-                "finish": ends.because(why)}  # fmt: skip
+                "finish": ends.because(why), "listed": _listed(method, folder, overwrite, traces)}  # fmt: skip
     if method == "hybrid":
         if seconds is None:
             del how["seconds"]
@@ -83,14 +84,14 @@ def learn(
         return learn_sift(traces, **how)
     if method == "locm":
         return _grounded(learn_locm(traces), traces, how)
-    if method == "auto" and not damaged and (folder is None or overwrite or read_checkpoint(folder) is None):
+    if method == "auto" and not damaged:
         how["finish"] = ends.because(f"{why}, and schemas explain all of them")
         schemas = _schemas_of_clean(traces, _left(seconds, begun), how)
         if schemas is not None and not schemas.report["unfinished"]:
             if schemas.report["training_accuracy"] < 1:
                 why += SCHEMAS_FAIL
             elif schemas.report["predicates"]:
-                return _grounded(schemas, traces, how)
+                return _grounded(schemas, traces, how, resumes=True)
         how["finish"] = ends.because(why)
     if method != "neural" and not damaged:
         how["seconds"] = _left(seconds, begun) or SECONDS
@@ -144,7 +145,7 @@ def _exactly(traces: Traces, settings: Settings, why: str, how: How, ends: _Endi
         if accuracy < best - 2 * (best * (1 - best) / len(traces)) ** 0.5:
             return ground
         how["overwrite"] = True  # overwrites what was written for ground atoms
-    return _grounded(lifted, traces, how)
+    return _grounded(lifted, traces, how, resumes=True)
 
 
 def _better(exact: Learned, trained: Learned, traces: Traces, why: str, how: How, ends: _Endings) -> Learned:
@@ -189,10 +190,11 @@ def learn_schemas(
     if method in COMPARED and damaged:
         raise ValueError(NOT_DAMAGED.format(method.upper()))
     if folder is not None:
-        may_claim(folder, overwrite, resumes=False)
+        may_claim(folder, overwrite, resumes=True)
     ends = _Endings(traces, folder, seconds, stop, lifted=True)
     how: How = {"seconds": seconds or SECONDS, "stop": stop, "folder": folder, "overwrite": overwrite, "progress": say,
-                "finish": ends.because(why)}  # fmt: skip
+                "finish": ends.because(why),
+                "listed": _listed(method, folder, overwrite, traces, lifted=True)}  # fmt: skip
     if method in COMPARED:
         return (learn_lifted_sift if method == "sift" else learn_locm)(traces, **how)
     if method != "neural" and not damaged:
@@ -228,7 +230,8 @@ def _schemas_of_clean(traces: Traces, seconds: float | None, how: How) -> Lifted
     schemas, or the traces contradict each other."""
     if not all(" " in action for action in traces.actions):
         return None
-    some: How = {"seconds": (seconds or SECONDS) / 3, "stop": how["stop"], "progress": how["progress"]}
+    some: How = {"seconds": (seconds or SECONDS) / 3, "stop": how["stop"], "progress": how["progress"],
+                 "listed": how["listed"]}  # fmt: skip
     try:
         return learn_lifted_exact(traces, **some)
     except ValueError:  # contradictory traces, or unequal arities: for the ground method to judge
@@ -239,18 +242,26 @@ def _schemas_of_damaged(traces: Traces, how: How) -> LiftedModel | None:
     """Schemas that explain most of the traces; None if the actions are not those of schemas."""
     if not all(" " in action for action in traces.actions):
         return None
-    some: How = {"seconds": how["seconds"] / 3, "stop": how["stop"], "progress": how["progress"]}
+    some: How = {"seconds": how["seconds"] / 3, "stop": how["stop"], "progress": how["progress"],
+                 "listed": how["listed"]}  # fmt: skip
     try:
         return learn_lifted_noisy(traces, **some)
     except ValueError:  # unequal arities, or no negatives: for the ground method to judge
         return None
 
 
-def _grounded(lifted: LiftedModel, traces: Traces, how: How) -> Learned:
+def _grounded(lifted: LiftedModel, traces: Traces, how: How, *, resumes: bool = False) -> Learned:
     """The ground model of learned schemas over the actions of the traces."""
     work = Work(lifted.report["method"], traces, how)
-    work.claim()
+    work.claim(resumes=resumes)
     return work.grounded(lifted)
+
+
+def _listed(method: str, folder: Path | None, overwrite: bool, traces: Traces, *, lifted: bool = False) -> Listed:
+    """What an interrupted call of exact learning left in the folder."""
+    if folder is None or overwrite or method not in ("auto", "exact"):
+        return Listed()
+    return Listed.read(folder, traces, lifted=lifted)
 
 
 def _without_looking(method: str, settings: Settings, folder: Path | None, overwrite: bool) -> tuple[str, str]:

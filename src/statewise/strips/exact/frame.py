@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
+from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.windows import valid_rows
 from statewise.strips.head_arrays import Heads, Judge
-from statewise.strips.learned import Finish, Learned, claim, nothing_more, write_checkpoint, write_schemas
+from statewise.strips.learned import Finish, Learned, claim, nothing_more, write_schemas
 from statewise.strips.lifted import LiftedModel
 from statewise.strips.pooling import Candidates, prune, undominated
 from statewise.strips.random_traces import Traces
@@ -35,7 +36,8 @@ class How(TypedDict, total=False):
     `seconds`: a limit of time (60); after it, or once `stop()` is true, the best model so far is returned, and
     `report["unfinished"]` says what was left undone. `folder`: where the model is written, with `overwrite` over an
     earlier one; otherwise `FileExistsError` is raised if it holds anything. `progress` is called with what is done,
-    `finish` before the model is written (`learned.Finish`)."""
+    `finish` before the model is written (`learned.Finish`). `listed`: what was listed before, if not what the folder
+    has of an interrupted call."""
 
     seconds: float
     stop: Callable[[], bool]
@@ -43,6 +45,7 @@ class How(TypedDict, total=False):
     overwrite: bool
     progress: Callable[[str], None]
     finish: Finish
+    listed: Listed
 
 
 @dataclass
@@ -53,7 +56,9 @@ class Clock:
     stop: Callable[[], bool] = lambda: False
     begun: float = field(default_factory=time.monotonic)
     cut: list[str] = field(default_factory=list)
-    """What was left undone, in words."""
+    """What was left undone for lack of time, in words."""
+    too_many: list[str] = field(default_factory=list)
+    """What no time would have been enough for."""
 
     def left(self) -> float:
         """Seconds until the limit; 0 once `stop` says so."""
@@ -87,19 +92,23 @@ class Work:
         self.clock = Clock(how.get("seconds", SECONDS), how.get("stop", lambda: False))
         self.folder, self._overwrite = how.get("folder"), how.get("overwrite", False)
         self._finish = how.get("finish", nothing_more)
+        self._given, self._resumes = how.get("listed"), False
+        self.listed = self._given or Listed()
         self.say: Callable[[str], None] = how.get("progress", lambda text: None)
 
-    def claim(self, *, resumes: bool = False) -> None:
-        """Prepares the folder (`learned.claim`)."""
-        if self.folder is not None:
-            claim(self.folder, self._overwrite, resumes=resumes)
+    def claim(self, *, resumes: bool = False, lifted: bool = False) -> None:
+        """Prepares the folder (`learned.claim`). What an interrupted call listed is read, if learning `resumes`;
+        `lifted` says whether schemas are learned."""
+        self._resumes = resumes
+        if self.folder is None:
+            return
+        if resumes and self._given is None and not self._overwrite:
+            self.listed = Listed.read(self.folder, self.traces, lifted=lifted)
+        claim(self.folder, self._overwrite, resumes=resumes)
 
-    def ground(
-        self, heads: Heads, facts: Mapping[str, Any], *, before: float = 0.0, checkpoint: dict[str, Any] | None = None
-    ) -> Learned:
+    def ground(self, heads: Heads, facts: Mapping[str, Any], *, before: float = 0.0) -> Learned:
         """The model of the heads, without those that others imply, which keeps the language; `facts` are more entries
-        of the report, `before` seconds of an interrupted run. Writes the folder; if something was left undone also
-        `checkpoint`, whose `progress` is what the learner resumes from."""
+        of the report, `before` seconds that went before. Writes the folder."""
         actions = self.traces.actions
         heads = heads.only(heads.unique())
         heads = heads.only(undominated(heads, self.clock.going_on))
@@ -121,11 +130,7 @@ class Work:
         files = self._finish(report)
         learned = Learned(kept.model(actions), kept.theta()[None], report)
         if self.folder is not None:
-            resumable = checkpoint if self.clock.cut else None
-            if resumable is not None:
-                done = {"results": [], "log": [], "seconds": report["seconds"], **resumable["progress"]}
-                write_checkpoint(self.folder, {}, {**resumable, "progress": done})
-            learned.save(self.folder, files, keep_checkpoint=resumable is not None)
+            learned.save(self.folder, files, keep_checkpoint=self._to_resume(report, lifted=False))
         return learned
 
     def lifted(self, schemas: dict[str, Schema], facts: Mapping[str, Any]) -> LiftedModel:
@@ -136,10 +141,11 @@ class Work:
         counted = {} if "training_accuracy" in facts else {
             "training_accuracy": accuracy(Heads.of_model(model), Judge(self.traces))
         }  # fmt: skip
-        learned.report.update(self._report({**facts, **counted}))
+        learned.report.update(self._report({**facts, **counted}, self.listed.seconds))
         files = self._finish(learned.report)
         if self.folder is not None:
-            write_schemas(self.folder, schemas, model, learned.report, files)
+            kept = self._to_resume(learned.report, lifted=True)
+            write_schemas(self.folder, schemas, model, learned.report, files, keep_checkpoint=kept)
         return learned
 
     def grounded(self, lifted: LiftedModel) -> Learned:
@@ -147,6 +153,15 @@ class Work:
         self.clock.cut += lifted.report["unfinished"]
         heads = Heads.of_model(lifted.ground(self.traces.actions))
         return self.ground(heads, lifted.report, before=lifted.report["seconds"])
+
+    def _to_resume(self, report: Mapping[str, Any], *, lifted: bool) -> bool:
+        """Whether the same call is to go on from what was listed, which is written then."""
+        if self.folder is None or not self._resumes or not self.clock.cut:
+            return False
+        if READING in self.clock.cut:
+            self.listed.features.clear()  # of some of the traces: of the others they may not hold
+        self.listed.write(self.folder, self.traces, report["seconds"], lifted=lifted)
+        return True
 
     def _report(self, facts: Mapping[str, Any], before: float = 0.0) -> dict[str, Any]:
         traces = self.traces
@@ -156,7 +171,7 @@ class Work:
             "settings": {"seconds": self.clock.seconds, **facts.get("settings", {})},
             "traces": {"count": len(traces), "positive": traces.positives, "longest": traces.longest,
                        "sha256": traces.sha256},
-            "unfinished": list(dict.fromkeys(self.clock.cut)),
+            "unfinished": list(dict.fromkeys(self.clock.cut + self.clock.too_many)),
             "seconds": round(before + time.monotonic() - self.clock.begun, 2),
         }  # fmt: skip
 

@@ -10,22 +10,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
-from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer, alternating
-from statewise.strips.exact.frame import READING, Clock, How, Work
+from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer
+from statewise.strips.exact.frame import Clock, How, Work
 from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
 from statewise.strips.exact.solver import TimeUp
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.head_arrays import Heads
-from statewise.strips.learned import Learned, read_checkpoint
+from statewise.strips.learned import Learned
 from statewise.strips.model import bits
 from statewise.strips.random_traces import Trace, Traces
-
-FORMAT = 1
 
 
 class Contradiction(ValueError):
@@ -45,11 +42,9 @@ def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
     windows = Windows.of_rows(len(traces.actions), clock.reading(valid_rows(traces)))
     negatives = distinct_negatives(traces)
     check_consistent(traces, windows)
-    facts = {"format": FORMAT, "settings": {"method": "exact"}, "traces": traces.sha256}
     work.claim(resumes=True)
-    known, before = _resume(work.folder, facts, len(traces.actions))
     work.say(f"{len(windows)} minimal windows")
-    found = alternating(windows, known=known, seconds=clock.left() / 3, stop=clock.stop)
+    found = work.listed.alternating(None, windows, seconds=clock.left() / 3, stop=clock.stop)
     if not found.complete and len(found.features) < MOST:
         clock.cut.append("listing the alternating features")
     work.say(f"{len(found.features)} alternating features" + ("" if found.complete else ", not all"))
@@ -58,16 +53,13 @@ def learn_exact(traces: Traces, **how: Unpack[How]) -> Learned:
     wider = {each for kind in KINDS[1:] for each in priced[kind]}
     heads, worth = weighed(traces, able, wider, clock)
     work.say(f"{len(heads)} atoms")
-    report = {
+    return work.ground(heads, {
         "windows": len(windows),
         "features": len(found.features),
         "all_features": found.complete,
         "priced": {kind: len(some) for kind, some in priced.items()},
         "supported": int((worth >= EVIDENCE).sum()),
-    }
-    known = found.features if READING not in clock.cut else []  # of other traces they may not hold
-    listed = [[hex(part) for part in each] for each in known]
-    return work.ground(heads, report, before=before, checkpoint={**facts, "progress": {"features": listed}})
+    }, before=work.listed.seconds)  # fmt: skip
 
 
 def required(windows: Windows, features: Sequence[Feature], clock: Clock) -> dict[Feature, int]:
@@ -170,24 +162,3 @@ def catches(row: Trace, feature: Feature) -> bool:
 
 def _listed(places: Sequence[str]) -> str:
     return ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
-
-
-def _resume(folder: Path | None, facts: dict[str, Any], actions: int) -> tuple[list[Feature], float]:
-    """The features found so far and the seconds used, if the folder has a checkpoint."""
-    checkpoint = read_checkpoint(folder) if folder is not None else None
-    if folder is None or checkpoint is None:
-        return [], 0.0
-    kept = checkpoint[1]
-    changed = [key for key in ("settings", "traces") if kept.get(key) != facts[key]]
-    if changed:
-        raise ValueError(
-            f"{folder} holds an interrupted run with other {' and '.join(changed)}: choose another --out, or give "
-            "--overwrite"
-        )
-    try:
-        known = [Feature(int(delete, 16), int(add, 16)) for delete, add in kept["progress"]["features"]]
-        if any(part >> actions for each in known for part in each):
-            raise ValueError("a feature has unknown actions")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / 'checkpoint.npz'}: damaged: {error}: start over with --overwrite") from None
-    return known, float(kept["progress"]["seconds"])

@@ -15,9 +15,10 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from statewise.strips.exact.elementary import Question, chosen_elementary, elementary, merged, weigh
-from statewise.strips.exact.features import MOST, alternating
+from statewise.strips.exact.features import MOST
 from statewise.strips.exact.frame import Clock, How, Work
 from statewise.strips.exact.ground import check_consistent
+from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
 from statewise.strips.exact.slots import Signature, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, valid_rows
@@ -42,14 +43,15 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
 
     Predicates have up to `arity` arguments, and more, up to three, if negatives need them. Raises `ValueError` if a
     schema occurs with different numbers of arguments and without python-sat, `Contradiction` if no action model
-    explains the traces, `FileExistsError` if the folder holds anything else.
+    explains the traces, `FileExistsError` if the folder holds anything else. What was left undone for lack of time, the
+    same call with the same `folder` continues, from the predicates listed.
     """
     work = Work("exact", traces, how)
     clock = work.clock
     rows = valid_rows(traces)
     if sum(traces.labels):
         check_consistent(traces, Windows.of_rows(len(traces.actions), clock.reading(rows, 0.2)))
-    work.claim()
+    work.claim(resumes=True, lifted=True)
     windows: dict[Signature, Windows] = {}
     found: list[Predicate] = []
     counts: dict[int, int] = {}
@@ -61,7 +63,7 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
             clock.cut.append(f"predicates of {wanted} arguments")
             break
         new = windows_of_slots(traces.actions, rows, wanted, clock)
-        listed = all_predicates(new, wanted, clock)
+        listed = all_predicates(new, wanted, clock, work.listed)
         counts[wanted] = len(listed)
         found += listed
         windows |= new
@@ -97,16 +99,18 @@ def windows_of_slots(
     return {each: slot_windows(each, actions, clock.reading(rows, 0.2)) for each in signatures(actions, arity)}
 
 
-def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clock) -> list[Predicate]:
+def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clock, listed: Listed) -> list[Predicate]:
     """The alternating predicates of `arity` arguments that can reject something, without mirror images, each with all
-    that it can be required by."""
+    that it can be required by. What is found is added to `listed`."""
     found: list[Predicate] = []
     for signature, windows in of_slots.items():
-        listed = alternating(windows, seconds=clock.left() / 2, stop=clock.stop)
-        if not listed.complete:
-            clock.cut.append(f"listing predicates of {arity} arguments"
-                             + (f": more than {MOST} alternate" if len(listed.features) >= MOST else ""))  # fmt: skip
-        found += distinct_predicates(signature, windows, listed.features)
+        features, complete = listed.alternating(signature, windows, seconds=clock.left() / 2, stop=clock.stop)
+        what = f"listing predicates of {arity} arguments"
+        if len(features) >= MOST and not complete:
+            clock.too_many.append(f"{what}: more than {MOST} alternate")
+        elif not complete:
+            clock.cut.append(what)
+        found += distinct_predicates(signature, windows, features)
     return found
 
 

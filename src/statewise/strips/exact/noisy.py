@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from statewise.strips.exact.features import MOST, Feature, alternating
+from statewise.strips.exact.features import MOST, Feature
 from statewise.strips.exact.frame import Clock, How, Work, accuracy
 from statewise.strips.exact.ground import required, weighed
 from statewise.strips.exact.supports import Fit, best_fit, check_negatives
@@ -25,12 +25,13 @@ def learn_noisy(traces: Traces, **how: Unpack[How]) -> Learned:
     """Learns an action model that explains most of the traces; the others are taken for damaged.
 
     `report["support"]` is the number of traces that a window needs, `report["accuracies"]` has the accuracy for each
-    number tried. An interrupted run starts over. Raises `FileExistsError` if the folder holds anything else,
+    number tried. What was left undone for lack of time, the same call with the same `folder` continues, from the
+    features found. Raises `FileExistsError` if the folder holds anything else,
     `ValueError` without negative traces and without python-sat.
     """
     check_negatives(traces)
     work = Work("exact", traces, how)
-    work.claim()
+    work.claim(resumes=True)
     return fitted(work)
 
 
@@ -45,7 +46,7 @@ def fitted(
     def fit(support: int, seconds: float) -> Fit[Heads]:
         clock = Clock(seconds, stop)
         windows = Windows.supported(len(traces.actions), holders, support)
-        found = alternating(windows, seconds=clock.left() / 2, stop=stop)
+        found = work.listed.alternating(None, windows, support=support, seconds=clock.left() / 2, stop=stop)
         if not found.complete and len(found.features) < MOST:
             clock.cut.append("listing the alternating features")
         others = set(effects) - set(found.features)
@@ -56,4 +57,4 @@ def fitted(
     best, tried = best_fit(work, "ground atoms", fit)
     return work.ground(best.model, {
         "windows": best.windows, **tried, "features": best.offered, **(facts or {}),
-    }, before=before)  # fmt: skip
+    }, before=before + work.listed.seconds)  # fmt: skip

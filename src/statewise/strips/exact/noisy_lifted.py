@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from statewise.strips.exact.features import MOST, alternating
+from statewise.strips.exact.features import MOST
 from statewise.strips.exact.frame import Clock, How, Work, accuracy
 from statewise.strips.exact.lifted import ARITY, few_objects
+from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.preconditions import preconditions
 from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
 from statewise.strips.exact.schema_occasions import schema_occasions
@@ -29,21 +30,21 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
     """Learns action schemas that explain most of the traces, whose actions are written `schema object object`; the
     other traces are taken for damaged.
 
-    `report["support"]` and `report["accuracies"]` are as of `learn_noisy`. Raises `ValueError` without negative traces,
-    if a schema occurs with different numbers of arguments, and without python-sat, `FileExistsError` if the folder
-    holds anything else.
+    `report["support"]`, `report["accuracies"]` and what an interrupted call leaves are as of `learn_noisy`. Raises
+    `ValueError` without negative traces, if a schema occurs with different numbers of arguments, and without
+    python-sat, `FileExistsError` if the folder holds anything else.
     """
     check_negatives(traces)
     of_slots = [each for wanted in range(arity + 1) for each in signatures(traces.actions, wanted)]
     work = Work("exact", traces, how)
-    work.claim()
+    work.claim(resumes=True, lifted=True)
     holders = {each: slot_holders(each, traces.actions, traces, lambda rows: work.clock.reading(rows, 0.2))
                for each in of_slots}  # fmt: skip
     judge = Judge(traces)
 
     def fit(support: int, seconds: float) -> Fit[list[Predicate]]:
         clock = Clock(seconds, work.clock.stop)
-        found, windows = able_predicates(holders, support, clock)
+        found, windows = able_predicates(holders, support, clock, work.listed)
         kept = with_preconditions(found, traces, clock, support)
         right = accuracy(grounded(kept, traces.actions)[0], judge)
         return Fit(support, kept, windows, len(found), tuple(clock.cut), right)
@@ -60,18 +61,21 @@ def learn_lifted_noisy(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
     })  # fmt: skip
 
 
-def able_predicates(holders: Mapping[Signature, Holders], support: int, clock: Clock) -> tuple[list[Predicate], int]:
+def able_predicates(
+    holders: Mapping[Signature, Holders], support: int, clock: Clock, listed: Listed
+) -> tuple[list[Predicate], int]:
     """The alternating predicates of the windows that at least `support` traces imply, without mirror images, each with
-    all that can require it; and the number of these windows."""
+    all that can require it; and the number of these windows. What is found is added to `listed`."""
     found: list[Predicate] = []
     count = 0
     for signature, of_pair in holders.items():
         windows = Windows.supported(len(signature.slots), of_pair, support)
         count += len(windows)
-        listed = alternating(windows, seconds=clock.left() / 2, stop=clock.stop)
-        if not listed.complete and len(listed.features) < MOST:
+        features, complete = listed.alternating(signature, windows, support=support, seconds=clock.left() / 2,
+                                                stop=clock.stop)  # fmt: skip
+        if not complete and len(features) < MOST:
             clock.cut.append("listing the alternating predicates")
-        found += distinct_predicates(signature, windows, listed.features)
+        found += distinct_predicates(signature, windows, features)
     return found, count
 
 

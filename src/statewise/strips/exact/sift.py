@@ -48,7 +48,8 @@ def learn_lifted_sift(traces: Traces, *, arity: int = ARITY, **how: Unpack[How])
     rows = valid_rows(traces)
     counts: dict[int, int] = {}
     for wanted in range(arity + 1):
-        new = all_predicates(windows_of_slots(traces.actions, rows, wanted, work.clock), wanted, work.clock)
+        windows = windows_of_slots(traces.actions, rows, wanted, work.clock)
+        new = all_predicates(windows, wanted, work.clock, work.listed)
         counts[wanted] = len(new)
         found += new
         work.say(f"{len(new)} alternating predicates of {wanted} arguments")

@@ -1,0 +1,83 @@
+"""The alternating features that were listed so far, kept for the next call where time ran out.
+
+Listing is what takes long where many features alternate. Features stay true of the same traces, so the next call goes
+on from them and does the rest anew. They are kept by what they are of, and by how many traces a window needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from statewise.strips.exact.features import Feature, Found, alternating
+from statewise.strips.exact.slots import Signature
+from statewise.strips.exact.windows import Windows
+from statewise.strips.learned import read_checkpoint, write_checkpoint
+from statewise.strips.random_traces import Traces
+
+FORMAT = 2
+
+
+@dataclass
+class Listed:
+    """Features by what they are of, as found by this call and by interrupted ones before it."""
+
+    features: dict[str, list[Feature]] = field(default_factory=dict)
+    seconds: float = 0.0
+    """What the interrupted calls took."""
+    folder: Path | None = None
+    """Where the features were read from."""
+
+    @classmethod
+    def read(cls, folder: Path, traces: Traces, *, lifted: bool) -> Listed:
+        """What an interrupted call left in the folder, if it has a checkpoint. Raises `ValueError` if that is damaged,
+        of other traces, or of other learning: `lifted` says whether the result is schemas."""
+        checkpoint = read_checkpoint(folder)
+        if checkpoint is None:
+            return cls()
+        facts, kept = _facts(traces, lifted), checkpoint[1]
+        changed = [key for key in ("settings", "traces") if kept.get(key) != facts[key]]
+        if changed:
+            raise ValueError(
+                f"{folder} holds an interrupted run with other {' and '.join(changed)}: choose another --out, or give "
+                "--overwrite"
+            )
+        try:
+            if kept["format"] != FORMAT:
+                raise ValueError(f"format {kept['format']}, not {FORMAT}")
+            listed = {
+                of: [Feature(int(delete, 16), int(add, 16)) for delete, add in features]
+                for of, features in kept["progress"]["listed"].items()
+            }
+            return cls(listed, float(kept["progress"]["seconds"]), folder)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _damaged(folder, error) from None
+
+    def alternating(
+        self, of: Signature | None, windows: Windows, *, support: int = 1, seconds: float, stop: Callable[[], bool]
+    ) -> Found:
+        """As `features.alternating`, from what was listed before: of the slots of a signature, or of actions (None).
+        Raises `ValueError` if the checkpoint has features of other actions."""
+        key = ("actions" if of is None else " ".join(map(str, ("slots", *of.sorts)))) + f", support {support}"
+        known = self.features.get(key, [])
+        if self.folder is not None and any(part >> windows.actions for each in known for part in each):
+            raise _damaged(self.folder, "a feature has unknown actions")
+        found = alternating(windows, known=known, seconds=seconds, stop=stop)
+        self.features[key] = found.features
+        return found
+
+    def write(self, folder: Path, traces: Traces, seconds: float, *, lifted: bool) -> None:
+        """Writes the checkpoint that `read` reads; `seconds` were used in all."""
+        listed = {of: [[hex(part) for part in each] for each in some] for of, some in self.features.items()}
+        progress: dict[str, Any] = {"results": [], "log": [], "seconds": seconds, "listed": listed}
+        write_checkpoint(folder, {}, {**_facts(traces, lifted), "progress": progress})
+
+
+def _facts(traces: Traces, lifted: bool) -> dict[str, Any]:
+    settings = {"method": "exact", **({"lifted": True} if lifted else {})}
+    return {"format": FORMAT, "settings": settings, "traces": traces.sha256}
+
+
+def _damaged(folder: Path, why: object) -> ValueError:
+    return ValueError(f"{folder / 'checkpoint.npz'}: damaged: {why}: start over with --overwrite")
