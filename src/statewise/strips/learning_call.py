@@ -1,0 +1,163 @@
+"""One call of `methods.learn` or `learn_schemas`: what was asked for, why a method was chosen, and the time left.
+
+A call tries methods in turn. What one of them could not do decides on the next and is part of the reason given in the
+report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from statewise.strips.exact.frame import GRACE, SECONDS, Clock, How
+from statewise.strips.exact.ground import Contradiction
+from statewise.strips.exact.lifted import ARITY
+from statewise.strips.exact.listed import Listed
+from statewise.strips.exact.verdicts import NAME, Seen
+from statewise.strips.learned import Finish, Learned, may_claim, read_checkpoint
+from statewise.strips.lifted import LiftedModel
+from statewise.strips.random_traces import Traces
+from statewise.strips.settings import Settings
+
+COMPARED = ("sift", "locm")
+"""Methods that read all traces as undamaged, for comparison."""
+METHODS = ("auto", "exact", "neural", "hybrid", *COMPARED)
+MOST_NOISE = 0.1
+"""Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
+TAKEN = "the traces are taken for damaged"
+
+M = TypeVar("M", Learned, LiftedModel)
+
+
+@dataclass
+class Call:
+    """One call, as far as it has come."""
+
+    traces: Traces
+    settings: Settings
+    """Those of training."""
+    method: str
+    damaged: bool
+    """Whether the traces are taken for damaged: asked for, or found."""
+    seconds: float | None
+    """The limit of the whole call; None: each method has its own."""
+    stop: Callable[[], bool]
+    folder: Path | None
+    overwrite: bool
+    """Whether the folder is written anew: asked for, or since this call itself has written it."""
+    say: Callable[[str], None]
+    lifted: bool
+    """Whether the result is schemas."""
+    why: str = ""
+    """Why the method of now was chosen."""
+    listed: Listed = field(default_factory=Listed)
+    """What exact learning has listed, in an interrupted call before this one, too."""
+    begun: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for a method that there is not, or does not suit what is asked, and what claiming the
+        folder raises."""
+        if self.method not in METHODS:
+            raise ValueError(f"the method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        noise = self.settings.noise > 0
+        if self.method in COMPARED and (self.damaged or noise):
+            raise ValueError(f"{self.method.upper()} reads every trace as undamaged: give --method exact or neural, or "
+                             "no --noise")  # fmt: skip
+        resumes = self.method in ("auto", "exact") and self.folder is not None and not self.overwrite
+        kept = read_checkpoint(self.folder) if resumes and self.folder is not None else None
+        if self.method != "auto":
+            self.why = "asked for"
+        elif kept is not None and "method" not in kept[1]["settings"] and not self.lifted:
+            self.method, self.why = "neural", "an interrupted training run continues"
+        else:
+            self.why = "noise is to be tolerated" if noise else TAKEN if self.damaged else "the traces are clean"
+        self.damaged = self.damaged or noise
+        if self.damaged and self.method == "exact":
+            self.why += f": {TAKEN}"
+        if self.folder is not None:
+            may_claim(self.folder, self.overwrite, resumes=True)  # before the work, not after it
+            if kept is not None and self.method in ("auto", "exact"):
+                self.listed = Listed.read(self.folder, self.traces, lifted=self.lifted)
+
+    def left(self) -> float | None:
+        """Seconds until the limit; at least one, or the whole of a shorter limit, so that each method comes to a model.
+        None without a limit."""
+        if self.seconds is None:
+            return None
+        return max(min(1.0, self.seconds), self.seconds - (time.monotonic() - self.begun))
+
+    def how(self, *, share: float = 1.0, why: str | None = None, write: bool = True) -> How:
+        """The options of a learner that gets a share of the time left, and for the report the reason (`self.why`). It
+        writes the folder, unless another one is still to be tried."""
+        return {
+            "seconds": (self.left() or SECONDS) * share,
+            "stop": self.stop,
+            "progress": self.say,
+            "listed": self.listed,
+            **({"folder": self.folder, "overwrite": self.overwrite} if write else {}),
+            "finish": self.because(why or self.why),
+        }
+
+    def clean(self, learner: Callable[..., M]) -> M | None:
+        """What `learner` makes of clean traces, or None if they are not: they contradict each other or, if any method
+        may be taken, its model does not classify all correctly. They are taken for damaged then."""
+        try:
+            learned = learner(self.traces, **self.how())
+        except Contradiction as error:
+            if self.method == "exact":
+                raise
+            self.why = str(error).partition(". ")[0]
+        else:
+            refused = _refused(learned.report, self.traces) if self.method == "auto" else ""
+            if not refused:
+                return learned
+            self.why, self.overwrite = refused, True
+        self.damaged = True
+        self.say(f"{self.why}: {TAKEN}")
+        return None
+
+    def suits_damaged(self, report: Mapping[str, Any]) -> bool:
+        """Whether what was learned from damaged traces is taken: asked for, or it explains all but the share that is
+        damaged. Otherwise says so; the folder is written anew."""
+        refused = too_many(report, self.settings.noise) if self.method == "auto" and not self.stop() else ""
+        if refused:
+            self.why, self.overwrite = f"{self.why}; {refused}", True
+            self.say(f"{refused}: training instead")
+        return not refused
+
+    def because(self, why: str) -> Finish:
+        """Adds to a learned folder why the method was chosen, and what the traces show, for verdicts on others, unless
+        they contradict each other, are taken for damaged, or what a signature of them needs is missing."""
+
+        def finish(report: dict[str, Any]) -> Mapping[str, bytes]:
+            report["chosen"] = why
+            if self.folder is None or "support" in report:
+                return {}
+            left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
+            clock = Clock(GRACE if self.stop() else max(GRACE, left))
+            arity = max(report.get("by_arity") or {ARITY: 0}) if self.lifted else None
+            seen = Seen.of(self.traces, arity=arity, reading=clock.reading)
+            if clock.cut:
+                report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
+            return {NAME: seen.as_json()} if all(seen.negatives) else {}
+
+        return finish
+
+
+def _refused(report: Mapping[str, Any], traces: Traces) -> str:
+    """Why `auto` does not take what the exact method learned; empty if it does. Without negatives there is nothing to
+    train on, and what was cut short is continued."""
+    accuracy = report["training_accuracy"]
+    if accuracy == 1 or report["unfinished"] or not sum(traces.labels):
+        return ""
+    return f"the exact model classifies only {accuracy:.4f} of the traces correctly"
+
+
+def too_many(report: Mapping[str, Any], noise: float) -> str:
+    """Why `auto` does not take what was learned from damaged traces: it leaves more of them unexplained than are
+    damaged, by over two standard errors. Empty if it takes it."""
+    allowed = noise + 2 * (noise * (1 - noise) / report["traces"]["count"]) ** 0.5 if noise else MOST_NOISE
+    missed = 1 - report["training_accuracy"]
+    return "" if missed <= allowed + 1e-9 else f"the exact method leaves {missed:.4f} of the traces unexplained"
