@@ -91,12 +91,12 @@ def test_a_choice_that_is_not_close_survives_errors_of_the_logits(seed, cuts):
 def test_what_a_cut_may_keep_or_drop_is_close():
     decoder = make_decoder("sample", top_p=0.5)
     logits = torch.tensor([[0.5, 0.3, 0.2], [0.501, 0.3, 0.199], [0.7, 0.2, 0.1]], dtype=torch.float64).log()
-    likes_the_second = torch.tensor([[0.0, 50.0, 0.0]], dtype=torch.float64)
+    likes_the_second = np.array([[0.0, 50.0, 0.0]])
     tokens = decoder.choose(logits, likes_the_second)
     assert tokens.tolist() == [0, 0, 0]
     assert decoder.close(logits, likes_the_second, tokens, 0.01).tolist() == [True, True, False]
     assert decoder.close(logits, likes_the_second, tokens, 0.0001).tolist() == [True, False, False]
-    likes_the_first = torch.tensor([[50.0, 0.0, 0.0]], dtype=torch.float64)
+    likes_the_first = np.array([[50.0, 0.0, 0.0]])
     assert not decoder.close(logits, likes_the_first, tokens, 0.01).any()
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import statistics
 from abc import ABC, abstractmethod
 from collections import deque
-
-import numpy as np
+from collections.abc import Sequence
+from math import exp
 
 LENGTHS = (0, 1, 3, 7, 15)
 """The draft lengths that `MeasuredLength` compares. A pass of one token more than these fills the rows of matrix
 products."""
 TRIALS = 3
-"""Cycles of each length before it is compared."""
-PAUSE = 128
-"""Cycles of the fastest length between trials of others."""
+"""Cycles of the lengths that are tried first."""
+STRETCH = 8
+"""Cycles of the fastest length before lengths are compared again."""
+PAUSES = (64, 128)
+"""Cycles before the first trial of another length, and between later ones."""
 MEMORY = 200.0
 """Cycles after which an observed acceptance counts 1 / e."""
+EXPECTED, DOUBT = 0.8, 3.0
+"""The share of accepted tokens that is expected before any are observed, and how many observations that counts for."""
 
 
 class DraftLength(ABC):
@@ -27,10 +31,10 @@ class DraftLength(ABC):
         """The most tokens to draft in the next cycle."""
 
     def record(  # noqa: B027 -- a fixed length needs none
-        self, asked: int, most: np.ndarray, accepted: np.ndarray, seconds: float
+        self, asked: int, most: Sequence[int], accepted: Sequence[int], seconds: float
     ) -> None:
-        """Told of each cycle: the length asked for, how much of it the limit of each row allowed, (B,), the tokens
-        accepted in each row, (B,), and the time it took."""
+        """Told of each cycle: the length asked for, how much of it the limit of each of the B rows allowed, the tokens
+        accepted in each row, and the time it took."""
 
 
 class FixedLength(DraftLength):
@@ -46,62 +50,84 @@ class FixedLength(DraftLength):
 
 class MeasuredLength(DraftLength):
     """The length of `LENGTHS` with the most tokens per second, by the shares accepted at each place and the median time
-    of a cycle. The first cycles try the lengths in ascending order, those above 3 while they would add a tenth to the
-    tokens of a cycle, and not 1, which is seldom the best. Later ones try another length now and then, since text and
-    batch change."""
+    of a cycle. The first cycles try 0 and 3, and any other length is tried when it promises more than all that are
+    known: times of untried lengths are taken to lie on a line with those of the nearest tried ones. Later cycles try a
+    neighbour of the best length now and then, since text and batch change."""
 
     def __init__(self, longest: int) -> None:
         """`longest`: the longest draft allowed."""
         self.lengths = [length for length in LENGTHS if length <= longest]
         self.seconds: dict[int, deque[float]] = {length: deque(maxlen=9) for length in self.lengths}
-        self.offered, self.accepted = np.zeros(LENGTHS[-1]), np.zeros(LENGTHS[-1])
-        self._cycle = 0
+        self.offered, self.accepted = [0.0] * LENGTHS[-1], [0.0] * LENGTHS[-1]
+        self._first = self.lengths if len(self.lengths) < 3 else [self.lengths[0], self.lengths[2]]
+        self._best, self._stretch = 0, 0  # for how many cycles it stays the best without a comparison
+        self._trials, self._pause = 0, PAUSES[0]
 
     def next(self) -> int:
         """See `DraftLength.next`."""
-        self._cycle += 1
-        for length in self._worth_trying():
+        for length in self._first:
             if len(self.seconds[length]) < TRIALS:
                 return length
-        best = max((length for length in self.lengths if self.seconds[length]), key=self.rate)
-        if self._cycle % PAUSE == 0:
-            place = self.lengths.index(best)
-            near = [self.lengths[other] for other in (place + 1, place - 1) if 0 <= other < len(self.lengths)]
-            return near[self._cycle // PAUSE % len(near)] if best else self.lengths[min(2, len(self.lengths) - 1)]
-        return best
+        self._pause -= 1
+        if self._pause <= 0:
+            self._trials += 1
+            self._pause = PAUSES[min(self._trials, len(PAUSES) - 1)]
+            return self._neighbour(self._trials)
+        self._stretch -= 1
+        if self._stretch < 0:
+            self._best = max(self.lengths, key=self.rate)
+            tried = len(self.seconds[self._best]) >= TRIALS
+            self._stretch = STRETCH - 1 if tried else 0
+        return self._best
 
-    def _worth_trying(self) -> list[int]:
-        found: list[int] = []
-        for length in self.lengths if len(self.lengths) < 3 else [0, *self.lengths[2:]]:
-            if length > 3 and self.tokens(length) < 1.1 * self.tokens(found[-1]):
-                break
-            found.append(length)
-        return found
+    def _neighbour(self, number: int) -> int:
+        if self._best == 0:
+            return self._first[-1]
+        place = self.lengths.index(self._best)
+        near = [self.lengths[other] for other in (place + 1, place - 1) if other < len(self.lengths)]
+        return near[number % len(near)]
 
-    def record(self, asked: int, most: np.ndarray, accepted: np.ndarray, seconds: float) -> None:
+    def record(self, asked: int, most: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
         """See `DraftLength.record`. Short answers allow no whole drafts, so the time of cut ones counts, too, unless
         nothing of a draft was allowed."""
-        if asked and not most.any():
+        longest = max(most, default=0)
+        if asked and not longest:
             return
         self.seconds[asked].append(seconds)
-        keep = np.exp(-1 / MEMORY)
-        for place in range(int(most.max(initial=0))):
-            # A place counts only where all before it were accepted; a row that drafted less accepts none there.
-            reached = int(((accepted >= place) & (most > place)).sum())
-            self.offered[place] = keep * self.offered[place] + reached
-            self.accepted[place] = keep * self.accepted[place] + int((accepted > place).sum())
+        if not longest:
+            return
+        keep = exp(-1 / MEMORY)
+        for place in range(longest):
+            self.offered[place] *= keep
+            self.accepted[place] *= keep
+        for allowed, kept in zip(most, accepted):
+            for place in range(min(kept, allowed)):
+                self.offered[place] += 1
+                self.accepted[place] += 1
+            if kept < allowed:  # a place counts only where all before it were accepted
+                self.offered[kept] += 1
 
     def tokens(self, length: int) -> float:
-        """Expected tokens of a cycle and row. A place that was never reached is taken to be accepted as the one before
-        it, the first as certain."""
-        share, chain, total = 1.0, 1.0, 1.0
-        for place in range(length):
-            if self.offered[place]:
-                share = self.accepted[place] / self.offered[place]
+        """Expected tokens of a cycle and row. The share accepted at a place is expected to be that of the place before
+        it until there are observations."""
+        share, chain, total = EXPECTED, 1.0, 1.0
+        for offered, accepted in zip(self.offered[:length], self.accepted):
+            share = (accepted + DOUBT * share) / (offered + DOUBT)
             chain *= share
             total += chain
         return total
 
+    def time(self, length: int) -> float:
+        """Seconds of a cycle: the median, or of an untried length an estimate. At least one must have been tried."""
+        if self.seconds[length]:
+            return statistics.median(self.seconds[length])
+        tried = [other for other in self.lengths if self.seconds[other]]
+        if len(tried) == 1:
+            return self.time(tried[0])
+        low = max(0, min(sum(other < length for other in tried), len(tried) - 1) - 1)
+        (first, last), (begin, end) = tried[low : low + 2], map(self.time, tried[low : low + 2])
+        return max(begin, begin + (end - begin) * (length - first) / (last - first))
+
     def rate(self, length: int) -> float:
         """Expected tokens per second and row."""
-        return self.tokens(length) / statistics.median(self.seconds[length])
+        return self.tokens(length) / self.time(length)

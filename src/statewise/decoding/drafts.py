@@ -68,7 +68,8 @@ class ModelDrafts(DraftSource):
         among = None if self.frequent is None else self.frequent.tokens
         guesses = self.drafter.guesses(cursor, pending, among)
         tokens: list[Tensor] = []
-        confident, sure = np.zeros(len(rows), np.int64), np.ones(len(rows))
+        if self.confidence:
+            confident, sure = np.zeros(len(rows), np.int64), np.ones(len(rows))
         for place in range(longest):
             try:
                 logits = guesses.send(tokens[-1]) if tokens else next(guesses)
@@ -85,7 +86,7 @@ class ModelDrafts(DraftSource):
         guesses.close()
         counts = confident.tolist() if self.confidence else [min(each, len(tokens)) for each in most]
         device = tokens[-1].device if tokens else pending.device
-        return Draft(torch.stack([pending.to(device), *tokens], 1), counts)
+        return Draft(torch.stack([pending.to(device), *tokens]).T.contiguous(), counts)
 
     def learn(self, log_probabilities: Tensor) -> None:
         """See `DraftSource.learn`; a place of each row will do."""

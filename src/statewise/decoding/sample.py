@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statewise.bounds import bounded
 from statewise.decoding.base import Decoder, Request, Step
-from statewise.decoding.noise import gumbel
+from statewise.decoding.noise import NoiseAhead, gumbel
 from statewise.decoding.predictor import Predictor, start_towards
 
 
@@ -24,17 +24,17 @@ class StepByStep(Decoder):
     draws: ClassVar[bool] = False
     """Whether choices depend on `noise`."""
 
-    def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> Tensor | None:
-        """(B, V), on the host: what choices depend on besides the logits; None: nothing. `rows` (B,): the rows'
-        numbers; `positions` (B,): the numbers of tokens before the chosen ones, in the whole sequence."""
-        return None
+    def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
+        """(B, V): what choices depend on besides the logits, if `draws`. `rows` (B,): the rows' numbers; `positions`
+        (B,): the numbers of tokens before the chosen ones, in the whole sequence."""
+        raise NotImplementedError
 
     @abstractmethod
-    def choose(self, logits: Tensor, noise: Tensor | None) -> Tensor:
-        """(B, V) logits and `noise` of the same shape -> (B,) tokens."""
+    def choose(self, logits: Tensor, noise: np.ndarray | None) -> Tensor:
+        """(B, V) logits, and if `draws` the `noise` of the same shape -> (B,) tokens."""
 
     @abstractmethod
-    def close(self, logits: Tensor, noise: Tensor | None, tokens: Tensor, error: float) -> Tensor:
+    def close(self, logits: Tensor, noise: np.ndarray | None, tokens: Tensor, error: float) -> Tensor:
         """(B,) bool: whether a choice `tokens` (B,) by `choose` may be another one if each of the logits is changed by
         at most `error`. Never false where it may; true also in some cases where it cannot."""
 
@@ -49,10 +49,14 @@ class StepByStep(Decoder):
         B, banned = len(prompts), request.banned
         rows = np.arange(B)  # in the batch
         live = np.ones(B, bool)  # which of `rows` have not ended
-        for place in range(int(limits.max(initial=0))):
+        ahead, most = NoiseAhead(self.noise, logits.shape[-1]), int(limits.max(initial=0))
+        for place in range(most):
             if banned is not None:
                 logits = logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
-            noise = self.noise(request.numbers[rows], request.offset + lengths[rows] + place, logits.shape[-1])
+            noise = None
+            if self.draws:
+                positions = request.offset + lengths[rows] + place
+                noise = ahead.at(request.numbers[rows].tolist(), positions.tolist(), 1, most - place)[:, 0]
             token = self.choose(logits, noise)
             gained = logits.log_softmax(-1).gather(1, token[:, None].to(logits.device))[:, 0]
             chosen = token.cpu().numpy()
@@ -86,11 +90,11 @@ class Greedy(StepByStep):
     def __init__(self, config: GreedyConfig) -> None:
         self.config = config
 
-    def choose(self, logits: Tensor, noise: Tensor | None) -> Tensor:
+    def choose(self, logits: Tensor, noise: np.ndarray | None) -> Tensor:
         """See `StepByStep.choose`."""
         return logits.argmax(-1)
 
-    def close(self, logits: Tensor, noise: Tensor | None, tokens: Tensor, error: float) -> Tensor:
+    def close(self, logits: Tensor, noise: np.ndarray | None, tokens: Tensor, error: float) -> Tensor:
         """See `StepByStep.close`."""
         best = logits.topk(min(2, logits.shape[-1])).values
         return best[:, 0] - best[:, -1] <= 2 * error
@@ -127,22 +131,28 @@ class Sample(StepByStep):
 
     def __init__(self, config: SampleConfig) -> None:
         self.config = config
+        self.cuts = config.top_k is not None or config.top_p < 1 or config.floor > 0
+        """Whether some tokens are never drawn."""
 
-    def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> Tensor:
+    def noise(self, rows: np.ndarray, positions: np.ndarray, vocabulary: int) -> np.ndarray:
         """See `StepByStep.noise`."""
         return gumbel(self.config.seed, rows, positions, vocabulary)
 
-    def choose(self, logits: Tensor, noise: Tensor | None) -> Tensor:
+    def choose(self, logits: Tensor, noise: np.ndarray | None) -> Tensor:
         """See `StepByStep.choose`. Draws on the host, so that a seed gives the same on every device."""
         assert noise is not None
-        return self.cut(logits.cpu().double()).add_(noise).argmax(-1)
+        given = logits.cpu()
+        if self.cuts or self.config.temperature != 1 or given.dtype != torch.float32:
+            given = self.cut(given.double())
+        # NumPy: its operations on a few numbers cost less than PyTorch's. The sum is in float64.
+        return torch.from_numpy((given.numpy() + noise).argmax(-1))
 
-    def close(self, logits: Tensor, noise: Tensor | None, tokens: Tensor, error: float) -> Tensor:
+    def close(self, logits: Tensor, noise: np.ndarray | None, tokens: Tensor, error: float) -> Tensor:
         """See `StepByStep.close`."""
         assert noise is not None
         logits, chosen = logits.cpu().double() / self.config.temperature, tokens.cpu()
         reach = 2 * error / self.config.temperature  # by which the difference of two logits may change
-        scores = logits + noise
+        scores = logits + torch.from_numpy(noise)
         near = scores >= scores.gather(1, chosen[:, None]) - reach
         rows, rivals = near.nonzero().T
         every = torch.arange(len(logits))
@@ -169,14 +179,11 @@ class Sample(StepByStep):
             kept &= count < config.top_k
         return kept | (count == 0)
 
-    @property
-    def cuts(self) -> bool:
-        """Whether some tokens are never drawn."""
-        return self.config.top_k is not None or self.config.top_p < 1 or self.config.floor > 0
-
     def cut(self, logits: Tensor) -> Tensor:
         """(B, V) logits on the host, divided by the temperature, -inf for tokens that must not be drawn."""
-        config, logits = self.config, logits / self.config.temperature
+        config = self.config
+        if config.temperature != 1:
+            logits = logits / config.temperature
         if not self.cuts:
             return logits
         # Sorting values alone is many times faster in NumPy than sorting with places in PyTorch.
@@ -194,4 +201,4 @@ class Sample(StepByStep):
         for row in (values.shape[1] - dropped.sum(-1) > counts).nonzero()[:, 0].tolist():  # equal ones: the first stay
             equal = (logits[row] == least[row]).nonzero()[:, 0]
             dropped[row, equal[int(counts[row] - (logits[row] > least[row]).sum()) :]] = True
-        return logits.masked_fill_(dropped, -torch.inf)
+        return logits.masked_fill(dropped, -torch.inf)

@@ -22,6 +22,7 @@ from statewise.bounds import bounded
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.drafts import Draft, DraftSource, FrequentTokens, ModelDrafts, PromptLookup
+from statewise.decoding.noise import NoiseAhead
 from statewise.decoding.predictor import Predictor, drafter, start_towards
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
 
@@ -46,6 +47,7 @@ class SpeculativeConfig(SampleConfig):
     """Prompt lookup compares at most this many last tokens."""
 
     def __post_init__(self) -> None:
+        bounded(self, "temperature", at_least=0)
         assert self.sampling
         if self.draft != "auto":
             bounded(self, "draft", at_least=0)
@@ -83,6 +85,9 @@ class Speculative(Decoder):
         batch."""
         limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
         source, length = self._source(predictor, request), self._length(predictor, len(prompts))
+        if self.config.draft == 0:
+            yield from self.plain.steps(predictor, request)
+            return
         goal = None if request.goal is None else torch.from_numpy(request.goal)
         cursor, first = start_towards(
             predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
@@ -90,25 +95,27 @@ class Speculative(Decoder):
         B, V = first.shape
         # Lists: of few rows NumPy's operations cost more than the numbers.
         rows, left = list(range(B)), limits.tolist()  # in the batch, and how many tokens each may still be given
-        most = (lengths + limits).tolist()
+        most, stop = (lengths + limits).tolist(), request.stop
+        learn = None if self.config.draft_vocabulary is None else source.learn
         drafted: list[list[int]] = [[] for _ in rows]
-        logits, choices = first[:, None], Choices(self.plain, request, rows, lengths.tolist(), V)
+        logits, choices = first[:, None], Choices(self.plain, request, V)
+        choices.begin(rows, lengths.tolist(), 0, max(left))
         counts: list[int] = []
         asked, began = 0, 0.0
         while True:
-            chosen, gained = choices.check(logits, source.learn)
-            gains = [gain(*each, request.stop) for each in zip(chosen.tolist(), drafted, left)]
+            found, gained = choices.check(logits, learn)
+            chosen = found.tolist()
+            gains = [gain(*each, stop) for each in zip(chosen, drafted, left)]
             # A row's last token is read in the next cycle, also if it was drafted.
             back = [len(draft) + 1 - one.new for draft, one in zip(drafted, gains)]
             if any(back):
                 predictor.rewind(cursor, back[0] if back.count(back[0]) == len(back) else np.array(back))
             predictor.release(cursor)
             if counts:
-                accepted = np.array([one.accepted for one in gains])
-                length.record(asked, np.array(counts), accepted, time.perf_counter() - began)
-            yield _step(B, rows, chosen, gained, gains, [len(draft) for draft in drafted])
+                length.record(asked, counts, [one.accepted for one in gains], time.perf_counter() - began)
+            yield _step(B, rows, found, gained, gains, [len(draft) for draft in drafted])
             last, left = [], [count - one.new for count, one in zip(left, gains)]
-            for row, tokens, one in zip(rows, chosen.tolist(), gains):
+            for row, tokens, one in zip(rows, chosen, gains):
                 source.follow(row, tokens[: one.new])
                 last.append(tokens[one.new - 1])
             if any(one.ended for one in gains):
@@ -120,8 +127,8 @@ class Speculative(Decoder):
             began, asked = time.perf_counter(), length.next()
             counts = [min(asked, count - 1) for count in left]
             places = [most[row] - count for row, count in zip(rows, left)]
-            choices = Choices(self.plain, request, rows, places, V, max(counts))
-            draft = source.draft(cursor, rows, torch.tensor(last), counts, choices.draft)
+            choices.begin(rows, places, max(counts), max(left))
+            draft = source.draft(cursor, rows, torch.from_numpy(np.array(last)), counts, choices.draft)
             logits = _read(predictor, cursor, draft)
             drafted = draft.drafted()
 
@@ -175,63 +182,46 @@ def gain(chosen: list[int], drafted: list[int], left: int, stop: int | None) -> 
 
 
 class Choices:
-    """What plain decoding chooses at the places of a cycle. Drafts and checks share the noise of a place."""
+    """What plain decoding chooses at the places of each cycle. Drafts and checks share the noise of a place."""
 
-    def __init__(
-        self, plain: StepByStep, request: Request, rows: list[int], places: list[int], width: int, ahead: int = 0
-    ) -> None:
-        """`rows` (B,) of the request; `places` (B,): tokens before the first place; `width`: V; `ahead`: places that
-        may be drafted."""
-        self.plain, self.request, self.width, self.ahead = plain, request, width, ahead
-        self.rows, self.places = rows, places
-        self._noise: Tensor | None = None
+    def __init__(self, plain: StepByStep, request: Request, width: int) -> None:
+        """`width`: V."""
+        self.plain, self.offset, self.banned = plain, request.offset, request.banned
+        self._numbers = request.numbers.tolist()
+        self._ahead = NoiseAhead(plain.noise, width) if plain.draws else None
+        self._noise: np.ndarray | None = None  # (B, n, V) of the cycle's places
+
+    def begin(self, rows: list[int], places: list[int], ahead: int, left: int) -> None:
+        """Begins a cycle. `rows` (B,) of the request; `places` (B,): tokens before the first place; `ahead`: places
+        that may be drafted; `left`: places that are left in all, at most."""
+        if self._ahead is not None:
+            numbers, positions = [self._numbers[row] for row in rows], [self.offset + place for place in places]
+            self._noise = self._ahead.at(numbers, positions, ahead + 1, left)
 
     def allowed(self, logits: Tensor) -> Tensor:
         """The logits (..., V) without the token that must not be generated."""
-        banned = self.request.banned
-        if banned is None:
+        if self.banned is None:
             return logits
-        return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
-
-    def noise(self, count: int) -> Tensor | None:
-        """(B, n, V) of the first n >= `count` places, or None: see `StepByStep.noise`. Computed at once, for one call
-        costs more than a place."""
-        if not self.plain.draws:
-            return None
-        if self._noise is None or self._noise.shape[1] < count:
-            numbers = self.request.numbers[self.rows].repeat(count)
-            places = (self.request.offset + np.array(self.places)[:, None] + np.arange(count)).reshape(-1)
-            found = self.plain.noise(numbers, places, self.width)
-            assert found is not None
-            self._noise = found.view(len(self.rows), count, self.width)
-        return self._noise
+        return logits.index_fill(-1, torch.tensor(self.banned, device=logits.device), -torch.inf)
 
     def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
         log-probabilities, (B, n). `learn` is told all log-probabilities (`DraftSource.learn`)."""
-        logits = self.allowed(logits)
-        tokens = self.choose(logits)
-        log_probabilities = logits.log_softmax(-1)
-        if learn is not None:
-            learn(log_probabilities)
-        gained = log_probabilities.gather(2, tokens[..., None].to(logits.device))[..., 0]
-        return tokens.cpu().numpy(), gained.double().cpu().numpy()
-
-    def choose(self, logits: Tensor) -> Tensor:
-        """From allowed logits (B, n, V) of the first n places to the tokens, (B, n)."""
         B, n, V = logits.shape
-        noise = self.noise(n)
-        together = None if noise is None else noise[:, :n].reshape(B * n, V)
-        return self.plain.choose(logits.reshape(B * n, V), together).view(B, n)
+        flat = self.allowed(logits).reshape(B * n, V)
+        tokens = self.plain.choose(flat, None if self._noise is None else self._noise[:, :n].reshape(B * n, V))
+        log_probabilities = flat.log_softmax(-1)
+        if learn is not None:
+            learn(log_probabilities.view(B, n, V))
+        gained = log_probabilities.gather(1, tokens.to(flat.device).unsqueeze(1))
+        return tokens.cpu().numpy().reshape(B, n), gained.double().cpu().numpy().reshape(B, n)
 
     def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
         """See `drafts.Choose`."""
-        noise = self.noise(self.ahead + 1)
-        if noise is not None:
-            noise = noise[:, place, among] if among is not None else noise[:, place, : logits.shape[1]]
         if among is None:
+            noise = None if self._noise is None else self._noise[:, place, : logits.shape[1]]
             return self.plain.choose(self.allowed(logits), noise)
-        column = self.plain.choose(logits, noise)
+        column = self.plain.choose(logits, None if self._noise is None else self._noise[:, place, among.numpy()])
         return among.to(column.device)[column]
 
 

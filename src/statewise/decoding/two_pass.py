@@ -42,10 +42,10 @@ class TwoPass(Decoder):
         limit = int(request.limits(predictor.context)[0])
         read = np.asarray(request.prompts[0], np.int64)
         source = ModelDrafts(drafter(predictor)) if self.draft else None
-        made = 0
+        choices, made = Choices(self.plain, request, predictor.vocabulary), 0
         while True:
             cursor, first = predictor.start(torch.from_numpy(read)[None])
-            choices = Choices(self.plain, request, [0], [len(read)], first.shape[1])
+            choices.begin([0], [len(read)], 0, limit - made)
             chosen, gained = choices.check(first[:, None])
             made, read = made + 1, np.append(read, chosen[0])
             yield _step(chosen, gained, 1, 0, 0)
@@ -54,7 +54,7 @@ class TwoPass(Decoder):
             most = min(self.draft, limit - made - 1)
             if source is None or most < 1:
                 continue
-            choices = Choices(self.plain, request, [0], [len(read)], first.shape[1], most)
+            choices.begin([0], [len(read)], most, limit - made)
             (drafted,) = source.draft(cursor, [0], torch.from_numpy(chosen[:, 0]), [most], choices.draft).drafted()
             logits = predictor.logits(_batch(np.append(read, drafted)))[:, len(read) - 1 :]
             chosen, gained = choices.check(logits)

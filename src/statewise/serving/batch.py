@@ -261,7 +261,7 @@ class Batch:
         self._pending = np.array([row.tokens[-1] for row in self.rows], np.int64)
         self.made.drafted += int(counts[live].sum())
         self.made.accepted += int(accepted.sum())
-        length.record(asked, most[live], accepted[live], time.perf_counter() - began)
+        length.record(asked, most[live].tolist(), accepted[live].tolist(), time.perf_counter() - began)
         return running
 
     def _read_drafts(self, drafted: np.ndarray, counts: np.ndarray, live: np.ndarray) -> tuple[Tensor, np.ndarray]:

@@ -48,7 +48,7 @@ class Choices:
             (Greedy(GreedyConfig()) if config is None else Sample(config), places) for config, places in alike.items()
         ]
         """How rows choose, and which of them do."""
-        self._noise: dict[StepByStep, Tensor] = {}
+        self._noise: dict[StepByStep, np.ndarray] = {}
         self._banned = [(place, row.request.banned) for place, row in enumerate(rows) if row.request.banned is not None]
 
     def check(self, logits: Tensor, error: float = 0.0) -> Chosen:
@@ -84,7 +84,7 @@ class Choices:
             tokens[places] = plain.choose(logits[places, 0], noise).cpu()
         return tokens
 
-    def _noise_of(self, plain: StepByStep, places: list[int], count: int, width: int) -> Tensor | None:
+    def _noise_of(self, plain: StepByStep, places: list[int], count: int, width: int) -> np.ndarray | None:
         """(b, count, width) noise of the first places of some rows; None: they choose without."""
         if isinstance(plain, Greedy):
             return None
@@ -95,7 +95,7 @@ class Choices:
             rows = [self.rows[place] for place in places for _ in range(every)]
             numbers = np.array([row.number for row in rows])
             found = gumbel([row.manner.seed for row in rows], numbers, after.reshape(-1), width)
-            self._noise[plain] = known = found.view(len(places), every, width)
+            self._noise[plain] = known = found.reshape(len(places), every, width)
         return known[:, :count, :width]
 
     def _ban(self, logits: Tensor) -> None:
