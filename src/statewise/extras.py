@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -15,3 +18,20 @@ def needed(package: str, what: str) -> Any:
         if (error.name or "").partition(".")[0] not in (package, ""):
             raise ValueError(f"{package} is installed, but cannot be imported: {error}") from None
         raise ValueError(f"{what} need the extra `hf`: pip install 'statewise[hf]'") from None
+
+
+def may_be_on_hub(name: str) -> bool:
+    """Whether a model on the hub may be called `name`: NAME or OWNER/NAME, unlike most paths."""
+    return re.fullmatch(r"(?![.-])[\w.-]+(/[\w.-]+)?", name, re.ASCII) is not None
+
+
+@contextmanager
+def quiet_hub(what: str) -> Iterator[None]:
+    """Within, the client of the hub does not print that it tries again. Raises `ValueError` as `needed`."""
+    logging = needed("huggingface_hub", what).utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)

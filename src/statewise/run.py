@@ -232,6 +232,14 @@ class Run:
             raise FileNotFoundError(f"{folder} is no run: its {CONFIG} is a folder, not a file")
         if not run.exists():
             raise FileNotFoundError(f"{folder} is no run: it has no {CONFIG}")
+        content: Any = None
+        with contextlib.suppress(ValueError, OSError):  # of which reading the recipe tells more
+            content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if isinstance(content, dict) and "model_type" in content and "task" not in content:
+            raise FileNotFoundError(
+                f"{folder} is no run, but a model of Hugging Face: give the run that it was exported from, or tune it "
+                f"with statewise train RECIPE --backbone hf --backbone.model {folder}"
+            )
         return run
 
     def exists(self) -> bool:

@@ -248,6 +248,9 @@ def test_attention_with_biases_by_distance_is_refused(tmp_path):
     folder, _ = saved(tmp_path / "bloom", "Bloom", {"vocab_size": ROWS, "hidden_size": 16, "n_layer": 2, "n_head": 2})
     with pytest.raises(ValueError, match=r"cannot be a backbone|cannot be loaded"):
         HuggingFace(HuggingFaceConfig(model=folder, attention="eager"), vocabulary=ROWS, context=CONTEXT)
+    for fields in ({}, {"from_scratch": True}):
+        with pytest.raises(ValueError, match=r"\(bloom\) cannot be a backbone: its attention is not .* families"):
+            HuggingFace(HuggingFaceConfig(model=folder, **fields), vocabulary=ROWS, context=CONTEXT)
 
 
 def test_what_is_compared_are_logits_masks_and_steps(tmp_path, monkeypatch):
@@ -290,6 +293,11 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="there is no such folder, and the hub did not give such a model") as error:
         load_of("nobody/nothing")
     assert "\n" not in str(error.value)
+    for path in ("./nothing", "/no/thing", "a b", str(tmp_path / "nothing")):
+        with pytest.raises(ValueError, match="there is no such folder, and no model on the hub has such a name"):
+            load_of(path)
+    with pytest.raises(ValueError, match=r"backbone.revision is v2, and .*one is a folder: omit it"):
+        load_of(folder, revision="v2")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty: no model of Hugging Face: it has no config.json"):
         load_of(tmp_path / "empty")

@@ -40,6 +40,16 @@ READERS = [
 """Commands that read a run's config.json."""
 
 
+@pytest.mark.parametrize("words", [words for words in READERS if "--config" not in words], ids=lambda words: words[0])
+def test_a_model_of_hugging_face_is_no_run(capsys, tmp_path, words):
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "questions.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "answer": 0}\n')
+    folder = str(tmp_path / "exported")
+    said = refused(capsys, *(word.replace("RUN", folder).replace("OUT", str(tmp_path)) for word in words))
+    assert f"{folder} is no run, but a model of Hugging Face: give the run that it was exported from" in said
+
+
 @pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
 @pytest.mark.parametrize("part", ["task", "backbone", "objective"])
 @pytest.mark.parametrize("name", [["path_star"], {"a": 1}, 5])

@@ -64,6 +64,11 @@ def test_tokenizers_that_cannot_be_used_are_refused(place, tmp_path):
         tokenizers.load(f"hf:{tmp_path}")
     with pytest.raises(ValueError, match=r"nobody/nothing: there is no such folder, and the hub did not give"):
         tokenizers.load("hf:nobody/nothing")
+    for path in ("./nothing", str(tmp_path / "nothing")):
+        with pytest.raises(ValueError, match=r"there is no such folder, and no model on the hub has such a name"):
+            tokenizers.load(f"hf:{path}")
+    with pytest.raises(ValueError, match=r"--tokenizer hf: names no model"):
+        tokenizers.load("hf:")
     content = json.loads((place / "base" / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"has no token <\|endoftext\|>, which must end every text"):

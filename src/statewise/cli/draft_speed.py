@@ -95,7 +95,12 @@ def _prompts(model: Model, count: int, prefill: int | None, decode: int | None) 
     prompts = []
     for tokens, length, own in zip(held_out.tokens, held_out.lengths.tolist(), held_out.prompt_lengths.tolist()):
         prompts.append(tokens[: min(length, prefill or own or max(1, task.context // 4))])
-    if decode is not None and (longest := max(map(len, prompts))) + decode > task.context:
+    if (longest := max(map(len, prompts))) >= task.context:
+        raise ValueError(
+            f"a prompt of {longest} tokens leaves nothing of the context of {task.context} to decode: set --prefill "
+            "lower"
+        )
+    if decode is not None and longest + decode > task.context:
         raise ValueError(
             f"a prompt of {longest} and {decode} further tokens do not fit the context of {task.context}: set --prefill"
             " and --decode lower"

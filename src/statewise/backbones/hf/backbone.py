@@ -234,7 +234,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         if number > self.rows:
             raise ValueError(
                 f"the task has a vocabulary of {number:,} tokens, and {model} one of {self.rows:,}: make the task's "
-                f"data with the model's own tokenizer (statewise data text --tokenizer hf:{model})"
+                f"data with the model's own tokenizer (statewise data text --tokenizer hf:{model}), or draw new "
+                "weights for the task's symbols (--backbone.from_scratch true)"
             )
         known = loading.tokenizer_symbols(self.config)
         if known is None:

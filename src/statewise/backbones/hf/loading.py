@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from statewise.backbones.hf.config import HuggingFaceConfig
-from statewise.extras import needed
+from statewise.extras import may_be_on_hub, needed, quiet_hub
 from statewise.messages import cut_words
 
 USERS = "models of Hugging Face"
@@ -28,6 +28,13 @@ def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
         raise ValueError("backbone.model is not set: give a folder, or the name of a model on the hub")
     if folder.exists():
         _check_folder(folder)
+        if config.revision is not None:
+            raise ValueError(
+                f"backbone.revision is {config.revision}, and {name} is a folder: omit it, or give the name of a model "
+                "on the hub"
+            )
+    elif not may_be_on_hub(name):
+        raise ValueError(f"{name}: there is no such folder, and no model on the hub has such a name")
     where = {} if folder.exists() else {"revision": config.revision}
     with quiet():
         try:
@@ -61,7 +68,10 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
     options = {"dtype": torch.get_default_dtype(), "attn_implementation": config.attention}
     with quiet():
         if fresh:
-            return transformers.AutoModelForCausalLM.from_config(found, **options)
+            try:
+                return transformers.AutoModelForCausalLM.from_config(found, **options)
+            except ValueError as error:
+                raise _unusable(name, found, error) or error from None
         where = {} if folder.exists() else {"revision": config.revision}
         try:
             with torch.random.fork_rng(devices=[]):
@@ -69,7 +79,9 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
                     name, config=found, output_loading_info=True, **options, **where
                 )
         except Exception as error:  # of files, the network, or the package
-            raise ValueError(f"{name}: its weights cannot be loaded: {_first_line(error)}") from None
+            raise _unusable(name, found, error) or ValueError(
+                f"{name}: its weights cannot be loaded: {_first_line(error)}"
+            ) from None
     missing = sorted(facts["missing_keys"])
     if missing:
         raise ValueError(
@@ -123,7 +135,8 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with quiet_hub(USERS):
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:
@@ -159,6 +172,16 @@ def _not_found(name: str, folder: Path, error: Exception) -> str:
     return (
         f"{name}: there is no such folder, and the hub did not give such a model (no network, no such name, or no "
         f"permission): {_first_line(error)}"
+    )
+
+
+def _unusable(name: str, found: Any, error: Exception) -> ValueError | None:
+    """The error for a family whose attention is not computed as `backbone.attention` asks; None for other errors."""
+    if "does not support an attention implementation" not in str(error):
+        return None
+    return ValueError(
+        f"{name} ({found.model_type}) cannot be a backbone: its attention is not computed by PyTorch's "
+        "scaled_dot_product_attention; families that can are in docs/fine-tuning.md"
     )
 
 

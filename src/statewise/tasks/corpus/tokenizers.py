@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from statewise.extras import may_be_on_hub, needed, quiet_hub
 from statewise.tasks import bpe
 from statewise.tasks.bpe import BPE, END
 
@@ -64,10 +65,14 @@ def _gpt2(folder: Path) -> BPE:
 
 def _of_model(model: str) -> BPE:
     """The tokenizer of a model of Hugging Face, with its own end-of-text token."""
+    if not model:
+        raise ValueError("--tokenizer hf: names no model: give hf:FOLDER, or hf:NAME with a name on the hub")
     found = {name: _file_of(model, name) for name in ("tokenizer.json", "tokenizer_config.json")}
     path, facts = found.values()
     if path is None:
-        raise ValueError(f"{model}: this model has no tokenizer.json")
+        raise ValueError(
+            f"{model}: this model has no tokenizer.json: give one that has, or train a tokenizer with bpe:N"
+        )
     try:
         end = (json.loads(_text(facts)) if facts is not None else {}).get("eos_token") or END
         made = BPE(_text(path), str(path), (end["content"] if isinstance(end, dict) else end,))
@@ -85,12 +90,13 @@ def _file_of(model: str, name: str) -> Path | None:
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.is_file() else None
+    if not may_be_on_hub(model):
+        raise ValueError(f"{model}: there is no such folder, and no model on the hub has such a name")
+    users = "tokenizers of models on the hub"
+    huggingface_hub = needed("huggingface_hub", users)
     try:
-        import huggingface_hub
-    except ImportError:
-        raise ValueError("tokenizers of models on the hub need the extra `hf`: pip install 'statewise[hf]'") from None
-    try:
-        return Path(huggingface_hub.hf_hub_download(model, name))
+        with quiet_hub(users):
+            return Path(huggingface_hub.hf_hub_download(model, name))
     except Exception as error:  # of the name, the network, or the hub
         errors = huggingface_hub.errors
         absent = isinstance(error, errors.EntryNotFoundError)
