@@ -28,7 +28,8 @@ def may_be_on_hub(name: str) -> bool:
 @contextmanager
 def quiet_hub(what: str) -> Iterator[None]:
     """Within, the client of the hub does not print that it tries again. Raises `ValueError` as `needed`."""
-    logging = needed("huggingface_hub", what).utils.logging
+    needed("huggingface_hub", what)
+    logging = importlib.import_module("huggingface_hub.utils").logging
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

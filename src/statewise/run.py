@@ -236,9 +236,10 @@ class Run:
         with contextlib.suppress(ValueError, OSError):  # of which reading the recipe tells more
             content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if isinstance(content, dict) and "model_type" in content and "task" not in content:
+            tuned = f", or tune it with statewise train RECIPE --backbone hf --backbone.model {folder}"
             raise FileNotFoundError(
-                f"{folder} is no run, but a model of Hugging Face: give the run that it was exported from, or tune it "
-                f"with statewise train RECIPE --backbone hf --backbone.model {folder}"
+                f"{folder} is no run, but a model of Hugging Face: give the run that it was exported from"
+                f"{'' if content['model_type'] == 'statewise' else tuned}"
             )
         return run
 

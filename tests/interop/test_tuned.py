@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -57,6 +59,22 @@ def test_a_corpus_has_the_models_tokenizer_and_its_end(place):
     assert len(corpus.bpe.symbols) == 270
     tokens = corpus.training.read(0, len(corpus.training))
     assert int((tokens == corpus.bpe.end).sum()) == corpus.training.documents
+
+
+def test_without_a_network_a_tokenizer_of_the_hub_is_refused_in_a_sentence(tmp_path):
+    """In a process of its own: packages that are loaded already would hide which ones this needs."""
+    (tmp_path / "a.txt").write_text("some text")
+    words = ["data", "text", "a.txt", "--tokenizer", "hf:nobody/nothing", "--out", "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "statewise", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert said.startswith(
+        "statewise: nobody/nothing: there is no such folder, and the hub did not give tokenizer.json"
+    )
 
 
 def test_tokenizers_that_cannot_be_used_are_refused(place, tmp_path):

@@ -98,7 +98,8 @@ def _file_of(model: str, name: str) -> Path | None:
         with quiet_hub(users):
             return Path(huggingface_hub.hf_hub_download(model, name))
     except Exception as error:  # of the name, the network, or the hub
-        errors = huggingface_hub.errors
+        from huggingface_hub import errors
+
         absent = isinstance(error, errors.EntryNotFoundError)
         if absent and not isinstance(error, errors.LocalEntryNotFoundError):  # which is: not fetched before
             return None
