@@ -1,6 +1,6 @@
-"""Greedy speculative decoding against plain decoding with the cache, one sequence at a time.
+"""Speculative decoding against plain decoding with the cache, one sequence at a time: greedy, or by sampling.
 
-python benchmarks/speculative.py [RUN ...]
+python benchmarks/speculative.py [--temperature 1] [RUN ...]
 
 Of each RUN, or else of three models of next_latent that it trains first, which takes some minutes: star graphs and
 rides, where text is nearly forced, and English text, this repository's documentation. Prompts are held out, and reading
@@ -116,16 +116,15 @@ def costs(predictor: Predictor, smoke: bool) -> None:
         f"{name} {found / one:.2f}" for name, found in seconds.items() if name != "pass over 1"))  # fmt: skip
 
 
-def measure(bench: Benchmark, name: str, model: Model, rows: int, rounds: int) -> None:
+def measure(bench: Benchmark, name: str, model: Model, temperature: float, rows: int, rounds: int) -> None:
     """Decodes `rows` held-out prompts in each of `rounds`, one at a time, and judges the bars."""
     task = model.task
     held_out = task.held_out(rows)
     requests = []
     for tokens, length, prompt in zip(held_out.tokens, held_out.lengths.tolist(), held_out.prompt_lengths.tolist()):
         requests.append(Request([tokens[: min(length, prompt or task.context // 4)]], task.context, task.end))
-    decoders = {"plain": make_decoder("greedy")}
-    decoders |= {str(one): make_decoder("speculative", draft=one) for one in LENGTHS if one != "auto"}
-    decoders["auto"] = make_decoder("speculative", draft="auto")
+    decoders = {"plain": make_decoder("sample", temperature=temperature) if temperature else make_decoder("greedy")}
+    decoders |= {str(one): make_decoder("speculative", draft=one, temperature=temperature) for one in LENGTHS}
     speeds: list[dict[str, DraftSpeed]] = []
     overheads = []
     with model.asking() as predictor, torch.no_grad():
@@ -169,6 +168,7 @@ def measure(bench: Benchmark, name: str, model: Model, rows: int, rounds: int) -
 def main(words: Sequence[str] | None = None) -> int:
     command = parser(__doc__)
     command.add_argument("runs", nargs="*", type=Path, help="run directories")
+    command.add_argument("--temperature", type=float, default=0.0, help="of sampling (default 0: greedy)")
     given = command.parse_args(words)
     bench = Benchmark(given.smoke)
     print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {machine.choose_precision('auto', 'cpu')}")
@@ -178,7 +178,8 @@ def main(words: Sequence[str] | None = None) -> int:
         for name, run in (made or {one.name: one for one in given.runs}).items():
             model = statewise.load(run, device="cpu")
             print(name)
-            measure(bench, "text" if model.recipe.task.name == "text" else name, model, rows, rounds)
+            measure(bench, "text" if model.recipe.task.name == "text" else name, model, given.temperature,
+                    rows, rounds)  # fmt: skip
     return bench.exit_code()
 
 
