@@ -293,7 +293,7 @@ MISTAKES = [
     (["generate", "nowhere", "--prompt", "1", "--candidates", "0"], "--candidates must be at least 1, not 0"),
     (
         ["generate", "nowhere", "--prompt", "1", "--decoder", "beam", "--rollouts", "3"],
-        "unknown field 'rollouts'",
+        "has no field 'rollouts': --decoder goal_search has",
     ),
     (["generate", "nowhere", "--prompt", "1", "--decoder", "goal_search", "--batch", "0"], "batch must be at least 1"),
     (["compare", "nowhere", "--out", "x"], "nowhere is no run"),
