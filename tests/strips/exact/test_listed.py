@@ -7,6 +7,7 @@ import pytest
 from statewise.strips.domains import domain
 from statewise.strips.exact import listed
 from statewise.strips.exact.features import MOST, alternating
+from statewise.strips.exact.frame import READING, Clock
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.listed import Listed
@@ -109,6 +110,26 @@ def test_what_was_read_of_some_traces_alone_is_not_kept(tmp_path):
     learned = learn_exact(CLEAN, folder=tmp_path / "out", stop=lambda: True)
     assert "reading all traces" in learned.report["unfinished"]
     assert read_checkpoint(tmp_path / "out")[1]["progress"]["listed"] == {}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_holds_of_some_traces_alone_is_not_kept_for_other_learners(monkeypatch, name):
+    """Also where one learner of a call reads some traces, and another one writes the folder; what was known stays."""
+    learner, given = LEARNERS[name]
+    whole = Listed()
+    learner(given, listed=whole)
+    known = {of: features[:1] for of, features in whole.features.items()}
+    read = Clock.reading
+
+    def cut_short(clock, rows, share=0.5):
+        yield from read(clock, rows[:5], share)
+        clock.cut.append(READING)
+
+    monkeypatch.setattr(Clock, "reading", cut_short)
+    for before in ({}, known):
+        some = Listed(dict(before))
+        assert READING in learner(given, listed=some).report["unfinished"]
+        assert some.features == before
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,14 @@ class Work:
         self.folder, self._overwrite = how.get("folder"), how.get("overwrite", False)
         self._finish = how.get("finish", nothing_more)
         self._given, self._resumes = how.get("listed"), False
-        self.listed = self._given or Listed()
+        self._listed = self._given or Listed()
         self.say: Callable[[str], None] = how.get("progress", lambda text: None)
+
+    @property
+    def listed(self) -> Listed:
+        """What was listed before. Once some traces alone were read, it is a copy, so that what is found is not kept: of
+        the other traces it may not hold."""
+        return self._listed.copy() if READING in self.clock.cut else self._listed
 
     def claim(self, *, resumes: bool = False, lifted: bool = False) -> None:
         """Prepares the folder (`learned.claim`). What an interrupted call listed is read, if learning `resumes`;
@@ -103,7 +109,7 @@ class Work:
         if self.folder is None:
             return
         if resumes and self._given is None and not self._overwrite:
-            self.listed = Listed.read(self.folder, self.traces, lifted=lifted)
+            self._listed = Listed.read(self.folder, self.traces, lifted=lifted)
         claim(self.folder, self._overwrite, resumes=resumes)
 
     def ground(self, heads: Heads, facts: Mapping[str, Any], *, before: float = 0.0) -> Learned:
@@ -158,9 +164,7 @@ class Work:
         """Whether the same call is to go on from what was listed, which is written then."""
         if self.folder is None or not self._resumes or not self.clock.cut:
             return False
-        if READING in self.clock.cut:
-            self.listed.features.clear()  # of some of the traces: of the others they may not hold
-        self.listed.write(self.folder, self.traces, report["seconds"], lifted=lifted)
+        self._listed.write(self.folder, self.traces, report["seconds"], lifted=lifted)
         return True
 
     def _report(self, facts: Mapping[str, Any], before: float = 0.0) -> dict[str, Any]:

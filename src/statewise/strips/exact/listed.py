@@ -6,7 +6,7 @@ on from them and does the rest anew. They are kept by what they are of, and by h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,10 @@ class Listed:
             return cls(listed, float(kept["progress"]["seconds"]), folder)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _damaged(folder, error) from None
+
+    def copy(self) -> Listed:
+        """The same features; what is added to either is not added to the other."""
+        return replace(self, features=dict(self.features))
 
     def alternating(
         self, of: Signature | None, windows: Windows, *, support: int = 1, seconds: float, stop: Callable[[], bool]
