@@ -136,6 +136,9 @@ def test_what_holds_of_some_traces_alone_is_not_kept_for_other_learners(monkeypa
     "damage",
     [
         {"progress": {"listed": []}},
+        {"progress": {"listed": {"actions, support 1": None}}},
+        {"progress": {"listed": {"actions, support 1": ["12"]}}},
+        {"progress": {"seconds": -1}},
         {"progress": {"listed": {"actions, support 1": [["0x1"]]}}},
         {"progress": {"listed": {"actions, support 1": [["one", "0x1"]]}}},
         {"progress": {"listed": {"actions, support 1": [[1, 2]]}}},

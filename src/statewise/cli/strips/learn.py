@@ -33,7 +33,7 @@ def run(words: list[str]) -> int:
         "contradict each other; where that explains too few of them, by training restarts of the STRIPS Transformer\n"
         "in parallel and pooling their sound heads. It says which, and why. Negative traces help, but plans or logs\n"
         "that worked are enough. After --seconds, or Ctrl-C, the best model so far is written, and the same command\n"
-        "continues (with --lifted, and with damaged traces, it starts over).\n\n"
+        "continues (training with --lifted, hybrid, sift and locm start over).\n\n"
         "  statewise strips learn train.csv --out learned/\n"
         "  statewise strips learn plans.txt --positive-only --out learned/\n"
         "  statewise strips learn train.csv --method neural --restarts 10 --out learned/\n"

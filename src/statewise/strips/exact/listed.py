@@ -5,11 +5,13 @@ on from them and does the rest anew. They are kept by what they are of, and by h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from statewise.json_files import AMOUNT, Leaf, Shape, check
 from statewise.strips.exact.features import Feature, Found, alternating
 from statewise.strips.exact.slots import Signature
 from statewise.strips.exact.windows import Windows
@@ -17,6 +19,11 @@ from statewise.strips.learned import read_checkpoint, write_checkpoint
 from statewise.strips.random_traces import Traces
 
 FORMAT = 2
+_FEATURE = Leaf("two numbers in hexadecimal", lambda value: isinstance(value, list) and len(value) == 2
+                and all(isinstance(part, str) and re.fullmatch("0x[0-9a-f]+", part) for part in value))  # fmt: skip
+PROGRESS: Shape = {"seconds": AMOUNT, "listed": {...: [_FEATURE]}}
+"""What `Listed.write` adds to `learned.CHECKPOINT`: the features by what they are of, as the actions that delete and
+those that add."""
 
 
 @dataclass
@@ -44,15 +51,16 @@ class Listed:
                 "--overwrite"
             )
         try:
-            if kept["format"] != FORMAT:
-                raise ValueError(f"format {kept['format']}, not {FORMAT}")
+            if kept.get("format") != FORMAT:
+                raise ValueError(f"format {kept.get('format')}, not {FORMAT}")
+            progress = check(kept["progress"], PROGRESS, "its progress")
             listed = {
                 of: [Feature(int(delete, 16), int(add, 16)) for delete, add in features]
-                for of, features in kept["progress"]["listed"].items()
+                for of, features in progress["listed"].items()
             }
-            return cls(listed, float(kept["progress"]["seconds"]), folder)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise _damaged(folder, error) from None
+        return cls(listed, progress["seconds"], folder)
 
     def copy(self) -> Listed:
         """The same features; what is added to either is not added to the other."""
