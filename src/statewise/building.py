@@ -82,15 +82,15 @@ def make_objective(recipe: Recipe, task: Symbols) -> Objective:
 def make_decoder(name: str, **fields: Any) -> Decoder:
     """A decoder by name. Raises `ValueError` for unknown names, fields and values."""
     kind = DECODERS[name]
-    for field in fields:
+    for field in sorted(fields.keys() - _fields(kind.Config)):
         having = [other for other in DECODERS if field in _fields(DECODERS[other].Config)]
-        if having and name not in having:
+        if having:
             raise ValueError(f"decoder {name} has no field {field!r}: --decoder {' or '.join(having)} has")
     return kind(fill(kind.Config, fields, f"decoder {name}"))
 
 
-def _fields(config: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(config)]
+def _fields(config: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config)}
 
 
 def make_search(name: str, **fields: Any) -> Search:

@@ -234,7 +234,7 @@ class Run:
             raise FileNotFoundError(f"{folder} is no run: it has no {CONFIG}")
         content: Any = None
         with contextlib.suppress(ValueError, OSError):  # of which reading the recipe tells more
-            content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            content = read_json(folder / CONFIG, ANYTHING)
         if isinstance(content, dict) and "model_type" in content and "task" not in content:
             tuned = f", or tune it with statewise train RECIPE --backbone hf --backbone.model {folder}"
             raise FileNotFoundError(

@@ -51,6 +51,14 @@ def test_a_model_of_hugging_face_is_no_run(capsys, tmp_path, words):
 
 
 @pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
+def test_a_config_nested_too_deeply_is_refused(capsys, run, tmp_path, words):
+    (run / "config.json").write_text("[" * 200_000)
+    (tmp_path / "questions.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "answer": 0}\n')
+    said = refused(capsys, *(word.replace("RUN", str(run)).replace("OUT", str(tmp_path)) for word in words))
+    assert f"{run / 'config.json'}: not JSON: brackets are nested too deeply" in said
+
+
+@pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
 @pytest.mark.parametrize("part", ["task", "backbone", "objective"])
 @pytest.mark.parametrize("name", [["path_star"], {"a": 1}, 5])
 def test_a_name_that_is_no_text_is_refused(capsys, run, tmp_path, words, part, name):

@@ -91,8 +91,9 @@ class Call:
     def how(self, *, share: float = 1.0, why: str | None = None, write: bool = True) -> How:
         """The options of a learner that gets a share of the time left, and for the report the reason (`self.why`). It
         writes the folder, unless another one is still to be tried."""
+        left = self.left()
         return {
-            "seconds": (self.left() or SECONDS) * share,
+            "seconds": (SECONDS if left is None else left) * share,
             "stop": self.stop,
             "progress": self.say,
             "listed": self.listed,

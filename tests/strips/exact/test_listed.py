@@ -106,6 +106,12 @@ def test_schemas_and_ground_atoms_do_not_go_on_from_each_other(tmp_path):
         learn_exact(traces(domain("ferry:2x2"), 100, 20, 2), folder=tmp_path / "atoms")
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.25])
+def test_no_time_is_not_the_time_of_a_call_without_a_limit(seconds):
+    assert learn(CLEAN, method="exact", seconds=seconds).report["settings"]["seconds"] == seconds
+    assert learn_schemas(CLEAN, seconds=seconds).report["settings"]["seconds"] == seconds
+
+
 def test_what_was_read_of_some_traces_alone_is_not_kept(tmp_path):
     learned = learn_exact(CLEAN, folder=tmp_path / "out", stop=lambda: True)
     assert "reading all traces" in learned.report["unfinished"]
