@@ -457,6 +457,7 @@ def test_cells_in_processes_of_their_own(tmp_path):
     single = reproduce("table1", tmp_path / "one", **wish)
 
     def plain(records):
-        return sorted(({**record, "seconds": 0} for record in records), key=lambda record: record["cell"])
+        measured = {"seconds": 0, "cpu_seconds": 0, "memory": 0}
+        return sorted(({**record, **measured} for record in records), key=lambda record: record["cell"])
 
     assert plain(parallel) == plain(single)
