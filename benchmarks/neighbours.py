@@ -121,7 +121,7 @@ def judge(found: Found, exact: Served, request: Request, row: Row, logits: list[
     errors = (torch.stack(logits).double() - true).abs().amax(-1)
     config, places = row.manner.sampling, len(row.read) + np.arange(len(true))
     plain: StepByStep = Greedy(GreedyConfig()) if config is None else Sample(replace(config, seed=request.seed))
-    noise = plain.noise(np.zeros(len(true), np.int64), places, true.shape[1])
+    noise = plain.noise(np.zeros(len(true), np.int64), places, true.shape[1]) if plain.draws else None
     best = plain.choose(true, noise)
     other = (best != torch.tensor(row.tokens)).nonzero()[:, 0].tolist()
     found.choices += len(true)

@@ -279,7 +279,8 @@ def decoded_alone(predictor: Predictor, end: int, prompts: list[list[int]], plai
     made = np.zeros((len(prompts), 0), np.int64)
     sure = np.ones(len(prompts), bool)
     while made.shape[1] < TOKENS:
-        noise = plain.noise(np.full(len(prompts), number), lengths + made.shape[1], logits.shape[1])
+        rows, places = np.full(len(prompts), number), lengths + made.shape[1]
+        noise = plain.noise(rows, places, logits.shape[1]) if plain.draws else None
         chosen = plain.choose(logits, noise)
         sure &= (made == end).any(1) | ~plain.close(logits, noise, chosen, GAP / 2).numpy()
         made = np.append(made, chosen[:, None].numpy(), 1)
