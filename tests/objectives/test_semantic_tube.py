@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from doubles import pack, random_batch, spread_weights, tiny_belief_slots, tiny_gpt, tiny_objective
+from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_belief_slots, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
 from statewise.backbones.base import plain_batch
@@ -24,7 +24,9 @@ def slow_bend(states, batch):
                 for s in range(t):
                     if t - s < len(path) - 1:
                         step = path[t] - path[s]
-                        losses.append(1 - F.cosine_similarity(step, whole - step, dim=0))
+                        rest = whole - step
+                        short = min(step.norm(), rest.norm()) < 1e-9
+                        losses.append(1 - (0 if short else F.cosine_similarity(step, rest, dim=0)))
             found.append(sum(losses) / len(losses))
     return sum(found) / len(found)
 
@@ -56,19 +58,62 @@ def test_short_documents_have_no_span():
     torch.testing.assert_close(bend(states, batch), slow_bend(states, batch))
 
 
-def test_a_straight_path_costs_nothing_and_coinciding_states_give_no_gradient():
+def test_a_straight_path_costs_nothing():
     batch = plain_batch(torch.zeros(1, 6, dtype=torch.int64))
     straight = torch.arange(6.0)[:, None] * torch.tensor([1.0, -2.0, 0.5])
     torch.testing.assert_close(bend(straight[None], batch), torch.tensor(0.0))
-    still = torch.ones(1, 6, 3, requires_grad=True)
-    bend(still, batch).backward()
-    assert torch.equal(still.grad, torch.zeros_like(still))
+
+
+@pytest.mark.parametrize("at", [(0, 1), (2, 4), (3, 7)])  # the last: nothing is left after the span from 0 to 3
+def test_spans_between_equal_states_are_left_out(at):
+    states, batch = torch.randn(2, 8, 70), plain_batch(torch.zeros(2, 8, dtype=torch.int64))
+    states[:, at[1]] = states[:, at[0]]
+    found, wanted = states.clone().requires_grad_(), states.clone().requires_grad_()
+    fast, slow = bend(found, batch), slow_bend(wanted, batch) * 2  # rows
+    fast.backward()
+    slow.backward()
+    torch.testing.assert_close(fast, slow)
+    torch.testing.assert_close(found.grad, wanted.grad)
+    single = states.float().requires_grad_()
+    bend(single, batch).backward()
+    torch.testing.assert_close(single.grad.double(), wanted.grad, rtol=1e-3, atol=1e-5)
 
 
 def test_float32_keeps_the_angles_between_close_states():
     batch = plain_batch(torch.zeros(2, 40, dtype=torch.int64))
     states = 1 + 0.01 * torch.randn(2, 40, 64)
     torch.testing.assert_close(bend(states.float(), batch).double(), bend(states, batch), rtol=1e-4, atol=0)
+
+
+def test_float32_takes_no_rounding_error_for_a_step():
+    batch = plain_batch(torch.zeros(1, 12, dtype=torch.int64))
+    for _ in range(8):
+        states = F.normalize(torch.randn(1, 12, 64), dim=-1) * 80
+        states[:, 5] = states[:, 9] + 1e-4 * F.normalize(torch.randn(64), dim=0)
+        found, wanted = states.float().requires_grad_(), states.clone().requires_grad_()
+        loss = bend(found, batch)
+        assert 0 <= loss <= 2
+        torch.testing.assert_close(loss.double(), bend(wanted, batch), rtol=0, atol=0.04)  # of 65 spans one differs
+        loss.backward()
+        assert found.grad.norm() < 0.2  # the exact one is of a step that float32 does not see
+
+
+def test_bfloat16_takes_no_rounding_error_for_a_step():
+    tokens = torch.randint(VOCABULARY, (4, 16))
+    tokens[:, :4] = tokens[:, :1]  # with rotary positions their states are equal
+    batch, found = plain_batch(tokens), []
+    for dtype in (torch.float32, torch.float64):
+        objective = tiny_objective("semantic_tube", backbone={"positions": "rope"})
+        spread_weights(objective)
+        objective = objective.to(dtype)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
+            loss = bend(objective.backbone.encode(batch).state, batch)
+        loss.backward()
+        gradients = [each.grad.double().flatten() for each in objective.parameters() if each.grad is not None]
+        found.append((loss.double(), torch.cat(gradients)))
+    (loss, gradient), (wanted, exact) = found
+    torch.testing.assert_close(loss, wanted, rtol=0.05, atol=0)
+    assert F.cosine_similarity(gradient, exact, dim=0) > 0.95
 
 
 def test_a_weight_of_nothing_is_refused():

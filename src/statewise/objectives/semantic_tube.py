@@ -22,8 +22,8 @@ from statewise.objectives.predictors import CausalPredictor, head_predictor
 from statewise.objectives.targets import to_float32, token_targets
 from statewise.types import Batch, Loss, Part
 
-EPSILON = 1e-12
-"""Least product of two squared lengths: of states that coincide the cosine is 0."""
+ROUNDING = 4
+"""Differences of up to this many times what the states, or the products, are rounded by have no direction."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class SemanticTube(Objective):
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def bend(states: Tensor, batch: Batch) -> Tensor:
     """Scalar: the sum over documents of at least three tokens of the mean over spans s < t, but for the whole document,
-    of 1 - cos between h_t - h_s and the rest of the way. `states` (B, T, E); products in float32 or better."""
+    of 1 - cos between h_t - h_s and the rest of the way. `states` (B, T, E); products in float32 or better. Where one of
+    the two is no longer than rounding errors, as between states that coincide, cos is 0 and without a gradient."""
     T, group = states.shape[1], batch.document_ids
     same = (group[:, :, None] == group[:, None]) & (group > 0)[:, :, None]
     place = torch.arange(T, device=states.device)
@@ -92,7 +93,9 @@ def bend(states: Tensor, batch: Batch) -> Tensor:
     spans = same & (place[:, None] > place)  # [t, s]
     spans &= ~((place == last)[:, :, None] & (place == start)[:, None])
     share = (1 / (length * (length - 1) / 2 - 1).clamp(min=1))[:, :, None]
-    with torch.autocast(states.device.type, enabled=False):
+    kind = states.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+    with torch.autocast(kind, enabled=False):
         exact = to_float32(states)
         # Relative to the document's first state, lengths are small and differences lose little.
         moved = exact - exact.gather(1, start[:, :, None].expand_as(exact))
@@ -103,5 +106,10 @@ def bend(states: Tensor, batch: Batch) -> Tensor:
         step = square[:, :, None] + square[:, None] - 2 * products
         towards = along - along.transpose(1, 2)
         rest = whole - 2 * towards + step
-        cosine = (towards - step) * (step * rest).clamp(min=EPSILON).rsqrt()
+        with torch.no_grad():  # squared lengths that rounding alone can make: of the states, and of the products
+            size = exact.square().sum(-1)
+            noise = (ROUNDING * torch.finfo(dtype).eps) ** 2 * (size[:, :, None] + size[:, None])
+            noise += ROUNDING * torch.finfo(exact.dtype).eps * (square[:, :, None] + square[:, None] + whole)
+            kept = (step > noise) & (rest > noise)
+        cosine = (towards - step) * torch.where(kept, step * rest, 1.0).rsqrt() * kept
         return ((1 - cosine) * share * spans).sum()
