@@ -130,8 +130,8 @@ class StateTracking(Task, Automaton):
         return self._held_out[: n if n is not None else len(self._held_out)]
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
-        """`length`: numbers with commas; of each as many sequences as in the test set. `reveals`: another
-        `reveal_rate`, at the longest training length. Raises `ValueError` for other values."""
+        """`length`: numbers with commas, of whole steps of the process; of each as many sequences as in the test set.
+        `reveals`: another `reveal_rate`, at the longest training length. Raises `ValueError` for other values."""
         if option == "length":
             count, parts = n or self.config.held_out_sequences, []
             for length in _numbers(value):
@@ -139,6 +139,11 @@ class StateTracking(Task, Automaton):
                     raise ValueError(
                         f"--length {length}: a sequence has 4 to {self.context} tokens, the context of the model; for "
                         "more, train with a larger task.longest"
+                    )
+                if length != self._whole(length):
+                    raise ValueError(
+                        f"--length {length}: give a multiple of {self.process.unit}, the tokens of a step of "
+                        f"{self.config.process}"
                     )
                 held_out = self._lengths[0] <= length <= self._lengths[1]  # other lengths are never trained
                 parts.append(self._of_length(length, count, self.process, held_out=held_out or None))
@@ -158,7 +163,6 @@ class StateTracking(Task, Automaton):
         self, length: int, n: int, process: Process, rate: float | None = None, *, held_out: bool | None
     ) -> Examples:
         rng = np.random.default_rng([self.config.data_seed, 3, length])
-        length = self._whole(length)
         return self._draw(rng, n, process, rate, lengths=(length, length), held_out=held_out)
 
     def _draw(
