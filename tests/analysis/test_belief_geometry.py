@@ -190,6 +190,17 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
         assert 0 <= metrics["overlap"] <= 1
 
 
+@pytest.mark.parametrize(("text", "expected"), [("post-quantum", 2), ("fanizza", 3), ("bloch-walk", 2), ("even", 1)])
+def test_beliefs_have_one_dimension_less_than_states(text, expected):
+    world = task(f"mess3 * {text}", length=4)
+    beliefs = _Known.of(world, world.prefixes(1500, 1)).beliefs
+    parts = np.split(beliefs - beliefs.mean(0), [3], axis=1)
+    assert [np.linalg.matrix_rank(each, tol=1e-9) for each in parts] == [2, expected]
+    found = BeliefGeometry(BeliefGeometryConfig(layers=None, words=300)).analyze(subject(world, Bayesian(world)))
+    assert found.metrics["dimensions_factored"] == 2 + expected
+    assert world.dimensions == [2, expected]
+
+
 def test_states_that_are_sums_over_tokens_are_told_from_beliefs():
     class Summing(Bayesian):
         def states(self, batch):

@@ -239,22 +239,20 @@ class BeliefGeometry(Analysis):
         for place, end in enumerate(ends):
             columns = slice(end - world.widths[place], end)
             metrics[f"r2_factor_{place + 1}"] = r2(predicted[:, columns], known.beliefs[:, columns], known.weights)
-        directions = [width - world.simplex_factors[place] for place, width in enumerate(world.widths)]
         share = np.sqrt(known.weights)[:, None]
         values = np.linalg.svd((states - known.weights @ states) * share, compute_uv=False) ** 2
         cumulated = np.cumsum(values) / values.sum()
         metrics |= {
             "components": int(np.searchsorted(cumulated, SPREAD)) + 1,
-            "dimensions_factored": sum(directions),
+            "dimensions_factored": sum(world.dimensions),
             "dimensions_joint": world.joint_states - 1,
         }
+        many = world.dimensions
         varied = [[world.vary(rng, place, VARIED) for _ in range(FROZEN)] for place in range(len(world.widths))]
         for label, snapshot in (("overlap", subject.snapshot), ("overlap_untrained", subject.untrained())):
             spaces = [_directions(snapshot, parts) for parts in varied]
             pairs = [(one, other) for one in range(len(spaces)) for other in range(one)]
-            overlaps = [
-                overlap(spaces[one], spaces[other], min(directions[one], directions[other])) for one, other in pairs
-            ]
+            overlaps = [overlap(spaces[one], spaces[other], min(many[one], many[other])) for one, other in pairs]
             metrics[label] = float(np.mean(overlaps))
         x = [float(rank + 1) for rank in range(len(cumulated))]
         limits = [Curve(label, [metrics[key]] * 2, [0.0, 1.0], "control") for label, key in

@@ -82,8 +82,8 @@ class SemanticTube(Objective):
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def bend(states: Tensor, batch: Batch) -> Tensor:
     """Scalar: the sum over documents of at least three tokens of the mean over spans s < t, but for the whole document,
-    of 1 - cos between h_t - h_s and the rest of the way. `states` (B, T, E); products in float32 or better. Where one of
-    the two is no longer than rounding errors, as between states that coincide, cos is 0 and without a gradient."""
+    of 1 - cos between h_t - h_s and the rest of the way. `states` (B, T, E); products in float32 or better. Where one
+    of the two is no longer than rounding errors, as between states that coincide, cos is 0 and has no gradient."""
     T, group = states.shape[1], batch.document_ids
     same = (group[:, :, None] == group[:, None]) & (group > 0)[:, :, None]
     place = torch.arange(T, device=states.device)

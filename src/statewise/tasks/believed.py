@@ -37,6 +37,8 @@ class Believed(World):
     """The coordinates of each factor's belief; their sum is C."""
     simplex_factors: Sequence[bool]
     """Whether the belief of each factor is a probability distribution."""
+    dimensions: Sequence[int]
+    """Of the affine space of each factor's beliefs, which are normalised: one less than its states."""
     opening: int
     """Tokens of a sequence before the first one of the process: 1 for <bos>."""
     joint_states: int

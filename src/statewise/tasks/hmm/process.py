@@ -194,11 +194,6 @@ class Process:
             found = np.outer(found, each.start).reshape(-1)
         return found
 
-    @property
-    def is_hidden_markov(self) -> bool:
-        """Whether beliefs are probabilities of hidden states."""
-        return all(each.is_hidden_markov for each in self.factors)
-
     def step(self, beliefs: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """(n, S): beliefs (n, S) after tokens (n,), not normalised: times `right` it is the token's probability."""
         digits = np.unravel_index(tokens, self.radix)

@@ -99,6 +99,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self.headline = Headline("loss", higher_is_better=False)
         self.widths = [len(coordinates(each)) for each in self.process.factors]
         self.simplex_factors = [each.is_hidden_markov for each in self.process.factors]
+        self.dimensions = [each.states - 1 for each in self.process.factors]
         self.opening = int(config.bos)
         self.joint_states = self.process.states
         self._held_out: Examples | None = None
