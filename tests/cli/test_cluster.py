@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import slurm_commands
@@ -16,10 +17,11 @@ import yaml
 from doubles import SMALL_RUN
 
 from statewise.building import read_recipe
-from statewise.cli import cluster, main, train
+from statewise.cli import cluster, main, seeds, suite, train
 from statewise.cli.jobs import Job, read_state, write_state
 from statewise.recipes import recipe_text
 from statewise.run import Run
+from statewise.suites import Cell
 
 submitit = pytest.importorskip("submitit")
 
@@ -52,14 +54,19 @@ def python(code):
 
 def test_a_job_stores_how_far_it_came(tmp_path):
     jobs = [
-        Job("fine", [python("print('one')"), python("print('two')")], tmp_path / "fine.log"),
-        Job("half", [python("print('one')"), python("raise SystemExit('full')")], tmp_path / "half.log", 1),
+        Job("fine", {"one": python("print('one')"), "two": python("print('two')")}, tmp_path / "fine.log"),
+        Job(
+            "half",
+            {"one": python("print('one')"), "full": python("raise SystemExit('full')")},
+            tmp_path / "half.log",
+            ["zero"],
+        ),
     ]
     handles = cluster.submit(jobs, cluster.Settings(), tmp_path / "submitted", cluster="debug")
     assert [handle.result() for handle in handles] == [0, 1]
     assert (tmp_path / "fine.log").read_text() == "one\ntwo\n"
-    assert read_state(tmp_path / "fine.log") == (2, "")
-    assert read_state(tmp_path / "half.log") == (2, "code 1: full")
+    assert read_state(tmp_path / "fine.log") == (["one", "two"], "")
+    assert read_state(tmp_path / "half.log") == (["zero", "one"], "code 1: full")
     assert cluster.number(tmp_path / "fine.log") == handles[0].job_id
     assert (tmp_path / "submitted").stat().st_mode & 0o077 == 0
 
@@ -69,7 +76,8 @@ def test_a_job_that_is_preempted_lets_its_command_save(tmp_path):
             "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('saved', flush=True), sys.exit(143)))\n"
             "print('ready', flush=True)\ntime.sleep(60)")  # fmt: skip
     log = tmp_path / "it.log"
-    commands = cluster.Commands(Job("it", [python("print('before')"), python(code), python("print('no')")], log))
+    each = {"before": python("print('before')"), "wait": python(code), "no": python("print('no')")}
+    commands = cluster.Commands(Job("it", each, log))
     again = []
 
     def warn(number, frame):
@@ -86,13 +94,13 @@ def test_a_job_that_is_preempted_lets_its_command_save(tmp_path):
         signal.signal(signal.SIGUSR2, before)
         watcher.wait()
     assert log.read_text() == "before\nready\nsaved\n"
-    assert read_state(log) == (1, "")
+    assert read_state(log) == (["before"], "")
     assert again[0].function.job == commands.job
 
 
 def test_what_is_asked_of_slurm(tmp_path, slurm):
     asked = cluster.Settings("gpu", 120, 2, 8, 32, 3, "mine", "high", "a100", detach=True)
-    jobs = [Job(str(n), [python("pass")], tmp_path / f"{n}.log") for n in range(4)]
+    jobs = [Job(str(n), {"pass": python("pass")}, tmp_path / f"{n}.log") for n in range(4)]
     told = []
     told_of = {"started": lambda job: told.append(job.name), "looked_at": print, "ended": print}
     assert cluster.run_jobs(jobs, asked, tmp_path / "submitted", **told_of) is None
@@ -109,8 +117,24 @@ def test_what_is_asked_of_slurm(tmp_path, slurm):
     assert sorted(ended) == [(str(n), 0) for n in range(4)]
 
 
+def test_what_a_quick_job_has_stored_stays(tmp_path, slurm, monkeypatch):
+    def submit(jobs, asked, folder):
+        for job in jobs:
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            write_state(job.log, ["train"], "code 1: full")
+        return [SimpleNamespace(job_id=f"100_{place}") for place, _ in enumerate(jobs)]
+
+    monkeypatch.setattr(cluster, "submit", submit)
+    asked = cluster.Settings(detach=True)
+    seeds._run_all(tmp_path / "seeds", {1: python("pass")}, 1, {}, asked)
+    assert read_state(tmp_path / "seeds" / "seed-1.log") == (["train"], "code 1: full")
+    one = suite.Planned(Cell("parity", "next_token", "gpt", {}, []), 1, tmp_path / "suite")
+    suite._run_all([one], 1, asked, tmp_path)
+    assert read_state(one.log) == (["train"], "code 1: full")
+
+
 def test_a_job_that_is_gone_without_a_word_has_failed(tmp_path, slurm):
-    job = Job("it", [python("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")], tmp_path / "it.log")
+    job = Job("it", {"kill": python("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")}, tmp_path / "it.log")
     ended = []
     cluster.run_jobs([job], cluster.Settings(), tmp_path / "submitted", started=print, looked_at=lambda job: None,
                      ended=lambda job, code: ended.append(code))  # fmt: skip
@@ -209,7 +233,7 @@ def test_status_says_how_far_runs_are(tmp_path, capsys):
         Run(out / f"seed-{seed}").forget_after(3)
         (out / f"seed-{seed}" / "checkpoints").rename(tmp_path / f"old-{seed}")
     (out / "seeds.json").write_text(json.dumps({"seeds": [1, 2, 3, 4, 5]}))
-    write_state(out / "seed-5.log", 0, "code 1: the disk is full")
+    write_state(out / "seed-5.log", [], "code 1: the disk is full")
     capsys.readouterr()
     with Run(out / "seed-2").lock():
         assert main(["status", str(out), "--json"]) == 0

@@ -6,7 +6,9 @@ import sys
 import threading
 import time
 
-from statewise.cli.jobs import Job, last_line, run_jobs
+import pytest
+
+from statewise.cli.jobs import Job, last_line, read_state, run_jobs
 
 
 def python(code):
@@ -24,8 +26,8 @@ def run(jobs, at_once=1):
 
 def test_commands_of_a_job_follow_each_other_until_one_fails(tmp_path):
     jobs = [
-        Job("all", [python("print('one')"), python("print('two')")], tmp_path / "new" / "all.log"),
-        Job("half", [python("raise SystemExit('gone')"), python("print('never')")], tmp_path / "half.log"),
+        Job("all", {"one": python("print('one')"), "two": python("print('two')")}, tmp_path / "new" / "all.log"),
+        Job("half", {"bad": python("raise SystemExit('gone')"), "no": python("print('never')")}, tmp_path / "half.log"),
     ]
     received, told = run(jobs)
     assert received is None
@@ -44,13 +46,15 @@ def test_as_many_run_as_may_and_share_the_threads(tmp_path, monkeypatch):
         "print(os.environ['OMP_NUM_THREADS'])"
     )
     files = [str(tmp_path / name) for name in "ab"]
-    jobs = [Job(name, [python(wait.format(own=own, other=other))], tmp_path / f"{name}.log")
+    jobs = [Job(name, {"wait": python(wait.format(own=own, other=other))}, tmp_path / f"{name}.log")
             for name, own, other in (("a", *files), ("b", *reversed(files)))]  # fmt: skip
     assert run(jobs, at_once=2)[0] is None
     assert last_line(tmp_path / "a.log") == str(max(1, (os.cpu_count() or 1) // 2))
 
 
-def test_a_signal_is_passed_on_and_nothing_else_starts(tmp_path):
+@pytest.mark.parametrize("name", [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)])
+def test_a_signal_is_passed_on_and_nothing_else_starts(tmp_path, name):
+    number = getattr(signal, name)
     code = (
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(143)))\n"
@@ -61,11 +65,52 @@ def test_a_signal_is_passed_on_and_nothing_else_starts(tmp_path):
     def stop():
         while not (tmp_path / "ready").exists():
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
-    jobs = [Job(name, [python(code)], tmp_path / f"{name}.log") for name in ("first", "second")]
+    jobs = [Job(name, {"sleep": python(code)}, tmp_path / f"{name}.log") for name in ("first", "second")]
     threading.Thread(target=stop).start()
-    before = signal.getsignal(signal.SIGTERM)
+    old, before = signal.signal(number, print), print
     assert run(jobs) == (signal.SIGTERM, [("started", "first")])
     assert last_line(tmp_path / "first.log") == "saved"
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.signal(number, old) is before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
+def test_what_nohup_ignores_stays_ignored(tmp_path):
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    hang_up = f"import os, signal; os.kill({os.getpid()}, signal.SIGHUP)"
+    try:
+        assert run([Job("it", {"hang up": python(hang_up)}, tmp_path / "it.log")]) == (
+            None,
+            [("started", "it"), ("it", 0)],
+        )
+    finally:
+        signal.signal(signal.SIGHUP, old)
+
+
+def test_nothing_runs_on_after_an_error(tmp_path):
+    code = (
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.1), print('saved', flush=True), sys.exit(143)))\n"
+        "pathlib.Path({ready!r}).touch()\n"
+        "time.sleep(60)"
+    )
+    ready = [tmp_path / name for name in ("one", "two")]
+    jobs = [Job(path.name, {"sleep": python(code.format(ready=str(path)))}, tmp_path / f"{path.name}.log")
+            for path in ready]  # fmt: skip
+
+    def looked_at(job):
+        if all(path.exists() for path in ready):
+            raise BrokenPipeError("nobody reads")
+
+    with pytest.raises(BrokenPipeError):
+        run_jobs(jobs, 2, started=lambda job: None, looked_at=looked_at, ended=print)
+    assert [last_line(job.log) for job in jobs] == ["saved", "saved"]
+
+
+def test_the_state_names_what_has_succeeded(tmp_path):
+    jobs = [Job("it", {"b": python("pass"), "c": python("raise SystemExit('full')")}, tmp_path / "it.log", ["a"])]
+    run(jobs)
+    assert read_state(jobs[0].log) == (["a", "b"], "code 1: full")
+    (tmp_path / "it.state.json").write_text('{"done": 2, "failed": ""}')  # of an older version
+    assert read_state(jobs[0].log, ["a", "b", "c"]) == (["a", "b"], "")

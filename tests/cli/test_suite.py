@@ -6,6 +6,7 @@ import pytest
 
 from statewise.building import read_recipe
 from statewise.cli import main, suite
+from statewise.cli.jobs import last_line, read_state, write_state
 from statewise.run import Run
 from statewise.suites import read_suite, suite_names, suite_text
 
@@ -53,9 +54,10 @@ def in_process(monkeypatch):
 
     def run_jobs(jobs, at_once, *, started, looked_at, ended):
         for job in jobs:
+            write_state(job.log, job.done, "")
             started(job)
             code = 0
-            for command in job.commands:
+            for name, command in job.commands.items():
                 ran.append(" ".join(command[3:]))
                 if any(text in job.name for text in failing):
                     job.log.write_text("first line\nthe disk is full\n")
@@ -63,7 +65,9 @@ def in_process(monkeypatch):
                 else:
                     code = main(command[3:])
                 if code:
+                    write_state(job.log, read_state(job.log)[0], f"code {code}: {last_line(job.log)}")
                     break
+                write_state(job.log, [*read_state(job.log)[0], name], "")
             ended(job, code)
 
     monkeypatch.setattr(suite, "run_jobs", run_jobs)
@@ -121,6 +125,30 @@ def test_a_run_that_was_stopped_is_resumed_and_further_commands_follow(file, tmp
     assert main(command) == 0
     assert [words.split()[0] for words in ran] == ["train", "evaluate"]
     assert "--resume" in ran[0]
+
+
+def test_commands_that_were_added_run_on_finished_runs(file, tmp_path, in_process):
+    _, ran = in_process
+    out = tmp_path / "out"
+    command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-gpt", "--seeds", "1"]
+    assert main(command) == 0
+    folder = out / "bits" / "next_token-gpt" / "seed-1"
+    for commands, expected in (
+        ('"evaluate --num 3", "evaluate --length 12,24"', "evaluate {} --num 3"),
+        ('"evaluate --num 5"', "evaluate {} --num 5"),
+    ):
+        ran.clear()
+        file.write_text(SUITE.replace('"evaluate --length 12,24"', commands))
+        assert main(command) == 0
+        assert ran == [expected.format(folder)]
+    ran.clear()
+    assert main(command) == 0
+    assert ran == []
+    log = out / "bits" / "next_token-gpt" / "seed-1.state.json"
+    log.write_text('{"done": 2, "failed": ""}')  # of an older version: the first two
+    file.write_text(SUITE.replace('"evaluate --length 12,24"', '"evaluate --num 5", "evaluate --num 3"'))
+    assert main(command) == 0
+    assert ran == [f"evaluate {folder} --num 3"]
 
 
 def test_what_is_trained_is_what_the_suite_says(file):
@@ -187,6 +215,9 @@ def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
         ("  far: {name", "  ../far: {name", "is no name"),
         ("far: {name: next_latent, horizon: 2}", "far: 3", "objectives.far must be a mapping"),
         ("far: {name: next_latent, horizon: 2}", "far: {name: multi_token}\n  last: {name: multi_tokn}", "multi_tok"),
+        ("horizon: 2}\nbackbones:", "horizon: 2}\n  Far-gpt: {name: next_token}\nbackbones:\n  gpt-gpt: {name: gpt}",
+         "(stars, far, gpt-gpt) and (stars, Far-gpt, gpt) would share the folder stars/Far-gpt-gpt"),
+        ("  stars:\n", "  Table.md: parity\n  stars:\n", "Table.md is the name of a file of the suite"),
         ("name: recurrent, cell: lstm", "name: two_stream", "bits/next_token-lstm: backbone.window 64"),
     ],
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 All jobs of a command are one job array. A job runs commands that can be given again, which continue what they find: so
 a time limit or preemption costs at most what came after the last checkpoint. What is asked about a job later is in
-files beside its log: how many of its commands have succeeded (`.state.json`), and its number in the cluster
+files beside its log: which of its commands have succeeded (`.state.json`), and its number in the cluster
 (`.job.json`). Results that submitit pickles are never read.
 """
 
@@ -115,9 +115,12 @@ class Commands:
     def __call__(self) -> int:
         """Runs what is left of the commands; returns the last one's code."""
         job = self.job
-        for place in range(max(0, read_state(job.log)[0] - job.done), len(job.commands)):
+        done = read_state(job.log)[0]
+        for name, command in job.commands.items():
+            if name in done:
+                continue
             with open(job.log, "ab") as log:
-                self._process = subprocess.Popen(job.commands[place], stdout=log, stderr=log)
+                self._process = subprocess.Popen(command, stdout=log, stderr=log)
             # `wait` holds a lock that `checkpoint`, a signal handler, could not get.
             while (code := self._process.poll()) is None:
                 time.sleep(0.2)
@@ -125,7 +128,8 @@ class Commands:
                 _queue_again()
                 return code
             failed = f"code {code}: {last_line(job.log)}" if code else ""
-            write_state(job.log, job.done + place + (code == 0), failed)
+            done += [name] * (code == 0)
+            write_state(job.log, done, failed)
             if code:
                 return code
         return 0
@@ -170,7 +174,7 @@ def submit(jobs: Sequence[Job], asked: Settings, folder: Path, cluster: str = "s
     )  # fmt: skip
     for job in jobs:
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        write_state(job.log, read_state(job.log)[0], "")
+        write_state(job.log, job.done, "")  # not later: a job may be quick
     with executor.batch():
         handles = [executor.submit(Commands(_absolute(job))) for job in jobs]
     for job, handle in zip(jobs, handles):
@@ -242,7 +246,7 @@ def run_jobs(
                     gone.pop(name, None)
                     continue
                 done, failed = read_state(job.log)
-                finished = done >= job.done + len(job.commands)
+                finished = job.commands.keys() <= set(done)
                 if not (finished or failed) and time.monotonic() - gone.setdefault(name, time.monotonic()) < (
                     LAGGING_SECONDS
                 ):

@@ -11,17 +11,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from statewise.durable import write_atomically
-from statewise.json_files import COUNT, TEXT, Shape, read_json
+from statewise.json_files import COUNT, TEXT, Leaf, Shape, read_json
 from statewise.system import cores
 
 POLL_SECONDS = 0.2
 HANDLED = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
-HANDLED |= {int(getattr(signal, name)): int(signal.SIGTERM) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)}
+HANDLED |= {int(getattr(signal, name)): int(signal.SIGTERM)
+            for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)}  # fmt: skip
 """Signals that stop all jobs, and what is passed on."""
 
 
@@ -30,29 +31,37 @@ class Job:
     """Commands that run one after the other, as long as each ends with code 0."""
 
     name: str
-    commands: Sequence[Sequence[str]]
+    commands: Mapping[str, Sequence[str]]
+    """Command lines, by the names under which they are stored once they have succeeded."""
     log: Path
-    """Where their output is appended. The `.state.json` beside it says how many have succeeded, and why one failed."""
-    done: int = 0
-    """Commands that had succeeded before these."""
+    """Where their output is appended. The `.state.json` beside it says which have succeeded, and why one failed."""
+    done: Sequence[str] = ()
+    """Names of commands that had succeeded before these."""
 
 
-STATE: Shape = {"done": COUNT, "failed": TEXT}
-"""Of a run: how many of its commands have succeeded, and why the next failed."""
+STATE: Shape = {
+    "done": Leaf("a list of names", lambda value: COUNT.holds(value) or (
+        isinstance(value, list) and all(isinstance(name, str) for name in value))),
+    "failed": TEXT,
+}  # fmt: skip
+"""Of a run: which of its commands have succeeded, and why another failed. Older files have only the number of those
+that have succeeded."""
 
 
-def read_state(log: Path) -> tuple[int, str]:
-    """How many commands with this log have succeeded, and why the next failed; empty if it has not."""
+def read_state(log: Path, names: Sequence[str] = ()) -> tuple[list[str], str]:
+    """Which commands with this log have succeeded, and why the next failed; empty if it has not. `names`: of all
+    commands in order, of which an older file has only the number."""
     path = log.with_suffix(".state.json")
     if not path.exists():
-        return 0, ""
+        return [], ""
     found = read_json(path, STATE)
-    return found["done"], found["failed"]
+    done = found["done"]
+    return list(names[:done]) if isinstance(done, int) else done, found["failed"]
 
 
-def write_state(log: Path, done: int, failed: str) -> None:
+def write_state(log: Path, done: Sequence[str], failed: str) -> None:
     """Stores the result of `read_state`."""
-    write_atomically(log.with_suffix(".state.json"), json.dumps({"done": done, "failed": failed}).encode())
+    write_atomically(log.with_suffix(".state.json"), json.dumps({"done": list(done), "failed": failed}).encode())
 
 
 def statewise(*words: str) -> list[str]:
@@ -68,26 +77,29 @@ def run_jobs(
     looked_at: Callable[[Job], None],
     ended: Callable[[Job, int], None],
 ) -> int | None:
-    """Runs the jobs in order, `at_once` at a time, and calls back: `started`; `looked_at` every now and then while one
-    runs, and once after its last command; `ended` with the code of its last command.
+    """Runs the jobs in order, `at_once` at a time, stores their states, and calls back: `started`; `looked_at` every
+    now and then while one runs, and once after its last command; `ended` with the code of its last command.
 
-    SIGINT and SIGTERM are passed on to the processes that run, and no others are started; SIGUSR1 and SIGUSR2, by which
-    schedulers warn, are passed on as SIGTERM. Returns the signal that was passed on, after all have ended; None: there
-    was none. `ended` is not called for jobs that a signal stopped.
+    SIGINT and SIGTERM are passed on to the processes that run, and no others are started; SIGHUP, which a closed
+    terminal sends, and SIGUSR1 and SIGUSR2, by which schedulers warn, are passed on as SIGTERM. Returns the signal that
+    was passed on, after all have ended; None: there was none. `ended` is not called for jobs that a signal stopped. If
+    anything raises, such as a callback, the processes are terminated and waited for first.
     """
     waiting, received = list(jobs), list[int]()
-    running: list[tuple[Job, subprocess.Popen[bytes], int]] = []
-    before = {number: signal.signal(number, lambda n, _: received.append(HANDLED[n])) for number in HANDLED}
+    running: list[tuple[Job, subprocess.Popen[bytes], list[str]]] = []
+    # What is ignored, as SIGHUP under nohup, stays so.
+    before = {number: signal.signal(number, lambda n, _: received.append(HANDLED[n]))
+              for number in HANDLED if signal.getsignal(number) is not signal.SIG_IGN}  # fmt: skip
     environment = dict(os.environ)
     if at_once > 1:  # share the processor
         environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // at_once)))
 
-    def start(job: Job, place: int) -> None:
+    def start(job: Job, names: list[str]) -> None:
         with open(job.log, "ab") as log:
             process = subprocess.Popen(
-                job.commands[place], stdout=log, stderr=log, env=environment, start_new_session=True
+                job.commands[names[0]], stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        running.append((job, process, place))
+        running.append((job, process, names))
 
     forwarded = False
     try:
@@ -95,7 +107,8 @@ def run_jobs(
             while waiting and len(running) < at_once and not received:
                 job = waiting.pop(0)
                 job.log.parent.mkdir(parents=True, exist_ok=True)
-                start(job, 0)
+                write_state(job.log, job.done, "")
+                start(job, list(job.commands))
                 started(job)
             if received and not forwarded:
                 for _, process, _ in running:
@@ -103,16 +116,26 @@ def run_jobs(
                 forwarded = True
             time.sleep(POLL_SECONDS)
             for entry in list(running):
-                job, process, place = entry
+                job, process, (name, *others) = entry
                 code = process.poll()
                 looked_at(job)
                 if code is None:
                     continue
                 running.remove(entry)
-                if code == 0 and place + 1 < len(job.commands) and not received:
-                    start(job, place + 1)
-                elif not received or (code == 0 and place + 1 == len(job.commands)):
+                if code == 0:
+                    write_state(job.log, [*read_state(job.log)[0], name], "")
+                elif not received:
+                    write_state(job.log, read_state(job.log)[0], f"code {code}: {last_line(job.log)}")
+                if code == 0 and others and not received:
+                    start(job, others)
+                elif not received or (code == 0 and not others):
                     ended(job, code)
+    except BaseException:
+        for _, process, _ in running:
+            process.terminate()
+        for _, process, _ in running:
+            process.wait()
+        raise
     finally:
         for number, old in before.items():
             signal.signal(number, old)

@@ -18,7 +18,7 @@ import yaml
 from statewise import overwriting
 from statewise.bounds import LARGEST
 from statewise.cli import cluster
-from statewise.cli.jobs import Job, last_line, read_state, run_jobs, statewise, write_state
+from statewise.cli.jobs import Job, read_state, run_jobs, statewise
 from statewise.cli.progress import Display, record_line, total_steps
 from statewise.config import Recipe, read_yaml
 from statewise.durable import write_atomically
@@ -135,7 +135,6 @@ def _run_all(
     begun = "submitted" if asked else "started"
 
     def started(job: Job) -> None:
-        write_state(job.log, 0, "")
         print(f"seed {job.name:>3} | {begun}; its output is in {job.log}", flush=True)
 
     def looked_at(job: Job) -> None:
@@ -143,14 +142,10 @@ def _run_all(
 
     def ended(job: Job, code: int) -> None:
         if code:
-            message = read_state(job.log)[1] or f"code {code}: {last_line(job.log)}"  # a cluster's job has stored it
-            write_state(job.log, 0, message)
             failed.append(int(job.name))
-            print(f"seed {job.name:>3} | failed with {message}", flush=True)
-        else:
-            write_state(job.log, 1, "")
+            print(f"seed {job.name:>3} | failed with {read_state(job.log)[1]}", flush=True)
 
-    each = [Job(str(seed), [command], folder / f"seed-{seed}.log") for seed, command in commands.items()]
+    each = [Job(str(seed), {"train": command}, folder / f"seed-{seed}.log") for seed, command in commands.items()]
     run = partial(run_jobs, at_once=jobs)
     if asked is not None:
         run = partial(cluster.run_jobs, asked=asked, folder=folder / cluster.SUBMITTED)

@@ -18,7 +18,7 @@ import yaml
 
 from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
-from statewise.cli.jobs import Job, last_line, read_state, run_jobs, statewise, write_state
+from statewise.cli.jobs import Job, read_state, run_jobs, statewise
 from statewise.cli.seeds import parse
 from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
@@ -60,17 +60,21 @@ class Planned:
         """Where its output is."""
         return self.group / f"seed-{self.seed}.log"
 
-    def state(self) -> tuple[int, str]:
-        """How many of its commands have succeeded, and why the next failed. Training that was completed by other means
+    def names(self) -> list[str]:
+        """Of all its commands: `train`, and then each as the suite has it."""
+        return ["train", *(" ".join(words) for words in self.cell.then)]
+
+    def state(self) -> tuple[list[str], str]:
+        """Which of its commands have succeeded, and why the next failed. Training that was completed by other means
         counts."""
-        done, failed = read_state(self.log)
+        done, failed = read_state(self.log, self.names())
         run = Run(self.folder)
         trained = run.exists() and run.complete()
-        return (max(done, 1) if trained else 0), failed
+        return (["train", *(name for name in done if name != "train")] if trained else []), failed
 
     def finished(self) -> bool:
         """Whether all its commands have succeeded."""
-        return self.state()[0] > len(self.cell.then)
+        return set(self.names()) <= set(self.state()[0])
 
     def job(self) -> Job:
         """What is left to do."""
@@ -81,7 +85,8 @@ class Planned:
         ]  # fmt: skip
         every = [statewise("train", *train)]
         every += [statewise(words[0], str(self.folder), *words[1:]) for words in self.cell.then]
-        return Job(f"{self.cell.name} seed {self.seed}", every[done:], self.log, done)
+        left = {name: command for name, command in zip(self.names(), every, strict=True) if name not in done}
+        return Job(f"{self.cell.name} seed {self.seed}", left, self.log, done)
 
 
 def run(words: list[str]) -> int:
@@ -196,7 +201,7 @@ def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], see
 
 def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, out: Path) -> int:
     """Runs what is not finished, `jobs` at a time or on a cluster; returns the exit code."""
-    left = {(job := one.job()).name: (one, job) for one in planned if not one.finished()}
+    left = [one.job() for one in planned if not one.finished()]
     print(f"{len(planned)} runs, of which {len(planned) - len(left)} are finished", flush=True)
     ended_runs: list[str] = []
     failures: list[str] = []
@@ -205,27 +210,20 @@ def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, 
         return f"{len(ended_runs) + len(planned) - len(left):>4}/{len(planned)}"
 
     def started(job: Job) -> None:
-        one = left[job.name][0]
-        write_state(one.log, one.state()[0], "")
         print(f"{progress()} | {job.name}: {'submitted' if asked else 'started'}", flush=True)
 
     def ended(job: Job, code: int) -> None:
-        one = left[job.name][0]
         ended_runs.append(job.name)
         if code:
-            # A job of a cluster has stored it already.
-            message = read_state(one.log)[1] or f"code {code}: {last_line(job.log)}"
             failures.append(job.name)
-            write_state(one.log, one.state()[0], message)
-            print(f"{progress()} | {job.name}: failed with {message}", flush=True)
+            print(f"{progress()} | {job.name}: failed with {read_state(job.log)[1]}", flush=True)
         else:
-            write_state(one.log, 1 + len(one.cell.then), "")
             print(f"{progress()} | {job.name}: finished", flush=True)
 
     run = partial(run_jobs, at_once=jobs)
     if asked is not None:
         run = partial(cluster.run_jobs, asked=asked, folder=out / cluster.SUBMITTED)
-    received = run([job for _, job in left.values()], started=started, looked_at=lambda job: None, ended=ended)
+    received = run(left, started=started, looked_at=lambda job: None, ended=ended)
     return 128 + received if received is not None else int(bool(failures))
 
 

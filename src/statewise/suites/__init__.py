@@ -45,6 +45,8 @@ SHAPE: Shape = {
 AXES = ("recipes", "objectives", "backbones")
 PARTS = ("task", "objective", "backbone", "trainer")
 """Of a recipe, what `settings` may change."""
+FILES = ("suite.yaml", "table.md", "results.json", "index.html", "submitted")
+"""What is written beside the folders of the recipes."""
 COMMANDS = ("analyze", "evaluate")
 """What may be done with a trained run."""
 
@@ -117,6 +119,7 @@ def read_suite(text: str | bytes, source: str) -> Suite:
     cells = list(_cells(axes, given.get("without", ()), settings, then, source))
     if not cells:
         raise ValueError(f"{source}: without leaves out every combination")
+    _check_folders(cells, source)
     return Suite(given.get("about", ""), cells, str(seeds), given.get("metrics", []))
 
 
@@ -135,6 +138,18 @@ def _axis(given: dict[str, Any], axis: str, source: str) -> dict[str, dict[str, 
         if axis != "recipes":
             found[name].setdefault("name", name)
     return found
+
+
+def _check_folders(cells: list[Cell], source: str) -> None:
+    """Raises `ValueError` unless each cell has a folder of its own, also where a file system ignores case."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.recipe.casefold() in FILES:
+            raise ValueError(f"{source}: recipes: {cell.recipe} is the name of a file of the suite: choose another")
+        other = found.setdefault(cell.name.casefold(), cell)
+        if other is not cell:
+            first, second = (f"{one.recipe}, {one.objective}, {one.backbone}" for one in (other, cell))
+            raise ValueError(f"{source}: ({first}) and ({second}) would share the folder {cell.name}: rename one")
 
 
 def _all_known(names: Any, axis: dict[str, Any] | None, what: str, where: str) -> None:
