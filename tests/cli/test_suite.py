@@ -7,6 +7,7 @@ import pytest
 from statewise.building import read_recipe
 from statewise.cli import main, suite
 from statewise.cli.jobs import last_line, read_state, write_state
+from statewise.durable import lock
 from statewise.run import Run
 from statewise.suites import read_suite, suite_names, suite_text
 
@@ -149,6 +150,42 @@ def test_commands_that_were_added_run_on_finished_runs(file, tmp_path, in_proces
     file.write_text(SUITE.replace('"evaluate --length 12,24"', '"evaluate --num 5", "evaluate --num 3"'))
     assert main(command) == 0
     assert ran == [f"evaluate {folder} --num 3"]
+
+
+def test_the_files_have_all_runs_whatever_is_chosen(file, tmp_path, in_process, capsys):
+    out = tmp_path / "out"
+    command = ["suite", str(file), "--out", str(out)]
+    assert main([*command, "--only", "stars/next_token-gpt", "--seeds", "1"]) == 0
+    assert main([*command, "--only", "bits/next_token-gpt", "--seeds", "2,7"]) == 0
+    expected = [("stars", "next_token", 1), ("bits", "next_token", 2), ("bits", "next_token", 7)]
+    for chosen, printed in (
+        ([], "3 runs finished."),
+        (["--only", "bits"], "2 runs finished."),
+        (["--seeds", "7"], "1 runs"),
+    ):
+        capsys.readouterr()
+        found = json.loads((out / "results.json").read_text())["runs"]
+        assert [(run["recipe"], run["objective"], run["seed"]) for run in found] == expected
+        assert "| bits | gpt | next_token | 2/2 |" in (out / "table.md").read_text()
+        assert "stars" in (out / "index.html").read_text()
+        assert main([*command, *chosen, "--table"]) == 0
+        assert printed in capsys.readouterr().out
+    assert main([*command, "--only", "stars/far", "--table"]) == 2
+    assert f"{out} holds no run of {file} with stars/far in its name" in capsys.readouterr().err
+
+
+def test_two_commands_do_not_train_in_one_folder(file, tmp_path, in_process, capsys):
+    _, ran = in_process
+    out = tmp_path / "out"
+    command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-lstm", "--seeds", "1"]
+    out.mkdir()
+    with lock(out / suite.LOCK, "taken"):
+        assert main(command) == 2
+        assert f"{out} is in use by another `statewise suite`" in capsys.readouterr().err
+        assert ran == []
+    assert main(command) == 0
+    with lock(out / suite.LOCK, "taken"):
+        assert main([*command, "--table"]) == 0
 
 
 def test_what_is_trained_is_what_the_suite_says(file):

@@ -6,9 +6,11 @@ OUT/RECIPE/OBJECTIVE-BACKBONE/recipe.yaml  seeds.json  seed-1/  seed-1.log  seed
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.jobs import Job, read_state, run_jobs, statewise
 from statewise.cli.seeds import parse
-from statewise.durable import write_atomically
+from statewise.durable import lock, write_atomically
 from statewise.json_files import COUNT, read_json
 from statewise.run import Run
 from statewise.suites import Cell, Suite, read_suite, suite_names, suite_text
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from statewise.config import Recipe
     from statewise.reporting.suite import SuiteReport
 
+LOCK = ".lock"
+"""Held while runs are prepared, trained and reported."""
+
 DESCRIPTION = """Trains a suite: a set of recipes, each with several objectives, backbones and seeds.
 
   statewise suite belief --dry-run
@@ -38,7 +43,8 @@ DESCRIPTION = """Trains a suite: a set of recipes, each with several objectives,
   statewise suite belief --on slurm --slurm.gpus 1 --out runs/suite
 
 The same command continues a suite that was stopped, and tries failed runs again. Writes table.md, results.json and
-index.html; a run that failed is a row with its message. `statewise status runs/suite` shows how far it is,
+index.html of all runs in the folder; a run that failed is a row with its message. With --only or --seeds it trains and
+prints those runs alone. `statewise status runs/suite` shows how far it is,
 `statewise compare runs/suite/parity/*` compares further."""
 
 
@@ -96,7 +102,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="folder of the suite")
     parser.add_argument("--seeds", metavar="1-5", help="a range, or numbers with commas (default: the suite's)")
     parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="parallel runs (default 1)")
-    parser.add_argument("--only", metavar="TEXT", help="only runs with this text in RECIPE/OBJECTIVE-BACKBONE")
+    parser.add_argument(
+        "--only", metavar="TEXT", help="train and print only runs with this text in RECIPE/OBJECTIVE-BACKBONE"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
     parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
     cluster.add_options(parser)
@@ -109,7 +117,7 @@ def run(words: list[str]) -> int:
         text, source = Path(options.suite).read_text(), options.suite
     else:
         text = suite_text(options.suite)  # says which there are
-    suite = read_suite(text, source)
+    whole = suite = read_suite(text, source)
     seeds = parse(options.seeds or suite.seeds)
     if options.only:
         cells = [cell for cell in suite.cells if options.only in cell.name]
@@ -128,21 +136,23 @@ def run(words: list[str]) -> int:
     from statewise.reporting.suite import template
 
     template()  # before hours of training
-    if not options.table:
-        _prepare(out, text, suite, recipes, seeds)
-    elif not (out / "suite.yaml").is_file():
-        raise ValueError(f"{out} holds no suite: train one without --table first")
     title = f"Suite {Path(options.suite).stem}"
-    code = 0 if options.table else _run_all(planned, options.jobs, asked, out)
-    report = _report(title, suite, planned)
-    written = {"table.md": report.as_markdown(), "results.json": report.as_json(), "index.html": report.as_html()}
-    from statewise.reporting.tables import fitted_tables
-
-    print(fitted_tables(*report.table(), shutil.get_terminal_size((100, 24)).columns, keys=3))
-    print("\n".join(report.notes()))
-    for name, content in written.items():
-        write_atomically(out / name, content.encode())
-        print(f"wrote {out / name}")
+    with contextlib.ExitStack() as held:
+        if options.table:
+            if not (out / "suite.yaml").is_file():
+                raise ValueError(f"{out} holds no suite: train one without --table first")
+            code = 0
+        else:
+            held.enter_context(_locked(out))
+            _prepare(out, text, suite, recipes, seeds)
+            code = _run_all(planned, options.jobs, asked, out)
+        there = [Planned(cell, seed, out / cell.name) for cell in whole.cells for seed in _seeds(out / cell.name)]
+        shown = planned if options.seeds else [one for one in there if one.cell in suite.cells]
+        if not there or not shown:
+            raise ValueError(
+                f"{out} holds no run of {source}" + f" with {options.only} in its name" * bool(options.only)
+            )
+        _write(out, _report(title, whole, there), _report(title, whole, shown))
     again = f"statewise suite {options.suite} --out {out}"
     if code >= 128 and asked:
         print(f"the jobs go on; statewise status {out} shows them, the same command waits for them", file=sys.stderr)
@@ -174,11 +184,21 @@ def _recipes(suite: Suite, source: str) -> dict[str, Recipe]:
     return found
 
 
-def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], seeds: list[int]) -> None:
-    """Writes what each cell trains. Raises `FileExistsError` if other things are there."""
+@contextlib.contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """The folder of the suite, made if it is not there, held by this process alone."""
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file: --out names a folder")
-    if out.exists() and any(out.iterdir()) and not (out / "suite.yaml").is_file():
+    out.mkdir(parents=True, exist_ok=True)
+    with lock(
+        out / LOCK, f"{out} is in use by another `statewise suite`; `statewise status {out}` shows how far it is"
+    ):
+        yield
+
+
+def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], seeds: list[int]) -> None:
+    """Writes what each cell trains. Raises `FileExistsError` if other things are there."""
+    if any(not path.name.startswith(LOCK) for path in out.iterdir()) and not (out / "suite.yaml").is_file():
         raise FileExistsError(f"{out} exists and holds no suite: choose another --out")
     for cell in suite.cells:
         group = out / cell.name
@@ -187,16 +207,20 @@ def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], see
             raise FileExistsError(
                 f"{group} was begun with another recipe, so its runs cannot be continued: choose another --out"
             )
-    out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "suite.yaml", text.encode())
     for cell in suite.cells:
         group = out / cell.name
         group.mkdir(parents=True, exist_ok=True)
         write_atomically(group / "recipe.yaml", yaml.safe_dump(recipes[cell.name].as_dict(), sort_keys=False).encode())
-        known: list[int] = []
-        if (group / "seeds.json").exists():
-            known = read_json(group / "seeds.json", {"seeds": [COUNT]})["seeds"]
-        write_atomically(group / "seeds.json", json.dumps({"seeds": sorted({*known, *seeds})}).encode())
+        every = sorted({*_seeds(group), *seeds})
+        write_atomically(group / "seeds.json", json.dumps({"seeds": every}).encode())
+
+
+def _seeds(group: Path) -> list[int]:
+    """The seeds of a combination's folder; none if it is not there."""
+    path = group / "seeds.json"
+    found: list[int] = read_json(path, {"seeds": [COUNT]})["seeds"] if path.exists() else []
+    return found
 
 
 def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, out: Path) -> int:
@@ -225,6 +249,18 @@ def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, 
         run = partial(cluster.run_jobs, asked=asked, folder=out / cluster.SUBMITTED)
     received = run(left, started=started, looked_at=lambda job: None, ended=ended)
     return 128 + received if received is not None else int(bool(failures))
+
+
+def _write(out: Path, report: SuiteReport, shown: SuiteReport) -> None:
+    """Writes the report, and prints what is to be shown."""
+    from statewise.reporting.tables import fitted_tables
+
+    written = {"table.md": report.as_markdown(), "results.json": report.as_json(), "index.html": report.as_html()}
+    print(fitted_tables(*shown.table(), shutil.get_terminal_size((100, 24)).columns, keys=3))
+    print("\n".join(shown.notes()))
+    for name, content in written.items():
+        write_atomically(out / name, content.encode())
+        print(f"wrote {out / name}")
 
 
 def _report(title: str, suite: Suite, planned: list[Planned]) -> SuiteReport:
