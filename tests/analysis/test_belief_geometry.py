@@ -86,6 +86,24 @@ def test_controls_are_those_of_the_fact_sheet(text, length):
     assert found == pytest.approx(by_next, abs=6e-4)
 
 
+def test_a_history_of_few_prefixes_is_scored_on_others_or_left_out():
+    world = task("mess3", length=40)
+    found = {}
+    for words in (800, 2):
+        config = BeliefGeometryConfig(layers=None, words=words)
+        found[words] = BeliefGeometry(config).analyze(subject(world, Bayesian(world)))
+    metrics, prefixes = found[800].metrics, world.prefixes(800, 1)
+    known, features = _Known.of(world, prefixes), history(prefixes, 40)
+    assert metrics["r2_history_all"] > metrics["r2_history_4"] > metrics["r2_history_all_held_out"]
+    folds = np.random.default_rng(1).integers(5, size=len(known.weights))
+    expected = held_out_r2(features, known.beliefs, known.weights, 1e-6, folds)
+    assert metrics["r2_history_all_held_out"] == pytest.approx(expected)
+    assert len(found[800].notes) == 1
+    assert {"r2_history_1", "r2_history_4"} <= set(found[2].metrics)
+    assert not {"r2_history_all", "r2_history_all_held_out"} & set(found[2].metrics)
+    assert "r2_history_all is left out: a map from the last 40 tokens" in found[2].notes[1]
+
+
 def test_guessing_the_mean_has_the_error_of_the_fact_sheet():
     for text, expected in (("mess3", 0.160), ("mess3(0.15, 0.6)", 0.044)):
         world = task(text, length=8)
@@ -249,6 +267,16 @@ def test_dynamics_that_are_bayes_rule_go_on_beyond_the_length_of_training(bos):
     assert worse.metrics["r2_dynamics"] < 0.97
     assert worse.metrics["step_3_r2"] < worse.metrics["step_1_r2"]
     assert worse.metrics["excess_dynamics"] > 0.01
+
+
+@pytest.mark.filterwarnings("error")
+def test_means_over_no_position_are_left_out():
+    world = task("mess3", length=2)
+    found = BeliefDynamics(BeliefDynamicsConfig(sequences=20)).analyze(subject(world, Bayesian(world)))
+    assert not {"excess_dynamics", "agreement_dynamics"} & set(found.metrics)
+    assert {"excess_backbone", "excess_beyond"} <= set(found.metrics)
+    assert np.isfinite(list(found.metrics.values())).all()
+    assert found.main == ["r2_dynamics", "r2_backbone", "r2_beyond"]
 
 
 SMALL = [

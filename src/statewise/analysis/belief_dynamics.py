@@ -104,7 +104,7 @@ class BeliefDynamics(Analysis):
             Panel("steps of the dynamics", "R2 of the belief", [Curve("from any state", ahead, steps)], shares=True),
         ]
         details = {"length": length, "context": context, "prefixes": len(truth), "exact": prefixes.exact}
-        main = ["r2_dynamics", "r2_backbone", *(["r2_beyond"] if "r2_beyond" in metrics else []), "excess_dynamics"]
+        main = [key for key in ("r2_dynamics", "r2_backbone", "r2_beyond", "excess_dynamics") if key in metrics]
         return Findings(metrics, panels, details, [], drawings, main)
 
     def _by_steps(
@@ -173,11 +173,12 @@ class _Rolled:
 
     def metrics(self, context: int) -> dict[str, float]:
         """Means over the positions of training and beyond; the last position of training, after which nothing was
-        ever predicted, counts in neither."""
+        ever predicted, counts in neither. A mean over no position is left out."""
         found = {f"r2_{name}": value for name, value in self.pooled.items()}
         found["excess_backbone"] = float(np.mean(self.excess["backbone"][: context - 1]))
         for name, values in (("excess", self.excess["dynamics"]), ("agreement", self.agreement["dynamics"])):
-            found[f"{name}_dynamics"] = float(np.mean(values[1 : context - 1]))
+            if context > 2:
+                found[f"{name}_dynamics"] = float(np.mean(values[1 : context - 1]))
             if len(values) > context:
                 found[f"{name}_beyond"] = float(np.mean(values[context:]))
         return found

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
-from statewise.analysis.belief_pictures import Plane, distinct, planes
-from statewise.analysis.beliefs import ALL, LAYERS, layer_widths, states_of
+from statewise.analysis.belief_pictures import Plane, equal_beliefs, planes
+from statewise.analysis.beliefs import ALL, CONCAT, LAYERS, layer_widths, states_of
 from statewise.analysis.least_squares import Fit, fit, held_out_r2, r2
 from statewise.bounds import bounded
 from statewise.data import blocks, collate
@@ -32,7 +32,7 @@ DISTANCES = 1500
 """Most distinct beliefs of which all pairs of distances are compared."""
 SPREAD = 0.95
 """Share of the variance for which components are counted."""
-STATE, CONCAT = "state", "concat"
+STATE = "state"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class BeliefGeometry(Analysis):
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME` of
         every layer and `r2_concat` of all; `..._held_out` from other prefixes; the controls `r2_untrained`,
-        `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_next_token`; `r2_constrained`, `r2_constrained_NAME`,
+        `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_history_all_held_out`, `r2_next_token`; `r2_constrained`, `r2_constrained_NAME`,
         `r2_constrained_untrained`, ...: the same of what a sum over tokens can know (`Believed.constrained_beliefs`);
         `distances_r2` and `next_token_distances_r2`, squared correlations of distances between predicted beliefs with
         those between true ones, and between next-token distributions; `excess`, the exact divergence from the true
@@ -97,7 +97,8 @@ class BeliefGeometry(Analysis):
             fitted[name] = fit(features, known.beliefs, known.weights, config.cutoff)(features)
             label = "untrained" if name == STATE else f"untrained_{name}"
             metrics[f"r2_{label}"] = r2(fitted[name], known.beliefs, known.weights)
-        metrics |= self._controls(own, known, prefixes, world, rng)
+        controls, notes = self._controls(own, known, prefixes, folds, rng)
+        metrics |= controls
         compared = {f"untrained_{name}": features for name, features in untrained.items()}
         metrics |= self._constrained({**own, **compared}, known)
         excess = _excess(subject.snapshot, known, prefixes)
@@ -114,7 +115,7 @@ class BeliefGeometry(Analysis):
         shown[f"untrained: R2 {metrics['r2_untrained']:.3f}"] = fitted[STATE]
         drawings = [plane.draw(title, beliefs) for plane in drawn_on for title, beliefs in shown.items()]
         drawn = f"a sample of {len(prefixes.examples):,} sequences: there are too many words to list them all"
-        notes = [] if prefixes.exact else [drawn]
+        notes = notes if prefixes.exact else [drawn, *notes]
         if config.checkpoints is not None:
             steps, strip = self._over_training(subject, prefixes, known, drawn_on[0])
             panels.append(steps)
@@ -143,10 +144,10 @@ class BeliefGeometry(Analysis):
         return found
 
     def _controls(
-        self, own: dict[str, np.ndarray], known: _Known, prefixes: Prefixes, world: Believed, rng: np.random.Generator
-    ) -> dict[str, float]:
-        """R^2 with shuffled beliefs, and from what is no model."""
-        cutoff, found = self.config.cutoff, {}
+        self, own: dict[str, np.ndarray], known: _Known, prefixes: Prefixes, folds: np.ndarray, rng: np.random.Generator
+    ) -> tuple[dict[str, float], list[str]]:
+        """R^2 with shuffled beliefs, and from what is no model; notes on what is left out."""
+        cutoff, found, notes = self.config.cutoff, {}, []
         orders = [rng.permutation(len(known.weights)) for _ in range(SHUFFLES)]
         shuffled = np.stack([known.beliefs[order] for order in orders], 1).reshape(len(known.weights), -1)
         for name in (STATE, CONCAT):
@@ -154,14 +155,23 @@ class BeliefGeometry(Analysis):
                 predicted = fit(own[name], shuffled, known.weights, cutoff)(own[name])
                 label = "r2_shuffled" if name == STATE else f"r2_shuffled_{name}"
                 found[label] = r2(predicted, shuffled, known.weights)
-        longest = int(prefixes.columns.max()) + 1
+        longest, V = int(prefixes.columns.max()) + 1, _symbols(prefixes)
         for count in sorted({*range(1, min(HISTORY, longest) + 1), longest}):
-            features = history(prefixes, count)
             label = "all" if count == longest else str(count)
+            if count * V > len(known.weights) / 2:
+                notes.append(
+                    f"r2_history_{label} is left out: a map from the last {count:,} tokens as one-hot vectors has "
+                    f"{count * V:,} columns, too many for {len(known.weights):,} prefixes"
+                )
+                continue
+            features = history(prefixes, count)
             predicted = fit(features, known.beliefs, known.weights, cutoff)(features)
             found[f"r2_history_{label}"] = r2(predicted, known.beliefs, known.weights)
+            if count == longest:
+                held_out = held_out_r2(features, known.beliefs, known.weights, cutoff, folds)
+                found["r2_history_all_held_out"] = held_out
         predicted = fit(known.next_tokens, known.beliefs, known.weights, cutoff)(known.next_tokens)
-        return {**found, "r2_next_token": r2(predicted, known.beliefs, known.weights)}
+        return {**found, "r2_next_token": r2(predicted, known.beliefs, known.weights)}, notes
 
     def _constrained(self, own: dict[str, np.ndarray], known: _Known) -> dict[str, float]:
         """R^2 of constrained beliefs, from each layer and from the belief itself."""
@@ -289,7 +299,7 @@ class _Known:
             "mse": float(self.weights @ (apart**2).mean(1)),
             "distance": float(self.weights @ np.linalg.norm(apart, axis=1)),
         }
-        first, which = distinct(self.beliefs)
+        first, which = equal_beliefs(self.beliefs)
         mass = np.bincount(which, weights=self.weights)
         centres = np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in predicted.T], 1)
         kept = np.unique(np.linspace(0, len(first) - 1, min(DISTANCES, len(first))).round().astype(np.int64))
@@ -312,13 +322,17 @@ def distances(points: np.ndarray) -> np.ndarray:
 
 def history(prefixes: Prefixes, count: int) -> np.ndarray:
     """(m, count * V): the last `count` tokens of each prefix as one-hot vectors, zeros where there are fewer."""
-    tokens = prefixes.examples.tokens
-    V = int(tokens.max()) + 1
+    tokens, V = prefixes.examples.tokens, _symbols(prefixes)
     found = np.zeros((len(prefixes.rows), count, V))
     for back in range(count):
         there = np.flatnonzero(prefixes.columns >= back)
         found[there, back, tokens[prefixes.rows[there], prefixes.columns[there] - back]] = 1
     return found.reshape(len(found), -1)
+
+
+def _symbols(prefixes: Prefixes) -> int:
+    """V: tokens up to the last one that occurs."""
+    return int(prefixes.examples.tokens.max()) + 1
 
 
 def overlap(one: np.ndarray, other: np.ndarray, count: int) -> float:

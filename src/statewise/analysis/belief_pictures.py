@@ -14,9 +14,9 @@ FEW = 64
 """With at most so many different true beliefs, the mean prediction of each is drawn too, as a larger dot."""
 
 
-def distinct(beliefs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the first of equal rows (m, C), and for each row its place among those; equal within 1e-7, on a grid
-    whose cells do not meet at simple fractions."""
+def equal_beliefs(beliefs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Groups of prefixes with equal beliefs (m, C), over which predictions are averaged: the index of the first of each
+    group, and (m,) the group of each row. Equal within 1e-7, on a grid whose cells do not meet at simple fractions."""
     rounded = np.floor(beliefs * 1e7 + 0.382)
     _, first, which = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
     return first, which.reshape(-1)
@@ -45,7 +45,7 @@ class Plane:
         apart = (truth - self.centre) * np.sqrt(share)[:, None]
         self.axes = np.linalg.svd(apart, full_matrices=False)[2]
         self.chosen = np.unique(np.linspace(0, len(truth) - 1, min(SHOWN, len(truth))).round().astype(np.int64))
-        self.distinct, self.which = distinct(truth)
+        self.distinct, self.which = equal_beliefs(truth)
         shown = truth if self.kind == "simplex" else (truth - self.centre) @ self.axes[:3].T
         low, high = shown.min(0), shown.max(0)
         scaled = (shown - low) / np.maximum(high - low, 1e-12) if self.kind != "simplex" else shown
