@@ -104,8 +104,8 @@ class BeliefDynamics(Analysis):
             Panel("steps of the dynamics", "R2 of the belief", [Curve("from any state", ahead, steps)], shares=True),
         ]
         details = {"length": length, "context": context, "prefixes": len(truth), "exact": prefixes.exact}
-        main = [key for key in ("r2_dynamics", "r2_backbone", "r2_beyond", "excess_dynamics") if key in metrics]
-        return Findings(metrics, panels, details, [], drawings, main)
+        main = ["r2_dynamics", "r2_backbone", "r2_beyond", "excess_dynamics"]
+        return Findings(metrics, panels, details, [], drawings, [key for key in main if key in metrics])
 
     def _by_steps(
         self, predictor: Predictor, dynamics: StateDynamics, world: Believed, drawn: Examples, context: int, mapped: Fit

@@ -27,8 +27,8 @@ def pair_loss(head: TextHead, prefix: Tensor, suffix: Tensor, layout: Layout, we
 
     `prefix` (U, D), `suffix` (W, D): the states of `layout.prefix_rows` and of `layout.suffix_rows`. `weights` (K,) are
     the factors with which the sums will enter the loss that is differentiated: gradients are computed here and now, so
-    backward passes only any common multiple of them. A backward pass with other factors raises `RuntimeError` on a CPU; on
-    a GPU, where the test would wait for the device, it gives wrong gradients.
+    backward passes only any common multiple of them. A backward pass with other factors raises `RuntimeError` on a CPU;
+    on a GPU it gives wrong gradients, for there the check would have to wait for the device.
     """
     worker = WORKERS.get(type(head), AutogradWorker)
     inputs = (worker, head, layout.groups, weights, torch.is_grad_enabled(), *worker.states(head, prefix, suffix))
