@@ -10,6 +10,7 @@ from statewise.objectives import head_loss
 from statewise.objectives.coming_tokens import coming_tokens
 from statewise.objectives.costs import head_flops
 from statewise.objectives.head_function import head_function
+from statewise.objectives.token_order import TokenOrderConfig
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -85,10 +86,12 @@ def test_each_coming_token_is_found_once(low, high):
 def test_a_wider_window_than_the_default_changes_nothing_that_float32_shows():
     batch = random_batch(longest=24, prompts=False)
     losses = []
-    for window in (16, 24):
+    for window in (8, TokenOrderConfig().window, 24):
         objective = tiny_objective("token_order", window=window)
+        spread_weights(objective)
         losses.append(objective(batch).parts["order"].mean())
-    torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
+    torch.testing.assert_close(losses[1], losses[2], rtol=1e-6, atol=0)
+    assert abs(losses[0] / losses[2] - 1) > 1e-5
 
 
 def test_the_best_order_of_distinct_tokens_is_an_exponential():
