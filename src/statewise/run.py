@@ -59,6 +59,11 @@ Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
 
 
+def shortened(text: str) -> str:
+    """The text for the name of a file: of more than 100 characters the beginning and a checksum."""
+    return text if len(text) <= 100 else f"{text[:91]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
 def report_of(kind: str, data: Path) -> str:
     """The name of a report of this kind on a file or corpus: the kind, the file's name, and a checksum of its absolute
     path, so that files of the same name in different folders have reports of their own."""

@@ -8,7 +8,7 @@ from statewise.building import read_recipe
 from statewise.cli import main, suite
 from statewise.cli.jobs import last_line, read_state, write_state
 from statewise.durable import lock
-from statewise.run import Run
+from statewise.run import Run, shortened
 from statewise.suites import read_suite, suite_names, suite_text
 
 SUITE = """
@@ -119,6 +119,12 @@ def test_a_run_that_was_stopped_is_resumed_and_further_commands_follow(file, tmp
     assert main(command) == 0
     folder = out / "bits" / "next_token-gpt" / "seed-1"
     assert (Run(folder).reports_folder / "evaluation-length-12,24.json").is_file()
+    for longest in (23, 24):  # too long for the name of a file, and alike in the beginning
+        lengths = ",".join(f"{length:09}" for length in range(12, longest + 1))
+        assert main(["evaluate", str(folder), "--length", lengths]) == 0
+        (report,) = (name for name in Run(folder).reports() if shortened(lengths) in name)
+        assert len(report) < 150
+    assert len(Run(folder).reports()) == 4, "each with a report of its own"
     records = folder / "metrics.jsonl"
     records.write_text("".join(line for line in records.read_text().splitlines(True) if '"end"' not in line))
     (out / "bits" / "next_token-gpt" / "seed-1.state.json").unlink()
@@ -255,6 +261,10 @@ def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
         ("horizon: 2}\nbackbones:", "horizon: 2}\n  Far-gpt: {name: next_token}\nbackbones:\n  gpt-gpt: {name: gpt}",
          "(stars, far, gpt-gpt) and (stars, Far-gpt, gpt) would share the folder stars/Far-gpt-gpt"),
         ("  stars:\n", "  Table.md: parity\n  stars:\n", "Table.md is the name of a file of the suite"),
+        ("  bits: [\"evaluate", "  on: [\"evaluate", "must be keyed by text, not by true: put the key in quotes (YAML"),
+        ("- {recipes: [stars], backbones: [lstm]}", "- {1: [stars]}", "without[0] must be keyed by text, not by 1"),
+        ("recipes: [bits], backbones: [gpt], b", "1: [bits], b", "settings: unknown key '1'"),
+        ("backbone: {init", "backbone: {on", "bits/next_token-gpt"),
         ("name: recurrent, cell: lstm", "name: two_stream", "bits/next_token-lstm: backbone.window 64"),
     ],
 )  # fmt: skip

@@ -84,17 +84,21 @@ def add_options(parser: Parser) -> None:
         parser.add_argument(f"--slurm.{name}", metavar=metavar, type=kind, help=f"with --on slurm: {what}")
 
 
+def given(options: argparse.Namespace) -> list[str]:
+    """Those of these options that were given."""
+    found = ["--on slurm"] if options.on == "slurm" else []
+    found += [f"--slurm.{name}" for name in OPTIONS if getattr(options, f"slurm.{name}") is not None]
+    return found + [f"--{name}" for name in ("wait", "detach") if getattr(options, name)]
+
+
 def settings(options: argparse.Namespace) -> Settings | None:
     """The settings for `--on slurm`, None for `--on local`. Raises `ValueError` for options without it, where there is
     no Slurm or no submitit, and in processes of torchrun or srun."""
     if launcher := processes.started():
         raise ValueError(f"several runs start processes of their own: give the command without {launcher.by}")
-    found = {name: getattr(options, f"slurm.{name}") for name in OPTIONS}
-    given = [f"--slurm.{name}" for name, value in found.items() if value is not None]
     if options.on == "local":
-        given += [f"--{name}" for name in ("wait", "detach") if getattr(options, name)]
-        if given:
-            raise ValueError(f"{given[0]} is for --on slurm")
+        if others := given(options):
+            raise ValueError(f"{others[0]} is for --on slurm")
         return None
     if options.jobs != 1:
         raise ValueError("--jobs is for --on local; with --on slurm, --slurm.array limits the jobs that run at once")
@@ -102,7 +106,8 @@ def settings(options: argparse.Namespace) -> Settings | None:
     missing = [name for name in ("sbatch", "squeue", "srun") if shutil.which(name) is None]
     if missing:
         raise ValueError(f"--on slurm: there is no {missing[0]} here; give the command where jobs are submitted")
-    return Settings(**{name: value for name, value in found.items() if value is not None}, detach=options.detach)
+    found = {name: value for name in OPTIONS if (value := getattr(options, f"slurm.{name}")) is not None}
+    return Settings(**found, detach=options.detach)
 
 
 class Commands:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_targets
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.reports import keep_report
-from statewise.run import Run, evaluation_of, report_of
+from statewise.run import Run, evaluation_of, report_of, shortened
 from statewise.tasks import TASKS
 from statewise.types import Evaluation
 
@@ -62,6 +62,9 @@ def run(words: list[str]) -> int:
     by = [(option, value) for option in others if (value := getattr(options, option)) is not None]
     if options.fills and (options.data or options.num is not None or by):
         raise ValueError("--fills scores the whole file: omit --data, --num and other sets")
+    ignored = [f"--{name}" for name in ("protocol", "warmup", "comprehensive") if getattr(options, name)]
+    if options.fills and ignored:
+        raise ValueError(f"--fills scores what was filled in, without chunks or documents: omit {ignored[0]}")
     if len(by) > 1:
         raise ValueError(f"{' and '.join(f'--{option}' for option, _ in by)} are different sets: give one")
     model = load_model(options.run, options.checkpoint, options.device)
@@ -86,7 +89,7 @@ def run(words: list[str]) -> int:
     # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
     data = Path(options.data).resolve() if options.data else None
     deviations = ["comprehensive"] if options.comprehensive else []
-    deviations += [f"{option}-{value}" for option, value in by]
+    deviations += [f"{option}-{shortened(value)}" for option, value in by]
     deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
     deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]

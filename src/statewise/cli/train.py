@@ -39,6 +39,10 @@ def run(words: list[str]) -> int:
         return _help(parser, options, flags)
     if options.resume is not None:
         return _resume(options, flags)
+    if options.checkpoint is not None:
+        raise ValueError("--checkpoint is for --resume: the step of a run to continue from")
+    if options.seeds is None:
+        _refuse_for_one(options, "give --seeds, such as --seeds 1")
     text, source = _recipe(options)
     given = [name for name in ("vocabulary", "length") if getattr(options, name) is not None]
     if given and not options.dry_run:
@@ -61,10 +65,10 @@ def run(words: list[str]) -> int:
         return 0
     if options.dry_run:
         return _dry_run(recipe, options)
-    asked = cluster.settings(options) if options.seeds is not None or options.on != "local" else None
     if options.seeds is not None:
         from statewise.cli import seeds
 
+        asked = cluster.settings(options)
         if any(flag.partition("=")[0] == "--seed" for flag in flags):
             raise ValueError("give --seed or --seeds, not both")
 
@@ -73,8 +77,6 @@ def run(words: list[str]) -> int:
             seeds.check_same(out, recipe, numbers)
             return seeds.resume(out, options.jobs, asked)
         return seeds.train(recipe, out, numbers, options.jobs, options.overwrite, asked)
-    if asked is not None:
-        raise ValueError("--on slurm submits the runs of --seeds: give --seeds 1 for a single one")
     from statewise.launch import train, train_or_resume
 
     def work(listener: Listener) -> Any:
@@ -83,6 +85,13 @@ def run(words: list[str]) -> int:
         return train(recipe, options.out, overwrite=options.overwrite, listener=listener)
 
     return _watched(work, options.out)
+
+
+def _refuse_for_one(options: argparse.Namespace, instead: str) -> None:
+    """Raises `ValueError` for options that a single run would ignore."""
+    given = [*cluster.given(options), *(["--jobs"] if options.jobs != 1 else [])]
+    if given:
+        raise ValueError(f"{given[0]} is for the runs of --seeds: {instead}")
 
 
 def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
@@ -121,7 +130,7 @@ def _parser() -> Parser:
         action="store_true",
         help="continue the run in --out if it is one of this recipe: for commands that are started again",
     )
-    parser.add_argument("--checkpoint", default="last", help="with --resume: the step to continue from (default: last)")
+    parser.add_argument("--checkpoint", metavar="STEP", help="with --resume: the step to continue from (default: last)")
     parser.add_argument("--seeds", metavar="1-5", help="one run per seed: a range, or numbers with commas")
     parser.add_argument(
         "--jobs", type=at_least(1), default=1, metavar="N", help="with --seeds: parallel runs (default 1)"
@@ -167,16 +176,17 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
 
     folder = Path(options.resume)
     if seeds.is_group(folder):
-        if options.checkpoint != "last":
+        if options.checkpoint not in (None, "last"):
             raise ValueError(f"--checkpoint needs a single run: resume {folder}/seed-... by itself")
         if flags:
             raise ValueError(f"{flags[0].partition('=')[0]} needs a single run: resume {folder}/seed-... by itself")
         return seeds.resume(folder, options.jobs, cluster.settings(options))
+    _refuse_for_one(options, f"{folder} does not hold several")
     _begin(f"resuming {folder}")
     from statewise.launch import resume
 
     return _watched(
-        lambda listener: resume(folder, checkpoint=options.checkpoint, flags=flags, listener=listener), folder
+        lambda listener: resume(folder, checkpoint=options.checkpoint or "last", flags=flags, listener=listener), folder
     )
 
 
