@@ -9,6 +9,7 @@ from torch import nn
 from statewise.analysis import probe_fit
 from statewise.analysis.base import Snapshot
 from statewise.analysis.beliefs import beliefs, prefix_states, states_of
+from statewise.analysis.prefix_split import TEST, TRAINING, VALIDATION, split_by_prefix
 from statewise.analysis.probe_fit import UNDEFINED, FitConfig, Probes, Sample, fit_and_answer, order
 from statewise.analysis.probes import draw_positions, numbers
 from statewise.analysis.probing import draw_training
@@ -265,6 +266,67 @@ def test_probes_learn_from_other_sequences_than_they_are_tested_on():
         assert len(set(rows)) == len(rows)
         assert not set(rows) & {tuple(row) for row in task.held_out().tokens}
         np.testing.assert_array_equal(draw_training(task, config).tokens, drawn.tokens)
+
+
+class Memory(MarkovPredictor):
+    """A state is noise, the same after the same prefix: only a probe that was trained on a prefix knows its label."""
+
+    def __init__(self, seed=0):
+        super().__init__(torch.full((11, 11), 1.0))
+        self.seed = seed
+
+    def states(self, batch):
+        state = torch.empty(*batch.tokens.shape, 32)
+        for row, tokens in enumerate(batch.tokens.tolist()):
+            for place in range(len(tokens)):
+                rng = np.random.default_rng([self.seed, *tokens[: place + 1]])
+                state[row, place] = torch.from_numpy(rng.standard_normal(32))
+        return Hidden(state, state)
+
+
+def hmm(**fields):
+    kind = TASKS["hmm"]
+    return kind(kind.Config(**fields))
+
+
+def test_where_no_sequence_is_held_out_prefixes_are():
+    task = hmm(process="rrxor", length=8)
+    found = make_analysis("world-probe", **QUICK).analyze(subject(Memory(), task, Memory(1)))
+    by_label = lines(found)
+    assert np.mean(by_label["step 9"]["accuracy"]) < np.mean(by_label["most frequent label"]["accuracy"]) + 0.05
+    assert any("other prefixes" in note for note in found.notes)
+
+
+def test_the_parts_of_prefixes_have_none_in_common():
+    rng = np.random.default_rng(0)
+    asked, trained = rng.integers(0, 100, 300).astype(np.uint64), rng.integers(0, 100, 3000).astype(np.uint64)
+    parts = split_by_prefix(asked, trained, validation=0.2)
+    of_part = [set(asked[parts[0] == part]) | set(trained[parts[1] == part]) for part in (TEST, VALIDATION, TRAINING)]
+    assert [len(each) for each in of_part] == [25, 15, 60]
+    assert len(set.union(*of_part)) == 100
+    with pytest.raises(ValueError, match="39 different prefixes"):
+        split_by_prefix(np.arange(39, dtype=np.uint64), validation=0.2)
+
+
+def test_too_few_prefixes_are_refused():
+    task = hmm(process="rrxor", length=3)
+    with pytest.raises(ValueError, match="6 different prefixes to probe: a probe needs at least 40"):
+        make_analysis("future-probe", **QUICK).analyze(subject(Memory(), task))
+    with pytest.raises(ValueError, match="true state is undefined"):
+        make_analysis("world-probe", **QUICK).analyze(subject(Memory(), hmm(process="mess3")))
+
+
+def test_probes_stop_before_they_learn_training_sequences_by_heart():
+    def sequences(n, seed):
+        rng = np.random.default_rng(seed)
+        return Examples(rng.integers(0, 11, (n, 6)), np.full(n, 6), np.full(n, 5))
+
+    task = FixedTask(sequences(300, 1), sequences(300, 2))  # the last token is random, and the prompts are distinct
+    fields = {"steps": 300, "hidden": 64, "learning_rate": 0.01}
+    found = make_analysis("future-probe", **fields).analyze(subject(Memory(), task, Memory(1)))
+    by_label = lines(found)
+    nats = by_label["step 9"]["cross_entropy"]
+    assert nats == pytest.approx(by_label["most frequent label"]["cross_entropy"], abs=0.05)
 
 
 def test_the_same_seed_gives_the_same_findings():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from statewise.tasks import TASKS
-from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
+from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_prefixes, hash_rows
 
 DIGESTS = {
     "countdown": ({"held_out_problems": 200}, "9dcc9afde95df25c", "ca15c8eaa8c59cd0"),
@@ -43,6 +43,13 @@ def test_one_in_so_many_is_held_out():
     rows = np.arange(2 * 160_000).reshape(-1, 2)
     share = chosen(hash_rows(rows)).mean()
     assert share == pytest.approx(1 / ONE_IN, rel=0.03)
+
+
+def test_hashes_of_prefixes_are_those_of_rows():
+    rows = np.random.default_rng(0).integers(0, 9, (20, 5))
+    found = hash_prefixes(rows)
+    for length in range(1, 6):
+        np.testing.assert_array_equal(found[:, length - 1], hash_rows(rows[:, :length]))
 
 
 def test_rows_are_collected_until_there_are_enough():

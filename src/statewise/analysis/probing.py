@@ -18,6 +18,7 @@ from torch import Tensor
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs import is_several, layer_widths, states_of
 from statewise.analysis.by_layer import by_layer
+from statewise.analysis.prefix_split import TEST, VALIDATION, prefix_hashes, split_by_prefix
 from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.bounds import bounded
 from statewise.figures import Curve, Panel, Role
@@ -30,6 +31,9 @@ VALIDATION_SHARE = 0.1
 """Share of the training sequences used for validation, which selects the step at which each probe is kept."""
 FEWEST = 10
 """Minimum number of training sequences."""
+OTHER_PREFIXES = (
+    "the task holds out no sequences: probes are tested on states after other prefixes than they are trained on"
+)
 DRAW, POSITION, SHUFFLE = 7001, 7002, 7003
 """Keys that make the probes' random numbers independent of each other and of training."""
 
@@ -66,6 +70,10 @@ class Questions:
     """(m, P) the target of each probe, or `UNDEFINED`."""
     x: np.ndarray
     """(m, P) the x value to which the answer counts."""
+
+    def __getitem__(self, chosen: np.ndarray) -> Questions:
+        """Those `chosen`, (m,) bool."""
+        return Questions(self.rows[chosen], self.positions[chosen], self.labels[chosen], self.x[chosen])
 
 
 @dataclass(frozen=True)
@@ -118,9 +126,13 @@ class Probing(Analysis):
         asked = self.ask(task, test, np.random.default_rng([POSITION, config.seed, 1]))
         trained = self.ask(task, train, np.random.default_rng([POSITION, config.seed, 2]))
         validates = trained.rows >= len(train) - max(1, round(VALIDATION_SHARE * len(train)))
+        if not task.disjoint and len(asked.rows):
+            asked, trained, validates = self._by_prefix(test, asked, train, trained)
         parts_asked = (asked.labels, trained.labels[validates], trained.labels[~validates])
         answerable = np.logical_and.reduce([(labels != UNDEFINED).any(0) for labels in parts_asked])
         probes, notes = self.choose(trained, answerable)
+        if not task.disjoint:
+            notes = [*notes, OTHER_PREFIXES]
         names, (known, expected) = number_labels(trained.labels[:, probes], asked.labels[:, probes])
         counts = {
             "probe_training_sequences": len(train),
@@ -146,6 +158,20 @@ class Probing(Analysis):
             found[name] = self._probe(subject, target, steps, mine)
             first += width
         return by_layer(found)
+
+    def _by_prefix(
+        self, test: Examples, asked: Questions, train: Examples, trained: Questions
+    ) -> tuple[Questions, Questions, np.ndarray]:
+        """The questions after prefixes for test, those after other prefixes, and which of the latter validate."""
+        tested, other = split_by_prefix(
+            prefix_hashes(test, asked.rows, asked.positions),
+            prefix_hashes(train, trained.rows, trained.positions),
+            validation=VALIDATION_SHARE,
+        )
+        if not (tested == TEST).any():
+            raise ValueError("no held-out state is left to test probes on: set --sequences higher")
+        asked, trained = asked[tested == TEST], trained[other != TEST]
+        return asked, trained, other[other != TEST] == VALIDATION
 
     def _probe(self, subject: Subject, target: Target, steps: dict[str, int | None], states: States) -> Findings:
         """Trains and tests the probes of all snapshots, given by label; `steps` are those of their checkpoints."""

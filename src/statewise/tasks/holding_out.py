@@ -9,6 +9,8 @@ import numpy as np
 
 ONE_IN = 16
 """One in so many possible examples is held out."""
+START, PRIME = 0xCBF29CE484222325, np.uint64(0x100000001B3)
+"""Of the Fowler-Noll-Vo hash."""
 
 
 def chosen(hashes: np.ndarray) -> np.ndarray:
@@ -18,11 +20,24 @@ def chosen(hashes: np.ndarray) -> np.ndarray:
 
 def hash_rows(rows: np.ndarray) -> np.ndarray:
     """(n,) uint64 hashes of the rows (n, m) of integers >= 0 (Fowler-Noll-Vo, then mixed); use their upper bits."""
-    value = np.full(len(rows), 0xCBF29CE484222325, np.uint64)
+    value = np.full(len(rows), START, np.uint64)
     for column in rows.T.astype(np.uint64):
-        value = (value ^ column) * np.uint64(0x100000001B3)
-    value ^= value >> np.uint64(29)
-    return value * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ column) * PRIME
+    return _mixed(value)
+
+
+def hash_prefixes(rows: np.ndarray) -> np.ndarray:
+    """(n, m) uint64: `hash_rows` of the first 1, 2, ..., m numbers of each row (n, m)."""
+    values, value = np.empty(rows.shape, np.uint64), np.full(len(rows), START, np.uint64)
+    for place, column in enumerate(rows.T.astype(np.uint64)):
+        value = (value ^ column) * PRIME
+        values[:, place] = value
+    return _mixed(values)
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    values ^= values >> np.uint64(29)
+    return values * np.uint64(0xBF58476D1CE4E5B9)
 
 
 def collect(
