@@ -211,9 +211,10 @@ def test_generate_fills_a_gap_of_free_length(runs, capsys):
     assert (code, "needs --goal" in err) == (2, True)
 
 
-def test_an_interrupted_filling_goes_on_and_changes_nothing(runs, tmp_path, capsys):
+@pytest.mark.parametrize("decoder", [["greedy"], ["sample", "--temperature", 2]], ids=["greedy", "sample"])
+def test_an_interrupted_filling_goes_on_and_changes_nothing(runs, tmp_path, capsys, decoder):
     whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
-    words = ["fill", runs["bst"], "--num", 4, "--decoder", "greedy", "--out"]
+    words = ["fill", runs["bst"], "--num", 4, "--decoder", *decoder, "--out"]
     assert called(capsys, *words, whole)[0] == 0
     lines = whole.read_text().splitlines(keepends=True)
     part.write_text("".join(lines[:3]) + lines[3][:20])  # the last line was torn by a kill
@@ -221,6 +222,26 @@ def test_an_interrupted_filling_goes_on_and_changes_nothing(runs, tmp_path, caps
     assert code == 0
     assert err.splitlines()[0].startswith("3/4")
     assert part.read_text() == whole.read_text()
+
+
+def test_a_file_without_results_can_be_begun_with_other_settings(runs, tmp_path, capsys):
+    out = tmp_path / "filled.jsonl"
+    words = ["fill", runs["bst"], "--num", 2, "--out", out]
+    code, _, err = called(capsys, *words, "--free-length")
+    assert (code, "--objective.min_gap 1" in err) == (2, True)
+    assert called(capsys, *words)[0] == 0
+    assert len(out.read_text().splitlines()) == 3
+    code, _, err = called(capsys, *words, "--decoder", "sample")
+    assert (code, "started with other settings" in err) == (2, True)
+
+
+def test_a_filling_goes_on_with_other_batches(runs, tmp_path, capsys):
+    words = ["fill", runs["bst"], "--decoder", "goal_search", "--rollouts", 4, "--out"]
+    assert called(capsys, *words, tmp_path / "whole.jsonl", "--num", 2)[0] == 0
+    for num, batch in ((1, 4), (2, 3)):
+        code, _, err = called(capsys, *words, tmp_path / "part.jsonl", "--num", num, "--batch", batch)
+        assert code == 0, err
+    assert (tmp_path / "part.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
 
 
 def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):

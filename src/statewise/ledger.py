@@ -24,7 +24,7 @@ class Ledger:
 
     def __init__(self, path: Path, title: str, facts: Mapping[str, Any], shape: Shape) -> None:
         """`title` names the work, such as "judging", and `facts` its settings: both must equal those of an existing
-        file. Every record has the `shape`."""
+        file, the settings only if it has results. Every record has the `shape`."""
         self.path, self.title, self.facts, self.shape = path, title, dict(facts), shape
         self.records: list[Record] = []
 
@@ -61,7 +61,9 @@ class Ledger:
                 rows.append(parse_json(line, self.shape, f"{self.path}:{number}: not a {self.title} record"))
         if content and (not rows or not isinstance(rows[0], dict) or rows[0].get("title") != f"statewise {self.title}"):
             raise ValueError(f"{self.path} exists and is not a {self.title} file: choose another --out")
-        if not rows:
+        if len(rows) < 2:  # no results yet, so nothing is lost that other settings could not make
+            if content:
+                os.truncate(self.path, 0)
             self._write({"title": f"statewise {self.title}", **self.facts})
             return
         before = {key: value for key, value in rows[0].items() if key != "title"}

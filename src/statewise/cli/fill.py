@@ -78,8 +78,9 @@ def run(words: list[str]) -> int:
     out, task = Path(options.out), model.task
     with model.asking():
         asked = gaps(task, options.num, unconditional=options.unconditional)
+    shaping = {name: value for name, value in vars(decoder.config).items() if name not in decoder.only_speed}
     # What is off is None, so that files begun before there was the option can be continued.
-    facts = {"weights": model.fingerprint(), "decoder": options.decoder, "options": vars(decoder.config),
+    facts = {"weights": model.fingerprint(), "decoder": options.decoder, "options": shaping,
              "free_length": options.free_length or None, "unconditional": options.unconditional or None,
              "limit": options.limit, "reverse": options.reverse or None}  # fmt: skip
     with Ledger(out, TITLE, facts, LINE) as ledger, model.asking() as predictor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -120,6 +120,8 @@ class Decoder(ABC):
 
     Config: ClassVar[type]
     """Dataclass of its fields."""
+    only_speed: ClassVar[Collection[str]] = ()
+    """Fields that affect speed and memory, not completions."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

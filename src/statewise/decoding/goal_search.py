@@ -86,6 +86,7 @@ class GoalSearch(Search):
     """
 
     Config = GoalSearchConfig
+    only_speed = ("batch",)
 
     def __init__(self, config: GoalSearchConfig) -> None:
         self.config = config
