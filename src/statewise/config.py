@@ -92,15 +92,14 @@ def parse(
     parser = _parser(tuple(configs.items()))
     known = ["seed", *(f"{group}.{name}" for group, config in configs.items() for name in field_names(config))]
     fields, flags = _given(base, flags, chosen, known, source)
-    from_base = [f"--{key}={_as_flag(value)}" for key, value in fields.items()]
+    given = [*(f"--{key}={_as_flag(value)}" for key, value in fields.items()), *flags]
     try:
-        parsed = parser.parse_args([*from_base, *flags])
+        parsed = parser.parse_args(given)
         built = parser.instantiate_classes(parsed)
     except (ArgumentError, ValueError, OverflowError) as error:
         message = _plain(str(error)) if isinstance(error, ArgumentError) else str(error)
-        if isinstance(error, OverflowError):  # of the longest number; the parser does not say which
-            key, _, value = max([*from_base, *flags], key=len).removeprefix("--").partition("=")
-            message = f"{key}: {cut(value)} is too large"
+        if isinstance(error, OverflowError):
+            message = _too_large(given)
         by_flag = any(flag.partition("=")[0].rpartition(".")[2].removeprefix("--") in message for flag in flags)
         raise ValueError(message if by_flag else f"{source}: {message}") from None
     if not 0 <= built["seed"] < LARGEST:
@@ -187,10 +186,12 @@ def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
         return config()
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(config, "it")
+    given = [f"--it.{key}={_as_flag(value)}" for key, value in fields.items()]
     try:
-        return parser.instantiate_classes(parser.parse_args([f"--it.{k}={_as_flag(v)}" for k, v in fields.items()])).it
-    except ArgumentError as error:
-        raise ValueError(f"{what}: {_plain(str(error)).removeprefix('it.')}") from None
+        return parser.instantiate_classes(parser.parse_args(given)).it
+    except (ArgumentError, OverflowError) as error:
+        message = _plain(str(error)) if isinstance(error, ArgumentError) else _too_large(given)
+        raise ValueError(f"{what}: {message.removeprefix('it.')}") from None
 
 
 def field_help(
@@ -324,18 +325,24 @@ def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
     return unknown("option" if flag else "key", dashes + key, [dashes + name for name in mates])
 
 
+def _too_large(flags: Sequence[str]) -> str:
+    """Of the longest number; the parser does not say which."""
+    key, _, value = max(flags, key=len).removeprefix("--").partition("=")
+    return f"{key}: {cut(value)} is too large"
+
+
 def _plain(message: str) -> str:
     """Simplifies a parser's message: `task.length: expected a whole number, not 'x'`."""
     message = " ".join(message.split())
-    found = re.match(r'Parser key "(.+?)": Expected an? (.+?)\. Got value: (.*)', message)
+    found = re.match(r'Parser key "(.+?)": Expected an? (.+?)\. Got value:(.*)', message)
     if found:
-        return f"{found[1]}: expected {_type(found[2])}, not {cut(repr(found[3]))}"
+        return f"{found[1]}: expected {_type(found[2])}, not {cut(repr(found[3].strip()))}"
     found = re.match(
-        r'Parser key "(.+?)": Does not validate .*? Subtypes: \[(.+?)\] Errors: .* Given value: (.*)', message
+        r'Parser key "(.+?)": Does not validate .*? Subtypes: \[(.+?)\] Errors: .* Given value:(.*)', message
     )
     if found:
         kinds = " or ".join(map(_type, found[2].split(", ")))
-        return f"{found[1]}: expected {kinds}, not {cut(repr(found[3]))}"
+        return f"{found[1]}: expected {kinds}, not {cut(repr(found[3].strip()))}"
     key, quote, problem = message.removeprefix('Parser key "').partition('": ')
     return cut_words(f"{key}: {without_advice(ValueError(problem))}" if quote else message)
 

@@ -32,6 +32,7 @@ import numpy as np
 from statewise import overwriting
 from statewise.durable import append, lock, replacing, write_array, write_atomically
 from statewise.json_files import AMOUNT, ANYTHING, COUNT, TEXT, Shape, metric, one_of, parse_json, read_json
+from statewise.messages import cut
 from statewise.system import sync_folder
 
 FORMAT = 1
@@ -416,8 +417,8 @@ class Run:
             best = self.best_step()
             wanted = wanted if best is None else best
         elif which != "last":
-            if not which.isdigit():
-                raise ValueError(f"checkpoint must be last, best or a step, not {which!r}")
+            if not (which.isdecimal() and len(which) < 19):
+                raise ValueError(f"checkpoint must be last, best or a step, not {cut(repr(which))}")
             wanted = int(which)
         by_step = {checkpoint.step: checkpoint for checkpoint in every}
         if wanted not in by_step:

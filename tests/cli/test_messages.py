@@ -103,6 +103,12 @@ def test_no_message_passes_on_the_advice_to_change_pythons_limit(capsys, run, tm
         refused(capsys, "train", "path-star-small", "--out", tmp_path / "out", f"--trainer.learning_rate={number}"),
         refused(capsys, "train", number, "--out", tmp_path / "out"),
         refused(capsys, "evaluate", run, "--num", number),
+        refused(capsys, "evaluate", run, "--checkpoint", number),
+        refused(capsys, "generate", run, "--decoder", "sample", "--temperature", number),
+        refused(capsys, "analyze", run, "future-probe", "--learning_rate", number),
+        refused(capsys, "analyze", run, "future-probe", "--offsets", number),
+        refused(capsys, "analyze", run, "future-probe", "--offsets", f"1-{number}"),
+        refused(capsys, "analyze", run, "future-probe", "--checkpoints", number, "--training_sequences", 10),
     ]
     (run / "metrics.jsonl").write_text(records.replace('"step": 2', f'"step": {number}'))
     said.append(refused(capsys, "compare", run, "--out", tmp_path / "report"))

@@ -121,6 +121,8 @@ def test_the_same_seed_draws_the_same():
         ("sample", {"temprature": 1.0}, "did you mean temperature"),
         ("greedy", {"temperature": 1.0}, "decoder greedy has no field 'temperature'"),
         ("sample", {"temperature": 0.0}, "use --decoder greedy for 0"),
+        ("sample", {"temperature": 1e-310}, "temperature must be at least 1e-100"),
+        ("sample", {"temperature": 10**400}, "temperature: 1000"),
         ("sample", {"top_p": 0.0}, "top_p must be above 0 and at most 1"),
         ("sample", {"top_k": 0}, "top_k must be at least 1"),
         ("sample", {"top_k": "many"}, "top_k"),

@@ -109,6 +109,8 @@ def is_several(layer: str) -> bool:
 
 
 def _pattern(layer: str) -> str:
+    if not layer:
+        raise ValueError("the layer's name is empty: give one, such as blocks.0.hook_resid_post, or all")
     return LAYERS if layer in (ALL, CONCAT) else layer
 
 
@@ -117,7 +119,7 @@ def states_of(
 ) -> np.ndarray:
     """`prefix_states`, cached: computed once for the same weights and examples.
 
-    Raises `ValueError` if they are not finite.
+    Raises `ValueError` if they are not finite, or the layer's name is empty.
     """
     key = hashlib.sha256(type(snapshot.predictor).__qualname__.encode())  # it defines what the states are
     arrays = [examples.tokens, examples.lengths, examples.prompt_lengths, rows, columns]

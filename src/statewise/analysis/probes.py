@@ -14,6 +14,7 @@ import numpy as np
 from statewise.analysis.probe_fit import UNDEFINED
 from statewise.analysis.probing import Probing, ProbingConfig, Questions
 from statewise.bounds import bounded
+from statewise.messages import short
 from statewise.tasks.base import Task, World
 from statewise.types import Examples, LacksPower
 
@@ -56,6 +57,11 @@ class FutureProbe(Probing):
                 allowed[:, :-1] &= documents[:, 1:] == documents[:, :-1]
             rows, positions = draw_positions(allowed, self.config.positions, rng)
         offsets = self._offsets()
+        if self.config.offsets is not None and offsets[-1] >= task.context:
+            raise ValueError(
+                f"the longest sequence has {task.context} tokens, so no token is {offsets[-1]} positions after a "
+                f"state: choose offsets up to {task.context - 1}"
+            )
         columns = positions[:, None] + offsets
         inside = columns < examples.lengths[rows, None]
         if documents is not None:
@@ -160,11 +166,13 @@ def draw_positions(allowed: np.ndarray, count: int, rng: np.random.Generator) ->
 
 
 def numbers(text: str) -> list[int]:
-    """`1-4` or `1,2,4` as sorted numbers. Raises `ValueError` unless they are at least 1."""
+    """`1-4` or `1,2,4` as sorted numbers. Raises `ValueError` unless they are at least 1 and below 1,000,000."""
     found: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
         if not match or int(match[1]) < 1 or int(match[2] or match[1]) < int(match[1]):
-            raise ValueError(f"offsets must be a range like 1-8 or numbers like 1,2,4, not {text!r}")
+            raise ValueError(
+                f"offsets must be a range like 1-8 or numbers like 1,2,4 below 1,000,000, not {short(text)}"
+            )
         found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(found)

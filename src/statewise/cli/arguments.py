@@ -11,6 +11,9 @@ from typing import NoReturn
 from statewise.bounds import LARGEST
 from statewise.messages import cut_words, suggestion
 
+PATHS = {"FILE": "file", "DIR": "folder", "FOLDER": "folder", "PATH": "file or folder", "OUT.npy": "file"}
+"""Placeholders of options whose values are paths."""
+
 
 class _Formatter(argparse.HelpFormatter):
     """Wraps paragraphs to the terminal; indented lines, such as examples, stay as they are."""
@@ -66,12 +69,16 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{cut_words(message)} (see {self.prog} --help)")
 
     def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
-        """The options. Raises `ValueError` for an unknown one, with the near misses."""
+        """The options. Raises `ValueError` for an unknown one, with the near misses, and for an empty path."""
         found, rest = self.parse_known_args(words)
         if rest:
             known = [option for action in self._actions for option in action.option_strings]
             hint = suggestion(rest[0].partition("=")[0], known)
             self.error(f"unknown option {rest[0]!r}: {hint}options: {', '.join(o for o in known if o != '-h')}")
+        for action in self._actions:
+            if action.metavar in PATHS and getattr(found, action.dest) == "":
+                name = action.option_strings[0] if action.option_strings else action.metavar
+                self.error(f"{name} is empty: give the path of a {PATHS[action.metavar]}")
         return found
 
     def split(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

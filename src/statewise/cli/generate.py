@@ -81,7 +81,7 @@ def run(words: list[str]) -> int:
     fields: dict[str, Any] = dict(pairs(rest))
     how: dict[str, bool] = {"free_length": options.free_length, "reverse": options.reverse}
 
-    carried = options.state or options.save_state or options.warmup
+    carried = options.state is not None or options.save_state is not None or options.warmup > 0
     if options.free_length and options.goal is None:
         raise ValueError("--free-length needs --goal: without a goal, completions have no fixed length anyway")
     if options.reverse and carried:
@@ -89,7 +89,9 @@ def run(words: list[str]) -> int:
     if options.candidates is not None and carried:
         raise ValueError("--candidates needs several sequences and a carried state is of one: omit either")
 
-    if options.save_state:
+    if options.overwrite and options.save_state is None:
+        raise ValueError("--overwrite needs --save-state, the file that it may replace")
+    if options.save_state is not None:
         check_file(Path(options.save_state), options.overwrite, "--save-state")
 
     from statewise.building import make_decoder, make_search

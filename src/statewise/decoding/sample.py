@@ -17,6 +17,9 @@ from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.noise import NoiseAhead, gumbel
 from statewise.decoding.predictor import Predictor, start_towards
 
+LEAST_TEMPERATURE = 1e-100
+"""By which any logit can be divided in float64."""
+
 
 class StepByStep(Decoder):
     """Reads the prompts once, then generates a token at a time until every row has ended."""
@@ -117,6 +120,7 @@ class SampleConfig:
 
     def __post_init__(self) -> None:
         bounded(self, "temperature", above=0, reason="use --decoder greedy for 0")
+        bounded(self, "temperature", at_least=LEAST_TEMPERATURE, reason="use --decoder greedy")
         bounded(self, "top_p", above=0, at_most=1)
         bounded(self, "floor", at_least=0, below=1)
         bounded(self, "top_k", at_least=1)
