@@ -101,13 +101,30 @@ def test_rows_close_by_themselves(objective, favour):
         chosen, total = [], 0.0
         while len(chosen) < 5 and CLOSING not in chosen:
             log_probs = next_log_probs(objective, [*prompt.tolist(), *chosen], GOAL)
-            log_probs[3] = -torch.inf  # the end is no choice; decoding one by one scales the others up
-            chosen.append(int(log_probs.argmax()))
-            total += float(log_probs.log_softmax(-1)[chosen[-1]])
+            allowed = log_probs.index_fill(0, torch.tensor(3), -torch.inf)  # the end is no choice
+            chosen.append(int(allowed.argmax()))
+            total += float(log_probs[chosen[-1]])
         assert one.closed == (chosen[-1] == CLOSING)
         assert one.tokens.tolist() == [token for token in chosen if token != CLOSING]
         assert one.log_probability == pytest.approx(total, abs=1e-9)
     assert any(one.closed for one in found) == (favour > 0)
+
+
+def test_every_decoder_says_the_probability_under_the_model(objective):
+    """Also where the end is likely, which is no choice before a goal."""
+    end = 3
+    with torch.no_grad():
+        objective.head.third.bias[end] += 2.0
+    asked = request(4, end, closing=None)
+    predictor = objective.predictor()
+    one_by_one = ("greedy", {}), ("sample", {"top_k": 1}), ("speculative", {"drafter": "prompt_lookup"})
+    for name, fields in (*one_by_one, ("beam", {"beams": 1}), ("goal_search", {"rollouts": 1})):
+        (one,) = make_decoder(name, **fields).decode(predictor, asked)
+        total = sum(
+            float(next_log_probs(objective, [*PROMPT, *one.tokens[:place].tolist()], GOAL, VOCABULARY)[token])
+            for place, token in enumerate(one.tokens)
+        )
+        assert one.log_probability == pytest.approx(total, abs=1e-9), name
 
 
 def test_steps_hold_the_closing_symbol_and_completions_do_not(objective):

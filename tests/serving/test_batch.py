@@ -225,6 +225,26 @@ def test_rows_with_goals_run_beside_rows_without(min_gap):
         assert any(row.tokens[-1] == VOCABULARY for row in rows) or all(row.finish == "length" for row in rows)
 
 
+def test_log_probabilities_are_the_models_where_a_token_is_no_choice():
+    """The end token of rows with a goal has a probability, the closing symbol of rows that cannot close has none."""
+    predictor = predictor_of("belief_state", TINY_BACKBONES["gpt"], min_gap=1)
+    manner, end = replace(PLAIN, alternatives=VOCABULARY), 8
+    rows = [row_of(PROMPTS[0], manner, goal=np.array([7, end]), end=end, limit=4),
+            row_of(PROMPTS[1], manner, exact=True, end=end, limit=4)]  # fmt: skip
+    run(predictor, [rows])
+    left = []
+    for row in rows:
+        assert len(row.shown) == 4
+        total = sum(one.log_probability for one in row.shown)
+        assert total == pytest.approx(alone(predictor, row).log_probability)
+        for one in row.shown:
+            others = {token: value for token, value in one.alternatives if value > -np.inf}
+            assert others[one.token] == pytest.approx(one.log_probability)
+            assert end not in others
+            left.append(1 - sum(map(np.exp, others.values())))
+    assert max(left) > 0.5  # the probability of the end
+
+
 @pytest.mark.parametrize("objective", ["next_latent", "teacherless", "multi_token"])
 def test_other_predictors_serve_as_well(objective):
     predictor = predictor_of(objective, TINY_BACKBONES["gpt"])

@@ -54,13 +54,14 @@ class StepByStep(Decoder):
         live = np.ones(B, bool)  # which of `rows` have not ended
         ahead, most = NoiseAhead(self.noise, logits.shape[-1]), int(limits.max(initial=0))
         for place in range(most):
+            allowed = logits
             if banned is not None:
-                logits = logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
+                allowed = logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
             noise = None
             if self.draws:
                 positions = request.offset + lengths[rows] + place
                 noise = ahead.at(request.numbers[rows].tolist(), positions.tolist(), 1, most - place)[:, 0]
-            token = self.choose(logits, noise)
+            token = self.choose(allowed, noise)
             gained = logits.log_softmax(-1).gather(1, token[:, None].to(logits.device))[:, 0]
             chosen = token.cpu().numpy()
             tokens, scores = np.full((B, 1), -1, np.int64), np.zeros((B, 1))

@@ -206,13 +206,16 @@ class Choices:
 
     def check(self, logits: Tensor, learn: Callable[[Tensor], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """From the model's logits (B, n, V) of the first n places: the tokens chosen, (B, n), and their
-        log-probabilities, (B, n). `learn` is told all log-probabilities (`DraftSource.learn`)."""
+        log-probabilities, (B, n). `learn` is told all log-probabilities (`DraftSource.learn`), -inf for a
+        token that must not be generated."""
         B, n, V = logits.shape
-        flat = self.allowed(logits).reshape(B * n, V)
-        tokens = self.plain.choose(flat, None if self._noise is None else self._noise[:, :n].reshape(B * n, V))
+        flat = logits.reshape(B * n, V)
+        tokens = self.plain.choose(
+            self.allowed(flat), None if self._noise is None else self._noise[:, :n].reshape(B * n, V)
+        )
         log_probabilities = flat.log_softmax(-1)
         if learn is not None:
-            learn(log_probabilities.view(B, n, V))
+            learn(self.allowed(log_probabilities).view(B, n, V))
         gained = log_probabilities.gather(1, tokens.to(flat.device).unsqueeze(1))
         return tokens.cpu().numpy().reshape(B, n), gained.double().cpu().numpy().reshape(B, n)
 

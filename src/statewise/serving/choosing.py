@@ -54,6 +54,8 @@ class Choices:
     def check(self, logits: Tensor, error: float = 0.0) -> Chosen:
         """From the model's logits (B, n, V), or (B, n, V + 1) with a closing symbol, of the first n places; they are
         changed. `error`: by which rounding may change each of them."""
+        self._hide_closing(logits)
+        totals = logits.logsumexp(-1)  # with the tokens that must not be chosen: log-probabilities are the model's
         self._ban(logits)
         B, n, _ = logits.shape
         tokens, close = torch.zeros(B, n, dtype=torch.int64), torch.zeros(B, n, dtype=torch.bool)
@@ -65,8 +67,10 @@ class Choices:
             tokens[places] = chosen.view(-1, n).cpu()
             if error:
                 close[places] = plain.close(some, noise, chosen, error).view(-1, n).cpu()
-        gained = logits.gather(2, tokens[..., None].to(logits.device))[..., 0] - logits.logsumexp(-1)
-        likely = alternatives(logits.flatten(0, 1), [row for row in self.rows for _ in range(n)])
+        gained = logits.gather(2, tokens[..., None].to(logits.device))[..., 0] - totals
+        wanted = any(row.manner.alternatives for row in self.rows)
+        shown = logits - totals[..., None] if wanted else logits
+        likely = alternatives(shown.flatten(0, 1), [row for row in self.rows for _ in range(n)])
         return Chosen(
             tokens.numpy(), close.numpy(), gained.double().cpu().numpy(),
             [likely[start : start + n] for start in range(0, B * n, n)],
@@ -76,6 +80,7 @@ class Choices:
         """See `drafts.Choose`; `among` must be None."""
         assert among is None
         logits = logits[:, None].clone()
+        self._hide_closing(logits)
         self._ban(logits)
         tokens = torch.zeros(len(logits), dtype=torch.int64)
         for plain, places in self.alike:
@@ -98,21 +103,24 @@ class Choices:
             self._noise[plain] = known = found.reshape(len(places), every, width)
         return known[:, :count, :width]
 
-    def _ban(self, logits: Tensor) -> None:
-        banned = list(self._banned)
+    def _hide_closing(self, logits: Tensor) -> None:
+        """From rows whose requests have no closing symbol: to them it does not exist."""
         if logits.shape[-1] > self.vocabulary:
-            banned += [(place, self.vocabulary) for place, row in enumerate(self.rows) if row.request.closing is None]
-        if banned:
-            places, tokens = zip(*banned)
+            places = [place for place, row in enumerate(self.rows) if row.request.closing is None]
+            logits[places, :, self.vocabulary] = -torch.inf
+
+    def _ban(self, logits: Tensor) -> None:
+        if self._banned:
+            places, tokens = zip(*self._banned)
             logits[list(places), :, list(tokens)] = -torch.inf
 
 
-def alternatives(logits: Tensor, rows: Sequence[Row]) -> list[Alternatives]:
-    """The likeliest tokens of each row by its `logits` (B, V), as many as it wants."""
+def alternatives(log_probabilities: Tensor, rows: Sequence[Row]) -> list[Alternatives]:
+    """The likeliest tokens of each row by its `log_probabilities` (B, V), as many as it wants."""
     wanted = [row.manner.alternatives or 0 for row in rows]
     if not any(wanted):
         return [[] for _ in rows]
-    best, places = logits.log_softmax(-1).topk(min(max(wanted), logits.shape[1]))
+    best, places = log_probabilities.topk(min(max(wanted), log_probabilities.shape[1]))
     return [
         list(zip(row_tokens[:count], row_best[:count]))
         for row_tokens, row_best, count in zip(places.tolist(), best.tolist(), wanted)
