@@ -32,7 +32,7 @@ demo: setup
 TRAIN = $(BIN)/statewise train path-star-demo --seed $(SEED) --overwrite
 TRAIN_NEXT_TOKEN = $(TRAIN) --out runs/demo/next-token
 TRAIN_NEXT_LATENT = $(TRAIN) --objective next_latent --objective.horizon 2 --out runs/demo/next-latent
-TRAIN_BELIEF_STATE = $(TRAIN) --objective belief_state --objective.pairs answer --objective.head_width 128 --out runs/demo/belief-state
+TRAIN_BELIEF_STATE = $(TRAIN) --objective belief_state --objective.pairs answer --out runs/demo/belief-state
 
 # Shows these models token by token in the browser; trains those that are not there.
 play: setup

@@ -100,8 +100,8 @@ CASES = {
     "NextLat, d = 1": Case("next_latent", {"horizon": 1, "dynamics_factor": 4 / 3}, 1.14, 66),
     "NextLat, d = 8": Case("next_latent", {"horizon": 8, "dynamics_factor": 4 / 3}, 1.97, 66),
     "teacherless": Case("teacherless", {}, None, 57, bar=None),
-    "BST": Case("belief_state", {}, 19.6, 114, bar=1.25, most=5.2),
-    "BST, mixture": Case("belief_state", {"head": "mixture", "expert_width": 128}, None, 114, bar=None, most=2.6),
+    "BST": Case("belief_state", {"head": "mlp"}, 19.6, 114, bar=1.25, most=5.2),
+    "BST, mixture": Case("belief_state", {"head": "mixture"}, None, 114, bar=None, most=2.6),
 }
 
 

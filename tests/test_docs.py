@@ -188,8 +188,8 @@ def test_the_guide_tells_stories_towards_their_goals(tmp_path, monkeypatch, caps
     train_small = ["train", "stories-small", "--task.path=stories.txt", *small, *TINY, "--backbone.heads=2"]
     for name, more in {
         "middle": ["--task.encoding=fill_in_the_middle"],
-        "bst": ["--objective=belief_state", "--objective.head_width=16"],
-        "closing": ["--objective=belief_state", "--objective.head_width=16", "--objective.min_gap=1"],
+        "bst": ["--objective=belief_state", "--objective.experts=2"],
+        "closing": ["--objective=belief_state", "--objective.experts=2", "--objective.min_gap=1"],
         "plain": [],
     }.items():
         assert main([*train_small, *more, "--out", f"runs/{name}"]) == 0

@@ -29,10 +29,10 @@ def runs(tmp_path_factory):
     (folder / "stories.txt").write_text(small_stories(60))
     made = {}
     for name, flags in {
-        "bst": ["--objective=belief_state", "--objective.head_width=16", "--task.context=64"],
+        "bst": ["--objective=belief_state", "--objective.experts=2", "--task.context=64"],
         "closing": [
             "--objective=belief_state",
-            "--objective.head_width=16",
+            "--objective.experts=2",
             "--objective.min_gap=1",
             "--task.context=64",
         ],
@@ -107,7 +107,7 @@ def test_fills_of_free_length_end_by_themselves(runs, tmp_path, capsys, name, de
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [["--objective=belief_state", "--objective.head_width=64", "--objective.min_gap=1"],
+    [["--objective=belief_state", "--objective.head=mlp", "--objective.head_width=64", "--objective.min_gap=1"],
      ["--task.encoding=fill_in_the_middle"]],
     ids=["min_gap 1", "fill_in_the_middle"],
 )  # fmt: skip

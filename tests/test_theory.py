@@ -81,7 +81,7 @@ def test_an_untrained_model_does_not(guide, theorem):
 def test_belief_states_of_the_two_prefixes_lie_apart(guide, theorem):
     words = WORDS[theorem]
     batch, _ = guide["batch_of"](words)
-    states = guide["trained"]("belief_state", words, head_width=32).states(batch).state[:, 0]
+    states = guide["trained"]("belief_state", words).states(batch).state[:, 0]
     alike = [torch.dist(a, b) for (a, u), (b, v) in itertools.combinations(zip(states, words), 2) if u[0] == v[0]]
     apart = [torch.dist(a, b) for (a, u), (b, v) in itertools.combinations(zip(states, words), 2) if u[0] != v[0]]
     assert max(alike, default=torch.zeros(())) < 1e-5

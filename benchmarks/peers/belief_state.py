@@ -60,8 +60,9 @@ def ours(size: Size, head: str) -> BeliefState:
         return GPT(config, vocabulary=size.vocabulary + extra_tokens, context=size.tokens, embedding_of=embedding_of)
 
     torch.manual_seed(0)
-    chosen: dict[str, Any] = {"head": head, "head_width": size.head_width, "expert_width": size.expert_width}
-    return BeliefState(BeliefStateConfig(**chosen), make_backbone)
+    fields: dict[str, dict[str, Any]] = {"mlp": {"head_width": size.head_width},
+                                         "mixture": {"expert_width": size.expert_width}}  # fmt: skip
+    return BeliefState(BeliefStateConfig(head=head, **fields[head]), make_backbone)
 
 
 def theirs(size: Size) -> nn.Module:

@@ -45,7 +45,7 @@ def from_the_start(objective, prompt, count):
 
 @pytest.mark.parametrize(
     ("name", "slow", "fields"),
-    [("belief_state", from_the_end, {}), ("belief_state", from_the_end, {"min_gap": 1}),
+    [("belief_state", from_the_end, {"head": "mlp"}), ("belief_state", from_the_end, {"head": "mlp", "min_gap": 1}),
      ("next_latent", from_the_start, {})],
 )  # fmt: skip
 @torch.no_grad()

@@ -62,7 +62,7 @@ BELIEFS = "hmm-mess3 --task.held_out_sequences 20 --task.length 5"
 RECIPES |= {"belief-geometry": BELIEFS, "belief-dynamics": f"{BELIEFS} --objective next_latent"}
 RECIPES |= {"rollout-drift": f"{STAR} --objective next_latent"}
 RECIPES |= {"slot-trace": "recall-small --task.held_out_sequences 40"}
-RECIPES |= {"answer-from-state": f"{STAR} --objective belief_state --objective.head_width 16"}
+RECIPES |= {"answer-from-state": f"{STAR} --objective belief_state --objective.experts 2"}
 RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}
 RECIPES |= dict.fromkeys(("restricted-state", "fetch"), f"{STAR} --backbone two_stream --backbone.window 2")
 

@@ -134,7 +134,7 @@ def belief(tmp_path_factory):
     folder = tmp_path_factory.mktemp("belief")
     (folder / "letters.txt").write_text("".join(f"{a} {b} {c} d e\n" for a in "abc" for b in "abc" for c in "abc"))
     words = ["train", "sequences-small", *SMALL_RUN, "--task.path", folder / "letters.txt", "--trainer.steps", "12",
-             "--trainer.evaluate_every", "6", "--objective", "belief_state", "--objective.head_width", "16",
+             "--trainer.evaluate_every", "6", "--objective", "belief_state", "--objective.experts", "2",
              "--out", folder / "run"]  # fmt: skip
     assert main([str(word) for word in words]) == 0
     return folder / "run"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 @pytest.fixture
 def objective():
-    made = tiny_objective("belief_state", min_gap=1, backbone={"layers": 1}).eval()
+    made = tiny_objective("belief_state", head="mlp", min_gap=1, backbone={"layers": 1}).eval()
     spread_weights(made)
     return made
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def made(**fields):
-    objective = tiny_objective("belief_state", **{"backbone": {"layers": 1}, **fields}).eval()
+    objective = tiny_objective("belief_state", **{"head": "mlp", "backbone": {"layers": 1}, **fields}).eval()
     spread_weights(objective)
     return objective
 

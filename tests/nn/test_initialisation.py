@@ -27,8 +27,8 @@ MODELS = {
     "tied lstm": functools.partial(tiny_recurrent, cell="lstm", tied=True),
 }
 HEADS = {
-    "belief_state": {}, "gated belief_state": {"head": "gated"}, "mixture belief_state": {"head": "mixture"},
-    "shared mixture belief_state": {"head": "mixture", "expert_width": 24}, "next_latent": {"horizon": 2},
+    "mlp belief_state": {"head": "mlp"}, "gated belief_state": {"head": "gated"}, "belief_state": {},
+    "shared belief_state": {"expert_width": 9}, "next_latent": {"horizon": 2},
     "joint_multi_token": {"horizon": 2}, "multi_token": {"horizon": 2}, "token_order": {},
     "future_summary": {}, "bag future_summary": {"summary": "bag"}, "latent_multi_token": {"horizon": 2},
 }  # fmt: skip

@@ -86,24 +86,25 @@ def whole_head(head, x):
     return head.third(torch.relu(head.second(x))).view(head.outputs, -1)
 
 
+MLP = {"head": "mlp", "head_width": 16}
 SETTINGS = [
-    {},
-    {"pairs": "any_prefix"},
-    {"pairs": "all"},
+    MLP,
+    {**MLP, "pairs": "any_prefix"},
+    {**MLP, "pairs": "all"},
     {"pairs": "all", "head": "gated", "head_width": 24},
+    {**MLP, "previous_weight": 0.0},
+    {"previous_weight": 0.0, "head": "gated", "head_width": 16},
+    {**MLP, "backward": False},
+    {"backward": False, "head": "gated", "head_width": 16},
+    {"experts": 3},
     {"previous_weight": 0.0},
-    {"previous_weight": 0.0, "head": "gated"},
-    {"backward": False},
-    {"backward": False, "head": "gated"},
-    {"head": "mixture", "experts": 3},
-    {"head": "mixture", "previous_weight": 0.0},
-    {"head": "mixture", "backward": False, "expert_width": 5},
-    {"head": "mixture", "expert_width": 3, "pairs": "all"},
-    {"head": "mixture", "experts": 2, "min_gap": 1, "pairs": "any_prefix"},
-    {"min_gap": 1},
-    {"min_gap": 1, "pairs": "all"},
-    {"min_gap": 1, "pairs": "any_prefix", "head": "gated"},
-    {"next_weight": 0.5, "previous_weight": 2.0, "head_width": 7},
+    {"backward": False, "expert_width": 5},
+    {"expert_width": 3, "pairs": "all"},
+    {"experts": 2, "min_gap": 1, "pairs": "any_prefix"},
+    {**MLP, "min_gap": 1},
+    {**MLP, "min_gap": 1, "pairs": "all"},
+    {"min_gap": 1, "pairs": "any_prefix", "head": "gated", "head_width": 16},
+    {"next_weight": 0.5, "previous_weight": 2.0, "head": "mlp", "head_width": 7},
 ]
 
 
@@ -117,7 +118,7 @@ def test_loss_and_gradients_are_those_of_every_pair_by_itself(monkeypatch, setti
     if kind == "as on a GPU":
         monkeypatch.setattr(pair_workers.MLPWorker, "group", pair_workers.Worker.group)
     monkeypatch.setitem(mixture_pairs.LOGITS, "cpu", 20 * block)
-    objective = tiny_objective("belief_state", backbone={"layers": 1}, **{"head_width": 16, **settings})
+    objective = tiny_objective("belief_state", backbone={"layers": 1}, **settings)
     spread_weights(objective)
     # Prompts of two tokens or more: a prompt of one cannot be told from none, and is treated as none.
     batch = random_batch(3, n=2, longest=5, prompts=False)
@@ -200,7 +201,7 @@ def test_bf16_gives_nearly_the_same_loss_and_gradients(head):
 
 def test_bf16_keeps_the_gradient_of_pairs_that_are_nearly_sure():
     torch.set_default_dtype(torch.float32)
-    objective = tiny_objective("belief_state")
+    objective = tiny_objective("belief_state", head="mlp")
     batch = random_batch(prompts=False)
     batch = batch._replace(tokens=torch.where(batch.real, 7, 0))
     with torch.no_grad():
@@ -316,7 +317,7 @@ def test_goals_are_scored_token_by_token_between_what_surrounds_them():
                                    directly(objective, rows[0, :5], goal)[0])  # fmt: skip
 
 
-@pytest.mark.parametrize("head", ["mlp", "gated"])
+@pytest.mark.parametrize("head", ["mixture", "mlp", "gated"])
 def test_under_bf16_the_text_head_computes_in_float32(head):
     torch.set_default_dtype(torch.float32)
     objective = tiny_objective("belief_state", head=head).eval()
@@ -380,7 +381,10 @@ def test_both_encoders_share_one_embedding():
     [
         ({"next_weight": 0.0}, "next_weight"),
         ({"share": 0.0}, "share"),
-        ({"head_width": 0}, "head_width"),
+        ({"head": "mlp", "head_width": 0}, "head_width must be"),
+        ({"head_width": 64}, "head_width is of the heads mlp and gated"),
+        ({"head": "gated", "experts": 4}, "of the head mixture, not of gated"),
+        ({"head": "mlp", "expert_width": 64}, "of the head mixture, not of mlp"),
         ({"experts": 0}, "experts"),
         ({"expert_width": 0}, "expert_width"),
         ({"max_gap": 1}, "max_gap"),

@@ -116,7 +116,7 @@ def of_states(objective, batch):
 
 def test_a_step_of_the_belief_state_transformer_is_what_a_counter_finds(monkeypatch):
     monkeypatch.setitem(pair_workers.BLOCK, "cpu", 1)  # no block then computes a pair that does not count
-    objective, batch = tiny_objective("belief_state", head_width=8), full_rows()
+    objective, batch = tiny_objective("belief_state", head="mlp", head_width=8), full_rows()
     B, T = batch.tokens.shape
     backbone = objective.prefix_encoder
     found = counted(lambda: objective(batch).value().backward())
@@ -130,7 +130,7 @@ def test_a_step_of_the_belief_state_transformer_is_what_a_counter_finds(monkeypa
                                     {"head": "mixture", "expert_width": 5}], ids=str)  # fmt: skip
 @pytest.mark.parametrize("backward", [True, False])
 def test_a_text_head_takes_what_a_counter_finds_of_one_state_and_one_pair(fields, backward):
-    objective = tiny_objective("belief_state", head_width=8, backward=backward, **fields)
+    objective = tiny_objective("belief_state", backward=backward, **fields)
     head, state = objective.head, torch.zeros(objective.prefix_encoder.width)
     assert head.flops(1, 0, 0, 0) == counted(lambda: head.project_prefix(state))
     assert head.flops(0, 1, 0, 0) == counted(lambda: head.project_suffix(state))
@@ -143,9 +143,10 @@ def test_a_text_head_takes_what_a_counter_finds_of_one_state_and_one_pair(fields
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("fields", [{}, {"previous_weight": 0.0}, {"pairs": "answer"}, {"min_gap": 1}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"head": "mlp"}, {"previous_weight": 0.0}, {"pairs": "answer"}, {"min_gap": 1}],
+                         ids=str)  # fmt: skip
 def test_the_targets_of_a_step_are_those_that_are_counted(packed, fields):
-    objective, batch = tiny_objective("belief_state", head_width=8, **fields), random_batch(longest=8)
+    objective, batch = tiny_objective("belief_state", **fields), random_batch(longest=8)
     batch = pack(batch) if packed else batch
     counts = sum(int(count) for count in objective.counts(batch).values())
     head, asked = objective.head, []
@@ -164,7 +165,7 @@ def test_the_targets_of_a_step_are_those_that_are_counted(packed, fields):
 
 
 def test_without_a_backward_encoder_pairs_of_a_prefix_are_one():
-    objective, batch = tiny_objective("belief_state", head_width=8, backward=False), full_rows()
+    objective, batch = tiny_objective("belief_state", backward=False), full_rows()
     prefixes = (batch.tokens.shape[1] - 1) * len(batch.tokens) + 1
     head = objective.head
     expected = of_states(objective, batch) + head.flops(prefixes, 0, prefixes, 2 * prefixes)

@@ -21,8 +21,8 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stories")
     models = {
         "plain": story_model(folder),
-        "bst": story_model(folder, "belief_state", head_width=16, min_gap=1),
-        "fixed": story_model(folder, "belief_state", head_width=16),
+        "bst": story_model(folder, "belief_state", experts=2, min_gap=1),
+        "fixed": story_model(folder, "belief_state", experts=2),
         "middle": story_model(folder, encoding="fill_in_the_middle"),
     }
     with running(models, max_body=50_000, chunk_seconds=0.0) as made:

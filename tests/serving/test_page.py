@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder):
-    with running({"bst": story_model(folder, "belief_state", head_width=16), "nl": story_model(folder)}) as made:
+    with running({"bst": story_model(folder, "belief_state", experts=2), "nl": story_model(folder)}) as made:
         yield made
 
 

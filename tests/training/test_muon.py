@@ -51,11 +51,11 @@ def test_hidden_matrices_are_muons_and_all_else_is_adamws():
     assert of_muon("multi_token", "gpt") == trunk | {f"branches.0.block.{matrix}" for matrix in BLOCK}
     encoders = blocks("prefix_encoder.blocks") | blocks("suffix_encoder.blocks")
     head = {"head.first.weight", "head.second.weight"}
-    assert of_muon("belief_state", "gpt") == encoders | head
+    assert of_muon("belief_state", "gpt", head="mlp") == encoders | head
     assert of_muon("belief_state", "gpt", head="gated") == encoders | head
     experts = {"head.prefix_experts.weight", "head.suffix_experts.weight"}
-    assert of_muon("belief_state", "gpt", head="mixture") == encoders
-    assert of_muon("belief_state", "gpt", head="mixture", expert_width=4) == encoders | experts
+    assert of_muon("belief_state", "gpt") == encoders
+    assert of_muon("belief_state", "gpt", expert_width=4) == encoders | experts
     cells = {f"backbone.blocks.{layer}.cell.weight_{kind}_l0" for layer in range(2) for kind in ("ih", "hh")}
     assert of_muon("next_token", "recurrent") == cells
     slots = blocks("backbone.gpt.blocks") | {"backbone.update.in_proj.weight"}

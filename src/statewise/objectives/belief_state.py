@@ -56,16 +56,16 @@ class BeliefStateConfig:
     """Most j - i of pairs with both sides non-empty; null: any."""
     gap_exponent: float = 0.0
     """Such a pair weighs (j - i - 1) to the power of minus this: above 0, short gaps count more."""
-    head: Literal["mlp", "gated", "mixture"] = "mlp"
-    """The text head: a three-layer MLP (the paper), a gated residual one (its authors' code), or a mixture of products
-    of experts, which takes a small part of the time (not the paper's)."""
-    head_width: int = 512
-    """Width inside the heads `mlp` and `gated`."""
+    head: Literal["mixture", "mlp", "gated"] = "mixture"
+    """The text head: a mixture of products of experts, whose loss over all pairs takes a small part of the others' time
+    (not the paper's), a three-layer MLP (the paper), or a gated residual one (its authors' code)."""
     experts: int = 8
     """Experts of each output of the head `mixture`."""
-    expert_width: int | None = None
-    """Hidden width of its experts, which then share a vocabulary matrix; null: each maps states straight to tokens. Set
-    it below the model's width where the vocabulary is large."""
+    expert_width: int | None = 128
+    """Hidden width of its experts, which share a vocabulary matrix, if the vocabulary is larger than this. In a smaller
+    one, and with null in every one, each expert maps states straight to tokens."""
+    head_width: int = 512
+    """Width inside the heads `mlp` and `gated`."""
     init: Init | None = None
     """Initialisation of the text head: `gpt2` (std 0.02), `fan_in` (1 / sqrt(inputs)) or a std; null: the backbone's if
     that is `fan_in` or a number, otherwise `gpt2` for `gated`, and PyTorch's default, uniform in +-1 / sqrt(inputs),
@@ -79,6 +79,11 @@ class BeliefStateConfig:
         bounded(self, "max_gap", at_least=2)
         bounded(self, "gap_exponent", at_least=0)
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
+        if self.head == "mixture" and self.head_width != BeliefStateConfig.head_width:
+            raise ValueError("head_width is of the heads mlp and gated: add --objective.head mlp, or set experts")
+        # Runs from before the mixture became the default have stored expert_width null with the other heads.
+        if self.head != "mixture" and (self.experts, self.expert_width or 128) != (8, 128):
+            raise ValueError(f"experts and expert_width are of the head mixture, not of {self.head}")
 
     @property
     def sampling(self) -> Sampling:
@@ -201,7 +206,8 @@ def make_head(config: BeliefStateConfig, encoder: Backbone, vocabulary: int) -> 
     every: dict[str, Any] = {"outputs": 2 if config.previous_weight else 1, "reads_suffix": config.backward}
     every["init"], width = config.init or encoder.head_init, encoder.state_width
     if config.head == "mixture":
-        return MixtureHead(width, config.experts, config.expert_width, vocabulary, **every)
+        shared = config.expert_width is not None and config.expert_width < vocabulary
+        return MixtureHead(width, config.experts, config.expert_width if shared else None, vocabulary, **every)
     if config.head == "mlp":
         return MLPHead(width, config.head_width, vocabulary, **every)
     return GatedHead(width, config.head_width, vocabulary, norm_eps=encoder.norm_eps, **every)
