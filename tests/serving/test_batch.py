@@ -228,7 +228,7 @@ def test_rows_with_goals_run_beside_rows_without(min_gap):
 def test_log_probabilities_are_the_models_where_a_token_is_no_choice():
     """The end token of rows with a goal has a probability, the closing symbol of rows that cannot close has none."""
     predictor = predictor_of("belief_state", TINY_BACKBONES["gpt"], min_gap=1)
-    manner, end = replace(PLAIN, alternatives=VOCABULARY), 8
+    manner, end = replace(PLAIN, alternatives=VOCABULARY), 2
     rows = [row_of(PROMPTS[0], manner, goal=np.array([7, end]), end=end, limit=4),
             row_of(PROMPTS[1], manner, exact=True, end=end, limit=4)]  # fmt: skip
     run(predictor, [rows])
