@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from doubles import VOCABULARY, spread_weights, tiny_objective
+from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_objective
 from torch.nn import functional as F
 
 from statewise.backbones.base import plain_batch
@@ -157,6 +157,25 @@ def test_steps_are_whole_completions_in_reading_order():
         assert steps[row].tokens[row].tolist() == one.tokens.tolist()
 
 
+def test_steps_keep_the_probability_of_an_empty_completion():
+    objective = made(min_gap=1)
+    with torch.no_grad():
+        objective.head.third.bias.view(2, -1)[1, CLOSING] += 100.0
+    reverse = Reverse(make_decoder("beam", beams=2))
+    (one,) = reverse.decode(objective.predictor(), request(None, 4))
+    assert (one.tokens.tolist(), one.closed) == ([], True)
+    assert one.log_probability < 0
+    (step,) = reverse.steps(objective.predictor(), request(None, 4))
+    assert (step.tokens < 0).all()
+    assert step.log_probabilities.sum() == one.log_probability
+
+
+@pytest.mark.parametrize("score", ["previous", "next"])
+def test_scores_without_a_goal_rank_nothing_backwards(score):
+    with pytest.raises(ValueError, match=f"score {score} cannot rank what is decoded backwards.*omit --score"):
+        Reverse(make_decoder("goal_search", score=score))
+
+
 @pytest.mark.parametrize(
     ("predictor", "asked", "message"),
     [
@@ -169,6 +188,12 @@ def test_steps_are_whole_completions_in_reading_order():
             "decoding backwards needs one",
         ),
         (lambda: made().predictor(), request(list(range(10)) * 3), "a goal of 30 tokens after a prompt of 3"),
+        (
+            lambda: made().predictor(),
+            request(None, 1, END),
+            "from the end token and needs room for one more: set --limit",
+        ),
+        (lambda: made().predictor(), Request([np.ones(CONTEXT - 1, np.int64)], 5, END), "of at most 22 tokens"),
     ],
 )
 def test_what_cannot_be_decoded_backwards_says_so(predictor, asked, message):

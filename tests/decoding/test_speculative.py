@@ -398,6 +398,11 @@ def test_a_model_that_cannot_draft_is_refused_with_those_that_can():
         speculative().decode(model("next_token"), request())
 
 
+def test_without_drafts_any_model_decodes_plainly():
+    predictor = model("next_token")
+    assert_equal(speculative(draft=0).decode(predictor, request()), plainly(PLAIN[0]).decode(predictor, request()))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -108,7 +108,7 @@ class Step(NamedTuple):
     """(B, m) int64 new tokens of each row in order, including `Request.closing`, padded with -1."""
     log_probabilities: np.ndarray
     """(B, m) their log-probabilities (natural log) under the model; 0 on padding. Of a search only their sum is known:
-    it stands with the first token."""
+    it stands in the first place, also if the completion is empty."""
     drafted: np.ndarray
     """(B,) the number of them that were drafted and accepted."""
     offered: np.ndarray | None = None
@@ -156,9 +156,9 @@ class Search(Decoder):
             best = self.search(predictor, request.single(row))[0]
             closing = [request.closing] if best.closed and request.closing is not None else []
             chosen = np.array([*best.tokens, *closing], np.int64)
-            tokens = np.full((len(request.prompts), len(chosen)), -1, np.int64)
+            tokens = np.full((len(request.prompts), max(1, len(chosen))), -1, np.int64)
             gained = np.zeros(tokens.shape)
-            tokens[row], gained[row, :1] = chosen, best.log_probability
+            tokens[row, : len(chosen)], gained[row, 0] = chosen, best.log_probability
             yield Step(tokens, gained, np.zeros(len(tokens), np.int64))
 
     def decode(self, predictor: Predictor, request: Request) -> list[Completion]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from statewise.decoding.base import Decoder, Request, Search
+from statewise.decoding.goal_search import GoalSearch
 from statewise.decoding.predictor import Predictor, goal_scorer, reversible
 from statewise.types import Completion
 
@@ -24,19 +25,23 @@ class Reverse(Search):
     """
 
     def __init__(self, decoder: Decoder) -> None:
+        """Raises `ValueError` for a goal search by a score that cannot use a goal, which is what the prompt becomes."""
+        score = decoder.config.score if isinstance(decoder, GoalSearch) else None
+        if score in ("previous", "next"):
+            raise ValueError(f"score {score} cannot rank what is decoded backwards, the prompt does: omit --score")
         self.decoder, self.config = decoder, decoder.config
 
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:
         """All candidates of a search, best first, or the one completion of another decoder.
 
         Completions have exactly `limit` tokens, unless the request has a closing symbol, or the model has one and there
-        is no goal. Raises `ValueError` if the predictor is not `Reversible`, if the prompt is empty, or if prompt and
-        goal leave no room.
+        is no goal. Raises `ValueError` if the predictor is not `Reversible`, if the prompt is empty, if prompt and goal
+        leave no room, or if without a goal there is none but for the end token.
         """
         (prompt,) = request.prompts
         if len(prompt) == 0:
             raise ValueError("the prompt is empty: decoding backwards needs one")
-        request.limits(predictor.context)  # its messages name prompt and goal as given
+        (limit,) = request.limits(predictor.context).tolist()  # its messages name prompt and goal as given
         backwards = reversible(predictor).backwards()
         last = np.array([] if request.end is None or request.exact else [request.end], np.int64)
         closing = request.closing
@@ -45,8 +50,13 @@ class Reverse(Search):
             closing = None if request.exact else goal_scorer(backwards).closing
         else:
             known, kept = request.goal, last[:0]
+        if limit == len(kept):
+            raise ValueError(
+                "decoding backwards starts from the end token and needs room for one more: set --limit to at least 2, "
+                f"and give a prompt of at most {predictor.context - 2} tokens"
+            )
         turned = Request(
-            [known[::-1].copy()], max(1, request.limit - len(kept)), request.end, prompt[::-1].copy(), request.exact,
+            [known[::-1].copy()], limit - len(kept), request.end, prompt[::-1].copy(), request.exact,
             closing, request.rows,
         )  # fmt: skip
         if isinstance(self.decoder, Search):

@@ -83,11 +83,11 @@ class Speculative(Decoder):
         """See `Decoder.steps`; each but the first is a cycle. With a goal the predictor must be a `GoalScorer`. Raises
         `ValueError` if the model cannot draft, or if a draft cannot fit the context. Rows that have ended leave the
         batch."""
-        limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
-        source, length = self._source(predictor, request), self._length(predictor, len(prompts))
-        if self.config.draft == 0:
+        if self.config.draft == 0:  # any model can
             yield from self.plain.steps(predictor, request)
             return
+        limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
+        source, length = self._source(predictor, request), self._length(predictor, len(prompts))
         goal = None if request.goal is None else torch.from_numpy(request.goal)
         cursor, first = start_towards(
             predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
