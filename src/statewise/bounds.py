@@ -1,6 +1,9 @@
-"""Within which bounds the numbers of a configuration must lie, declared once."""
+"""Within which bounds the values of a configuration must lie, declared once."""
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Any
 
 from statewise.messages import short
 
@@ -37,3 +40,11 @@ def bounded(
             raise ValueError(f"{prefix}{name} must be {words}, not {short(value)}" + (f": {reason}" if reason else ""))
         if not abs(value) < LARGEST:
             raise ValueError(f"{prefix}{name} must be below {LARGEST:,}, not {short(value)}")
+
+
+def unset(owner: Any, *names: str, reason: str) -> None:
+    """Raises `ValueError` unless each of the fields `names` of the dataclass `owner` has its default: it would be
+    ignored. `reason` stands behind the name in the message."""
+    for field in dataclasses.fields(owner):
+        if field.name in names and getattr(owner, field.name) != field.default:
+            raise ValueError(f"{field.name} {reason}")

@@ -76,6 +76,7 @@ def test_streams_that_part_while_training_have_parted(run, monkeypatch):
         (["--without-cache"], "--without-cache needs --draft"),
         (["--draft-vocabulary", "3"], "--draft-vocabulary needs --draft"),
         (["--draft", "2", "--without-cache", "--batch", "2"], "one prompt at a time"),
+        (["--draft", "2", "--without-cache", "--draft-vocabulary", "3"], "omit --draft-vocabulary"),
         (["--draft", "8-0"], "--draft takes lengths as in 0-8, 0,4,8 or auto, not"),
         (["--draft", "0-"], "--draft takes lengths"),
         (["--draft", "2"], "such are models of the objective"),
@@ -108,11 +109,13 @@ def test_both_conventions_accept_the_same_drafts(tmp_path, capsys):
     folder = tmp_path / "nl"
     flags = ["--objective", "next_latent", "--trainer.steps", "1", "--task.held_out_graphs", "20"]
     assert main(["train", "path-star-small", *SMALL_RUN, *flags, "--out", str(folder)]) == 0
-    words = ["bench-decode", str(folder), "--draft", "0-1", "--without-cache", "--rounds", "2"]
+    few = ["bench-decode", str(folder), "--draft", "0-1", "--rounds", "2"]
+    words = [*few, "--without-cache"]
     capsys.readouterr()
-    assert main([*words, "--json", "--draft-vocabulary", "4"]) == 0
+    assert main([*few, "--json", "--draft-vocabulary", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)["draft_vocabulary"] == 4
+    assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["draft_vocabulary"] == 4
     assert list(found["without_cache"]) == ["plain", "1"]
     assert found["without_cache"]["1"]["tokens_per_second"] > 0
     assert main(words) == 0

@@ -129,7 +129,7 @@ def test_a_real_cache_gives_what_reading_anew_gives(seed, rollouts, batch, has_g
     model = tiny_objective("belief_state", seed=seed).double()
     spread_weights(model, seed)
     predictor, prompt, goal, limit, end = model.predictor(), [1, 2], [3, 4, 5] if has_goal else None, 9, 7
-    fields = {"rollouts": rollouts, "batch": batch, "scored_tokens": 4}
+    fields = {"rollouts": rollouts, "batch": batch, **({} if has_goal else {"scored_tokens": 4})}
 
     def score(tokens):
         if has_goal:
@@ -246,6 +246,8 @@ def test_what_cannot_be_searched_is_named():
     for score in ("previous", "next"):
         with pytest.raises(ValueError, match=f"score {score} is for a search without a goal"):
             search(predictor, [0], [1], score=score)
+    with pytest.raises(ValueError, match="scored_tokens is for a search without a goal"):
+        search(predictor, [0], [1], scored_tokens=3)
     for goal in (None, [1]):
         with pytest.raises(ValueError, match=r"goal.* needs a model that can"):
             search(MarkovPredictor(torch.full((3, 3), 1 / 3)), [0], goal)

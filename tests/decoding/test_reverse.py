@@ -172,8 +172,10 @@ def test_steps_keep_the_probability_of_an_empty_completion():
 
 @pytest.mark.parametrize("score", ["previous", "next"])
 def test_scores_without_a_goal_rank_nothing_backwards(score):
-    with pytest.raises(ValueError, match=f"score {score} cannot rank what is decoded backwards.*omit --score"):
+    with pytest.raises(ValueError, match=f"score {score} has no use: .*omit --score"):
         Reverse(make_decoder("goal_search", score=score))
+    with pytest.raises(ValueError, match="scored_tokens has no use: backwards"):
+        Reverse(make_decoder("goal_search", scored_tokens=3))
 
 
 @pytest.mark.parametrize(

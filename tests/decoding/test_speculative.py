@@ -178,6 +178,9 @@ def test_two_passes_without_a_cache_give_the_same_text(plain):
         next(decoder.steps(predictor, request()))
     with pytest.raises(ValueError, match="fixed length"):
         TwoPass(SpeculativeConfig(draft="auto"))
+    for ignored in ({"confidence": 0.5}, {"draft_vocabulary": 3}):
+        with pytest.raises(ValueError, match="is not for two passes a cycle"):
+            TwoPass(SpeculativeConfig(**ignored))
 
 
 @pytest.mark.parametrize("plain", PLAIN, ids=str)
@@ -417,6 +420,13 @@ def test_without_drafts_any_model_decodes_plainly():
         ({"ngram": 0}, "ngram must be at least 1"),
         ({"temperature": -0.5}, "temperature must be at least 0, not -0.5"),
         ({"temperature": 1, "top_k": 0}, "top_k must be at least 1"),
+        ({"drafter": "prompt_lookup", "confidence": 0.5}, "confidence is for drafts of the model itself"),
+        ({"drafter": "prompt_lookup", "draft_vocabulary": 4}, "draft_vocabulary is for drafts of the model itself"),
+        ({"ngram": 2}, "ngram is for prompt lookup"),
+        *(
+            ({name: value}, f"{name} is for sampling: omit it, or set temperature above 0")
+            for name, value in (("top_k", 3), ("top_p", 0.5), ("floor", 0.1), ("seed", 7))
+        ),
     ],
 )
 def test_wrong_settings_are_named(fields, message):

@@ -113,6 +113,8 @@ def _drafts(options: Any) -> int:
     if options.without_cache and (batch > 1 or options.drafter == "prompt_lookup"):
         raise ValueError("--without-cache measures drafts of the model itself, one prompt at a time: omit --batch and "
                          "--drafter")  # fmt: skip
+    if options.without_cache and options.draft_vocabulary is not None:
+        raise ValueError("--without-cache drafts from all tokens, as published: omit --draft-vocabulary")
     model = load_model(options.run, "best", options.device)
     asked = {"rounds": options.rounds, "prefill": options.prefill, "decode": options.decode, **fields}
     tables = {"drafts": draft_speeds(model, lengths, batch=batch, **asked)}

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, unset
 from statewise.decoding.base import Request, Search
 from statewise.decoding.beam import Beam, BeamConfig
 from statewise.decoding.continuations import Continuations, choices, highest
@@ -103,6 +103,8 @@ class GoalSearch(Search):
             raise ValueError("score goal needs a goal: give one with --goal, or score by previous or next")
         if self.config.score in ("previous", "next") and goal is not None:
             raise ValueError(f"score {self.config.score} is for a search without a goal: omit --score or --goal")
+        if goal is not None:
+            unset(self.config, "scored_tokens", reason="is for a search without a goal: omit it, or the goal")
         if goal is None and self.config.score != "next" and not scorer.predicts_previous:
             raise ValueError("this model was trained without previous tokens, which are to score: add --score next")
         if self.config.candidates_from == "beam":

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, unset
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.drafts import Draft, DraftSource, FrequentTokens, ModelDrafts, PromptLookup
@@ -53,8 +53,14 @@ class SpeculativeConfig(SampleConfig):
             bounded(self, "draft", at_least=0)
         bounded(self, "confidence", at_least=0, at_most=1)
         bounded(self, "ngram", "draft_vocabulary", at_least=1)
-        if self.draft_vocabulary is not None and self.drafter != "model":
-            raise ValueError("draft_vocabulary is for drafts of the model itself: omit it, or set drafter to model")
+        if self.drafter == "model":
+            unset(self, "ngram", reason="is for prompt lookup: omit it, or set drafter to prompt_lookup")
+        else:
+            why = "is for drafts of the model itself: omit it, or set drafter to model"
+            unset(self, "confidence", "draft_vocabulary", reason=why)
+        if self.temperature == 0:
+            why = "is for sampling: omit it, or set temperature above 0"
+            unset(self, "top_k", "top_p", "floor", "seed", reason=why)
 
     @property
     def sampling(self) -> SampleConfig:

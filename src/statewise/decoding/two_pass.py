@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from statewise.bounds import unset
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.drafts import ModelDrafts
 from statewise.decoding.predictor import Predictor, drafter
@@ -30,6 +31,7 @@ class TwoPass(Decoder):
         super().__init__(config)
         if config.draft == "auto" or config.drafter != "model":
             raise ValueError("two passes a cycle need drafts of the model itself, of a fixed length")
+        unset(config, "confidence", "draft_vocabulary", reason="is not for two passes a cycle: omit it")
         self.draft = int(config.draft)
         self.plain = Speculative(config).plain
 
