@@ -209,6 +209,19 @@ def test_generate_fills_a_gap_of_free_length(runs, capsys):
     assert (code, "such are models of the objective belief_state" in err) == (2, True)
     code, _, err = called(capsys, "generate", runs["closing"], "--prompt", "Once", "--free-length")
     assert (code, "needs --goal" in err) == (2, True)
+    for asked in (model.generate, lambda prompts, **options: model.search(prompts[0], "beam", **options)):
+        with pytest.raises(ValueError, match="free_length needs a goal"):
+            asked(["Once"], free_length=True)
+
+
+def test_a_model_that_reads_goals_first_ends_its_completions(runs):
+    model, asked = load_model(runs["fim"]), {"goal": "was happy.", "limit": 30, "temperature": 1e6}
+    found = model.generate(["Once Ann"] * 120, "sample", **asked)
+    ended = [one for one in found if one.tokens[-1] == model.task.end]
+    assert 0 < len(ended) < 120
+    assert all(len(one.tokens) == 30 for one in found if one.tokens[-1] != model.task.end)
+    again = model.generate(["Once Ann"] * 120, "sample", free_length=True, **asked)
+    assert [one.tokens.tolist() for one in again] == [one.tokens.tolist() for one in found]
 
 
 @pytest.mark.parametrize("decoder", [["greedy"], ["sample", "--temperature", 2]], ids=["greedy", "sample"])

@@ -127,10 +127,11 @@ class Model:
         """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
 
         `goal` is what shall follow the completion, and `limit` by default what the context leaves; the completion then
-        has exactly `limit` tokens, or with `free_length` ends with the closing symbol. `reverse`: decodes from the
+        has exactly `limit` tokens, or with `free_length` ends with the closing symbol. A model that reads goals first,
+        as with the encoding `fill_in_the_middle`, ends it with the end token in both cases. `reverse`: decodes from the
         last token to the first, see `statewise.decoding.reverse`. Raises `ValueError` for prompts and goals that are
-        empty, too long, or contain unknown symbols, and for models that cannot condition on a goal, have no closing
-        symbol, or do not predict previous tokens.
+        empty, too long, or contain unknown symbols, for `free_length` without a goal, and for models that cannot
+        condition on a goal, have no closing symbol, or do not predict previous tokens.
         """
         check_texts(prompts, "prompts", "prompts as text")
         made = make_decoder(decoder, **fields)
@@ -160,6 +161,8 @@ class Model:
         self, predictor: Predictor, prompts: Sequence[str], goal: str | None, limit: int | None, free_length: bool
     ) -> Iterator[Request]:
         """In order, each of as many prompts as fit one pass and have their goal at the same place, ahead or within."""
+        if free_length and goal is None:
+            raise ValueError("free_length needs a goal: without one, completions have no fixed length anyway")
         given = self.task.encode(goal or "")
         if goal is not None and len(given) == 0:
             raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")

@@ -50,13 +50,14 @@ def run(words: list[str]) -> int:
         "--limit",
         "--max-tokens",
         type=at_least(1),
-        help="most tokens to generate; with a goal, exactly so many (default: what the context leaves; with a carried "
-        "state, 100)",
+        help="most tokens to generate; with a goal, exactly so many, unless the model reads goals first, as with the "
+        "encoding fill_in_the_middle (default: what the context leaves; with a carried state, 100)",
     )
     parser.add_argument(
         "--free-length",
         action="store_true",
-        help="with a goal: the model ends the completion with its closing symbol (belief_state with min_gap 1)",
+        help="with a goal: the model ends the completion with its closing symbol (belief_state with min_gap 1), as "
+        "those that read goals first always do with the end token",
     )
     parser.add_argument(
         "--reverse",
