@@ -56,6 +56,9 @@ SIGNS = {
 }
 """How a run is recognised."""
 
+FINISHED = ("steps", "solved")
+"""Reasons of the end of training that is not to be resumed."""
+
 Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
 
@@ -283,9 +286,19 @@ class Run:
             return False
 
     def complete(self) -> bool:
-        """Whether training finished and its report was written."""
+        """Whether training finished, and its report was written then: an evaluation made while it went on is of what
+        was the best checkpoint before, and does not count."""
         end = self.end()
-        return end is not None and end["reason"] in ("steps", "solved") and self.report("evaluation") is not None
+        if end is None or end["reason"] not in FINISHED:
+            return False
+        report, step = self.report("evaluation"), self._reported_step()
+        return report is not None and step in (None, report.get("checkpoint"))
+
+    def _reported_step(self) -> int | None:
+        """Step of the checkpoint that the report at the end of training is of; None if checkpoints were deleted."""
+        best = self.best_step()
+        steps = [checkpoint.step for checkpoint in self.checkpoints()]
+        return steps[-1] if best is None and steps else best
 
     # Environment
 

@@ -213,6 +213,42 @@ def test_decoding_is_spoken_of_where_answers_were_decoded(tmp_path):
     assert compare([folder]).notes()[0] == "All metrics are teacher-forced on held-out examples."
 
 
+def rewrite_end(folder, **fields):
+    """Changes fields of the record of the end of training; without any, drops it."""
+    path = folder / "metrics.jsonl"
+    *others, end = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(others) + (json.dumps({**json.loads(end), **fields}) + "\n") * bool(fields))
+    return folder
+
+
+def test_runs_that_are_not_finished_are_named(tmp_path):
+    whole, begun, stopped = (make_run(tmp_path / name, seed, 0.5) for seed, name in enumerate(("a", "b", "c")))
+    assert not [note for note in compare([whole]).notes() if "not finished" in note]
+    found = compare([whole, rewrite_end(begun), rewrite_end(stopped, reason="signal", step=7)])
+    (note,) = [note for note in found.notes() if "not finished" in note]
+    assert f"{begun} (step 10); {stopped} (step 7)" in note
+    assert str(whole) not in note
+    for text in (found.as_text(), found.as_markdown()):
+        assert note in text
+
+
+def test_the_checkpoint_that_was_evaluated_is_told(tmp_path):
+    folders = [make_run(tmp_path / name, seed, value)
+               for seed, (name, value) in enumerate((("a", 0.97), ("b", 0.995), ("c", 0.5)))]  # fmt: skip
+    for folder in folders[:2]:
+        rewrite_end(folder, reason="solved")
+    Run(folders[2]).write_report("evaluation", {**Run(folders[2]).report("evaluation"), "checkpoint": 5})
+    found = compare(folders)
+    header, rows = found.seeds_table()
+    assert [dict(zip(header, row))["checkpoint"] for row in rows] == ["10", "10", "5"]
+    assert json.loads(found.as_json())["groups"][0]["checkpoints"] == {"0": 10, "1": 10, "2": 5}
+    assert any("best checkpoint" in note and "on 10 held-out examples" in note for note in found.notes())
+    (note,) = [note for note in found.notes() if "ended as solved" in note]
+    assert str(folders[0]) in note
+    assert str(folders[1]) not in note
+    assert not [note for note in compare(folders[1:]).notes() if "ended as solved" in note]
+
+
 def test_interval_is_students(tmp_path):
     summary = summarise({1: 1.0, 2: 2.0, 3: 4.0}, None)
     low, high = stats.t.interval(0.95, 2, loc=7 / 3, scale=stats.sem([1.0, 2.0, 4.0]))

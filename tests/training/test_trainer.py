@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import shutil
 import threading
 
 import pytest
@@ -467,3 +468,19 @@ def test_solved_twice_stays_solved_when_the_end_was_cut_off(tmp_path):
     checkpoints.save(run, 15, model.objective.state_dict(), state)
     outcome = resume(tmp_path / "run")
     assert (outcome.step, outcome.reason) == (15, "solved")
+
+
+def test_an_evaluation_made_during_training_is_not_taken_for_the_report(tmp_path):
+    folder = tmp_path / "run"
+    train(tiny(), folder)
+    run = Run(folder)
+    report, steps = run.report("evaluation"), [checkpoint.step for checkpoint in run.checkpoints()]
+    run.write_report("evaluation", {**report, "checkpoint": report["checkpoint"] - 1, "num": 3})
+    assert not run.complete()
+    assert resume(folder).step == 20
+    assert run.report("evaluation") == report
+    assert run.complete()
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == steps
+    assert [record["kind"] for record in run.metrics()].count("train") == 5, "nothing was trained again"
+    shutil.rmtree(run.checkpoints_folder)
+    assert run.complete(), "without checkpoints the report stays what it is"

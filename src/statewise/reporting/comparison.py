@@ -97,10 +97,10 @@ class Comparison:
     def seeds_table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows: one row per run."""
         shown = self.shown_metrics()
-        header = ["group", "seed", *shown, "end", "steps", "minutes", "run"]
+        header = ["group", "seed", *shown, "checkpoint", "end", "steps", "minutes", "run"]
         rows = [
             [group.label, str(member.seed), *(number(member.metrics.get(name)) for name in shown),
-             str(member.end["reason"]), f"{member.end['step']:,}", f"{member.end['seconds'] / 60:.1f}",
+             number(member.report["checkpoint"]), str(member.end["reason"]), f"{member.end['step']:,}", f"{member.end['seconds'] / 60:.1f}",
              str(member.folder)]
             for group in self.groups for member in group.members
         ]  # fmt: skip
@@ -146,6 +146,11 @@ class Comparison:
         decoded = any(member.report.get("samples") for group in self.groups for member in group.members)
         notes = [f"Answers are decoded greedily from the prompt; other {forced}" if decoded else f"All {forced}"]
         first = self.groups[0].members[0]
+        notes.append(
+            "Metrics are of each run's best checkpoint, by its evaluations during training, on "
+            f"{first.report['num']:,} held-out examples; steps and minutes are of its whole training."
+        )
+        notes += self._end_notes()
         for name, content in first.analyses.items():
             settings = ", ".join(f"{key} {value}" for key, value in content["settings"].items() if value is not None)
             notes.append(f"From analyze {name} ({settings}): {', '.join(first.shown[name].values()) or 'curves'}.")
@@ -168,6 +173,28 @@ class Comparison:
                 "first group."
             )
         return notes + self._untestable_notes() + self._single_notes()
+
+    def _end_notes(self) -> list[str]:
+        """Names the runs whose training is not finished, and those that ended as solved and are not."""
+        members = [member for group in self.groups for member in group.members]
+        unfinished = [f"{member.folder} (step {member.end['step']:,})" for member in members if not member.finished]
+        unsolved = [
+            str(member.folder) for member in members
+            if member.end["reason"] == "solved"
+            and not self.headline.solved(float(member.metrics[self.headline.metric]))
+        ]  # fmt: skip
+        notes = []
+        if unfinished:
+            notes.append(
+                f"Training is not finished, and the evaluation is of a checkpoint so far: {'; '.join(unfinished)}. "
+                "Finish it with `statewise train --resume RUN`."
+            )
+        if unsolved:
+            notes.append(
+                f"Training ended as solved by an evaluation on part of the examples, but on all it does not reach the "
+                f"threshold: {'; '.join(unsolved)}."
+            )
+        return notes
 
     def _untestable_notes(self) -> list[str]:
         """Explains a missing p value of groups of several runs, in the table or in the claims."""
@@ -236,6 +263,7 @@ class Comparison:
                     "runs": [str(member.folder) for member in group.members],
                     "solved": group.solved,
                     "metrics": {name: asdict(summary) for name, summary in group.metrics.items()},
+                    "checkpoints": {member.seed: member.report["checkpoint"] for member in group.members},
                     "end": {member.seed: member.end for member in group.members},
                 }
                 for group in self.groups

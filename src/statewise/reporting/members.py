@@ -11,7 +11,7 @@ from typing import Any
 
 from statewise.json_files import COUNT, FLAG, MEASURED, NUMBER, TEXT, Maybe, Shape, check, metric
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
-from statewise.run import Record, Run
+from statewise.run import FINISHED, Record, Run
 
 _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"task": _NAMED, "backbone": _NAMED, "objective": _NAMED, "trainer": {}, "seed": COUNT}
@@ -125,6 +125,11 @@ class Member:
     def end(self) -> Record:
         """Its last record."""
         return self.records[-1]
+
+    @property
+    def finished(self) -> bool:
+        """Whether its training came to its end, and is not to be resumed."""
+        return self.end["kind"] == "end" and self.end["reason"] in FINISHED
 
     @property
     def repeat(self) -> str:
