@@ -151,6 +151,15 @@ def test_relative_curves_are_what_lies_above_the_first_group(folders):
         compare(folders, relative=True)
 
 
+def test_relative_curves_have_no_logarithmic_axis(folders):
+    """Differences may be 0 or negative."""
+    for folder in folders:
+        analysed(folder, "probe", [{**panel([line("loss", [1, 2], [0.5, 0.25])]), "log_y": True, "log_x": True}])
+    (plain,), (relative,) = (analysis_panels(compare(folders, metrics="all", relative=one)) for one in (False, True))
+    assert (plain.log_x, plain.log_y) == (True, True)
+    assert (relative.log_x, relative.log_y) == (True, False)
+
+
 def test_relative_to_a_group_without_a_curve_there_is_none(folders):
     both = [line("input", [1, 2], [1.0, 1.0]), line("prediction", [1, 2], [3.0, 3.0])]
     for folder in folders:

@@ -142,6 +142,36 @@ def test_a_group_is_shown_by_its_mean_its_range_and_its_runs(tmp_path):
     assert (chance.label, chance.role, chance.x, chance.y) == ("chance", "control", [5, 10], [0.5, 0.5])
 
 
+def test_runs_without_a_mean_are_shown_by_themselves(tmp_path):
+    """The mean ends with the first run; where runs have no step in common, or one lacks the curve, there is none."""
+    lacking, early, late = (make_run(tmp_path / f"a{seed}", seed, 0.2 * seed) for seed in (1, 2, 3))
+    other = make_run(tmp_path / "b", 1, 0.7, "next_latent")
+    for folder, change in ((lacking, ('"evaluation"', '"none"')), (early, ('"step": 10', '"step": 6'))):
+        path = folder / "metrics.jsonl"
+        path.write_text(path.read_text().replace(*change) if change[0] != '"evaluation"' else "".join(
+            line for line in path.read_text().splitlines(True) if '"evaluation"' not in line))  # fmt: skip
+    mean = training_panels(compare([early, late, other]))[0].curves[0]
+    assert (mean.role, mean.x) == ("line", [5, 6])
+    found = compare([lacking, early, late, other])
+    accuracy, *_, training = training_panels(found)
+    assert [(curve.group, curve.role, curve.run) for curve in accuracy.curves[:3]] == [
+        ("next-token", "raw", "seed 2"), ("next-token", "raw", "seed 3"), ("next-latent", "line", ""),
+    ]  # fmt: skip
+    assert training.curves[0].role == "line"
+    text = late / "metrics.jsonl"
+    text.write_text(text.read_text().replace('"step": 5,', '"step": 8,'))
+    apart = compare([early, late, other])
+    early_text = early / "metrics.jsonl"
+    early_text.write_text(early_text.read_text().replace('"step": 6,', '"step": 5,'))
+    apart = compare([early, late, other])
+    assert [curve.role for curve in training_panels(apart)[0].curves] == ["raw", "raw", "line", "control"]
+    for one in (found, apart):
+        page = write_report(one, tmp_path / "report", overwrite=one is apart)[-1].read_text()
+        assert "path accuracy, held out: no mean of next-token, since" in page
+    figure = draw_panels(training_panels(apart), [group.label for group in apart.groups])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["next-token", "next-latent"]
+
+
 def lines(groups, labels):
     return [Curve(label, [0.0, 1.0], [0.0, 1.0], group=group) for group in groups for label in labels]
 

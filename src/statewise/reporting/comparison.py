@@ -100,8 +100,8 @@ class Comparison:
         header = ["group", "seed", *shown, "checkpoint", "end", "steps", "minutes", "run"]
         rows = [
             [group.label, str(member.seed), *(number(member.metrics.get(name)) for name in shown),
-             number(member.report["checkpoint"]), str(member.end["reason"]), f"{member.end['step']:,}", f"{member.end['seconds'] / 60:.1f}",
-             str(member.folder)]
+             number(member.report["checkpoint"]), str(member.end["reason"]), f"{member.end['step']:,}",
+             f"{member.end['seconds'] / 60:.1f}", str(member.folder)]
             for group in self.groups for member in group.members
         ]  # fmt: skip
         return header, rows

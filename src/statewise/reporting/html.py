@@ -10,7 +10,7 @@ from statewise.figures import Panel
 from statewise.reporting.comparison import Comparison
 from statewise.reporting.drawings import figure as drawing_figure
 from statewise.reporting.multiples import small_multiples
-from statewise.reporting.panels import analysis_panels, drawings, training_panels
+from statewise.reporting.panels import analysis_panels, drawings, notes_without_mean, training_panels
 from statewise.reporting.plots import COLOURS, interactive
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.sweeps import sweep_panels
@@ -59,6 +59,7 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 <div class="curves">{% for figure in sweep %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
 <h2>Curves</h2>
 <p class="note">{{ curves_note }}</p>
+{% for note in without_mean %}<p class="note">{{ note }}</p>{% endfor %}
 <div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
 {% if analyses %}<h2>Analyses</h2>
 <p class="note">{{ curves_note }}</p>
@@ -107,7 +108,9 @@ dashed where the graph has no such edge.</p>
 """
 
 CURVES_NOTE = (
-    "Colours as in the results table. Thick lines: means over seeds; thin lines: single runs; bands: range over runs."
+    "Colours as in the results table. Thick lines: means over seeds, as far as every run of the group goes: the first "
+    "to end, as by stop_when_solved, ends them, so that they may end below what the table says. Thin lines: single "
+    "runs; bands: range over runs."
 )
 
 
@@ -135,6 +138,7 @@ def page(comparison: Comparison) -> str:
     seeds_header, seeds_rows = comparison.seeds_table()
     claims_header, claims_rows = comparison.claims_table()
     matches_header, matches_rows = comparison.matches_table()
+    trained, analysed = training_panels(comparison), analysis_panels(comparison)
     samples, swept = _kept(comparison, "samples", 4), sweep_panels(comparison)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]
@@ -148,7 +152,8 @@ def page(comparison: Comparison) -> str:
         claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
         matches_header=matches_header, matches_rows=matches_rows, matches_notes=comparison.matches_notes(),
         sweep=figures(swept, True, ()), sweep_over=swept[0].x_title if swept else "",
-        figures=figures(training_panels(comparison), not swept), analyses=figures(analysis_panels(comparison), False),
+        figures=figures(trained, not swept), analyses=figures(analysed, False),
+        without_mean=notes_without_mean([*trained, *analysed]),
         drawings=[plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True})
                   for one in drawn_maps],
         graphs=_those(samples, _drawn),

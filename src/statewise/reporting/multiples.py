@@ -19,9 +19,10 @@ def small_multiples(panel: Panel) -> list[Panel]:
     (per label without groups), titled with it, with the other lines in grey; what the panel shows then stands at its
     y axis.
     """
-    lines = [curve for curve in panel.curves if curve.role == "line"]
-    groups = list(dict.fromkeys(curve.group for curve in lines))
-    labels = list(dict.fromkeys(curve.label for curve in lines))
+    shown = [curve for role in ("line", "raw") for curve in panel.curves if curve.role == role]
+    lines = dict.fromkeys((curve.group, curve.label) for curve in shown)  # a mean and its runs are one
+    groups = list(dict.fromkeys(group for group, _ in lines))
+    labels = list(dict.fromkeys(label for _, label in lines))
     if len(lines) <= MOST_LINES and len(groups) <= MOST_GROUPS:
         return [panel]
     if len(groups) > 1 and len(labels) > 1:
@@ -44,6 +45,6 @@ def small_multiples(panel: Panel) -> list[Panel]:
                 curves.append(curve)
             elif curve.role == "line":
                 curves.insert(0, replace(curve, role="background", band=None))
-        shown = ": ".join(title for title in (panel.title, panel.y_title) if title)
-        multiples.append(replace(panel, title=name, y_title=shown, curves=curves))
+        titles = ": ".join(title for title in (panel.title, panel.y_title) if title)
+        multiples.append(replace(panel, title=name, y_title=titles, curves=curves))
     return multiples

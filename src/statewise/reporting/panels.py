@@ -69,9 +69,10 @@ def analysis_panels(comparison: Comparison) -> list[Panel]:
                     (member, {curve.label if several else "": curve for curve in of_one})
                     for member, of_one in lines[group.label]
                 ]
-                for label in named[0][1]:
+                for label in dict.fromkeys(label for _, of_one in named for label in of_one):
                     curves += _group_curves(group, label, [(member, of_one.get(label)) for member, of_one in named])
-            if {curve.group for curve in curves} == {group.label for group in comparison.groups}:
+            compared = [curve for curve in curves if curve.role == "line" or not comparison.relative]
+            if {curve.group for curve in compared} == {group.label for group in comparison.groups}:
                 panel = replace(Panel.of(first, name.replace("_", " ")), curves=curves)
                 panels.append(_relative_to(panel, comparison.groups[0].label) if comparison.relative else panel)
     return panels
@@ -101,24 +102,26 @@ def _lines(member: Member, name: str, place: int) -> list[Curve]:
 
 
 def _group_curves(group: Group, label: str, found: Sequence[tuple[Member, Curve | None]]) -> list[Curve]:
-    """The mean curve of a group, followed by its runs if there are several; empty unless all runs have the curve.
+    """The mean curve of a group, followed by its runs if there are several. There is no mean where a run lacks the
+    curve, or where no x lies within the curves of all.
 
-    Runs may have different x values: their curves are interpolated linearly.
+    Runs may have different x values: their curves are interpolated linearly, and the mean ends where the first of them
+    does.
     """
     runs = [(member, curve) for member, curve in found if curve is not None]
-    if not runs or len(runs) < len(found):
+    if not runs:
         return []
     first, last = max(min(curve.x) for _, curve in runs), min(max(curve.x) for _, curve in runs)
     x = sorted({at for _, curve in runs for at in curve.x if first <= at <= last})
-    if not x:
-        return []
     values = np.array([np.interp(x, curve.x, curve.y) for _, curve in runs])
-    if len(runs) == 1:
+    if len(found) == 1:
         return [Curve(label, x, values[0].tolist(), group=group.label)]
-    band = list(zip(values.min(axis=0).tolist(), values.max(axis=0).tolist()))
     singles = [
         replace(curve, label=label, role="raw", group=group.label, run=f"seed {member.seed}") for member, curve in runs
     ]
+    if not x or len(runs) < len(found):
+        return singles
+    band = list(zip(values.min(axis=0).tolist(), values.max(axis=0).tolist()))
     return [Curve(label, x, values.mean(axis=0).tolist(), group=group.label, band=band), *singles]
 
 
@@ -135,4 +138,20 @@ def _relative_to(panel: Panel, group: str) -> Panel:
                 for x, y in zip(curve.x, curve.y) if basis.x[0] <= x <= basis.x[-1]]  # fmt: skip
         if kept:
             curves.append(replace(curve, x=[x for x, _ in kept], y=[y for _, y in kept], band=None))
-    return replace(panel, y_title=f"{panel.y_title}, minus the first", curves=curves, shares=False)
+    return replace(panel, y_title=f"{panel.y_title}, minus the first", curves=curves, shares=False, log_y=False)
+
+
+def notes_without_mean(panels: Sequence[Panel]) -> list[str]:
+    """Names the groups of which panels show single runs without their mean."""
+    found: dict[str, list[str]] = {}
+    for panel in panels:
+        means = {(curve.group, curve.label) for curve in panel.curves if curve.role == "line"}
+        for curve in panel.curves:
+            if curve.role == "raw" and (curve.group, curve.label) not in means:
+                shown = ", ".join(word for word in (panel.title or panel.y_title, curve.label) if word)
+                found.setdefault(shown, []).append(curve.group)
+    return [
+        f"{shown}: no mean of {'; '.join(dict.fromkeys(groups))}, since some runs lack the curve, or their curves have "
+        "no part of the axis in common."
+        for shown, groups in found.items()
+    ]

@@ -71,7 +71,8 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = (), heading: st
         if len(multiples) > 1 or (number and len(split[number - 1]) > 1):
             cells += [None] * (-len(cells) % across)
         cells += [(number, panel) for panel in multiples]
-    shown = [cell and len({curve.group for curve in cell[1].curves if curve.role == "line"}) > 1 for cell in cells]
+    shown = [cell and len({curve.group for curve in cell[1].curves if curve.role in ("line", "raw")}) > 1
+             for cell in cells]  # fmt: skip
     legend = groups if len(groups) == 1 or any(shown) else ()
     width, height = (3.7, 2.9) if several else (4.6 if groups else 5.2, 3.6)
     columns = min(len(legend), max(1, int(width * across * LETTERS / (max(map(len, legend)) + 8)))) if legend else 1
@@ -121,7 +122,8 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
             style = list(DASHES)[controls.index(curve) % len(DASHES)]
             axes.plot(curve.x, curve.y, color="0.45", linewidth=1, linestyle=style, zorder=4, label=curve.label)
         elif curve.role == "raw":
-            axes.plot(curve.x, curve.y, color=_colour_of(curve, panel, groups), linewidth=0.7, alpha=0.4)
+            axes.plot(curve.x, curve.y, color=_colour_of(curve, panel, groups), linewidth=0.7, alpha=0.4,
+                      marker="o" if len(curve.x) == 1 else None, markersize=2)  # fmt: skip
         elif curve.role == "series":
             rank = family.index(curve)
             shade = colormaps["viridis_r"](0.1 + 0.85 * rank / max(1, len(family) - 1))  # later is darker
@@ -187,7 +189,7 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
         figure.add_scatter(
             x=curve.x, y=curve.y, name=for_plotly(curve.group) if len(labels) == 1 and curve.group else name,
             marker_size=4,
-            mode="lines+markers" if len(curve.x) <= FEW_POINTS and curve.role == "line" else "lines",
+            mode="lines+markers" if len(curve.x) <= (FEW_POINTS if curve.role == "line" else 1) else "lines",
             hovertemplate=f"{name}<br>%{{x}}: %{{y:.4f}}<extra></extra>", **shown,
         )  # fmt: skip
     for place, label in enumerate(labels if len(labels) > 1 else []):
@@ -210,8 +212,8 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
 
 
 def _labels(panel: Panel) -> list[str]:
-    """Labels of the lines, in order."""
-    return list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "line"))
+    """Labels of the lines, in order; single runs may have no line, their mean."""
+    return list(dict.fromkeys(curve.label for role in ("line", "raw") for curve in panel.curves if curve.role == role))
 
 
 def _whole_steps(panel: Panel) -> bool:
