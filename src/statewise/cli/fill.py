@@ -74,6 +74,7 @@ def run(words: list[str]) -> int:
     from statewise.loading import load_model
 
     decoder = make_decoder(options.decoder, **pairs(rest))
+    how = Reverse(decoder) if options.reverse else decoder
     model = load_model(options.run, options.checkpoint, options.device)
     out, task = Path(options.out), model.task
     with model.asking():
@@ -87,7 +88,6 @@ def run(words: list[str]) -> int:
         for number, (line, (prompt, _, goal)) in enumerate(zip(ledger.records, asked), 2):
             if (line["prompt"], line["goal"]) != (task.decode(prompt), task.decode(goal)):
                 raise ValueError(f"{out}:{number}: written for other sequences: choose another --out")
-        how = Reverse(decoder) if options.reverse else decoder
         found = fill_gaps(
             predictor, task, how, asked, skip=len(ledger.records), free_length=options.free_length,
             limit=options.limit,
