@@ -297,6 +297,18 @@ def test_where_no_sequence_is_held_out_prefixes_are():
     assert any("other prefixes" in note for note in found.notes)
 
 
+def test_labels_that_no_training_prefix_has_are_not_tested():
+    task, probe = hmm(process="rrxor", length=8), make_analysis("world-probe", positions=8)
+    test, train = task.held_out(200), task.sample(np.random.default_rng(0), 400)
+    every = [probe.ask(task, examples, np.random.default_rng(1)) for examples in (test, train)]
+    asked, trained, validates = probe._by_prefix(test, every[0], train, every[1])
+    read = [{tuple(examples.tokens[row, : place + 1]) for row, place in zip(one.rows, one.positions)}
+            for examples, one in ((test, asked), (train, trained))]  # fmt: skip
+    assert not read[0] & read[1]
+    assert set(asked.labels.flat) <= {UNDEFINED, *trained.labels[~validates].flat}
+    assert 0 < (asked.labels == UNDEFINED).mean() < 0.5
+
+
 def test_the_parts_of_prefixes_have_none_in_common():
     rng = np.random.default_rng(0)
     asked, trained = rng.integers(0, 100, 300).astype(np.uint64), rng.integers(0, 100, 3000).astype(np.uint64)

@@ -18,7 +18,7 @@ from torch import Tensor
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs import is_several, layer_widths, states_of
 from statewise.analysis.by_layer import by_layer
-from statewise.analysis.prefix_split import TEST, VALIDATION, prefix_hashes, split_by_prefix
+from statewise.analysis.prefix_split import TEST, TRAINING, VALIDATION, prefix_hashes, split_by_prefix
 from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.bounds import bounded
 from statewise.figures import Curve, Panel, Role
@@ -32,7 +32,8 @@ VALIDATION_SHARE = 0.1
 FEWEST = 10
 """Minimum number of training sequences."""
 OTHER_PREFIXES = (
-    "the task holds out no sequences: probes are tested on states after other prefixes than they are trained on"
+    "the task holds out no sequences: probes are tested on states after other prefixes than they are trained on, and "
+    "only on labels that occur after these"
 )
 DRAW, POSITION, SHUFFLE = 7001, 7002, 7003
 """Keys that make the probes' random numbers independent of each other and of training."""
@@ -162,7 +163,8 @@ class Probing(Analysis):
     def _by_prefix(
         self, test: Examples, asked: Questions, train: Examples, trained: Questions
     ) -> tuple[Questions, Questions, np.ndarray]:
-        """The questions after prefixes for test, those after other prefixes, and which of the latter validate."""
+        """The questions after prefixes for test, those after other prefixes, and which of the latter validate. Test
+        labels that no training prefix has are left out: rare states are those of a single prefix."""
         tested, other = split_by_prefix(
             prefix_hashes(test, asked.rows, asked.positions),
             prefix_hashes(train, trained.rows, trained.positions),
@@ -170,7 +172,9 @@ class Probing(Analysis):
         )
         if not (tested == TEST).any():
             raise ValueError("no held-out state is left to test probes on: set --sequences higher")
-        asked, trained = asked[tested == TEST], trained[other != TEST]
+        asked, trained, learnt = asked[tested == TEST], trained[other != TEST], trained[other == TRAINING]
+        seen = [np.isin(labels, known) for labels, known in zip(asked.labels.T, learnt.labels.T)]
+        asked = dataclasses.replace(asked, labels=np.where(np.stack(seen, 1), asked.labels, UNDEFINED))
         return asked, trained, other[other != TEST] == VALIDATION
 
     def _probe(self, subject: Subject, target: Target, steps: dict[str, int | None], states: States) -> Findings:
