@@ -428,7 +428,8 @@ def short(n=30, length=4, prompt=1):
 @pytest.mark.parametrize(
     ("name", "task", "fields", "message"),
     [
-        ("future-probe", short(), {"offsets": "1-5"}, "4 positions after the state: choose offsets up to 3"),
+        ("future-probe", short(), {"offsets": "1-5"}, "no token is 5 positions after a state: choose offsets up to 3"),
+        ("future-probe", short(prompt=2), {"offsets": "1-3"}, "3 positions after the state: choose offsets up to 2"),
         ("future-probe", short(length=1), {}, "too short for future-probe"),
         ("future-probe", short(n=9), {}, "training set has 9 sequences: a probe needs at least 10"),
         ("prompt-probe", short(prompt=0), {}, "have no prompts: use future-probe"),
