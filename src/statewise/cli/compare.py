@@ -49,6 +49,7 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.cli import seeds
+    from statewise.cli.defaults import declared_defaults
     from statewise.overwriting import check_folder
     from statewise.reporting.compare import compare
     from statewise.reporting.report import FILES, SIGNS, write_report
@@ -74,8 +75,9 @@ def run(words: list[str]) -> int:
             seeds_left_out = f"seed{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
             print(f"{name}: {seeds_left_out} left out, without an evaluation yet", file=sys.stderr)
     comparison = compare(
-        folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative
-    )
+        folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative,
+        defaults=declared_defaults,
+    )  # fmt: skip
     written = write_report(comparison, out, options.overwrite)
     print(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
     if not options.json:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from statewise.reporting.comparison import Comparison, Group
+from statewise.reporting.data_of_runs import PATHS, differing
 from statewise.reporting.matching import Match, match
 from statewise.reporting.members import Member, alike
+from statewise.reporting.recipes_of_runs import Defaults, canonical, identity, no_defaults
 from statewise.reporting.statistics import Claim, equivalence, summarise, welch
 from statewise.reporting.words import objective_words, setting_words
 from statewise.types import Headline
+
+PER_TOKEN = ("loss", "perplexity", "token_accuracy")
+"""Metrics whose unit is the token of a run's tokenizer."""
 
 
 def compare(
@@ -24,8 +28,10 @@ def compare(
     margin: float | None = None,
     metrics: str = "evaluation",
     relative: bool = False,
+    defaults: Defaults = no_defaults,
 ) -> Comparison:
-    """Compares complete runs. Raises `ValueError` for a run without an evaluation, or for different tasks.
+    """Compares runs. Raises `ValueError` for a run without an evaluation, for different tasks, for runs of one recipe
+    on different data, and for tests of losses per token of different tokenizers.
 
     `metrics`: `evaluation`; `all`, which adds every analysis, and every report of other data, that all runs have with
     the same settings; or names of metrics, separated by commas.
@@ -33,12 +39,13 @@ def compare(
     `better`, one of the runs: tests whether its group has a better headline metric than each other group.
     `margin`: tests every pair of groups for equality within it.
     `relative`: shows curves of analyses as differences from the first group.
+    `defaults`: of fields that recipes may lack, which were written before there were these fields.
     """
     if relative and metrics == "evaluation":
         raise ValueError("--relative applies to the curves of analyses: set --metrics all too")
     if margin is not None and not margin > 0:
         raise ValueError(f"the margin must be positive, not {margin}")
-    members = [Member.read(folder, with_others=metrics != "evaluation") for folder in folders]
+    members = [Member.read(folder, metrics != "evaluation", defaults) for folder in folders]
     chosen = [] if metrics in ("evaluation", "all") else [name.strip() for name in metrics.split(",")]
     every = {data.source for member in members for data in member.other_data.values()}
     if metrics != "evaluation":
@@ -55,13 +62,19 @@ def compare(
         raise ValueError("these runs are of different tasks: " + ", ".join(f"{t} ({f})" for t, f in tasks.items()))
     grouped: dict[str, list[Member]] = {}
     for member in members:
-        grouped.setdefault(json.dumps(member.flat(), sort_keys=True), []).append(member)
+        grouped.setdefault(identity(member.recipe), []).append(member)
     for same in grouped.values():
         by_seed: dict[int, Path] = {}
         for member in same:
             if member.seed in by_seed:
                 raise ValueError(f"{by_seed[member.seed]} and {member.folder} are the same recipe with the same seed")
             by_seed[member.seed] = member.folder
+            found = differing(same[0].data, member.data)
+            if found:
+                raise ValueError(
+                    f"{same[0].folder} and {member.folder} are of the same recipe, but their {' and '.join(found)} "
+                    "differ, so that they are no seeds of one experiment: compare them separately"
+                )
     firsts = [same[0] for same in grouped.values()]
     differences = _differences(firsts)
     headline = Headline(**members[0].report["headline"])
@@ -72,6 +85,14 @@ def compare(
             )
         if member.report["num"] != members[0].report["num"]:
             raise ValueError(_unlike(members[0], member))
+    tokenizers = {member.data["tokenizer"] for member in members if "tokenizer" in member.data}
+    untested = PER_TOKEN if len(tokenizers) > 1 else ()
+    comparable = headline.metric not in untested
+    if not comparable and (better is not None or margin is not None):
+        raise ValueError(
+            f"{headline.metric} is per token, and the tokenizers of these runs differ: --better and --margin, which "
+            "test it, would compare different things; --metrics loss_per_word shows a loss that compares"
+        )
     chances = [member.report["chance"] for member in members]
     chance = {name: value for name, value in chances[0].items() if all(other.get(name) == value for other in chances)}
     baselines = [member.report.get("baselines", {}) for member in members]
@@ -79,17 +100,19 @@ def compare(
     groups: list[Group] = []
     for same, label in zip(grouped.values(), _labels(firsts, differences)):
         same.sort(key=lambda member: member.seed)
-        groups.append(_group(label, same, groups[0] if groups else None, headline))
+        groups.append(_group(label, same, groups[0] if groups else None, headline, untested))
     for name in chosen:
         missing = [group.label for group in groups if name not in group.metrics]
         if missing:
             available = ", ".join(groups[0].metrics)
             raise ValueError(f"not every run has the metric {name!r}: {missing[0]} does not; there are {available}")
     claims = _claims(groups, headline, better, margin)
-    matches = _matches(groups, headline, differences)
+    unlike_data = _unlike_data(firsts, differences)
+    matches = [] if unlike_data else _matches(groups, headline, differences)
     return Comparison(
-        groups, headline, chance, differences, claims, margin, chosen, shared, relative, matches, left_out
-    )
+        groups, headline, chance, differences, claims, margin, chosen, shared, relative, matches, left_out,
+        unlike_data=unlike_data, comparable=comparable,
+    )  # fmt: skip
 
 
 def _unlike(first: Member, other: Member) -> str:
@@ -111,12 +134,15 @@ def _agree(some: Mapping[str, Mapping[str, float]], others: Mapping[str, Mapping
     return flat.keys() == other.keys() and all(math.isclose(flat[key], other[key], rel_tol=1e-9) for key in flat)
 
 
-def _group(label: str, members: list[Member], first: Group | None, headline: Headline) -> Group:
+def _group(
+    label: str, members: list[Member], first: Group | None, headline: Headline, untested: Collection[str]
+) -> Group:
+    """`untested`: metrics that have no p value."""
     names = [name for name in members[0].metrics if all(name in member.metrics for member in members)]
     metrics = {}
     for name in names:
         values = {member.seed: float(member.metrics[name]) for member in members}
-        reference = first.metrics.get(name) if first else None
+        reference = first.metrics.get(name) if first and name not in untested else None
         metrics[name] = summarise(values, list(reference.values.values()) if reference else None)
     solved = None
     if headline.solved_at is not None:
@@ -153,9 +179,7 @@ def _claims(groups: list[Group], headline: Headline, better: Path | None, margin
 def _matches(groups: Sequence[Group], headline: Headline, differences: Mapping[str, Any]) -> list[Match]:
     """What each group needs to match the first, and the first to match it, by held-out loss; none if this is not the
     headline, was taken on different examples, or if runs do not say their tokens."""
-    if headline.metric != "loss" or any(
-        key == "trainer.evaluate_num" or key.startswith("task.") for key in differences
-    ):
+    if headline.metric != "loss" or "trainer.evaluate_num" in differences:
         return []
     curves = [{member.seed: member.curve("evaluation", "loss", "tokens") for member in group.members}
               for group in groups]  # fmt: skip
@@ -172,7 +196,14 @@ def _differences(firsts: list[Member]) -> dict[str, list[Any]]:
     flats = [member.flat() for member in firsts]
     keys = dict.fromkeys(key for flat in flats for key in flat)
     found = {key: [flat.get(key) for flat in flats] for key in keys}
-    return {key: values for key, values in found.items() if any(value != values[0] for value in values)}
+    return {key: values for key, values in found.items() if len(set(map(canonical, values))) > 1}
+
+
+def _unlike_data(firsts: Sequence[Member], differences: Mapping[str, Any]) -> list[str]:
+    """What tells the data of groups apart: `data` or `tokenizer`, and fields of the task."""
+    found = list(dict.fromkeys(key for member in firsts for key in differing(firsts[0].data, member.data)))
+    known = all("data" in member.data for member in firsts) and not found
+    return found + [key for key in differences if key.startswith("task.") and not (known and key in PATHS)]
 
 
 def _labels(firsts: list[Member], differences: dict[str, list[Any]]) -> list[str]:
@@ -182,7 +213,9 @@ def _labels(firsts: list[Member], differences: dict[str, list[Any]]) -> list[str
     labels = [_label(place, firsts, differences, flats) for place in range(len(firsts))]
     if len(set(labels)) == len(labels):
         return labels
-    return [_label(place, firsts, differences, [differences] * len(firsts)) for place in range(len(firsts))]
+    labels = [_label(place, firsts, differences, [differences] * len(firsts)) for place in range(len(firsts))]
+    # Values that words round may be left alike.
+    return [f"{label}, {place + 1}" if labels.count(label) > 1 else label for place, label in enumerate(labels)]
 
 
 def _label(
@@ -192,7 +225,8 @@ def _label(
     twins = [other for other in range(len(names)) if names[other] == names[place]]
     telling = [
         setting_words(key, values[place]) for key, values in differences.items()
-        if key in having[place] and any(key in having[twin] and values[twin] != values[place] for twin in twins)
+        if key in having[place]
+        and any(key in having[twin] and canonical(values[twin]) != canonical(values[place]) for twin in twins)
     ]  # fmt: skip
     name = objective_words(names[place])
     return f"{name} ({', '.join(telling)})" if telling else name

@@ -48,6 +48,10 @@ class Comparison:
     """The tokens that groups need to match the first, and the first to match them; empty where this is not known."""
     left_out: list[str] = field(default_factory=list)
     """Other data that only some of the runs were evaluated on."""
+    unlike_data: list[str] = field(default_factory=list)
+    """What tells the data of groups apart: `data`, `tokenizer`, and fields of the task."""
+    comparable: bool = True
+    """Whether the headline has one meaning for all runs; not if it is per token and their tokenizers differ."""
 
     def shown_metrics(self) -> list[str]:
         """The headline first, then what every group has, except metrics by position or rollout step, and perplexity (a
@@ -63,7 +67,7 @@ class Comparison:
         """Header and rows: one row per group, then one per baseline."""
         shown = self.shown_metrics()
         several = any(len(group.members) > 1 for group in self.groups)
-        tested = several and len(self.groups) > 1
+        tested = several and len(self.groups) > 1 and self.comparable
         solvable = any(group.solved is not None for group in self.groups)
         header = [
             "group",
@@ -150,7 +154,7 @@ class Comparison:
             "Metrics are of each run's best checkpoint, by its evaluations during training, on "
             f"{first.report['num']:,} held-out examples; steps and minutes are of its whole training."
         )
-        notes += self._end_notes()
+        notes += self._end_notes() + self._data_notes()
         for name, content in first.analyses.items():
             settings = ", ".join(f"{key} {value}" for key, value in content["settings"].items() if value is not None)
             notes.append(f"From analyze {name} ({settings}): {', '.join(first.shown[name].values()) or 'curves'}.")
@@ -196,10 +200,28 @@ class Comparison:
             )
         return notes
 
+    def _data_notes(self) -> list[str]:
+        """Says what of the runs' data, tokenizers and machines differs."""
+        notes = []
+        if self.unlike_data:
+            names = ", ".join(self.unlike_data)
+            notes.append(f"The groups differ in their data ({names}): their held-out sets need not be the same.")
+        if not self.comparable:
+            notes.append(
+                f"{self.headline.metric} is per token, and the tokenizers differ: its values do not compare, and are "
+                "not tested; those of loss_per_word do."
+            )
+        for group in self.groups:
+            for name in ("device", "precision"):
+                found = [str(member.machine[name]) for member in group.members if name in member.machine]
+                if len(set(found)) > 1:
+                    notes.append(f"The runs of {group.label} differ in {name}: {', '.join(dict.fromkeys(found))}.")
+        return notes
+
     def _untestable_notes(self) -> list[str]:
         """Explains a missing p value of groups of several runs, in the table or in the claims."""
         of = {group.label: list(group.metrics[self.headline.metric].values.values()) for group in self.groups}
-        pairs = [(self.groups[0].label, group.label) for group in self.groups[1:]]
+        pairs = [(self.groups[0].label, group.label) for group in self.groups[1:] if self.comparable]
         pairs += [(claim.group, claim.other) for claim in self._tested()]
         constant = [all(len(of[name]) > 1 and len(set(of[name])) == 1 for name in pair) for pair in pairs]
         return ["p is -: within each of the two groups all runs have the same value, so there is no spread to test "

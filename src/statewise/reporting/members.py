@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from statewise.json_files import COUNT, FLAG, MEASURED, NUMBER, TEXT, Maybe, Shape, check, metric
+from statewise.reporting.data_of_runs import identity_of
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
+from statewise.reporting.recipes_of_runs import Defaults, completed, flat, no_defaults
 from statewise.run import FINISHED, Record, Run
 
 _NAMED: Shape = {"name": TEXT}
@@ -60,11 +63,15 @@ class Member:
     evaluation, has a metric of that name."""
     other_data: dict[str, OtherData] = field(default_factory=dict)
     """Its reports of other data, by name."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """What identifies the data that it was trained on; see `data_of_runs`."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """The environment that it was trained in; empty if unknown."""
 
     @classmethod
-    def read(cls, folder: Path, with_others: bool) -> Member:
-        """Reads a run; `with_others`: also its analyses and its reports of other data. Raises `ValueError` if it was
-        not evaluated, or training failed."""
+    def read(cls, folder: Path, with_others: bool, defaults: Defaults = no_defaults) -> Member:
+        """Reads a run; `with_others`: also its analyses and its reports of other data. `defaults`: of the fields that
+        its recipe may lack. Raises `ValueError` if it was not evaluated, or training failed."""
         run = Run.open(folder)
         report = run.report("evaluation")
         if report is None:
@@ -86,7 +93,7 @@ class Member:
             )
         if "seconds" not in records[-1]:
             raise ValueError(f"the training of {folder} failed: see {folder / 'metrics.jsonl'}")
-        recipe = check(run.recipe(), RECIPE, str(run.folder / "config.json"))
+        recipe = completed(check(run.recipe(), RECIPE, str(run.folder / "config.json")), defaults)
         analyses = {}
         for name in run.reports() if with_others else ():
             content = run.report(name)
@@ -99,7 +106,12 @@ class Member:
                 analyses[name] = content
         other_data = read_other_data(run, report["checkpoint"]) if with_others else {}
         records = [{"reason": "not ended", **record} for record in records]
-        return cls(folder, recipe, records, report, analyses, other_data=other_data)
+        machine: dict[str, Any] = {}
+        with contextlib.suppress(ValueError, FileNotFoundError):  # which only commands that load the run need
+            machine = run.environment()
+        return cls(
+            folder, recipe, records, report, analyses, other_data=other_data, data=identity_of(run), machine=machine
+        )
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -138,14 +150,7 @@ class Member:
 
     def flat(self) -> dict[str, Any]:
         """Its recipe with dotted keys, without the seed."""
-        flat: dict[str, Any] = {}
-        for group, value in self.recipe.items():
-            if isinstance(value, dict):
-                for key, item in value.items():
-                    below = item if isinstance(item, dict) else {"": item}
-                    name = group if key == "name" else f"{group}.{key}"
-                    flat |= {f"{name}.{inner}".removesuffix("."): leaf for inner, leaf in below.items()}
-        return flat
+        return flat(self.recipe)
 
 
 def repeat(folder: Path) -> str:
