@@ -101,5 +101,8 @@ class Drawing:
         layers = [
             Layer(layer["label"], layer["lines"], layer["names"], layer["stands_out"]) for layer in content["layers"]
         ]
-        points = [Points(**points) for points in content.get("points", ())]
+        points = [
+            Points(dots["places"], dots["colours"], dots.get("names", []), dots.get("size", 1.0))
+            for dots in content.get("points", ())
+        ]
         return cls(content["title"], layers, points, content.get("plane", ""))

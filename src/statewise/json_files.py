@@ -8,6 +8,7 @@ may be anything else besides. `...` may also have a function from a key to its s
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ COUNT = Leaf("a whole number from 0 on",
              lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST)  # fmt: skip
 POSITIVE = Leaf("a whole number from 1 on", lambda value: COUNT.holds(value) and value > 0)
 NUMBER = Leaf("a finite number", lambda value: _is_number(value) and abs(value) <= LARGEST**16)
-MEASURED = Leaf("a number", _is_number)
+MEASURED = Leaf("a number", lambda value: isinstance(value, float) or NUMBER.holds(value))
 """What was computed, and may have come to nothing, which is NaN."""
 
 AMOUNT = Leaf("a number from 0 on", lambda value: NUMBER.holds(value) and value >= 0)
@@ -82,6 +83,15 @@ def parse_json(content: str | bytes, shape: Shape, where: str) -> Any:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     return check(found, shape, where)
+
+
+def finite(value: Any) -> Any:
+    """A value with null for each number that is not finite, which JSON has no way to write."""
+    if isinstance(value, Mapping):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def loads(content: str | bytes) -> Any:

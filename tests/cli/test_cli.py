@@ -247,6 +247,7 @@ def test_seeds_without_an_evaluation_are_left_out_of_a_comparison(capsys, runs, 
     code, out, err = called(capsys, *report)
     assert code == 0
     assert len(json.loads(out)["groups"][0]["runs"]) == 1
+    assert json.loads(out)["left_out"] == {str(group): [2, 3]}
     assert err == f"{group}: seeds 2, 3 left out, without an evaluation yet\n"
 
 

@@ -76,7 +76,7 @@ def run(words: list[str]) -> int:
             print(f"{name}: {seeds_left_out} left out, without an evaluation yet", file=sys.stderr)
     comparison = compare(
         folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative,
-        defaults=declared_defaults,
+        defaults=declared_defaults, seeds_left_out=left_out,
     )  # fmt: skip
     written = write_report(comparison, out, options.overwrite)
     print(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))

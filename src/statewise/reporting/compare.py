@@ -29,6 +29,7 @@ def compare(
     metrics: str = "evaluation",
     relative: bool = False,
     defaults: Defaults = no_defaults,
+    seeds_left_out: Mapping[str, Sequence[int]] | None = None,
 ) -> Comparison:
     """Compares runs. Raises `ValueError` for a run without an evaluation, for different tasks, for runs of one recipe
     on different data, and for tests of losses per token of different tokenizers.
@@ -40,6 +41,7 @@ def compare(
     `margin`: tests every pair of groups for equality within it.
     `relative`: shows curves of analyses as differences from the first group.
     `defaults`: of fields that recipes may lack, which were written before there were these fields.
+    `seeds_left_out`: by folder seeds that are not among `folders`, for the notes.
     """
     if relative and metrics == "evaluation":
         raise ValueError("--relative applies to the curves of analyses: set --metrics all too")
@@ -112,6 +114,7 @@ def compare(
     return Comparison(
         groups, headline, chance, differences, claims, margin, chosen, shared, relative, matches, left_out,
         unlike_data=unlike_data, comparable=comparable,
+        seeds_left_out={name: list(seeds) for name, seeds in (seeds_left_out or {}).items() if seeds},
     )  # fmt: skip
 
 

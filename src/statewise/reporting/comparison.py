@@ -6,10 +6,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from statewise.json_files import finite
 from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
 from statewise.reporting.statistics import Claim, Summary
-from statewise.reporting.tables import fitted_tables, markdown_table, number
+from statewise.reporting.tables import fitted_tables, markdown_table, markdown_text, number, spread
 from statewise.types import DETAILS, Headline
 
 
@@ -50,24 +51,29 @@ class Comparison:
     """Other data that only some of the runs were evaluated on."""
     unlike_data: list[str] = field(default_factory=list)
     """What tells the data of groups apart: `data`, `tokenizer`, and fields of the task."""
+    seeds_left_out: dict[str, list[int]] = field(default_factory=dict)
+    """By folder the seeds without an evaluation."""
     comparable: bool = True
     """Whether the headline has one meaning for all runs; not if it is per token and their tokenizers differ."""
 
     def shown_metrics(self) -> list[str]:
-        """The headline first, then what every group has, except metrics by position or rollout step, and perplexity (a
-        function of the loss)."""
+        """The headline first, then what every group has, except the evaluation's metrics by position or rollout step,
+        and perplexity (a function of the loss)."""
         if self.chosen:
             return [self.headline.metric, *(name for name in self.chosen if name != self.headline.metric)]
         common = [name for name in self.groups[0].metrics if all(name in group.metrics for group in self.groups)]
         hidden = {self.headline.metric, "perplexity"}
-        others = [name for name in common if name not in hidden and not name.startswith(DETAILS)]
+        evaluated = self.groups[0].members[0].report["metrics"]
+        others = [
+            name for name in common
+            if name not in hidden and not (name in evaluated and name.startswith(DETAILS))
+        ]  # fmt: skip
         return [self.headline.metric, *others]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows: one row per group, then one per baseline."""
         shown = self.shown_metrics()
-        several = any(len(group.members) > 1 for group in self.groups)
-        tested = several and len(self.groups) > 1 and self.comparable
+        tested = self._tests_groups()
         solvable = any(group.solved is not None for group in self.groups)
         header = [
             "group",
@@ -85,8 +91,7 @@ class Comparison:
                 cells.append("-" if group.solved is None else f"{group.solved}/{len(group.members)}")
             for name in shown:
                 summary = group.metrics[name]
-                spread = f" ±{(summary.interval[1] - summary.interval[0]) / 2:.4f}" if summary.interval else ""
-                cells.append(number(summary.mean) + spread)
+                cells.append(spread(summary.mean, summary.interval))
             if tested:
                 cells.append(number(group.metrics[self.headline.metric].p_value))
             for name in ("step", "seconds"):
@@ -97,6 +102,10 @@ class Comparison:
             cells = [name, "-", *["-"] * solvable, *(number(metrics.get(metric)) for metric in shown)]
             rows.append(cells + ["-"] * (len(header) - len(cells)))
         return header, rows
+
+    def _tests_groups(self) -> bool:
+        """Whether groups are tested against the first."""
+        return len(self.groups) > 1 and self.comparable and any(len(group.members) > 1 for group in self.groups)
 
     def seeds_table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows: one row per run."""
@@ -126,9 +135,10 @@ class Comparison:
         rows = []
         for one in self.matches:
             mean = one.mean
+            share = f"{mean / one.other_tokens:.1%}" if mean is not None and one.other_tokens else "-"
             rows.append([
-                one.group, one.other, number(one.loss), "not reached" if mean is None else f"{mean:,.0f}",
-                "-" if mean is None else f"{mean / one.other_tokens:.1%}", f"{len(one.reached)}/{len(one.tokens)}",
+                one.group, one.other, number(one.loss), "not reached" if mean is None else f"{mean:,.0f}", share,
+                f"{len(one.reached)}/{len(one.tokens)}",
             ])  # fmt: skip
         return header, rows
 
@@ -136,8 +146,14 @@ class Comparison:
         """How the tokens to match were found."""
         return [
             "Matches: the training tokens after which a group's held-out loss is first as low as the final one of the "
-            "other (mean over its runs), interpolated linearly between evaluations; mean over the runs that reach it."
+            "other (mean over its runs), interpolated linearly between evaluations; mean over the runs that reach it. "
+            f"Losses are those of evaluations during training{self._few()}, hence not those of the first table."
         ] * bool(self.matches)
+
+    def _few(self) -> str:
+        """On how many examples runs were evaluated during training, as far as their recipes say."""
+        count = self.groups[0].members[0].recipe["trainer"].get("evaluate_num")
+        return f" (of at most {count:,} examples)" if isinstance(count, int) else ""
 
     def _tested(self) -> list[Claim]:
         """Claims about groups of several seeds; `notes` names the others."""
@@ -164,7 +180,8 @@ class Comparison:
         if self.left_out:
             notes.append(f"Not shown, since only some runs were evaluated on it: {'; '.join(self.left_out)}.")
         if self.headline.solved_at is not None:
-            notes.append(f"solved: runs with {self.headline.metric} of at least {self.headline.solved_at:g}.")
+            least = "least" if self.headline.higher_is_better else "most"
+            notes.append(f"solved: runs with {self.headline.metric} of at {least} {self.headline.solved_at:g}.")
         if self.chance:
             notes.append("Chance: " + ", ".join(f"{name} {value:.4f}" for name, value in self.chance.items()) + ".")
         if self.baselines:
@@ -173,8 +190,8 @@ class Comparison:
             notes.append("The runs' baselines differ, as do their data: see `statewise evaluate RUN` for each.")
         if any(len(group.members) > 1 for group in self.groups):
             notes.append(
-                "±: 95% confidence interval of the mean over seeds (Student's t). p (Welch): two-sided, against the "
-                "first group."
+                "±: 95% confidence interval of the mean over seeds (Student's t)."
+                + f" p (Welch): of {self.headline.metric}, two-sided, against the first group." * self._tests_groups()
             )
         return notes + self._untestable_notes() + self._single_notes()
 
@@ -211,6 +228,11 @@ class Comparison:
                 f"{self.headline.metric} is per token, and the tokenizers differ: its values do not compare, and are "
                 "not tested; those of loss_per_word do."
             )
+        notes += [
+            f"Left out of {folder}, without an evaluation yet: "
+            f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}."
+            for folder, seeds in self.seeds_left_out.items()
+        ]
         for group in self.groups:
             for name in ("device", "precision"):
                 found = [str(member.machine[name]) for member in group.members if name in member.machine]
@@ -262,10 +284,14 @@ class Comparison:
 
     def as_markdown(self) -> str:
         """The same as Markdown."""
-        claims = [markdown_table(*self.claims_table()), "\n".join(self.claims_notes())] if self._tested() else []
-        matches = [markdown_table(*self.matches_table()), *self.matches_notes()] if self.matches else []
+
+        def lines(notes: list[str]) -> str:
+            return "\n".join(map(markdown_text, notes))
+
+        claims = [markdown_table(*self.claims_table()), lines(self.claims_notes())] if self._tested() else []
+        matches = [markdown_table(*self.matches_table()), lines(self.matches_notes())] if self.matches else []
         return "\n\n".join([
-            markdown_table(*self.table()), "\n".join(self.notes()), *claims, *matches,
+            markdown_table(*self.table()), lines(self.notes()), *claims, *matches,
             markdown_table(*self.seeds_table()),
         ]) + "\n"  # fmt: skip
 
@@ -276,6 +302,7 @@ class Comparison:
             "chance": self.chance,
             "baselines": self.baselines,
             "differences": self.differences,
+            "left_out": self.seeds_left_out,
             "margin": self.margin,
             "claims": [asdict(claim) for claim in self.claims],
             "tokens_to_match": [asdict(match) for match in self.matches],
@@ -291,4 +318,4 @@ class Comparison:
                 for group in self.groups
             ],
         }
-        return json.dumps(content, indent=2) + "\n"
+        return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"

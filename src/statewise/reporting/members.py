@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from statewise.json_files import COUNT, FLAG, MEASURED, NUMBER, TEXT, Maybe, Shape, check, metric
+from statewise.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, TEXT, Leaf, Maybe, Shape, check, metric
 from statewise.reporting.data_of_runs import identity_of
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.reporting.recipes_of_runs import Defaults, completed, flat, no_defaults
@@ -34,15 +35,18 @@ EVALUATION: Shape = {
     "easiest?": [_SCORED],
 }
 """The parts of `evaluate`'s report that are shown."""
+_RGB = re.compile("#[0-9a-fA-F]{6}")
 _CURVE: Shape = {"label": TEXT, "x": [NUMBER], "y": [MEASURED], "role": TEXT}
 _LAYER: Shape = {"label": TEXT, "lines": [[[NUMBER]]], "names": [TEXT], "stands_out": FLAG}
+_COLOUR = Leaf("a colour as #rrggbb", lambda value: isinstance(value, str) and bool(_RGB.fullmatch(value)))
+_POINTS: Shape = {"places": [[NUMBER]], "colours": [_COLOUR], "names?": [TEXT], "size?": AMOUNT}
 ANALYSIS: Shape = {
     "checkpoint": COUNT,
     "settings": {},
     "metrics": {...: metric},
     "main": [TEXT],
     "panels": [{"x_title": TEXT, "y_title": TEXT, "shares": FLAG, "log_x?": FLAG, "log_y?": FLAG, "curves": [_CURVE]}],
-    "drawings?": [{"title": TEXT, "layers": [_LAYER]}],
+    "drawings?": [{"title": TEXT, "layers": [_LAYER], "points?": [_POINTS], "plane?": TEXT}],
 }
 """The parts of `analyze`'s report that are shown."""
 
@@ -73,16 +77,13 @@ class Member:
         """Reads a run; `with_others`: also its analyses and its reports of other data. `defaults`: of the fields that
         its recipe may lack. Raises `ValueError` if it was not evaluated, or training failed."""
         run = Run.open(folder)
-        report = run.report("evaluation")
+        report = read_evaluation(run)
         if report is None:
             how = "resume it" if run.end() is None else "evaluate it"
             command = f"statewise train --resume {folder}" if run.end() is None else f"statewise evaluate {folder}"
             raise ValueError(f"{folder} has no evaluation yet: {how} with `{command}`")
         path = run.reports_folder / "evaluation.json"
-        check(report, EVALUATION, str(path))
         headline = report["headline"]["metric"]
-        if headline not in report["metrics"]:
-            raise ValueError(f"{path}: metrics.{headline}, the headline metric, is missing")
         check(report["metrics"][headline], NUMBER, str(path), f"metrics.{headline}")
         records = run.metrics()
         if not records:
@@ -159,6 +160,24 @@ def repeat(folder: Path) -> str:
     return shlex.join(["statewise", "train", "--config", str(folder), "--out", str(again)])
 
 
+def read_evaluation(run: Run) -> dict[str, Any] | None:
+    """A run's evaluation; None if there is none. Raises `ValueError` unless it is one, and has its headline metric."""
+    report, path = run.report("evaluation"), run.reports_folder / "evaluation.json"
+    if report is None:
+        return None
+    check(report, EVALUATION, str(path))
+    headline = report["headline"]["metric"]
+    if headline not in report["metrics"]:
+        raise ValueError(f"{path}: metrics.{headline}, the headline metric, is missing")
+    for place, sample in enumerate([*report["samples"], *report.get("continuations", [])]):
+        for number, edge in enumerate(sample.get("graph", {}).get("edges", [])):
+            if len(edge) != 2:
+                raise ValueError(
+                    f"{path}: edges[{number}] of the graph of sample {place} must be two nodes, not {edge}"
+                )
+    return report
+
+
 def _check_analysis(content: dict[str, Any], path: Path) -> None:
     """Raises `ValueError` for a malformed report."""
     check(content, ANALYSIS, str(path))
@@ -175,6 +194,9 @@ def _check_analysis(content: dict[str, Any], path: Path) -> None:
         for layer in drawing["layers"]:
             if any(len(line) != 2 or {len(end) for end in line} != {2} for line in layer["lines"]):
                 raise ValueError(f"{path}: a line of {layer['label']!r} must be two points of two numbers")
+        for dots in drawing.get("points", ()):
+            if any(len(at) != 2 for at in dots["places"]) or len(dots["places"]) != len(dots["colours"]):
+                raise ValueError(f"{path}: points of {drawing['title']!r} must be two numbers and a colour each")
 
 
 def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:

@@ -84,7 +84,7 @@ def drawings(comparison: Comparison) -> list[Drawing]:
     for group in comparison.groups:
         first = group.members[0]
         for content in first.analyses.values():
-            for drawing in map(Drawing.of, content["drawings"]):
+            for drawing in map(Drawing.of, content.get("drawings", ())):
                 found.append(replace(drawing, title=f"{group.label}, seed {first.seed}\n{drawing.title}"))
     return found
 

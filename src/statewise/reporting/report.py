@@ -25,8 +25,9 @@ def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) 
     Raises `FileExistsError` unless `folder` is empty or missing, or with `overwrite` holds only a report.
     """
     overwriting.check_folder(folder, FILES, SIGNS, "report", overwrite)
-    folder.mkdir(parents=True, exist_ok=True)
     labels = [group.label for group in comparison.groups]
+    whole_page = page(comparison).encode()  # what it lacks is said before anything is written
+    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "report.json", comparison.as_json().encode())  # first: by it a report is recognised
     write_atomically(folder / "table.md", comparison.as_markdown().encode())
     save_panels(training_panels(comparison), folder / "curves.png", labels)
@@ -44,6 +45,6 @@ def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) 
         save_panels(analysed, folder / "analyses.png", labels)
     else:
         without.add("analyses.png")
-    write_atomically(folder / "report.html", page(comparison).encode())
+    write_atomically(folder / "report.html", whole_page)
     overwriting.delete(folder, without)  # left by an earlier report
     return [folder / name for name in FILES if name not in without]

@@ -19,7 +19,7 @@ class Summary:
     """By seed."""
     mean: float
     interval: tuple[float, float] | None
-    """95% confidence interval of the mean (Student's t); None for a single run."""
+    """95% confidence interval of the mean (Student's t); None for a single run, and if a value is not finite."""
     p_value: float | None
     """Welch's two-sided t-test against the first group; None where it is not defined."""
 
@@ -27,6 +27,8 @@ class Summary:
 def summarise(values: dict[int, float], reference: Sequence[float] | None) -> Summary:
     """Summary of `values` by seed, tested against the values of the first group (None: this is it)."""
     numbers = np.array(list(values.values()))
+    if not np.isfinite(numbers).all():  # a value that came to nothing has no mean
+        return Summary(values, float("nan"), None, None)
     mean = float(numbers.mean())
     interval = None
     if len(numbers) > 1:
@@ -56,9 +58,11 @@ def welch(
 ) -> float | None:
     """p of Welch's t-test; `greater`: the alternative is that `values` have the greater mean.
 
-    None unless both have at least two values and one of them varies.
+    None unless both have at least two values, all finite, and one of them varies.
     """
     if reference is None or len(values) < 2 or len(reference) < 2:
+        return None
+    if not (np.isfinite(values).all() and np.isfinite(reference).all()):
         return None
     if np.ptp(values) == 0 and np.ptp(reference) == 0:
         return None

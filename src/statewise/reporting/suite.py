@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from statewise.json_files import check
-from statewise.reporting.members import EVALUATION
+from statewise.json_files import MEASURED, Maybe, Shape, check, finite
+from statewise.reporting.members import read_evaluation
 from statewise.reporting.statistics import summarise
-from statewise.reporting.tables import Rows, markdown_table, number
+from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
 from statewise.run import Run
 from statewise.types import Headline
 
+METRICS: Shape = {...: Maybe(MEASURED)}
+"""Of any report of a run."""
 State = Literal["finished", "failed", "not finished", "not started"]
 
 
@@ -33,7 +36,8 @@ class SuiteRun:
     headline: Headline | None
     """None unless finished."""
     metrics: dict[str, float]
-    """Of all its reports; where several have a name, the evaluation of the held-out examples, then the first."""
+    """Of all its reports of the evaluated checkpoint; where several have a name, the evaluation of the held-out
+    examples, then the first."""
     minutes: float | None
     """Of training; None unless finished."""
 
@@ -45,20 +49,24 @@ class SuiteRun:
         if not finished:
             state: State = "failed" if message else "not finished" if run.exists() else "not started"
             return cls(*names, seed, str(folder), state, message, None, {}, None)
-        evaluation = check(run.report("evaluation"), EVALUATION, str(run.reports_folder / "evaluation.json"))
+        evaluation = read_evaluation(run)
+        if evaluation is None:  # it was there a moment ago
+            return cls(*names, seed, str(folder), "not finished", message, None, {}, None)
         metrics: dict[str, float] = dict(evaluation["metrics"])
         for name in run.reports():
             content = run.report(name) or {}
-            found = content.get("metrics", {})
-            metrics = {**(found if isinstance(found, dict) else {}), **metrics}
+            if content.get("checkpoint") == evaluation["checkpoint"] and "metrics" in content:
+                found = check(content["metrics"], METRICS, str(run.reports_folder / f"{name}.json"), "metrics")
+                metrics = {**{key: value for key, value in found.items() if value is not None}, **metrics}
         end = run.end() or {}
         return cls(*names, seed, str(folder), "finished", "", Headline(**evaluation["headline"]), metrics,
                    float(end.get("seconds", 0.0)) / 60)  # fmt: skip
 
     @property
     def value(self) -> float | None:
-        """Of the headline metric."""
-        return self.metrics[self.headline.metric] if self.headline else None
+        """Of the headline metric; None unless it is finite."""
+        value = self.metrics[self.headline.metric] if self.headline else math.nan
+        return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -115,12 +123,14 @@ class SuiteReport:
 
     def as_markdown(self) -> str:
         """Both tables."""
-        parts = [f"# {self.title}", self.about, markdown_table(*self.table()), "\n".join(self.notes())]
+        title, about = markdown_text(self.title), markdown_text(self.about)
+        parts = [f"# {title}", about, markdown_table(*self.table()), "\n".join(self.notes())]
         return "\n\n".join([*(part for part in parts if part), markdown_table(*self.runs_table())]) + "\n"
 
     def as_json(self) -> str:
         """Every run as data."""
-        return json.dumps({"title": self.title, "runs": [asdict(run) for run in self.runs]}, indent=2) + "\n"
+        content = {"title": self.title, "runs": [asdict(run) for run in self.runs]}
+        return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
 
     def as_html(self) -> str:
         """One self-contained page: of each recipe a table of objectives by backbones, then every run. Raises
@@ -137,10 +147,14 @@ class SuiteReport:
         objectives, backbones = (list(dict.fromkeys(names[place] for names in cells)) for place in (0, 1))
         values = [run.value for runs in cells.values() for run in runs if run.value is not None]
         headline = next((run.headline for runs in cells.values() for run in runs if run.headline), None)
-        means = {names: sum(found) / len(found) for names, runs in cells.items()
-                 if (found := [run.value for run in runs if run.value is not None])}  # fmt: skip
+        means = {}
+        for names, runs in cells.items():
+            found = [run.value for run in runs if run.state == "finished"]
+            finite_ones = [value for value in found if value is not None]
+            if finite_ones and len(finite_ones) == len(found):  # else the cell shows no mean
+                means[names] = sum(finite_ones) / len(finite_ones)
         best = None
-        if headline is not None:
+        if headline is not None and means:
             best = (max if headline.higher_is_better else min)(means.values())
         rows = []
         for objective in objectives:
@@ -149,16 +163,18 @@ class SuiteReport:
                 runs = cells.get((objective, backbone), [])
                 done = [run for run in runs if run.state == "finished"]
                 failed = sum(run.state == "failed" for run in runs)
+                is_best = best is not None and means.get((objective, backbone)) == best
                 shown.append({
                     "text": mean_of(done, headline.metric) if done and headline else "-",
-                    "solved": solved(done), "failed": failed, "best": bool(done) and means[objective, backbone] == best,
+                    "solved": solved(done), "failed": failed, "best": is_best,
                     "dots": dots([run.value for run in done if run.value is not None], values),
                 })  # fmt: skip
             rows.append((objective, shown))
         what = "no finished run" if headline is None else (
-            f"{headline.metric}, {'higher' if headline.higher_is_better else 'lower'} is better; dots: seeds, from "
-            f"{number(min(values))} (left) to {number(max(values))} (right)"
+            f"{headline.metric}, {'higher' if headline.higher_is_better else 'lower'} is better"
         )  # fmt: skip
+        if values:
+            what += f"; dots: seeds, from {number(min(values))} (left) to {number(max(values))} (right)"
         return {"recipe": recipe, "backbones": backbones, "rows": rows, "what": what}
 
 
@@ -168,8 +184,7 @@ def mean_of(runs: Sequence[SuiteRun], metric: str) -> str:
     if not values:
         return "-"
     summary = summarise(values, None)
-    spread = f" ±{(summary.interval[1] - summary.interval[0]) / 2:.4f}" if summary.interval else ""
-    return number(summary.mean) + spread
+    return spread(summary.mean, summary.interval)
 
 
 def solved(runs: Sequence[SuiteRun]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 Rows = Sequence[Sequence[str]]
@@ -17,6 +18,13 @@ def number(value: float | int | None) -> str:
     if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
         return f"{value:.2e}"
     return f"{value:.4f}"
+
+
+def spread(mean: float, interval: tuple[float, float] | None) -> str:
+    """A mean with half the width of its interval, if it has one; a dash if it came to nothing."""
+    if interval is None or not all(map(math.isfinite, (mean, *interval))):
+        return number(mean)
+    return f"{number(mean)} ±{number((interval[1] - interval[0]) / 2)}"
 
 
 def text_table(header: Sequence[str], rows: Rows, left: Collection[int] = (0,)) -> str:
@@ -58,11 +66,11 @@ def fitted_tables(header: Sequence[str], rows: Rows, width: int, keys: int = 1) 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
     """The same as a Markdown table."""
     lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
-    return "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(markdown_text(cell) for cell in line) + " |" for line in lines)
 
 
-def _markdown_cell(text: str) -> str:
-    """Text with cell separators and HTML escaped."""
+def markdown_text(text: str) -> str:
+    """Text on one line with cell separators and HTML escaped."""
     return " ".join(html.escape(text, quote=False).replace("|", "\\|").splitlines())
 
 

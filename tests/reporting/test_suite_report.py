@@ -1,0 +1,85 @@
+"""The table and page of a suite: which reports they read, what is best, and values that came to nothing."""
+
+import json
+import math
+
+import pytest
+from doubles import make_run
+
+from statewise.reporting.suite import SuiteReport, SuiteRun
+from statewise.run import Run
+
+
+def read(folder, objective="o", seed=1):
+    return SuiteRun.read(("r", objective, "b"), seed, folder, True, "")
+
+
+def evaluated(folder, metric="path_accuracy", higher=True, **metrics):
+    """A run whose evaluation has these metrics, and one as its headline."""
+    run = Run(make_run(folder, 1, 0.5))
+    headline = {"metric": metric, "higher_is_better": higher, "solved_at": None}
+    run.write_report("evaluation", {**run.report("evaluation"), "headline": headline, "metrics": metrics})
+    return folder
+
+
+def section(report):
+    """The page's cells by objective, and what stands above them."""
+    found = report._section("r")
+    return {objective: cells[0] for objective, cells in found["rows"]}, found["what"]
+
+
+@pytest.mark.parametrize(("higher", "best", "words"), [(True, "high", "higher is"), (False, "low", "lower is")])
+def test_the_best_is_the_best_by_the_headlines_direction(tmp_path, higher, best, words):
+    runs = [read(evaluated(tmp_path / name, "score", higher, score=value), name)
+            for name, value in (("low", 0.25), ("middle", 0.5), ("high", 0.75))]  # fmt: skip
+    cells, what = section(SuiteReport("t", "", runs, []))
+    assert [name for name, cell in cells.items() if cell["best"]] == [best]
+    assert words in what
+    assert [cell["dots"].split('cx="')[1].split('"')[0] for cell in cells.values()] == ["6.0", "60.0", "114.0"]
+
+
+def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):
+    values = {"a": math.nan, "b": 0.5, "c": 0.25, "d": math.inf}
+    runs = [read(evaluated(tmp_path / name, "loss", False, loss=value), name) for name, value in values.items()]
+    runs.append(read(evaluated(tmp_path / "a2", "loss", False, loss=0.1), "a", seed=2))
+    report = SuiteReport("t", "", runs, [])
+    cells, what = section(report)
+    assert [name for name, cell in cells.items() if cell["best"]] == ["c"]
+    assert "from 0.1000 (left) to 0.5000 (right)" in what
+    assert "nan" not in "".join(cell["dots"] for cell in cells.values())
+    assert [cells[name]["text"] for name in "ad"] == ["-", "-"]
+    written = json.loads(report.as_json(), parse_constant=pytest.fail)
+    assert written["runs"][0]["metrics"]["loss"] is None
+    assert "nan" not in report.as_markdown()
+    alone, what = section(SuiteReport("t", "", runs[:1], []))
+    assert (alone["a"]["best"], what) == (False, "loss, lower is better")
+
+
+def test_metrics_are_those_of_the_evaluated_checkpoint(tmp_path):
+    run = Run(evaluated(tmp_path / "a", path_accuracy=0.5))
+    run.write_report("probe", {"checkpoint": 10, "metrics": {"r2": 0.75, "none": None, "path_accuracy": 0.1}})
+    run.write_report("probe-checkpoint-2", {"checkpoint": 2, "metrics": {"of_two": 0.5, "r2": 0.1}})
+    run.write_report("old", {"checkpoint": 5, "metrics": {"of_five": 0.5}})
+    assert read(run.folder).metrics == {"path_accuracy": 0.5, "r2": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("probe", {"checkpoint": 10, "metrics": {"r2": "high"}}, "probe.json: metrics.r2 must be a number"),
+        ("probe", {"checkpoint": 10, "metrics": [1]}, "probe.json: metrics must be an object"),
+        ("evaluation", {"metrics": {}}, "evaluation.json: metrics.path_accuracy, the headline metric, is missing"),
+        ("evaluation", {"metrics": {"path_accuracy": "high"}}, "evaluation.json: metrics.path_accuracy must be"),
+    ],
+)
+def test_damaged_reports_are_named(tmp_path, name, content, message):
+    run = Run(evaluated(tmp_path / "a", path_accuracy=0.5))
+    run.write_report(name, {**(run.report(name) or {}), **content})
+    with pytest.raises(ValueError, match=message):
+        read(run.folder)
+
+
+def test_words_of_users_are_no_markup(tmp_path):
+    runs = [read(evaluated(tmp_path / "a", path_accuracy=0.5))]
+    text = SuiteReport("<b>|title", "<script>\n| about", runs, []).as_markdown()
+    assert text.startswith("# &lt;b&gt;\\|title\n\n&lt;script&gt; \\| about\n\n")
