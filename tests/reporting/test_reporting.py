@@ -1,6 +1,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from doubles import make_run
@@ -10,6 +11,7 @@ from scipy import stats
 
 from statewise.figures import Curve, Panel
 from statewise.reporting.compare import compare
+from statewise.reporting.comparison import _letter
 from statewise.reporting.html import _agreed
 from statewise.reporting.multiples import MOST_GROUPS, MOST_LINES, small_multiples
 from statewise.reporting.panels import training_panels
@@ -505,6 +507,40 @@ def test_a_comparison_lines_up_in_a_narrow_terminal(tmp_path):
     assert [part.split()[0] for part in table[:2]] == ["group", "group"]
     assert "always <end>" not in table[0] + table[1]  # it has none of the metrics shown
     assert "bigram" in table[0] + table[1]
+
+
+def test_long_labels_have_letters_in_a_narrow_terminal(tmp_path, monkeypatch):
+    """One label is of 100 characters: no table is wider than the terminal, and the legend names every group in full."""
+    monkeypatch.chdir(tmp_path)
+    folders = []
+    for letter in "xy":
+        for seed in (1, 2):
+            path = Path(f"{letter}{seed}")
+            make_run(path, seed, 0.5 + seed / 10, plan="x" * 82 + letter)
+            headline = {"metric": "loss", "higher_is_better": False, "solved_at": None}
+            Run(path).write_report("evaluation", {**Run(path).report("evaluation"), "headline": headline})
+            records = path / "metrics.jsonl"
+            records.write_text(records.read_text().replace('"seconds"', '"tokens": 100, "seconds"'))
+            folders.append(path)
+    found = compare(folders, margin=0.1)
+    labels = [group.label for group in found.groups]
+    assert {len(label) for label in labels} == {len("next-token (plan )") + 83}
+    legend, *tables = found.as_text(80).split("\n\n")
+    notes = tables.pop()
+    assert len(tables) >= 4
+    assert all(len(line) <= 80 for part in (legend, *tables) for line in part.splitlines())
+    told = re.sub(r"\n +", "", legend)
+    assert [line.replace(" ", "") for line in told.splitlines()] == [
+        f"{letter}:{label}".replace(" ", "") for letter, label in zip("AB", labels)
+    ]
+    assert "A equals, within 0.1, B" in "\n".join(tables)
+    assert labels[0] not in "\n".join([*tables, notes])
+    assert found.as_text(400).startswith("group"), "where there is room, groups have their labels"
+    assert labels[0] in found.as_markdown()
+
+
+def test_letters_go_on_after_z():
+    assert [_letter(place) for place in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
 
 
 def test_baselines_of_other_data_are_not_shown_for_all(tmp_path):

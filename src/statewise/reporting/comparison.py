@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from statewise.json_files import finite
@@ -272,7 +274,15 @@ class Comparison:
         return notes
 
     def as_text(self, width: int = 100) -> str:
-        """The tables for a terminal of `width` characters; wide ones are split."""
+        """The tables for a terminal of `width` characters; wide ones are split. Groups with labels that would fill more
+        than a third of it have letters, which a legend explains."""
+        if max(len(group.label) for group in self.groups) > width / 3 and not self._is_lettered():
+            letters = {group.label: _letter(place) for place, group in enumerate(self.groups)}
+            legend = [
+                textwrap.fill(f"{letter}: {label}", width, subsequent_indent=" " * (len(letter) + 2))
+                for label, letter in letters.items()
+            ]
+            return "\n".join([*legend, "", self._renamed(letters).as_text(width)])
         parts = [fitted_tables(*self.table(), width)]
         if self._tested():
             parts.append(fitted_tables(*self.claims_table(), width))
@@ -281,6 +291,18 @@ class Comparison:
         if any(len(group.members) > 1 for group in self.groups):
             parts.append(fitted_tables(*self.seeds_table(), width, keys=2))
         return "\n\n".join([*parts, "\n".join([*self.notes(), *self.claims_notes(), *self.matches_notes()])])
+
+    def _is_lettered(self) -> bool:
+        return all(group.label == _letter(place) for place, group in enumerate(self.groups))
+
+    def _renamed(self, names: Mapping[str, str]) -> Comparison:
+        """The same with other labels of groups."""
+        return replace(
+            self,
+            groups=[replace(group, label=names[group.label]) for group in self.groups],
+            claims=[replace(claim, group=names[claim.group], other=names[claim.other]) for claim in self.claims],
+            matches=[replace(one, group=names[one.group], other=names[one.other]) for one in self.matches],
+        )
 
     def as_markdown(self) -> str:
         """The same as Markdown."""
@@ -319,3 +341,9 @@ class Comparison:
             ],
         }
         return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def _letter(place: int) -> str:
+    """A to Z, then AA, AB and so on."""
+    before, last = divmod(place, 26)
+    return (_letter(before - 1) if before else "") + chr(ord("A") + last)
