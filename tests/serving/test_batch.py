@@ -242,7 +242,7 @@ def test_log_probabilities_are_the_models_where_a_token_is_no_choice():
             assert others[one.token] == pytest.approx(one.log_probability)
             assert end not in others
             left.append(1 - sum(map(np.exp, others.values())))
-    assert max(left) > 0.5  # the probability of the end
+    assert max(left) > 0.1  # the probability of the end
 
 
 @pytest.mark.parametrize("objective", ["next_latent", "teacherless", "multi_token"])
