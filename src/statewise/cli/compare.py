@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, above
@@ -70,10 +69,6 @@ def run(words: list[str]) -> int:
 
     folders = [folder for name in options.runs for folder in runs(name)]
     better = None if options.better is None else runs(options.better)[0]
-    for name, others in left_out.items():
-        if others:
-            seeds_left_out = f"seed{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
-            print(f"{name}: {seeds_left_out} left out, without an evaluation yet", file=sys.stderr)
     comparison = compare(
         folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative,
         defaults=declared_defaults, seeds_left_out=left_out,

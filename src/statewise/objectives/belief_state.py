@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statewise.backbones.base import Backbone, BackboneFactory, plain_batch
 from statewise.backbones.powers import Counted
-from statewise.bounds import bounded
+from statewise.bounds import bounded, unset
 from statewise.nn.initialisation import Init, check_init
 from statewise.objectives.base import Objective
 from statewise.objectives.belief_predictors import BeliefPredictor, GoalPredictor
@@ -51,7 +51,7 @@ class BeliefStateConfig:
     share: float = 1.0
     """Share of the prefixes, drawn at each step, whose pairs are taken. Pairs with an empty prefix or suffix are always
     taken; the others weigh 1 / share, so that losses keep their expected value. Saves time with the heads `mlp` and
-    `gated`; `mixture` takes most of its time for single prefixes and suffixes, of which all are needed."""
+    `gated`, hardly with `mixture`."""
     max_gap: int | None = None
     """Most j - i of pairs with both sides non-empty; null: any."""
     gap_exponent: float = 0.0
@@ -79,11 +79,12 @@ class BeliefStateConfig:
         bounded(self, "max_gap", at_least=2)
         bounded(self, "gap_exponent", at_least=0)
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
-        if self.head == "mixture" and self.head_width != BeliefStateConfig.head_width:
-            raise ValueError("head_width is of the heads mlp and gated: add --objective.head mlp, or set experts")
-        # Runs from before the mixture became the default have stored expert_width null with the other heads.
-        if self.head != "mixture" and (self.experts, self.expert_width or 128) != (8, 128):
-            raise ValueError(f"experts and expert_width are of the head mixture, not of {self.head}")
+        if self.head == "mixture":
+            unset(self, "head_width", reason="is of the heads mlp and gated: add --objective.head mlp, or set experts")
+        else:
+            # Runs from before the mixture became the default have stored expert_width null with the other heads.
+            names = ("experts",) if self.expert_width is None else ("experts", "expert_width")
+            unset(self, *names, reason=f"is of the head mixture, not of {self.head}")
 
     @property
     def sampling(self) -> Sampling:
