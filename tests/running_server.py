@@ -58,6 +58,10 @@ class Running:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def keep_little_unsent(self) -> None:
+        """Makes the system's buffers of answers small. Call it before `start`."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
     def start(self) -> None:
         self.engine.start()
         self._thread.start()

@@ -87,7 +87,6 @@ def test_two_models_stand_side_by_side_and_step_together(opened, server):
     page.click("#next")
     assert count(page) == "22 of 25"
     assert page.text_content("#status").startswith("Token 22 of 25, ")
-    assert page.locator('article [data-state="current"]').count() >= 1
     page.locator("#slider").fill("25")
     assert count(page) == "25 of 25"
     assert page.is_disabled("#next")
@@ -96,6 +95,8 @@ def test_two_models_stand_side_by_side_and_step_together(opened, server):
     until(page, lambda: count(page) == "21 of 25")
     nodes = page.locator("article").first.locator("[data-node]")
     assert sorted(nodes.evaluate_all("nodes => nodes.map(node => node.dataset.node)")) == list("0123456")
+    nodes.first.click()  # what untrained models choose may be no node
+    until(page, lambda: page.locator('article [data-state="current"]').count() == 1)
     page.fill("#prompt", "0,1|x")
     page.click("#run")
     page.allowed = ("status of 400",)
@@ -158,6 +159,10 @@ def test_a_key_is_asked_for_and_kept_for_the_session(opened):
     with running({"plain": path_star_model()}, key="secret") as made:
         page = opened(made.url, allowed=("status of 401",))
         page.wait_for_selector("#key-form:not([hidden])")
+        page.fill("#key", "\u043a\u043b\u044e\u0447")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#error:not([hidden])")
+        assert "ASCII" in page.text_content("#error")
         for key, shown in (("wrong", "#error:not([hidden])"), ("secret", "article")):
             page.fill("#key", key)
             page.keyboard.press("Enter")
@@ -173,6 +178,25 @@ def test_a_server_that_stopped_is_named(opened):
     page.click("#run")
     page.wait_for_selector("#error:not([hidden])")
     assert "The server does not answer" in page.text_content("#error")
+
+
+def test_a_prompt_that_cannot_be_traced_leaves_the_page_as_it_is(opened, server):
+    page = ready(opened(server.url, allowed=("status of 400",)))
+    page.fill("#prompt", "nonsense")
+    page.click("#run")
+    page.wait_for_selector("#error:not([hidden])")
+    page.click("#previous")
+    assert page.locator("article").count() == 2
+
+
+def test_a_model_of_another_task_comes_with_its_own_prompts(opened, tmp_path):
+    with running({"plain": path_star_model(), "story": story_model(tmp_path)}) as made:
+        page = ready(opened(made.url))
+        page.uncheck('[data-model="plain"]')
+        page.check('[data-model="story"]')
+        page.wait_for_selector('[data-model-panel="story"]')
+        assert page.is_hidden("#error")
+        assert page.input_value("#prompt") != ""
 
 
 @pytest.fixture(scope="module")

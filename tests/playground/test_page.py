@@ -60,6 +60,9 @@ def test_the_export_holds_traces_of_the_models_side_by_side(capsys, run, tmp_pat
     before = path.read_bytes()
     assert called(capsys, *words, "--overwrite")[0] == 0
     assert path.read_bytes() == before
+    assert "only " not in out
+    code, out, err = called(capsys, *words, "--overwrite", "--examples", "100000")
+    assert (code, "prompts are held out" in out) == (0, True), err
 
 
 def test_what_cannot_be_shown_is_refused_with_a_sentence(capsys, run, tmp_path):

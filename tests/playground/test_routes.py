@@ -51,6 +51,7 @@ def test_no_body_breaks_it(server, fields, name):
         ({}, "prompt is missing"),
         ({"prompt": PROMPT, "model": "none"}, "there is no model 'none'"),
         ({"prompt": PROMPT, "model": "plain", "goal": "3"}, "cannot condition on a suffix"),
+        ({"prompt": PROMPT, "model": "plain", "temperature": 1e-300}, "temperature must be 0, or a number from 1e-100"),
         ({"prompt": PROMPT, "model": "plain", "top": 0}, "top must be a whole number from 1 to 100"),
         ({"prompt": PROMPT, "model": "plain", "forced": [99]}, "no token has the id 99"),
         ({"prompt": PROMPT, "model": "plain", "temperature": 1, "seed": -3}, "seed must be at least 0"),

@@ -7,6 +7,7 @@ from doubles import path_star_model
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from running_server import request, running
+from small_worlds import model_of
 
 from statewise.serving import bodies
 from statewise.serving.refusals import Refusal
@@ -73,7 +74,7 @@ DEEP = b'{"prompt": ' + b"[" * 9000 + b"]" * 9000 + b"}"
         (b'{"n": ' + b"9" * 5000 + b"}", "more digits than can be read"),
         (DEEP, "nested too deeply"),
         (b'{"prompt": "1", "tempurature": 1}', "did you mean temperature?"),
-        (b'{"prompt": "1", "temperature": "hot"}', "temperature must be a number from 0 to 100"),
+        (b'{"prompt": "1", "temperature": "hot"}', "temperature must be 0, or a number from 1e-100 to 100"),
         (b'{"prompt": "1", "temperature": true}', "temperature must be"),
         (b'{"prompt": "1", "top_p": 0}', "top_p must be a number above 0"),
         (b'{"prompt": "1", "n": 1.5}', "n must be a whole number"),
@@ -88,6 +89,8 @@ DEEP = b'{"prompt": ' + b"[" * 9000 + b"]" * 9000 + b"}"
         (b'{"prompt": [1, -1]}', "prompt must be"),
         (b'{"prompt": [1, 99999]}', "no token has the id 99999"),
         (b'{"prompt": "x"}', "prompt: "),
+        (b'{"prompt": "1", "temperature": 1e-300}', "temperature must be 0, or a number from 1e-100 to 100"),
+        (json.dumps({"prompt": ["0,1"] * 2048, "n": 128}).encode(), "2,048 prompts with n 128 are 262,144 completions"),
         (b'{"prompt": ""}', "the prompt is empty"),
         (b"{}", "prompt is missing"),
         (b'{"prompt": "0,1", "suffix": "2"}', "cannot condition on a suffix"),
@@ -110,6 +113,18 @@ def test_what_changes_nothing_is_accepted(server):
     }
     status, answer = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2, **neutral})
     assert status == 200, answer
+
+
+def test_tokens_that_cannot_be_chosen_are_not_among_the_likely_ones(tmp_path):
+    (tmp_path / "two.txt").write_text("".join(f"{'a ' * n}b\n" for n in range(1, 30)))
+    with running({"m": model_of({"name": "sequences", "path": str(tmp_path / "two.txt")})}) as server:
+        body = {"prompt": "a b", "logprobs": 5, "ignore_eos": True, "max_tokens": 2, "temperature": 0}
+        status, whole = server.post("/v1/completions", body)
+        assert status == 200, whole
+        found = whole["choices"][0]["logprobs"]["top_logprobs"]
+        assert [sorted(likely) for likely in found] == [["a", "b"], ["a", "b"]]
+        status, stream = server.post("/v1/completions", {**body, "stream": True})
+        assert b"Infinity" not in stream
 
 
 def test_prompts_that_do_not_fit_are_refused(server):

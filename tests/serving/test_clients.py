@@ -218,7 +218,10 @@ def test_other_protocols_fill_gaps_too(server):
         "temperature": 0, "samplers": ["top_k"], "cache_prompt": True,
     })  # fmt: skip
     assert (status, found["content"], found["stop"]) == (200, expected, True)
+    status, found = server.post("/infill", {"model": "bst", "input_prefix": PROMPT, "n_predict": 0})
+    assert (status, found["content"], found["tokens_predicted"]) == (200, "", 0)
     asked = {"model": "bst", "prompt": PROMPT, "suffix": SUFFIX, "max_tokens": 9, "temperature": 0}
+    assert server.post("/v1/fim/completions", {**asked, "max_tokens": 0})[0] == 400
     status, found = server.post("/v1/fim/completions", asked)
     assert (status, found["choices"][0]["message"]["content"]) == (200, expected)
     for path, body, text in (

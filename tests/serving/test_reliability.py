@@ -133,6 +133,38 @@ def test_slow_headers_and_bodies_are_given_up(model):
             assert (status, answer["error"]["code"]) == (408, "body_timeout")
 
 
+def is_closed_after(connection, byte):
+    """Whether the server has closed a connection that sends another byte."""
+    try:
+        connection.sendall(byte)
+        return not connection.recv(1)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_a_body_that_nobody_reads_must_end_in_time_as_well(model):
+    with running({"m": model}, body_seconds=0.3, key="secret") as server, server.connect() as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n{")
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 401")
+        connection.settimeout(0.02)
+        wait_until(lambda: is_closed_after(connection, b" "))  # each byte comes soon after the last one
+
+
+def test_a_client_that_never_reads_is_cut_off(model):
+    server = Running({"m": model}, request_seconds=2)
+    server.keep_little_unsent()
+    server.start()
+    connection = server.connect()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.sendall(request("/v1/embeddings", json.dumps({"input": [PROMPT] * 1000}).encode()))
+    wait_until(lambda: server.server.server_state.connections)
+    wait_until(lambda: not server.server.server_state.connections, seconds=20)
+    connection.close()
+    server.stop()
+
+
 def test_a_request_that_takes_too_long_is_ended(model):
     with running({"m": model}, request_seconds=0.3) as server:
         gate = slowed(server).gate
@@ -203,6 +235,56 @@ def test_a_server_that_is_told_to_stop_finishes_what_runs(model):
         server.connect()
 
 
+def in_parts(server):
+    """Requests whose work is done in many calls: their answers, once they come."""
+    asked = [("/v1/embeddings", {"input": [PROMPT] * 200}), ("/v1/trace", {"prompt": PROMPT, "max_tokens": 60})]
+    connections = []
+    for path, body in asked:
+        connections.append(server.connect())
+        connections[-1].sendall(request(path, json.dumps(body).encode()))
+    return connections
+
+
+@pytest.mark.parametrize(("hurried", "status"), [(False, 200), (True, 503)])
+def test_what_runs_in_parts_is_finished_too_but_not_after_a_second_signal(model, hurried, status):
+    server = Running({"m": model}, prompt_tokens=8)
+    server.start()
+    began, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        began.set()
+        go_on.wait(60)
+
+    server.engine.call("m", hold)
+    began.wait(60)
+    connections = in_parts(server)
+    work = server.engine.lanes["m"].work
+    wait_until(lambda: len(work) == 2)
+    server.server.handle_exit(15, None)
+    if hurried:
+        server.server.handle_exit(15, None)
+        wait_until(lambda: not work)
+    go_on.set()
+    answers = [read_answer(connection) for connection in connections]
+    assert [found for found, _ in answers] == [status, status], answers
+    if hurried:
+        assert {answer["error"]["code"] for _, answer in answers} == {"shutting_down"}
+    server.join()
+
+
+def test_vectors_take_no_longer_than_allowed_and_end_with_their_client(model):
+    with running({"m": model}, prompt_tokens=8, request_seconds=0.5) as server:
+        go_on = threading.Event()
+        server.engine.call("m", lambda: go_on.wait(60))
+        connections = in_parts(server)
+        assert [read_answer(connection)[0] for connection in connections] == [504, 504]
+        go_on.set()
+    with running({"m": model}, prompt_tokens=8) as server:
+        for connection in in_parts(server):
+            connection.close()
+        wait_until(lambda: server.metric("statewise_requests_cancelled_total") == 2)
+
+
 def test_what_does_not_finish_in_time_is_told(model):
     server = Running({"m": model}, drain_seconds=0.2)
     server.start()
@@ -247,6 +329,7 @@ def test_keys_are_needed(model, headers, status):
         ("localhost:8000", "http://localhost:9000", 403),
         ("localhost", "https://evil.example", 403),
         ("localhost", "null", 403),
+        ("localhost", "http://[", 403),
         ("localhost", "https://friend.example", 200),
     ],
 )

@@ -44,8 +44,9 @@ def run(words: list[str]) -> int:
     models = serve.models_of(named, options.checkpoint, options.device)
     same_task(models)
     if path is not None:
-        export(models, path, options.examples, options.seed)
-        print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB)")
+        written = export(models, path, options.examples, options.seed)
+        fewer = f"; only {written:,} prompts are held out" if written < options.examples else ""
+        print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB){fewer}")
         return 0
     server = serve.server_module()
     from statewise.serving.settings import Settings

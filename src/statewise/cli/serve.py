@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import threading
 import webbrowser
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statewise.cli.arguments import Parser, above, at_least
+from statewise.messages import short
 
 if TYPE_CHECKING:
     from statewise.serving.served import Served
@@ -47,9 +49,9 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--api-key-file", metavar="FILE", help="file that holds the key")
     parser.add_argument("--no-auth", action="store_true", help="allow another address without a key")
-    parser.add_argument("--allowed-host", metavar="NAME", action="append", default=[],
+    parser.add_argument("--allowed-host", metavar="NAME", type=_host, action="append", default=[],
                         help="name of this server, besides addresses and localhost (repeatable)")  # fmt: skip
-    parser.add_argument("--cors-origin", metavar="ORIGIN", action="append", default=[],
+    parser.add_argument("--cors-origin", metavar="ORIGIN", type=_origin, action="append", default=[],
                         help="site whose pages may use it, as https://example.org (repeatable)")  # fmt: skip
     parser.add_argument("--max-rows", type=at_least(1), default=32, metavar="N",
                         help="sequences of a model that are decoded together (default: 32)")  # fmt: skip
@@ -146,14 +148,16 @@ def server_module() -> Any:
 
 
 def names_of(runs: list[str]) -> dict[str, str]:
-    """Runs by name. Raises `ValueError` if two have the same."""
+    """Runs by name. Raises `ValueError` if two have the same, and for names that requests could not give."""
     named: dict[str, str] = {}
     for given in runs:
         name, equals, run = given.partition("=")
         if not equals or Path(given).exists():
             name, run = Path(given).resolve().name, given
-        if not name:
+        if not name or not run:
             raise ValueError(f"{given!r} is no run directory: give RUN or NAME=RUN")
+        if not name.isprintable():
+            raise ValueError(f"the name {name!r} cannot be written: give the model another with NAME={short(run)}")
         if name in named:
             raise ValueError(f"two models have the name {name!r}: give one another name with NAME={run}")
         named[name] = run
@@ -169,12 +173,33 @@ def _draft(text: str) -> int | Literal["auto"]:
     return at_least(0)(text)
 
 
+def _host(text: str) -> str:
+    """The type of --allowed-host: a name as requests are compared with it."""
+    if not re.fullmatch(r"\*|[\w.-]+", text):
+        raise argparse.ArgumentTypeError(
+            f"must be the name of a host, as statewise.example, without a port, not {text!r}"
+        )
+    return text.lower()
+
+
+def _origin(text: str) -> str:
+    """The type of --cors-origin: an origin as browsers send it."""
+    if not re.fullmatch(r"\*|[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@]+", text):
+        raise argparse.ArgumentTypeError(f"must be a site, as https://example.org, without a path, not {text!r}")
+    return text.lower()
+
+
 def _key(given: str | None, file: str | None) -> str | None:
-    """The key, from where it is given. Raises `ValueError` if it is empty, or given twice."""
+    """The key, from where it is given. Raises `ValueError` if it is empty, given twice, or cannot be sent."""
     if given is not None and file is not None:
         raise ValueError("--api-key and --api-key-file both give a key: omit one")
-    key = Path(file).read_text(encoding="utf-8").strip() if file is not None else given
+    key = Path(file).read_text(encoding="utf-8") if file is not None else given
     key = os.environ.get(KEY) if key is None else key
-    if key is not None and not key.strip():
+    if key is None:
+        return None
+    key = key.strip()
+    if not key:
         raise ValueError("the key is empty")
+    if not re.fullmatch("[!-~]+", key):
+        raise ValueError("the key may hold letters, digits and signs of ASCII alone, and no spaces: give another")
     return key

@@ -59,9 +59,12 @@ def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
         return {"models": described, "recordings": recordings}
 
 
-def export(models: Sequence[Served], path: Path, num: int, seed: int) -> None:
-    """Writes `record` as a page to a file."""
-    write_atomically(path, page(record(models, num, seed)))
+def export(models: Sequence[Served], path: Path, num: int, seed: int) -> int:
+    """Writes `record` as a page to a file. Returns the number of prompts, which is less than `num` where fewer are held
+    out."""
+    found = record(models, num, seed)
+    write_atomically(path, page(found))
+    return len(found["recordings"])
 
 
 def _traced(observer: Observer, wish: Wish) -> Trace:

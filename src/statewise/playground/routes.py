@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -21,6 +21,7 @@ from statewise.serving.bodies import INT64, TEMPERATURE, Field, needed, read
 from statewise.serving.engine import Engine
 from statewise.serving.refusals import Refusal
 from statewise.serving.served import Served
+from statewise.serving.streaming import called
 
 OPEN_PATHS = ("/", "/playground")
 """The page itself holds no data, and asks for the key."""
@@ -64,11 +65,10 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
         served = find_model(engine, found["model"])
         observer = observers[served.name]
         wish = _wish(served, found, engine.settings.max_tokens)
-        try:
-            async with asyncio.timeout(engine.settings.request_seconds):
-                trace = await _in_steps(engine, served.name, observer.trace(wish), request)
-        except TimeoutError:
-            raise Refusal(504, "the request was not answered in time", code="timeout") from None
+        steps = observer.trace(wish)
+        passes = await called(engine, served.name, _passes(steps), request)
+        steps.close()
+        trace = None if passes is None else passes[-1]
         return Response() if trace is None else JSONResponse(trace.as_json())
 
     return [
@@ -97,19 +97,16 @@ def _wish(served: Served, found: dict[str, Any], most: int) -> Wish:
     return Wish(prompt, forced, goal, min(found["max_tokens"], most), found["top"], temperature, found["seed"])
 
 
-async def _in_steps(engine: Engine, model: str, steps: Generator[None, None, Trace], request: Request) -> Trace | None:
-    """The trace, made pass by pass between those of other requests; None: the client has left."""
+def _passes(steps: Generator[None, None, Trace]) -> Iterator[Callable[[], Trace | None]]:
+    """Calls that go on with a trace by one pass each, to the one that returns it."""
+    done: list[Trace] = []
 
     def advance() -> Trace | None:
         try:
             next(steps)
-        except StopIteration as done:
-            trace: Trace = done.value
-            return trace
-        return None
+        except StopIteration as end:
+            done.append(end.value)
+        return done[0] if done else None
 
-    while (trace := await asyncio.wrap_future(engine.call(model, advance))) is None:
-        if await request.is_disconnected():
-            steps.close()
-            return None
-    return trace
+    while not done:
+        yield advance

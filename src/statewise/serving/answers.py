@@ -168,4 +168,4 @@ def event(content: dict[str, Any]) -> bytes:
 
 
 def _compact(content: dict[str, Any]) -> str:
-    return json.dumps(content, separators=(",", ":"))
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -24,14 +24,15 @@ from statewise.serving.bodies import CompletionBody
 from statewise.serving.engine import Engine
 from statewise.serving.guard import Guard
 from statewise.serving.refusals import Refusal
-from statewise.serving.rows import Ticket
-from statewise.serving.served import Given, Served
-from statewise.serving.streaming import EventStream, following
+from statewise.serving.rows import Row, Ticket
+from statewise.serving.served import Served
+from statewise.serving.streaming import EventStream, called, following
 from statewise.snapshots import snapshot
 from statewise.types import Examples
 
 LONG = 20_000
-"""Characters of texts that are encoded in another thread, so that other requests need not wait."""
+"""Characters or tokens beyond which texts are encoded in another thread, so that other requests need not wait."""
+Made = TypeVar("Made")
 KINDS = ("", "application/json", "application/x-www-form-urlencoded")
 """Content types of bodies, which are JSON. The last is what curl says unless it is told otherwise."""
 
@@ -96,14 +97,14 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
     engine: Engine = request.app.state.engine
     served = find_model(engine, body.model)
     limit = min(body.max_tokens, engine.settings.max_tokens)
-    encoded = [await _encoded(served, given, "prompt") for given in body.prompts]
-    suffix = None if body.suffix is None else await _encoded(served, body.suffix, "suffix")
-    rows = []
-    for number, prompt in enumerate(encoded):
-        numbers = range(number * body.n, (number + 1) * body.n)
-        rows += served.rows(prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos)
+    asked, most = len(body.prompts) * body.n, engine.settings.max_waiting
+    if asked > most:
+        given = f"{len(body.prompts):,} prompts with n {body.n} are" if len(body.prompts) > 1 else f"n {body.n} is"
+        raise Refusal(400, f"{given} {asked:,} completions: at most {most:,} may wait",
+                      param="prompt" if len(body.prompts) > 1 else "n")  # fmt: skip
+    length = (sum(map(len, body.prompts)) + len(body.suffix or "")) * (body.n if body.manner.echo else 1)
+    rows, read = await _aside(length, partial(_rows, served, body, limit))
     ticket = Ticket(rows, stream=body.stream)
-    read = sum(map(len, encoded)) + (0 if suffix is None else len(suffix) * len(encoded))
     answer = kind(served, rows, read, include_usage=body.include_usage)
     engine.submit(ticket, served.name)
     if body.stream:
@@ -115,6 +116,17 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
     return Response() if ticket.cancelled else JSONResponse(answer.whole())
 
 
+def _rows(served: Served, body: CompletionBody, limit: int) -> tuple[list[Row], int]:
+    """The rows of a request, and the number of tokens that they read."""
+    prompts = [served.encode(given, "prompt") for given in body.prompts]
+    suffix = None if body.suffix is None else served.encode(body.suffix, "suffix")
+    rows = []
+    for number, prompt in enumerate(prompts):
+        numbers = range(number * body.n, (number + 1) * body.n)
+        rows += served.rows(prompt, suffix, body.manner, limit=limit, numbers=numbers, exact=body.ignore_eos)
+    return rows, sum(map(len, prompts)) + (0 if suffix is None else len(suffix) * len(prompts))
+
+
 # Embeddings
 
 
@@ -124,9 +136,9 @@ async def embeddings(request: Request) -> Response:
     engine: Engine = request.app.state.engine
     found = bodies.read(await body_of(request), bodies.EMBEDDING, bodies.IGNORED)
     served = find_model(engine, found["model"])
-    rows = []
-    for given in bodies.prompts(found["input"], "input"):
-        row = await _encoded(served, given, "input")
+    inputs = bodies.prompts(found["input"], "input")
+    rows = await _aside(sum(map(len, inputs)), lambda: [served.encode(given, "input") for given in inputs])
+    for row in rows:
         if not len(row):
             raise Refusal(400, "input is empty: give at least one symbol", param="input")
         if len(row) > served.context:
@@ -134,15 +146,13 @@ async def embeddings(request: Request) -> Response:
                 400, f"an input has {len(row)} tokens, and the model's context is {served.context}", param="input",
                 code="context_length_exceeded",
             )  # fmt: skip
-        rows.append(row)
-    parts = []
-    for some in _in_parts(rows, engine.settings.prompt_tokens):
-        try:
-            parts.append(
-                await asyncio.wrap_future(engine.call(served.name, partial(_vectors, served, some, found["of"])))
-            )
-        except ValueError as error:
-            raise Refusal(400, str(error), param="of") from None
+    work = [partial(_vectors, served, some, found["of"]) for some in _in_parts(rows, engine.settings.prompt_tokens)]
+    try:
+        parts = await called(engine, served.name, work, request)
+    except ValueError as error:
+        raise Refusal(400, str(error), param="of") from None
+    if parts is None:
+        return Response()
     vectors = np.concatenate(parts)
     data = [
         {"object": "embedding", "index": index, "embedding": _encoded_vector(vector, found["encoding_format"])}
@@ -204,7 +214,8 @@ async def tokenize(request: Request) -> Response:
     """vLLM's /tokenize: the tokens that a completion of the prompt would read. No special token is ever added."""
     found = bodies.read(await body_of(request), bodies.TOKENIZE)
     served = find_model(request.app.state.engine, found["model"])
-    tokens = (await _encoded(served, bodies.needed(found["prompt"], "prompt"), "prompt")).tolist()
+    prompt = bodies.needed(found["prompt"], "prompt")
+    tokens = (await _aside(len(prompt), lambda: served.encode(prompt, "prompt"))).tolist()
     texts = {"token_strs": [served.token_text(token) for token in tokens]} if found["return_token_strs"] else {}
     return JSONResponse({"count": len(tokens), "max_model_len": served.context, "tokens": tokens, **texts})
 
@@ -299,10 +310,9 @@ async def body_of(request: Request) -> dict[str, Any]:
     return bodies.parsed(bytes(content))
 
 
-async def _encoded(served: Served, given: Given, param: str) -> np.ndarray:
-    if isinstance(given, str) and len(given) > LONG:
-        return await asyncio.to_thread(served.encode, given, param)
-    return served.encode(given, param)
+async def _aside(length: int, work: Callable[[], Made]) -> Made:
+    """What `work` returns about texts of `length` characters or tokens."""
+    return await asyncio.to_thread(work) if length > LONG else work()
 
 
 async def _refused(request: Request, refusal: Refusal) -> Response:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from statewise.decoding.sample import SampleConfig
+from statewise.decoding.sample import LEAST_TEMPERATURE, SampleConfig
 from statewise.json_files import AMOUNT, ANYTHING, COUNT, FLAG, NUMBER, TEXT, Leaf, Shape, check, loads
 from statewise.messages import short, suggestion
 from statewise.serving.refusals import Refusal
@@ -47,10 +47,6 @@ class Field(NamedTuple):
     """If it is missing or null."""
 
 
-def _between(least: float, most: float) -> Leaf:
-    return Leaf(f"a number from {least:g} to {most:g}", lambda value: NUMBER.holds(value) and least <= value <= most)
-
-
 def _whole(least: int, most: int) -> Leaf:
     return Leaf(f"a whole number from {least:,} to {most:,}", lambda value: COUNT.holds(abs_of(value)) and
                 least <= value <= most)  # fmt: skip
@@ -66,7 +62,10 @@ INT64 = Leaf(
     lambda value: isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64,
 )
 TOP_P = Leaf("a number above 0, at most 1", lambda value: AMOUNT.holds(value) and 0 < value <= 1)
-TEMPERATURE = _between(0, 100)
+TEMPERATURE = Leaf(
+    f"0, or a number from {LEAST_TEMPERATURE:g} to 100",
+    lambda value: NUMBER.holds(value) and (value == 0 or LEAST_TEMPERATURE <= value <= 100),
+)
 
 SAMPLING: Mapping[str, Field] = {
     "temperature": Field(TEMPERATURE, 1.0),
@@ -248,17 +247,20 @@ def completion(body: Mapping[str, Any]) -> CompletionBody:
 def mistral(body: Mapping[str, Any]) -> CompletionBody:
     """A body of /v1/fim/completions, as Mistral's clients send it."""
     found = read(body, MISTRAL, IGNORED)
+    if found["max_tokens"] == 0:
+        raise Refusal(400, "max_tokens must be at least 1", param="max_tokens")
     seed = found["seed"] if found["random_seed"] is None else found["random_seed"]
     return CompletionBody(
-        found["model"], [found["prompt"]], found["suffix"] or None, max(1, found["max_tokens"]), _manner(found, seed),
+        found["model"], [found["prompt"]], found["suffix"] or None, found["max_tokens"], _manner(found, seed),
         stream=found["stream"],
     )  # fmt: skip
 
 
 def llama(body: Mapping[str, Any]) -> CompletionBody:
-    """A body of /infill, as clients of llama.cpp send it: what is before the gap is `input_prefix`, then `prompt`."""
+    """A body of /infill, as clients of llama.cpp send it: what is before the gap is `input_prefix`, then `prompt`. With
+    `n_predict` 0 nothing is generated, with -1 as much as fits."""
     found = read(body, LLAMA, IGNORED | LLAMA_IGNORED)
-    most = found["n_predict"] if found["n_predict"] > 0 else 2**31
+    most = found["n_predict"] if found["n_predict"] >= 0 else 2**31
     return CompletionBody(
         found["model"], [found["input_prefix"] + found["prompt"]], found["input_suffix"] or None, most,
         _manner(found, found["seed"]), stream=found["stream"],

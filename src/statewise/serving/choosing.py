@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -116,12 +117,13 @@ class Choices:
 
 
 def alternatives(log_probabilities: Tensor, rows: Sequence[Row]) -> list[Alternatives]:
-    """The likeliest tokens of each row by its `log_probabilities` (B, V), as many as it wants."""
+    """The likeliest tokens of each row by its `log_probabilities` (B, V), as many as it wants, but none that it cannot
+    choose (-inf)."""
     wanted = [row.manner.alternatives or 0 for row in rows]
     if not any(wanted):
         return [[] for _ in rows]
     best, places = log_probabilities.topk(min(max(wanted), log_probabilities.shape[1]))
     return [
-        list(zip(row_tokens[:count], row_best[:count]))
+        [(token, value) for token, value in zip(row_tokens[:count], row_best[:count]) if value > -math.inf]
         for row_tokens, row_best, count in zip(places.tolist(), best.tolist(), wanted)
     ]

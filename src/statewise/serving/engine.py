@@ -54,7 +54,7 @@ class Engine:
         """Whether the server is about to stop: no request is accepted, running ones finish."""
         self.failure: BaseException | None = None
         """What ended the thread, if anything did."""
-        self._stopping = False
+        self._stopping = self._abandoned = False
         self._changed = threading.Condition()
         self._to_wake: set[Ticket] = set()  # of the thread alone
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
@@ -85,21 +85,20 @@ class Engine:
         batch, most = self.lanes[model].batch, self.settings.max_waiting
         with self._changed:
             self._accept()
-            if len(ticket.rows) > most:
-                raise Refusal(400, f"{len(ticket.rows)} completions in one request: at most {most} may wait", param="n")
             if len(batch.waiting) + len(ticket.rows) > most:
                 raise _full()
             batch.waiting.extend(ticket.rows)
             self._changed.notify()
 
-    def call(self, model: str, function: Callable[[], Any]) -> Future[Any]:
+    def call(self, model: str, function: Callable[[], Any], *, begun: bool = False) -> Future[Any]:
         """Queues a function to be called in the models' thread, between two steps: all use of a model's weights
-        belongs there. It should take no longer than a pass. Raises `Refusal` as `submit` does."""
+        belongs there. It should take no longer than a pass. `begun`: it goes on with a request that was accepted.
+        Raises `Refusal` as `submit` does."""
         future: Future[Any] = Future()
         work = self.lanes[model].work
         with self._changed:
-            self._accept()
-            if len(work) >= self.settings.max_waiting:
+            self._accept(begun=begun)
+            if len(work) >= self.settings.max_waiting and not begun:
                 raise _full()
             work.append((function, future))
             self._changed.notify()
@@ -123,15 +122,17 @@ class Engine:
     def abandon(self) -> None:
         """Fails what still waits or runs, with status 503."""
         with self._changed:
+            self._abandoned = self.draining = True
             refusal = Refusal(503, "the server is shutting down", code="shutting_down")
             for lane in self.lanes.values():
                 _fail([*lane.batch.waiting, *_running(lane)], refusal)
                 lane.batch.waiting.clear()
+                _fail_work(lane.work, refusal)
 
-    def _accept(self) -> None:
+    def _accept(self, *, begun: bool = False) -> None:
         if self.failure is not None:
             raise Refusal(503, "the server's models have stopped; it must be restarted", code="stopped")
-        if self.draining or self._stopping:
+        if self._stopping or self._abandoned or (self.draining and not begun):
             raise Refusal(503, "the server is shutting down", code="shutting_down", headers={"retry-after": "5"})
 
     # In the thread
@@ -153,11 +154,8 @@ class Engine:
         for lane in self.lanes.values():
             with self._changed:
                 rows = [*lane.batch.waiting, *_running(lane)]
-                work, lane.work = lane.work, deque()
+                _fail_work(lane.work, refusal)
             _fail(rows, refusal)
-            for _, future in work:
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(refusal)
 
     def _wait(self) -> bool:
         """Waits for something to do; False: it is time to stop."""
@@ -169,8 +167,10 @@ class Engine:
         """One piece of work, one part of prompts and one step."""
         batch, metrics, name = lane.batch, self.metrics, lane.served.name
         with lane.served.computing():
-            if lane.work:
-                self._call(*lane.work.popleft())
+            with self._changed:
+                work = lane.work.popleft() if lane.work else None
+            if work is not None:
+                self._call(*work)
             self._admit(batch)
             reading = batch.reading
             try:
@@ -252,6 +252,13 @@ def _fail(rows: Sequence[Row], refusal: Refusal) -> None:
         if not row.ended:
             row.fail(refusal)
     _wake({row.ticket for row in rows if row.ticket is not None and row.ticket.error is refusal})
+
+
+def _fail_work(work: deque[Work], refusal: Refusal) -> None:
+    while work:
+        _, future = work.popleft()
+        if future.set_running_or_notify_cancel():
+            future.set_exception(refusal)
 
 
 def _wake(tickets: Iterable[Ticket]) -> None:

@@ -64,7 +64,7 @@ class Guard:
                 code="host_not_allowed",
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host and not self._may_read(origin):
+        if origin is not None and _netloc(origin) != host and not self._may_read(origin):
             raise Refusal(
                 403,
                 f"pages of {origin[:100]} may not use this server: start it with --cors-origin",
@@ -111,6 +111,14 @@ async def answer(refusal: Refusal, send: Any) -> None:
     encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
     await send({"type": "http.response.body", "body": body})
+
+
+def _netloc(origin: str) -> str | None:
+    """Host and port of an origin; None: it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _headers(scope: Any) -> dict[str, str]:

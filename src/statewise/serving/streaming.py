@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from statewise.serving.answers import Answer, event
 from statewise.serving.engine import Engine
 from statewise.serving.refusals import Refusal
 from statewise.serving.rows import Ticket
+
+Made = TypeVar("Made")
 
 
 @asynccontextmanager
@@ -36,6 +39,22 @@ async def following(engine: Engine, ticket: Ticket, receive: Any) -> AsyncIterat
         watching.cancel()
         if not ticket.done:
             engine.cancel(ticket)
+
+
+async def called(engine: Engine, model: str, work: Iterable[Callable[[], Made]], request: Request) -> list[Made] | None:
+    """What functions return, called one by one in the models' thread between the steps of other requests; None: the
+    client has left. Raises `Refusal` if that takes too long, or as `Engine.call` does."""
+    found: list[Made] = []
+    try:
+        async with asyncio.timeout(engine.settings.request_seconds):
+            for function in work:
+                if found and await request.is_disconnected():
+                    engine.metrics.cancelled.inc()
+                    return None
+                found.append(await asyncio.wrap_future(engine.call(model, function, begun=bool(found))))
+    except TimeoutError:
+        raise Refusal(504, "the request was not answered in time", code="timeout") from None
+    return found
 
 
 class EventStream(Response):  # type: ignore[misc]  # the extra may be missing

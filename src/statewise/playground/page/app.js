@@ -2,7 +2,7 @@
 
 const recorded = JSON.parse(byId("recorded").textContent);
 const KEY = "statewise-key";
-const page = { models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, asked: 0, recording: null };
+const page = { models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, asked: 0, recording: null, offered: null };
 
 // The server
 
@@ -32,22 +32,27 @@ function say(error) {
 const chosen = () => page.models.filter((model) => byId("models").querySelector(`[data-model="${CSS.escape(model.name)}"]`).checked);
 const viewOf = (model) => views[model.view] ?? views.tokens;
 
-function wish(model) {
-  const forced = page.forced.get(model.name)?.tokens ?? [];
+function wish(model, anew) {
+  const forced = (anew ? null : page.forced.get(model.name)?.tokens) ?? [];
   const goal = byId("goal").value.trim() ? byId("goal").value : null;
   return { model: model.name, prompt: byId("prompt").value, forced, goal: model.goal ? goal : null, max_tokens: Number(byId("limit").value),
     top: model.top, temperature: Number(byId("temperature").value), seed: Number(byId("seed").value) };
 }
 
-// Traces of some models; `at` is the step to show afterwards, null: where the prompt ends.
-async function trace(models, at = null) {
+// Traces of some models; `at` is the step to show afterwards, null: where the prompt ends. `anew`: once they are there,
+// they replace all others, and no token is forced.
+async function trace(models, at = null, anew = false) {
   const number = ++page.asked;
   stop();
   byId("panels").setAttribute("aria-busy", "true");
   try {
-    const found = recorded ? models.map((model) => page.recording.traces[model.name]) : await Promise.all(models.map((model) => request("/v1/trace", wish(model))));
+    const found = recorded ? models.map((model) => page.recording.traces[model.name]) : await Promise.all(models.map((model) => request("/v1/trace", wish(model, anew))));
     if (number !== page.asked) return;
     say(null);
+    if (anew) {
+      page.forced.clear();
+      page.traces.clear();
+    }
     models.forEach((model, index) => page.traces.set(model.name, found[index]));
   } catch (error) {
     if (number !== page.asked) return;
@@ -62,11 +67,7 @@ async function trace(models, at = null) {
   render();
 }
 
-function restart() {
-  page.forced.clear();
-  page.traces.clear();
-  return trace(chosen());
-}
+const restart = () => trace(chosen(), null, true);
 
 // What a panel may ask for
 
@@ -205,12 +206,13 @@ function offer() {
     : `Task ${model.task}`;
   byId("temperature").value = model.temperature;
   byId("goal-field").hidden = Boolean(recorded) || !chosen().some((one) => one.goal);
+  page.offered = model.sequences;
   fill(0);
 }
 
 // A model is shown beside others that read the same sequences, and instead of those that do not.
 function choose(model, shown) {
-  if (!shown || chosen().every((other) => other.sequences === model.sequences)) return page.traces.has(model.name) || !shown ? render() : trace([model], page.step);
+  if (!shown || model.sequences === page.offered) return page.traces.has(model.name) || !shown ? render() : trace([model], page.step);
   for (const box of byId("models").querySelectorAll("input")) box.checked = box.dataset.model === model.name;
   offer();
   return restart();
@@ -222,7 +224,9 @@ async function begin() {
   try {
     page.models = recorded ? recorded.models : (await request("/v1/trace")).models;
   } catch (error) {
-    return error.status === 401 ? askKey() : say(error);
+    if (error.status === 401) return askKey();
+    byId("key-form").hidden = !sessionStorage.getItem(KEY);
+    return say(error);
   }
   say(null);
   byId("key-form").hidden = true;
@@ -248,7 +252,9 @@ async function begin() {
 
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(KEY, byId("key").value);
+  const key = byId("key").value.trim();
+  if (!/^[!-~]+$/.test(key)) return say(new Error("A key holds letters, digits and signs of ASCII alone, and no spaces."));
+  sessionStorage.setItem(KEY, key);
   begin();
 });
 begin();
