@@ -280,6 +280,16 @@ def test_fields_that_make_no_sense_are_refused(fields, message):
         task(**fields)
 
 
+def test_large_test_sets_are_drawn_in_parts(monkeypatch):
+    made, drawn = task(process="parity", length=20, held_out_sequences=300), []
+    draw = type(made.process).draw
+    monkeypatch.setattr(type(made.process), "draw", lambda *given: drawn.append(len(given[2])) or draw(*given))
+    monkeypatch.setattr("statewise.tasks.state_tracking.MOST_AT_ONCE", 200)
+    assert len(made.held_out()) == 300
+    assert max(drawn) == 10
+    assert len(drawn) > 200
+
+
 def test_too_few_sequences_to_hold_some_out():
     """Of four bits and a question there are fewer than sixteen sequences."""
     content = {"states": ["only"], "tokens": ["x"], "next": [["only"]]}

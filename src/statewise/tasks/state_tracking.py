@@ -26,6 +26,8 @@ from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
 TABLE_FILE = "automaton.json"
+MOST_AT_ONCE = 2**24
+"""Tokens that are drawn at a time: of 16 strings one is held out, so that large test sets would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +176,12 @@ class StateTracking(Task, Automaton):
         rate = (config.reveal_rate if rate is None else rate) if config.ask == "reveals" else 0.0
         share = {True: 1 / ONE_IN, False: 1 - 1 / ONE_IN, None: 1.0}[held_out]
         parts: list[Examples] = []
-        missing, tries = n, 0
+        missing, fruitless = n, 0
         while missing:
-            tries += 1
-            if tries > 200:
+            if fruitless == 200:
                 raise ValueError("there are too few different sequences to hold some out: set task.length higher")
             count = int(missing / share * 1.05) + 8 if held_out is not None else missing
+            count = min(count, max(1, MOST_AT_ONCE // most))
             unit = process.unit
             drawn = unit * rng.integers(least // unit, most // unit + 1, size=count)
             tokens, answers = process.draw(rng, drawn, rate)
@@ -188,7 +190,7 @@ class StateTracking(Task, Automaton):
                 marked = np.zeros((count, self._lengths[1]), np.int64)  # of one width, for rows have one hash
                 marked[:, : tokens.shape[1]] = (tokens + 1) * (np.arange(tokens.shape[1]) < drawn[:, None])
                 some = some[np.flatnonzero(chosen(hash_rows(marked)) == held_out)[:missing]]
-            missing -= len(some)
+            missing, fruitless = missing - len(some), 0 if len(some) else fruitless + 1
             parts += [some] if len(some) else []
         return Examples.joined(parts)
 
