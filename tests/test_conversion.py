@@ -128,9 +128,19 @@ def test_files_hold_tensors_and_nothing_else(tmp_path, capsys):
     (tmp_path / "d.pt").write_bytes(b"nonsense")
     (tmp_path / "d.safetensors").write_bytes(b"nonsense")
     torch.save({"model": {"a": 3}}, tmp_path / "e.pt")
+    odd = {
+        "keys": {1: torch.ones(2)}, "nan": {"a": torch.tensor([1.0, torch.nan])}, "complex": {"a": torch.ones(2) * 1j},
+        "whole": {"a": torch.ones(2, dtype=torch.int64)}, "sparse": {"a": torch.ones(2).to_sparse()},
+        "meta": {"a": torch.ones(2, device="meta")}, "float8": {"a": torch.ones(2).to(torch.float8_e4m3fn)},
+        "twice": {"a": torch.ones(2), "module.a": torch.zeros(2)},
+    }  # fmt: skip
+    for name, content in odd.items():
+        torch.save(content, tmp_path / f"{name}.pt")
     for name, message in {
         "c.pt": "is not unpickled", "d.pt": "no readable file of PyTorch|not unpickled",
         "d.safetensors": "no readable safetensors file", "e.pt": "holds no tensors by name", "none.pt": "no such file",
+        "keys.pt": "no tensors by name", "nan.pt": "a holds numbers that are not finite", "twice.pt": "holds a twice",
+        **dict.fromkeys(("complex.pt", "whole.pt", "sparse.pt", "meta.pt", "float8.pt"), "a is no plain matrix"),
     }.items():  # fmt: skip
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             read_tensors(tmp_path / name)

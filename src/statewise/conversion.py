@@ -12,18 +12,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from statewise.json_files import COUNT, Maybe, Shape, read_json
+from statewise.json_files import COUNT, POSITIVE, Maybe, Shape, read_json
 
 NORM_EPS = 1e-6
 """What the paper's code adds to the mean square in its norms; its configuration does not say it."""
 CONFIG: Shape = {
-    **dict.fromkeys(("n_layer", "n_head", "hidden_size", "intermediate_size", "vocab_size", "block_size"), COUNT),
+    **dict.fromkeys(("n_layer", "n_head", "hidden_size", "intermediate_size", "vocab_size", "block_size"), POSITIVE),
     "eos_token_id": COUNT,
     **dict.fromkeys(("window_size?", "predict_token_id?", "pad_token_id?"), Maybe(COUNT)),
 }
 """What is read of the configuration of such a checkpoint."""
 WRAPPERS = ("model", "state_dict", "model_state_dict")
 """Keys under which a file of PyTorch may hold the tensors."""
+PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 PREFIXES = ("_orig_mod.", "module.")
 """What compiled and distributed modules put in front of names."""
 
@@ -67,12 +68,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     for key in WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
-    if not isinstance(found, dict) or not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+    named = isinstance(found, dict) and all(isinstance(name, str) for name in found)
+    if not named or not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise ValueError(f"{path} holds no tensors by name, also not under {', '.join(WRAPPERS)}")
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in found.items():
         for prefix in PREFIXES:
             name = name.removeprefix(prefix)
+        if name in tensors:
+            raise ValueError(f"{path} holds {name} twice, once behind {' or '.join(PREFIXES)}")
+        if tensor.dtype not in PRECISIONS or tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
+            raise ValueError(f"{path}: {name} is no plain matrix or vector of float16, bfloat16, float32 or float64")
+        if not tensor.isfinite().all():
+            raise ValueError(f"{path}: {name} holds numbers that are not finite")
         tensors[name] = tensor
     return tensors
 
@@ -92,9 +100,9 @@ def convert_sps(
     D, heads, layers = config["hidden_size"], config["n_head"], config["n_layer"]
     inner, rows, context = config["intermediate_size"], config["vocab_size"], config["block_size"]
     predict, window = config.get("predict_token_id"), config.get("window_size")
-    if not heads or D % heads or D // heads % 2:
+    if D % heads or D // heads % 2:
         raise ValueError(f"hidden_size {D} does not make {heads} heads (n_head) of an even width")
-    if inner % 8 or not inner:
+    if inner % 8:
         raise ValueError(f"intermediate_size {inner} is no multiple of 8, as the hidden width of a two_stream is")
     if vocabulary > rows or config["eos_token_id"] >= vocabulary:
         raise ValueError(

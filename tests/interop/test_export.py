@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import stat
 import sys
 
@@ -85,6 +86,27 @@ def test_the_card_has_recipe_metrics_and_the_command(capsys, runs, tmp_path):
     assert "import statewise.hf" not in text
     assert called(capsys, "export", runs / "belief_state", "--out", tmp_path / "bst")[0] == 0
     assert "import statewise.hf  # registers" in (tmp_path / "bst" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metrics": {"loss": None}}, "evaluation.json: metrics.loss must be a number"),
+        ({"metrics": [1]}, "evaluation.json: metrics must be an object"),
+        ({"checkpoint": None}, "evaluation.json: checkpoint must be a whole number"),
+        ({"metrics": {"a|<b>\nc": 1.0}}, None),
+    ],
+)
+def test_a_report_that_was_changed_breaks_no_card(capsys, runs, tmp_path, change, message):
+    copied = tmp_path / "run"
+    shutil.copytree(runs / "next_latent", copied)
+    path = copied / "reports" / "evaluation.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    code, _, err = called(capsys, "export", copied, "--out", tmp_path / "out")
+    if message is None:
+        assert "\n| a&#124;&lt;b&gt; c | 1 |\n" in (tmp_path / "out" / "README.md").read_text()
+    else:
+        assert (code, message in err) == (2, True), err
 
 
 ALWAYS = {

@@ -298,7 +298,14 @@ def test_what_cannot_be_helped_stops_and_the_rest_is_kept(capsys, tmp_path, file
     assert "cannot be reached" in err
 
 
-@pytest.mark.parametrize("reply", ["<html>Welcome</html>", {"object": "list"}, {"choices": []}])
+def said(content):
+    return {"choices": [{"message": {"role": "assistant", "content": content}}]}
+
+
+OTHER_REPLIES = ["<html>Welcome</html>", {"object": "list"}, {"choices": []}, {"choices": {}}, "[" * 100_000]
+
+
+@pytest.mark.parametrize("reply", [*OTHER_REPLIES, said(3), said(["A"]), said({"text": "A"}), said(True)])
 def test_a_server_of_another_kind_is_named(capsys, tmp_path, files, reply):
     with serving(Server(before=[{"raw": reply}] * 50)) as url:
         code, _, err = judged(capsys, files, url, tmp_path / "judged.jsonl")
@@ -390,6 +397,8 @@ def test_one_judging_at_a_time_writes_a_file(capsys, tmp_path, files):
         ([{"prompt": "a", "story": 3}], None, "mine.jsonl:1: 'story' must be text"),
         ([{"prompt": "", "story": " "}], None, "mine.jsonl:1: the story is empty"),
         (["x", 3], None, "mine.jsonl:1: must be .*and 1 more"),
+        ([{"title": "statewise filling"}], None, "mine.jsonl holds no stories"),
+        ([{"prompt": "a", "story": "\ud800"}], None, "mine.jsonl:1: 'story' holds half of a surrogate pair"),
         (rows(["x", "y"]), rows(["x"]), "has 2 stories and .*other.jsonl 1"),
         (rows(["x"]), [{"prompt": "Twice", "story": "Twice."}], "other.jsonl:1: the prompt differs from that in"),
         (rows(["x"]), rows(["x"], goal="Fin."), "other.jsonl:1: the goal differs from that in"),
@@ -420,6 +429,7 @@ def test_mistakes_are_named_before_anything_is_asked(capsys, tmp_path, files, mo
     assert main(["judge", *files, "--model", "m", "--out", str(out)]) == 2
     assert "--url is missing" in capsys.readouterr().err
     assert "must begin with http" in judged(capsys, files, "localhost:8000", out)[2]
+    assert "is no URL" in judged(capsys, files, "http://[::1", out)[2]
     assert "--jobs must be at least 1" in judged(capsys, files, "http://x", out, "--jobs", "0")[2]
     assert "one of the files to judge" in judged(capsys, files, "http://x", files[0])[2]
     monkeypatch.setitem(sys.modules, "openai", None)

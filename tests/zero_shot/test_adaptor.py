@@ -238,7 +238,11 @@ def test_completions_end_at_what_stops_them(task):
     assert told("a", until="c") == "b"
     assert told("a", until=[], max_gen_toks=2) == "bc"
     assert told("z" * 30 + "a", until=[], max_gen_toks=3) == "bc "
-    assert (model.counts.generations, model.counts.cut_prompts) == (6, 1)
+    assert (
+        told("z" * 3 + "a", until=[]) == "bc d"
+    )  # the package asks for 256 tokens; half of the context stays the prompt's
+    assert told("z" * 30 + "a", until=[]) == "bc d"
+    assert (model.counts.generations, model.counts.cut_prompts) == (8, 2)
     with pytest.raises(ValueError, match="asked requests sampled completions"):
         told("a", do_sample=True, temperature=0.7)
 

@@ -67,6 +67,9 @@ def run(words: list[str]) -> int:
     from statewise.durable import write_array, write_atomically
     from statewise.loading import load_model
 
+    def write_facts(content: dict[str, object]) -> None:
+        write_atomically(facts, (json.dumps(content, indent=2) + "\n").encode())
+
     model = load_model(options.run, options.checkpoint, options.device)
     assert model.checkpoint is not None
     source = Path(options.file)
@@ -87,6 +90,8 @@ def run(words: list[str]) -> int:
         "index": index.name,
         "left_out": [one._asdict() for one in found.left_out],
     }
+    # It tells whose the other files are, so it comes first: a command that is repeated after a kill may replace them.
+    write_facts({**sidecar, "complete": False})
     written = [out, index]
     write_array(out, found.vectors)
     write_array(index, found.index)
@@ -95,7 +100,7 @@ def run(words: list[str]) -> int:
         write_array(offsets, found.offsets)
         sidecar["offsets"] = offsets.name
     written.append(facts)
-    write_atomically(facts, (json.dumps(sidecar, indent=2) + "\n").encode())
+    write_facts(sidecar)
     print(f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
           f"{'' if found.vectors.ndim == 2 else f'{len(found.layers)} layers, '}"
           f"{found.vectors.shape[-2]:,} vectors of {found.vectors.shape[-1]}")  # fmt: skip

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from statewise.json_files import COUNT, MEASURED, Shape
+
+EVALUATION: Shape = {"checkpoint": COUNT, "num": COUNT, "metrics": {...: MEASURED}}
+"""What the card shows of a run's evaluation."""
 USE = """\
 ```python
 {imports}from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -71,6 +76,11 @@ def model_card(
 def _metrics(report: Mapping[str, Any] | None) -> list[str]:
     if not report or not report.get("metrics"):
         return []
-    rows = "\n".join(f"| {name} | {value:.6g} |" for name, value in report["metrics"].items())
+    rows = "\n".join(f"| {_in_a_cell(name)} | {value:.6g} |" for name, value in report["metrics"].items())
     where = f"On {report['num']:,} held-out examples, checkpoint of step {report['checkpoint']:,}:"
     return ["## Metrics", where, f"| metric | value |\n| --- | --- |\n{rows}"]
+
+
+def _in_a_cell(name: str) -> str:
+    """A name that someone may have written into a report, as text of a table in Markdown."""
+    return " ".join(html.escape(name).replace("|", "&#124;").split())

@@ -17,15 +17,17 @@ from statewise import __version__
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.durable import write_atomically
 from statewise.interop import folder_files as files
-from statewise.interop.card import model_card
+from statewise.interop.card import EVALUATION, model_card
 from statewise.interop.exported import Exported
 from statewise.interop.own_head import embedded
 from statewise.interop.plain import NotPlain, Plain, plain
 from statewise.interop.tokenizer import tokenizer_config, tokenizer_json
 from statewise.interop.tuned import tuned
 from statewise.interop.tuned import write as write_tuned
+from statewise.json_files import check
 from statewise.model import Model
 from statewise.objectives.predictors import CausalPredictor
+from statewise.run import Run
 from statewise.whole_folder import writing
 
 HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
@@ -84,7 +86,7 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
             context=model.task.context,
             version=__version__,
             step=step,
-            report=None if model.run is None else model.run.report("evaluation"),
+            report=None if model.run is None else _evaluation(model.run),
             command=command or shlex.join(["statewise", "export", "RUN", "--to", "hf", "--out", out.name]),
             notes=notes,
         )
@@ -135,3 +137,11 @@ def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[st
         return {**fields, "num_hidden_layers": backbone.layers, **found.fields}, found.tensors
     tensors = {f"objective.{name}": tensor.detach().cpu() for name, tensor in model.objective.state_dict().items()}
     return fields, {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _evaluation(run: Run) -> dict[str, Any] | None:
+    """A run's evaluation on held-out examples, if there is one. Raises `ValueError` unless it is one."""
+    report = run.report("evaluation")
+    if report is not None:
+        check(report, EVALUATION, str(run.reports_folder / "evaluation.json"))
+    return report

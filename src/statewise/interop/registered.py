@@ -114,14 +114,6 @@ class PredictorCache(Cache):  # type: ignore[misc]
         rows = len(self.cursor.cache.lengths)
         self.reorder_cache(torch.arange(rows).repeat_interleave(repeats))
 
-    def crop(self, max_length: int) -> None:
-        """Forgets the last columns, `-max_length` of them. Raises `ValueError` for a positive number, which different
-        versions of transformers understand differently."""
-        if max_length > 0:
-            raise ValueError("give the number of columns to forget as a negative number")
-        self.predictor.rewind(self.cursor, -max_length)
-        self.columns += max_length
-
 
 class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """A trained model of ours, for inference; `statewise train` trains it.

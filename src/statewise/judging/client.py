@@ -6,6 +6,7 @@ It uses the `openai` package, which honours `retry-after`, backs off from errors
 from __future__ import annotations
 
 from statewise.judging.protocol import Judge
+from statewise.messages import short
 
 TRANSIENT = (408, 409, 429)
 """HTTP status codes after which a request is retried, as it is from 500 on."""
@@ -38,14 +39,19 @@ class ChatJudge(Judge):
         self.url, self.model, self.retries = url, model, retries
         self._options = {} if temperature is None else {"temperature": temperature}
         self._errors = openai
-        self._client = openai.OpenAI(
-            base_url=url,
-            api_key=key or "none",
-            timeout=timeout,
-            max_retries=retries,
-            # OpenAI accounts named in the environment must not reach other servers.
-            default_headers={"OpenAI-Organization": openai.Omit(), "OpenAI-Project": openai.Omit()},
-        )
+        if key is not None and not key.isascii():
+            raise ValueError("the judge's key may hold letters, digits and signs of ASCII alone")
+        try:
+            self._client = openai.OpenAI(
+                base_url=url,
+                api_key=key or "none",
+                timeout=timeout,
+                max_retries=retries,
+                # OpenAI accounts named in the environment must not reach other servers.
+                default_headers={"OpenAI-Organization": openai.Omit(), "OpenAI-Project": openai.Omit()},
+            )
+        except Exception as error:  # the package below it has errors of its own for what is no URL
+            raise ValueError(f"--url {short(url)} is no URL: {short(str(error))}") from None
 
     def ask(self, instructions: str, question: str) -> str:
         """See `Judge.ask`. Raises `ConnectionError` if the server cannot be reached or stays busy, and `ValueError` if
@@ -58,7 +64,8 @@ class ChatJudge(Judge):
         except self._errors.APIConnectionError as error:
             raise ConnectionError(f"{self.url} cannot be reached: {error.__cause__ or error}") from None
         except self._errors.APIStatusError as error:
-            what = " ".join(str(error).split())[:300]
+            text = "".join(letter for letter in str(error) if letter.isprintable() or letter.isspace())
+            what = " ".join(text.split())[:300]
             if error.status_code in TRANSIENT or error.status_code >= 500:
                 wait = error.response.headers.get("retry-after")
                 later = f"; retry after {wait} seconds" if wait else ""
@@ -66,10 +73,17 @@ class ChatJudge(Judge):
             raise ValueError(f"{self.url} refuses: {what}") from None
         except self._errors.APIError as error:
             raise ValueError(f"{self.url} does not answer in the chat protocol: {error}") from None
+        except (ValueError, RecursionError):  # of JSON
+            raise self._other_protocol() from None
         try:
             content = reply.choices[0].message.content
-        except (AttributeError, IndexError, TypeError):
-            raise ValueError(
-                f"{self.url} does not answer in the chat protocol: is this the base URL, such as http://HOST/v1?"
-            ) from None
+        except (AttributeError, LookupError, TypeError):
+            raise self._other_protocol() from None
+        if not isinstance(content, str | None):
+            raise self._other_protocol()
         return content or ""
+
+    def _other_protocol(self) -> ValueError:
+        return ValueError(
+            f"{self.url} does not answer in the chat protocol: is this the base URL, such as http://HOST/v1?"
+        )

@@ -63,6 +63,8 @@ def _read(path: Path) -> list[tuple[int, Story]]:
         except ValueError as error:
             problems.add(number, str(error))
     problems.raise_if_any()
+    if not found:
+        raise ValueError(f"{path} holds no stories")
     return found
 
 
@@ -73,6 +75,8 @@ def _parse(line: str) -> Story:
     for key in ("prompt", "completion", "goal", "story"):
         if key in row and not isinstance(row[key], str):
             raise ValueError(f"{key!r} must be text")
+        if key in row and any("\ud800" <= letter <= "\udfff" for letter in row[key]):
+            raise ValueError(f"{key!r} holds half of a surrogate pair, which is no character")
     story = row["story"] if "story" in row else row["prompt"] + row["completion"] + row.get("goal", "")
     if not story.strip():
         raise ValueError("the story is empty")

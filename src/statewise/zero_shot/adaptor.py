@@ -133,11 +133,13 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         until = settings.get("until") or []
         stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
         prompt = self.tok_encode(context) or [self.eot_token_id]
-        limit = min(int(settings.get("max_gen_toks", 256)), self.predictor.context - 1)
-        room = self.predictor.context - limit
+        limit, context_length = int(settings.get("max_gen_toks", 256)), self.predictor.context
+        # The package's default of 256 leaves a short context no room: half of it is kept for the prompt.
+        room = max(context_length - limit, context_length // 2)
         self.counts.generations += 1
         self.counts.cut_prompts += len(prompt) > room
-        request = Request([np.array(prompt[-room:])], limit, self.eot_token_id)
+        read = prompt[-room:]
+        request = Request([np.array(read)], min(limit, context_length - len(read)), self.eot_token_id)
         tokens: list[int] = []
         text = ""
         for step in Greedy(GreedyConfig()).steps(self.predictor, request):
