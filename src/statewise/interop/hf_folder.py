@@ -27,7 +27,6 @@ from statewise.interop.tuned import write as write_tuned
 from statewise.json_files import check
 from statewise.model import Model
 from statewise.objectives.predictors import CausalPredictor
-from statewise.run import Run
 from statewise.whole_folder import writing
 
 HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
@@ -86,7 +85,7 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
             context=model.task.context,
             version=__version__,
             step=step,
-            report=None if model.run is None else _evaluation(model.run),
+            report=_evaluation(model),
             command=command or shlex.join(["statewise", "export", "RUN", "--to", "hf", "--out", out.name]),
             notes=notes,
         )
@@ -139,9 +138,10 @@ def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[st
     return fields, {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
-def _evaluation(run: Run) -> dict[str, Any] | None:
-    """A run's evaluation on held-out examples, if there is one. Raises `ValueError` unless it is one."""
-    report = run.report("evaluation")
+def _evaluation(model: Model) -> dict[str, Any] | None:
+    """The evaluation of the model's run on held-out examples, if there is one. Raises `ValueError` unless it is one."""
+    report = None if model.run is None else model.run.report("evaluation")
     if report is not None:
-        check(report, EVALUATION, str(run.reports_folder / "evaluation.json"))
+        assert model.run is not None
+        check(report, EVALUATION, str(model.run.reports_folder / "evaluation.json"))
     return report
