@@ -315,12 +315,21 @@ def test_other_files_cut_or_replaced_are_refused(world, target):
     ],
 )  # fmt: skip
 def test_a_training_state_of_anything_else_is_refused(world, tmp_path, state):
-    """The checksum of the checkpoint fits: what stands in the file is at fault."""
-    shutil.copytree(world / "run", tmp_path / "run")
-    folder = tmp_path / "run"
+    said = resumed_with(unfinished(world, tmp_path), state)
+    assert "training.pt" in said
+
+
+def unfinished(world, tmp_path):
+    """A copy of the run that is to be resumed from its last step."""
+    folder = shutil.copytree(world / "run", tmp_path / "run")
     records = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(line for line in records if '"end"' not in line))
     (folder / "reports" / "evaluation.json").unlink()
+    return folder
+
+
+def resumed_with(folder, state):
+    """The sentence that refuses a training state. The checksum of its checkpoint fits."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = state if isinstance(state, bytes) else buffer.getvalue()
@@ -330,8 +339,52 @@ def test_a_training_state_of_anything_else_is_refused(world, tmp_path, state):
     (folder / STEP / "manifest.json").write_text(json.dumps(sums))
     code, _, said = run("train", "--resume", folder)
     assert code == 2
-    assert "training.pt" in said
     assert len(said.strip().splitlines()) == 1, said
+    return said
+
+
+WEIGHT, NORM = "backbone.embedding.weight", "backbone.norm.weight"
+WRONG_MOMENTS = [  # `None`: the key is dropped
+    ({WEIGHT: None}, f"state of {WEIGHT} is missing"),
+    (dict.fromkeys((WEIGHT, NORM), None), f"state of {WEIGHT} is missing"),
+    ({f"{WEIGHT}.exp_avg": None}, r"\['exp_avg_sq', 'step'\], not \['exp_avg'"),
+    ({f"{WEIGHT}.max_exp_avg_sq": torch.zeros(3)}, "'max_exp_avg_sq'"),
+    ({f"{WEIGHT}.exp_avg": torch.zeros(3)}, r"float32 of shape \(3,\), not of floats of shape \(\d+, 8\)"),
+    ({f"{WEIGHT}.exp_avg_sq": torch.zeros(10**4, 8)}, r"float32 of shape \(10000, 8\)"),
+    ({f"{NORM}.exp_avg": torch.zeros(8, dtype=torch.int32)}, r"int32 of shape \(8,\)"),
+    ({f"{NORM}.exp_avg": "x"}, "is no tensor"),
+    ({f"{NORM}.step": torch.zeros(7)}, r"step of .* of shape \(7,\), not of floats of shape \(\)"),
+    ({NORM: []}, "training.pt does not fit"),
+    ({"other": {}}, "training.pt does not fit"),
+]
+WRONG_PROGRESS = [
+    *[{"tokens": value} for value in ("x", None, torch.zeros(2), 1.5, -1)],
+    *[{"seconds": value} for value in ("x", math.nan, -1.0)],
+    *[{"best": value} for value in ("x", [1.0])],
+    *[{"window": value} for value in ([], None, {"loss": "x"}, {"steps": -1.0})],
+    *[{"step": 2.0}, {"best_step": None}, {"solved_in_a_row": True}, {"unknown": 1}],
+]
+
+
+def test_a_training_state_with_one_thing_wrong_is_refused(world, tmp_path):
+    folder = unfinished(world, tmp_path)
+    whole = torch.load(folder / STEP / "training.pt", weights_only=True)
+    for change, message in WRONG_MOMENTS:
+        state = copy.deepcopy(whole)
+        for place, value in change.items():
+            name, _, kind = place.rpartition(".") if place not in (WEIGHT, NORM, "other") else (place, "", "")
+            owner, key = (state["optimizer"]["state"][name], kind) if kind else (state["optimizer"]["state"], name)
+            if value is None:
+                del owner[key]
+            else:
+                owner[key] = value
+        assert re.search(message, resumed_with(folder, state)), change
+    for change in WRONG_PROGRESS:
+        state = copy.deepcopy(whole)
+        state["progress"] |= change
+        said = resumed_with(folder, state)
+        assert "training.pt" in said
+        assert next(iter(change)) in said
 
 
 VERBS = """

@@ -123,7 +123,7 @@ def test_states_of_earlier_versions_with_numbers_resume(tmp_path):
     optimizer = {
         "state": {names.index(name): kept for name, kept in state["optimizer"]["state"].items()},
         "param_groups": [
-            {**group, "params": [names.index(name) for name in group["params"]]}
+            {"params": [names.index(name) for name in group["params"]], "betas": "those of the recipe count"}
             for group in state["optimizer"]["param_groups"]
         ],
     }

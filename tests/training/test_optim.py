@@ -1,3 +1,4 @@
+import copy
 import itertools
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 from doubles import tiny_objective
 
 from statewise.training.config import TrainerConfig
-from statewise.training.optim import learning_rate, make_optimizer
+from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
 from statewise.training.schedule import Schedule
 
 
@@ -92,3 +93,39 @@ def test_decay_touches_matrices_alone():
         assert (id(parameter) in kept) == vector, name
         assert (id(parameter) in decayed) != vector, name
     assert isinstance(make_optimizer(objective, TrainerConfig()), torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_restored_moments_lie_in_memory_like_their_parameters(optimizer):
+    """Fused kernels read them from end to end, whatever their strides."""
+    objective = tiny_objective("next_token")
+    one, two = (make_optimizer(objective, TrainerConfig(optimizer=optimizer)) for _ in range(2))
+    for parameter in objective.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    one.step()
+    state = copy.deepcopy(state_by_name(one, objective))
+    assert state["never_updated"] == []
+    for kept in state["state"].values():
+        kept |= {kind: torch.tensor(3.0).expand(t.shape) for kind, t in kept.items() if kind != "step"}
+    load_state_by_name(two, objective, state)
+    for parameter, kept in two.state.items():
+        moments = [tensor for kind, tensor in kept.items() if kind != "step"]
+        assert moments
+        for tensor in moments:
+            assert tensor.stride() == parameter.stride()
+            assert (tensor == 3.0).all()
+
+
+def test_parameters_without_a_gradient_so_far_have_no_state_and_others_must():
+    objective = tiny_objective("next_token")
+    one, two = (make_optimizer(objective, TrainerConfig()) for _ in range(2))
+    load_state_by_name(two, objective, state_by_name(one, objective))  # before the first step
+    names = [name for name, _ in objective.named_parameters()]
+    objective.get_parameter(names[0]).grad = torch.ones_like(objective.get_parameter(names[0]))
+    one.step()
+    state = state_by_name(one, objective)
+    assert set(state["never_updated"]) == set(names[1:])
+    load_state_by_name(two, objective, state)
+    assert len(two.state) == 1
+    with pytest.raises(ValueError, match=f"state of {names[0]} is missing"):
+        load_state_by_name(two, objective, {**state, "state": {}})

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from statewise.data import Stream, prefetch
+from statewise.json_files import AMOUNT, COUNT, MEASURED, NUMBER, Maybe, Shape, check
 from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
 from statewise.training import checkpoint as checkpoints
@@ -74,6 +75,14 @@ class Progress:
     """Consecutive evaluations, up to the last one, that solved the task."""
     window: dict[str, float] = field(default_factory=dict)
     """Sums over the steps since the last line of training metrics."""
+
+
+PROGRESS: Shape = {
+    "step?": COUNT, "tokens?": COUNT, "seconds?": AMOUNT, "best?": Maybe(MEASURED), "best_step?": COUNT,
+    "solved_in_a_row?": COUNT,
+    "window?": {"steps?": AMOUNT, "tokens?": AMOUNT, "seconds?": AMOUNT, "flops?": AMOUNT, ...: NUMBER},
+}  # fmt: skip
+"""What a checkpoint's progress must be. What earlier versions did not write has its default."""
 
 
 class OnHost:
@@ -141,7 +150,7 @@ class Trainer:
         state = checkpoints.load_training(checkpoint)
         try:
             load_state_by_name(self.optimizer.optimizer, self.objective, state["optimizer"])
-            self.progress = Progress(**state["progress"])
+            self.progress = Progress(**check(state["progress"], PROGRESS, "progress"))
             for name, backbone in self.across_rows.items():
                 backbone.load_lanes({key: self._share(kept) for key, kept in state["lanes"][name].items()})
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
