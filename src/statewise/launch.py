@@ -25,6 +25,7 @@ from statewise.tasks.base import HasBaselines
 from statewise.training import machine, sharding
 from statewise.training.agreement import Agreement
 from statewise.training.checkpoint import join_weights, load_weights
+from statewise.training.optim import make_optimizer
 from statewise.training.schedule import Schedule
 from statewise.training.sharded_inference import used_in_place
 from statewise.training.trainer import Outcome, Trainer, Watch
@@ -117,9 +118,13 @@ def _placed(recipe: Recipe, *, override: bool = False) -> Recipe:
     )
 
 
-def check(recipe: Recipe, listener: Listener | None = None) -> None:
-    """Describes a recipe's data. Raises `ValueError` or `OSError` if something is wrong with them."""
+def check(recipe: Recipe, listener: Listener | None = None, *, here: bool = True) -> None:
+    """Describes a recipe's data. Raises `ValueError` or `OSError` if something is wrong with them or the recipe, or if
+    it is to be trained `here` and this machine cannot."""
+    if here:
+        machine.describe(_placed(recipe).trainer)
     model = new_model(recipe)
+    Schedule.of(recipe.trainer, model.task.context)
     _tried(model, 0, 1)
     _introduce(model, listener or Listener())
 
@@ -134,12 +139,13 @@ def _introduce(model: Model, listener: Listener) -> None:
 
 
 def _tried(model: Model, rank: int, world: int) -> Stream:
-    """Training batches. Reads one held-out row and one batch, so that bad data fails before the run directory is
-    created or overwritten."""
+    """Training batches. Makes an optimiser and reads one held-out row and one batch, so that a bad recipe and bad data
+    fail before the run directory is created or overwritten."""
     if model.recipe.trainer.tensorboard:
         _summary_writer()
     if model.recipe.trainer.shard != "none":
         sharding.refuse_frozen(model.objective)
+    make_optimizer(model.objective, model.recipe.trainer)
     model.task.held_out(1)
     stream = _stream(model, rank, world)
     stream.batch(0)

@@ -2,10 +2,11 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from command_line import called, two_steps
+from command_line import called, refused, two_steps
 from doubles import SMALL_RUN
 
 from statewise import durable
@@ -13,6 +14,7 @@ from statewise.cli import main
 from statewise.loading import load_model
 from statewise.overwriting import strangers
 from statewise.run import FILES, Run
+from statewise.training import optim
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +152,29 @@ def test_learning_never_deletes_what_it_did_not_write(capsys, tmp_path, monkeypa
     Path("mine/model.json").unlink()
     for _ in range(2):
         assert called(capsys, *words, "mine", "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--trainer.betas=[0.9,1.0]", "trainer.betas must each be at least 0 and below 1, not [0.9, 1.0]"),
+        ("--trainer.betas=[-0.1,0.9]", "trainer.betas must each be at least 0 and below 1"),
+        (f"--trainer.tokens={10**30}", "give fewer tokens"),
+        (f"--trainer.warmup_tokens={10**30}", "trainer.warmup_tokens"),
+        ("--trainer.optimizer=muon", "choose adamw"),
+        ("--trainer.device=meta", "there is no device 'meta' here"),
+        ("--trainer.nodes=2", "trainer.nodes 2: start the processes"),
+    ],
+)
+@pytest.mark.parametrize("seeds", [[], ["--seeds", "1-2"]], ids=["one", "seeds"])
+def test_runs_are_given_up_only_for_those_that_can_be_trained(capsys, run, tmp_path, monkeypatch, seeds, flag, message):
+    monkeypatch.setattr(optim, "hidden_matrices", lambda objective: [])
+    old = tmp_path / "old"
+    shutil.copytree(run, old / "seed-1" if seeds else old)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    words = ["train", "path-star-small", *SMALL_RUN, flag, *seeds, "--out", old, "--overwrite"]
+    assert message in refused(capsys, *words)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
 def test_a_run_behind_a_link_is_not_replaced(capsys, run, tmp_path):

@@ -82,7 +82,7 @@ def train(
     from statewise.launch import Listener, check
 
     with Display() as display:  # before old runs are deleted
-        check(recipe, Listener(note=display.note, baselines=display.baselines))
+        check(recipe, Listener(note=display.note, baselines=display.baselines), here=asked is None)
     with contextlib.ExitStack() as stack:
         for old in sorted(folder.glob("seed-*/")):
             stack.enter_context(Run(old).lock())

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Literal
 
 from statewise.bounds import bounded
+from statewise.messages import short
 
 TWO_UNITS = {"trainer.steps": "trainer.tokens", "trainer.warmup_steps": "trainer.warmup_tokens"}
 """Lengths that can be given in steps or in tokens; tokens take precedence."""
@@ -133,6 +134,8 @@ class TrainerConfig:
         bounded(self, "clip", "weight_decay", prefix="trainer.", at_least=0)
         bounded(self, "learning_rate", prefix="trainer.", above=0)
         bounded(self, "decay_share", "final_rate", prefix="trainer.", at_least=0, at_most=1)
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"trainer.betas must each be at least 0 and below 1, not {short(self.betas)}")
         for name in ("tokens", "warmup_tokens"):
             given = getattr(self, name)
             if given is not None:

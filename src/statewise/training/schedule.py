@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from statewise.bounds import LARGEST
+from statewise.messages import short
 from statewise.training.config import TrainerConfig, kept_steps, token_count
 
 
@@ -44,10 +46,15 @@ class Schedule:
 
     @classmethod
     def of(cls, config: TrainerConfig, row_length: int) -> Schedule:
-        """The steps of `config`, or the fewest whose rows, counted as `row_length` tokens each, hold its tokens."""
+        """The steps of `config`, or the fewest whose rows, counted as `row_length` tokens each, hold its tokens.
+        Raises `ValueError` for tokens of `LARGEST` steps and more."""
 
-        def steps(tokens: int | str | None, otherwise: int) -> int:
-            return otherwise if tokens is None else -(-token_count(tokens) // (config.batch_size * row_length))
+        def steps(field: str, otherwise: int) -> int:
+            tokens = getattr(config, field)
+            found = otherwise if tokens is None else -(-token_count(tokens) // (config.batch_size * row_length))
+            if found >= LARGEST:
+                raise ValueError(f"trainer.{field} {short(tokens)} is {LARGEST:,} steps or more: give fewer tokens")
+            return found
 
-        last = steps(config.tokens, config.steps)
-        return cls(last, steps(config.warmup_tokens, config.warmup_steps), kept_steps(config.keep, last))
+        last = steps("tokens", config.steps)
+        return cls(last, steps("warmup_tokens", config.warmup_steps), kept_steps(config.keep, last))
