@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from contextlib import nullcontext
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -323,6 +324,22 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
         HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS, context=41)
     with pytest.raises(ValueError, match="has 2 layers"):
         load_of(folder, layers=3)
+
+
+@pytest.mark.parametrize(("kind", "runs"), [("mine", False), ("llama", True)])
+def test_code_of_a_model_is_neither_run_nor_asked_about(tmp_path, monkeypatch, kind, runs):
+    """A type that transformers has is loaded without the code."""
+    folder, _ = saved(tmp_path / "one", "Llama", SIZES)
+    path = tmp_path / "one" / "config.json"
+    names = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": kind, "auto_map": names}))
+    (tmp_path / "one" / "code.py").write_text(f"open({str(tmp_path / 'victim')!r}, 'w')\nclass Config: pass\n")
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    with nullcontext() if runs else pytest.raises(ValueError, match="code of its own, which is never run"):
+        load_of(folder)
+    assert not asked
+    assert not (tmp_path / "victim").exists()
 
 
 def test_lora_is_refused_where_it_makes_no_sense(tmp_path):

@@ -17,6 +17,8 @@ from statewise.messages import cut_words
 USERS = "models of Hugging Face"
 VOLATILE = ("transformers_version", "_name_or_path", "_commit_hash", "dtype", "torch_dtype", "use_cache")
 """Fields of config.json that say nothing about what a model computes."""
+NO_CODE = {"trust_remote_code": False}
+"""Without it, transformers asks on the terminal whether to run the code that a folder brings."""
 
 
 def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
@@ -39,7 +41,7 @@ def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
     with quiet():
         try:
             raw, _ = transformers.PreTrainedConfig.get_config_dict(name, **where)
-            found = transformers.AutoConfig.from_pretrained(name, **where)
+            found = transformers.AutoConfig.from_pretrained(name, **NO_CODE, **where)
         except Exception as error:  # of the file, the network, or the package
             raise ValueError(_not_found(name, folder, error)) from None
     text = found.get_text_config()
@@ -65,7 +67,7 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
     weights are missing, incomplete or damaged."""
     transformers = needed("transformers", USERS)
     name, folder = config.model, Path(config.model)
-    options = {"dtype": torch.get_default_dtype(), "attn_implementation": config.attention}
+    options = {"dtype": torch.get_default_dtype(), "attn_implementation": config.attention, **NO_CODE}
     with quiet():
         if fresh:
             try:
@@ -167,6 +169,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _not_found(name: str, folder: Path, error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return f"{name}: it brings code of its own, which is never run: give a model of a type that transformers has"
     if folder.exists():
         return f"{name}: its config.json cannot be used: {_first_line(error)}"
     return (
