@@ -4,8 +4,11 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import os
 import shutil
+import signal
 import threading
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -120,7 +123,7 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, step, flags):
     train(tiny(*flags), tmp_path / "whole")
     with pytest.raises(Stop):
         train(tiny(*flags), tmp_path / "cut", listener=stop_at(step))
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
     resume(tmp_path / "cut")
     assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     states = [torch.load(tmp_path / name / "checkpoints/step-00000020/training.pt", weights_only=True)["optimizer"]
@@ -270,6 +273,56 @@ def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
     assert [found.step for found in run.checkpoints()] == [5, 10]
     assert all(torch.isfinite(tensor).all() for tensor in weights(tmp_path / "run", 10).values())
     assert resume(tmp_path / "run").reason == "steps"
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
+    model = new_model(tiny())
+    monkeypatch.setattr("statewise.launch.new_model", lambda recipe: model)
+
+    def break_one(step):
+        if step == 10:
+            next(model.objective.parameters()).data[0] = float("inf")
+
+    monkeypatch.setattr("statewise.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
+    with pytest.raises(NotFinite, match=r"step 10: the weights \S+ are not finite; .*the last .* that of step 5"):
+        train(model.recipe, tmp_path / "run", listener=Listener(step=break_one))
+    run = Run.open(tmp_path / "run")
+    assert run.end()["reason"] == "not finite"
+    assert [found.step for found in run.checkpoints()] == [5]
+    monkeypatch.undo()
+    assert resume(tmp_path / "run").reason == "steps"
+
+
+class Evaluated(NamedTuple):
+    """Stands for an evaluation."""
+
+    metrics: dict[str, float]
+
+
+def test_an_evaluation_that_comes_to_nothing_is_neither_the_best_nor_solved(tmp_path, monkeypatch):
+    values = iter([0.5, float("nan"), 0.4, 0.3])
+    monkeypatch.setattr(
+        "statewise.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": next(values), "loss": 1.0})
+    )
+    with pytest.raises(NotFinite, match=r"step 10: the metric 'path_accuracy' is nan; .*the last .* that of step 5"):
+        train(tiny("--trainer.evaluate_every=5", "--trainer.stop_when_solved=true"), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert (run.best_step(), [found.step for found in run.checkpoints()]) == (5, [5])
+    assert run.end()["part"] == "path_accuracy"
+
+
+def test_a_signal_in_the_last_evaluation_leaves_the_rest_to_resuming(tmp_path):
+    def interrupt(record):
+        if (record["kind"], record["step"]) == ("evaluation", 20):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    outcome = train(tiny(), tmp_path / "run", listener=Listener(record=interrupt))
+    assert (outcome.step, outcome.reason, outcome.signal) == (20, "signal", signal.SIGTERM)
+    run = Run(tmp_path / "run")
+    assert run.checkpoints()[-1].step == 20
+    assert (run.end(), run.report("evaluation")) == (None, None)
+    assert resume(tmp_path / "run").reason == "steps"
+    assert run.complete()
 
 
 def test_a_damaged_newest_checkpoint_can_be_stepped_over(tmp_path):

@@ -119,6 +119,14 @@ def pieces(tensors: Mapping[str, Tensor], first: bool) -> dict[str, Piece | Tens
     return found
 
 
+def not_finite(module: nn.Module) -> list[str]:
+    """Names of the trained parameters of which this process holds numbers that are not finite."""
+    trained = {name: parameter.detach() for name, parameter in module.named_parameters() if parameter.requires_grad}
+    own = [cast("DTensor", one).to_local() if _is_sharded(one) else one for one in trained.values()]
+    finite = torch.stack([one.isfinite().all() for one in own]).tolist()  # together: each would wait for the device
+    return [name for name, fine in zip(trained, finite, strict=True) if not fine]
+
+
 def like(tensor: Tensor | Stored, parameter: Tensor) -> Tensor:
     """`tensor`, whole, with the layout of `parameter`: the shard of this process if that is a DTensor. Every process
     reads its own rows, so that none are sent. A scalar becomes a tensor of one element if the parameter is one: some

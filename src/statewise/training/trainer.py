@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -23,7 +24,7 @@ from statewise.training.agreement import Agreement
 from statewise.training.config import TrainerConfig
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
 from statewise.training.schedule import Schedule
-from statewise.training.sharding import whole
+from statewise.training.sharding import not_finite, whole
 from statewise.types import Batch, Headline, NotFinite, sent
 
 if TYPE_CHECKING:
@@ -194,6 +195,9 @@ class Trainer:
                     self._save()
                 if stop is not None:
                     return Outcome(self.run.folder, progress.step, "signal", stop)
+            if self.signal is not None and self.fabric.world_size == 1:  # several would have to agree on it
+                self._save()
+                return Outcome(self.run.folder, progress.step, "signal", self.signal)
         return self._end("solved" if self._solved() else "steps")
 
     def _solved(self) -> bool:
@@ -279,7 +283,8 @@ class Trainer:
             numbers = dict(zip(names, self._across(values).tolist()))
             for name, value in numbers.items():
                 if not np.isfinite(value):
-                    self._fail(step, name, value)
+                    what = "the gradient's norm" if name == "gradient_norm" else f"the loss part {name!r}"
+                    self._fail(step, name, f"{what} is {value}")
                 self.progress.window[name] = self.progress.window.get(name, 0.0) + value
         self.recent.clear()
 
@@ -309,13 +314,12 @@ class Trainer:
         own: torch.Tensor = kept.view(self.fabric.world_size, -1, *kept.shape[1:])[self.fabric.global_rank]
         return own
 
-    def _fail(self, step: int, name: str, value: float) -> None:
-        what = "the gradient's norm" if name == "gradient_norm" else f"the loss part {name!r}"
+    def _fail(self, step: int, part: str, what: str) -> None:
         last = self.run.checkpoints()
         kept = f"the last checkpoint is that of step {last[-1].step}" if last else "there is no checkpoint yet"
         if self.first:
-            self._write({"kind": "end", "step": step, "reason": "not finite", "part": name})
-        raise NotFinite(f"step {step}: {what} is {value}; training stopped, {kept}. Try a lower learning rate.")
+            self._write({"kind": "end", "step": step, "reason": "not finite", "part": part})
+        raise NotFinite(f"step {step}: {what}; training stopped, {kept}. Try a lower learning rate.")
 
     def _log(self) -> None:
         self._flush()
@@ -344,20 +348,17 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluates and keeps the best."""
         self._flush()
-        improved = False
         self.objective.eval()
         metrics = self.watch.evaluate()
         self.objective.train()
-        if self.first:
-            at = {"step": self.progress.step, "tokens": self.progress.tokens}
-            self._write({"kind": "evaluation", **at, **metrics, "seconds": self.progress.seconds})
-            value = metrics[self.headline.metric]
-            # Ties go to the later checkpoint, which was trained for longer.
-            improved = self.progress.best is None or not self.headline.better(self.progress.best, value)
-        metrics, improved = self.fabric.broadcast((metrics, improved))
+        metrics, best = self.fabric.broadcast((metrics, self.progress.best))
         value = metrics[self.headline.metric]
+        if np.isnan(value):
+            self._fail(self.progress.step, self.headline.metric, f"the metric {self.headline.metric!r} is {value}")
+        at = {"step": self.progress.step, "tokens": self.progress.tokens}
+        self._write({"kind": "evaluation", **at, **metrics, "seconds": self.progress.seconds})
         self.progress.solved_in_a_row = self.progress.solved_in_a_row + 1 if self.headline.solved(value) else 0
-        if improved:
+        if best is None or not self.headline.better(best, value):  # ties go to the later one: it was trained for longer
             self.progress.best, self.progress.best_step = value, self.progress.step
             self._save()
             self._mark_best()
@@ -367,9 +368,11 @@ class Trainer:
             self.run.mark_best(self.progress.best_step, self.headline.metric, self.progress.best)
 
     def _save(self) -> None:
-        """Writes a checkpoint unless this step already has one."""
+        """Writes a checkpoint unless this step already has one. Raises `NotFinite` if weights are not finite."""
         if self.saved == self.progress.step:
             return
+        for name in itertools.chain(*self.agreement.gathered(not_finite(self.objective))):
+            self._fail(self.progress.step, name, f"the weights {name} are not finite")
         lanes = {
             name: {key: self._gathered(kept) for key, kept in backbone.kept_lanes().items()}
             for name, backbone in self.across_rows.items()
