@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import pickle
@@ -138,6 +139,67 @@ def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_offered(run, file
     with pytest.raises(DamagedCheckpoint, match=r"step-00000006.*newest intact one is step 5: add --checkpoint 5"):
         run.find_checkpoint()
     assert run.find_checkpoint("5").step == 5
+
+
+@pytest.mark.parametrize(
+    "name", ["step-²", "step-00000007²", "step-٠٠٠٠٠٠٠٩", "step-4", "step-000000004", "step-9" + "9" * 5000]
+)
+def test_only_folders_named_by_us_are_checkpoints(run, name):
+    save(run, 4)
+    (run.checkpoints_folder / name[:250]).mkdir()
+    assert [found.folder.name for found in run.checkpoints()] == ["step-00000004"]
+
+
+def test_checkpoints_are_in_order_of_their_steps(run):
+    for step in (10**8, 10**8 - 1):
+        save(run, step)
+    assert [found.step for found in run.checkpoints()] == [10**8 - 1, 10**8]
+
+
+def test_what_a_killed_process_left_is_deleted_when_training_goes_on(run, tmp_path):
+    for step in (4, 5, 6):
+        save(run, step)
+    os.rename(run.checkpoint(5).folder, run.checkpoints_folder / ".dropped-step-00000005")
+    os.rename(run.checkpoint(6).folder, run.checkpoints_folder / ".writing-00000006")
+    (run.checkpoints_folder / ".writing-mine").mkdir()
+    (run.checkpoints_folder / ".writing-mine" / "thesis.tex").write_text("years of work")
+    os.rename(save(run, 7).folder, tmp_path / "elsewhere")
+    (run.checkpoints_folder / ".writing-linked").symlink_to(tmp_path / "elsewhere")
+    run.forget_after(4)
+    left = sorted(path.name for path in run.checkpoints_folder.iterdir())
+    assert left == [".writing-linked", ".writing-mine", "step-00000004"]
+    assert (tmp_path / "elsewhere" / "training.pt").exists()
+
+
+LOST = "has no checkpoint, but its metrics go on after one"
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], None),
+        ([("train", 5)], None),  # killed before it was written
+        ([("train", 5), ("train", 6)], LOST),
+        ([("train", 2), ("evaluation", 2)], None),
+        ([("evaluation", 2), ("train", 3)], LOST),
+        ([("evaluation", 2), ("end", 2, "not finite")], None),
+        ([("evaluation", 2), ("end", 2, "steps")], LOST),
+    ],
+)
+def test_checkpoints_that_were_there_are_missed(run, records, message):
+    for kind, step, *reason in records:
+        run.log({"kind": kind, "step": step, **({"reason": reason[0]} if reason else {})})
+    with pytest.raises(FileNotFoundError, match=message) if message else contextlib.nullcontext():
+        run.refuse_lost(every=5)
+    save(run, 2)
+    run.refuse_lost(every=5)
+
+
+@pytest.mark.parametrize("threads", [0, 4097, 2**31, 1.0, True])
+def test_an_environment_with_threads_that_cannot_be_is_refused(run, threads):
+    (run.folder / "environment.json").write_text(json.dumps({**ENVIRONMENT, "threads": threads}))
+    with pytest.raises(ValueError, match="threads must be a whole number from 1 to 4096, not"):
+        run.environment()
 
 
 class Bomb:

@@ -183,6 +183,7 @@ def resume(
 
         def choose() -> int | None:
             stack.enter_context(run.lock())
+            run.refuse_lost(model.recipe.trainer.checkpoint_every)
             # A run that was killed before its first checkpoint starts again from its seed.
             return run.find_checkpoint(checkpoint).step if run.checkpoints() else None
 

@@ -21,6 +21,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -31,7 +32,20 @@ import numpy as np
 
 from statewise import overwriting
 from statewise.durable import append, lock, replacing, write_array, write_atomically
-from statewise.json_files import AMOUNT, ANYTHING, COUNT, TEXT, Shape, metric, one_of, parse_json, read_json
+from statewise.json_files import (
+    AMOUNT,
+    ANYTHING,
+    COUNT,
+    TEXT,
+    Leaf,
+    Maybe,
+    Shape,
+    check,
+    metric,
+    one_of,
+    parse_json,
+    read_json,
+)
 from statewise.messages import cut
 from statewise.system import sync_folder
 
@@ -80,10 +94,14 @@ def evaluation_of(data: Path) -> str:
 
 
 _NAMED: Shape = {"name": TEXT}
-RECIPE: Shape = {"format": ANYTHING, "task?": _NAMED, "backbone?": _NAMED, "objective?": _NAMED}
-ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": COUNT, "steps?": COUNT}
+RECIPE: Shape = {"format": ANYTHING, "task?": _NAMED, "backbone?": _NAMED, "objective?": _NAMED,
+                 "trainer?": Maybe({"steps?": COUNT})}  # fmt: skip
+THREADS = Leaf("a whole number from 1 to 4096", lambda value: COUNT.holds(value) and 1 <= value <= 4096)
+ENVIRONMENT: Shape = {"device": TEXT, "precision": one_of("fp32", "bf16"), "threads": THREADS, "steps?": COUNT}
 RECORD: Shape = {"kind": one_of("train", "evaluation", "end"), "step": COUNT, "reason?": TEXT, "part?": TEXT,
                  "seconds?": AMOUNT, "tokens?": AMOUNT, ...: metric}  # fmt: skip
+END: Shape = {"reason": TEXT}
+"""What a record of the kind `end` also has."""
 SUMS: Shape = {TRAINING: TEXT, ...: TEXT}
 
 
@@ -332,10 +350,18 @@ class Run:
             return []
         lines = path.read_bytes().split(b"\n")
         lines.pop()  # empty, or incomplete after a kill during writing
-        return [parse_json(line, RECORD, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+        found: list[Record] = []
+        for number, line in enumerate(lines, 1):
+            record = parse_json(line, RECORD, f"{path}:{number}")
+            found.append(check(record, END, f"{path}:{number}") if record["kind"] == "end" else record)
+        return found
 
     def forget_after(self, step: int) -> None:
-        """Deletes everything after the checkpoint of `step`, and every `end` record, so that training can resume."""
+        """Deletes everything after the checkpoint of `step`, what a killed process left of others, and every `end`
+        record, so that training can resume."""
+        for left in (*self.checkpoints_folder.glob(".writing-*"), *self.checkpoints_folder.glob(".dropped-step-*")):
+            if not left.is_symlink():
+                overwriting.delete(left, CHECKPOINT)
         for checkpoint in self.checkpoints():
             if checkpoint.step > step:
                 _discard(checkpoint.folder)
@@ -355,12 +381,24 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Checkpoints on disk, oldest first, not verified."""
-        found = []
-        for folder in sorted(self.checkpoints_folder.glob("step-*")):
-            number = folder.name.removeprefix("step-")
-            if number.isdigit():
-                found.append(Checkpoint(int(number), folder))
-        return found
+        names = (path.name for path in self.checkpoints_folder.glob("step-*"))
+        found = (re.fullmatch(r"step-([0-9]{8}|[1-9][0-9]{8,15})", name) for name in names)  # as `checkpoint` writes it
+        return [self.checkpoint(step) for step in sorted(int(one[1]) for one in found if one)]
+
+    def refuse_lost(self, every: int) -> None:
+        """Raises `FileNotFoundError` if there is no checkpoint and the metrics show that there was one. Checkpoints are
+        written every `every` steps, at the first evaluation, and before training ends."""
+        folder, records = self.checkpoints_folder, self.metrics()
+        if folder.exists() and not folder.is_dir():
+            raise FileNotFoundError(f"{folder} is a file, not a folder: move it away")
+        if self.checkpoints():
+            return
+        first = min([every, *(record["step"] for record in records if record["kind"] == "evaluation")])
+        if any(record["step"] > first or record.get("reason") in FINISHED for record in records):
+            raise FileNotFoundError(
+                f"{self.folder} has no checkpoint, but its metrics go on after one: restore {folder} from a copy, or "
+                "train anew with --overwrite"
+            )
 
     def checkpoint(self, step: int) -> Checkpoint:
         """The checkpoint of a step, not verified."""

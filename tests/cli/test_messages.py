@@ -198,3 +198,44 @@ def test_missing_and_empty_records_of_training_are_no_failed_training(capsys, ru
         assert again in said
     path.write_text('{"kind": "end", "step": 2, "reason": "not finite"}\n')
     assert "training of" in refused(capsys, "compare", run, "--out", tmp_path / "report")
+
+
+def test_a_run_without_the_checkpoints_that_it_had_is_not_trained_over(capsys, run):
+    metrics, rest = (run / "metrics.jsonl"), "restore {} from a copy, or train anew with --overwrite"
+    (run / "reports" / "evaluation.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    before = metrics.read_text()
+    assert rest.format(run / "checkpoints") in refused(capsys, "train", "--resume", run)
+    (run / "checkpoints").write_text("mine")
+    assert "checkpoints is a file, not a folder" in refused(capsys, "train", "--resume", run)
+    assert metrics.read_text() == before
+
+
+@pytest.mark.parametrize("words", [["train", "--resume"], ["status"]])
+def test_an_end_without_a_reason_names_the_line(capsys, run, words):
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "end", "step": 2}\n')
+    number = len((run / "metrics.jsonl").read_text().splitlines())
+    assert f"metrics.jsonl:{number}: reason is missing" in refused(capsys, *words, run)
+
+
+@pytest.mark.parametrize("missing", [{"trainer": None}, {"trainer": {}}])
+def test_a_recipe_without_a_trainer_has_its_defaults(capsys, run, missing):
+    """In such a run, the environment need not name the steps."""
+    recipe = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**recipe, **missing}))
+    assert called(capsys, "status", run)[0] == 0
+    environment = json.loads((run / "environment.json").read_text())
+    environment.pop("steps")
+    (run / "environment.json").write_text(json.dumps(environment))
+    code, out, _ = called(capsys, "status", run, "--json")
+    assert code == 0
+    assert json.loads(out)["runs"][0]["steps"] == 1000
+    (run / "config.json").write_text(json.dumps({**recipe, "trainer": {"steps": "x"}}))
+    assert "config.json: trainer.steps must be a whole number" in refused(capsys, "status", run)
+
+
+def test_a_record_without_its_seconds_is_resumed_after(capsys, run):
+    (run / "reports" / "evaluation.json").unlink()
+    (run / "metrics.jsonl").write_text('{"kind": "train", "step": 2, "loss": 1.0}\n')
+    assert called(capsys, "train", "--resume", run)[0] == 0

@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from statewise.cli.defaults import declared_defaults
 from statewise.config import Recipe
 from statewise.reporting.tables import baselines_table
 from statewise.run import Record, Run
@@ -55,7 +56,8 @@ def pace_texts(record: Record) -> list[str]:
 
 def total_steps(run: Run, recipe: Mapping[str, Any]) -> int:
     """Steps of a whole run: of its environment, which resolves token budgets, or of its recipe."""
-    return int(run.environment().get("steps", recipe["trainer"]["steps"]))
+    trainer: dict[str, Any] = {**declared_defaults("trainer", ""), **(recipe.get("trainer") or {})}
+    return int(run.environment().get("steps", trainer["steps"]))
 
 
 def record_texts(record: Record, steps: int, started: tuple[int, float] = (0, 0.0)) -> list[str]:
@@ -127,7 +129,7 @@ class Display:
         """Prints objective, task, folder and device."""
         self.steps = total_steps(run, recipe.as_dict())
         train = [record for record in run.metrics() if record["kind"] == "train"]
-        self.started = (step, train[-1]["seconds"] if train else 0.0)
+        self.started = (step, train[-1].get("seconds", 0.0) if train else 0.0)
         machine = run.environment()
         self._say(
             f"{recipe.objective.name} on {recipe.task.name}, seed {recipe.seed}:",
