@@ -149,6 +149,24 @@ def delete(folder: Path, files: Iterable[str]) -> None:
             os.rmdir(place)
 
 
+@contextlib.contextmanager
+def replacing(folder: Path, files: Iterable[str], there: bool) -> Iterator[None]:
+    """Within, a new folder is written in place of the old one, if that is `there`, which waits beside it. Once the new
+    one is whole, the old one is deleted; after an error it is back."""
+    files, aside = list(files), folder.absolute().with_name(f".replaced-{folder.absolute().name}")
+    if there:
+        delete(aside, files)
+        os.rename(folder, aside)
+    try:
+        yield
+    except BaseException:
+        if aside.exists():
+            delete(folder, files)
+            os.rename(aside, folder)
+        raise
+    delete(aside, files)
+
+
 def _contents(folder: Path) -> Iterator[Path]:
     """All files and links; links are not followed."""
     for place, folders, names in os.walk(folder):

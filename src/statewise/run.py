@@ -206,13 +206,12 @@ class Run:
         An overwritten run is deleted once the new one is on disk. If an earlier creation was killed, it is restarted.
         """
         cls.refuse(folder, overwrite)
-        run, aside = cls(folder), folder.absolute().with_name(f".replaced-{folder.absolute().name}")
-        if not run._begun():
+        run = cls(folder)
+        there = not run._begun()
+        if there:
             with run.lock():
                 pass  # no process writes to it
-            overwriting.delete(aside, FILES)
-            os.rename(folder, aside)
-        with contextlib.ExitStack() as stack:
+        with overwriting.replacing(folder, FILES, there), contextlib.ExitStack() as stack:
             stack.enter_context(run.lock())
             try:
                 overwriting.delete(folder, [name for name in FILES if name not in (CREATING, LOCK, HOLDER)])
@@ -226,11 +225,8 @@ class Run:
                 stack.close()
                 overwriting.delete(folder, [name for name in FILES if name != CREATING])
                 overwriting.delete(folder, FILES)
-                if aside.exists():
-                    os.rename(aside, folder)
                 raise
             (folder / CREATING).unlink()
-        overwriting.delete(aside, FILES)
         return run
 
     @classmethod

@@ -1,6 +1,7 @@
 """A run that was cut after any of its file operations can be gone on with, or made again."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -96,18 +97,47 @@ def test_every_beginning_of_a_run_has_a_way_on(tmp_path, capsys, source, how):
     assert [path.name for path in folder.parent.iterdir()] == ["run"]
 
 
-def test_runs_of_seeds_that_never_began_are_begun_with_overwrite(tmp_path, capsys):
+def test_runs_of_seeds_that_never_began_are_begun_by_the_same_command(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "group"
-    folder.mkdir()
-    assert main([*WORDS, "--print_config"]) == 0
-    (folder / "recipe.yaml").write_text(capsys.readouterr().out)
-    (folder / ".seeds.json.writing").write_text("{")
     words = [*WORDS, "--seeds", "1", "--out", str(folder)]
-    assert main(words) == 2
-    assert "or --overwrite" in capsys.readouterr().err
-    assert main([*words, "--overwrite"]) == 0
-    assert json.loads((folder / "seeds.json").read_text()) == {"seeds": [1]}
+    monkeypatch.setattr("statewise.cli.seeds._run_all", lambda folder, commands, *_: len(commands) - 1)
+    for left, more in (("", []), (".recipe.yaml.writing", []), (".seeds.json.writing", ["--resume-if-there"])):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        capsys.readouterr()
+        if left:
+            assert main([*WORDS, "--print_config"]) == 0
+            (folder / "recipe.yaml").write_text(capsys.readouterr().out)
+            (folder / left).write_text("{")
+            assert main(["train", "--resume", str(folder)]) == 2
+            assert "give the command that began it once more" in capsys.readouterr().err
+            assert main([*words, *more, "--trainer.steps=3"]) == 2
+            assert "or --overwrite" in capsys.readouterr().err
+        assert main([*words, *more]) == 0
+        assert json.loads((folder / "seeds.json").read_text()) == {"seeds": [1]}
+
+
+def test_runs_of_seeds_are_given_up_only_for_those_that_came_to_be(tmp_path, capsys, monkeypatch, source):
+    folder = tmp_path / "group"
+    monkeypatch.setattr("statewise.cli.seeds._run_all", lambda folder, commands, *_: len(commands) - 1)
+    words = [*WORDS, "--seeds", "1", "--out", str(folder)]
+    assert main(words) == 0
+    shutil.copytree(source, folder / "seed-1")
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main([*words, "--overwrite"]) == 1
+    assert "No space left" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert Run(folder / "seed-1").complete()
     (folder / "seed-1" / "notes.txt").write_text("years of work")
     assert main([*words, "--overwrite"]) == 2
     assert "seed-1/notes.txt, which is not part of a group of runs" in capsys.readouterr().err
     assert Run(folder / "seed-1").complete()
+    (folder / "seed-1" / "notes.txt").unlink()
+    monkeypatch.setattr("statewise.cli.seeds._run_all", lambda folder, commands, *_: len(commands) - 1)
+    assert main([*words, "--overwrite"]) == 0
+    assert not (folder / "seed-1").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["group"]

@@ -73,12 +73,21 @@ def is_group(folder: Path) -> bool:
     return (folder / "seeds.json").is_file()
 
 
+def is_begun(folder: Path) -> bool:
+    """Whether `folder` holds at most what is written before it `is_group`: the process that began it was killed."""
+    return folder.is_dir() and not is_group(folder) and not overwriting.strangers(folder, ("recipe.yaml", "seeds.json"))
+
+
 def train(
     recipe: Recipe, folder: Path, seeds: list[int], jobs: int, overwrite: bool, asked: cluster.Settings | None = None
 ) -> int:
     """Trains all seeds, `jobs` at a time, or on a cluster as `asked`. Raises `FileExistsError` if something is there
-    already."""
-    overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")
+    already, other than what a killed process of the same recipe began."""
+    content = yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode()
+    path = folder / "recipe.yaml"
+    begun = is_begun(folder) and (not path.exists() or path.read_bytes() == content)
+    if not begun:
+        overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")
     from statewise.launch import Listener, check
 
     with Display() as display:  # before old runs are deleted
@@ -86,10 +95,10 @@ def train(
     with contextlib.ExitStack() as stack:
         for old in sorted(folder.glob("seed-*/")):
             stack.enter_context(Run(old).lock())
-    overwriting.delete(folder, FILES)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode())
-    write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
+    with overwriting.replacing(folder, FILES, there=folder.exists() and not begun):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+        write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
     return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.as_dict(), asked)
 
 

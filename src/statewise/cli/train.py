@@ -181,6 +181,10 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
         if flags:
             raise ValueError(f"{flags[0].partition('=')[0]} needs a single run: resume {folder}/seed-... by itself")
         return seeds.resume(folder, options.jobs, cluster.settings(options))
+    if (folder / "recipe.yaml").is_file() and seeds.is_begun(folder):
+        raise FileNotFoundError(
+            f"{folder} holds no runs yet: making it was interrupted; give the command that began it once more"
+        )
     _refuse_for_one(options, f"{folder} does not hold several")
     _begin(f"resuming {folder}")
     from statewise.launch import resume
