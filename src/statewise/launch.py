@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -263,8 +264,8 @@ def _train(
             run.forget_after(0)
         if first:
             listener.begin(run, recipe, trainer.progress.step)
-            noted = (note for part in model.objective.modules() if isinstance(part, Noted) for note in part.notes)
-            for note in dict.fromkeys((*schedule.notes, *noted)):
+            noted = [part.notes(schedule.steps) for part in model.objective.modules() if isinstance(part, Noted)]
+            for note in dict.fromkeys(itertools.chain(schedule.notes, *noted)):
                 listener.note(note)
             _introduce(model, listener)
         outcome = trainer.train()

@@ -219,7 +219,7 @@ def test_fewer_tokens_than_the_table_and_more(tmp_path):
     folder, model = saved(tmp_path / "one", "Llama", SIZES)
     few = HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS - 3, context=CONTEXT)
     assert few.head_weight().shape == (ROWS - 3, 16)
-    assert any("3 tokens of the model's table have no text" in note for note in few.notes)
+    assert any("3 tokens of the model's table have no text" in note for note in few.notes(steps=9))
     more = HuggingFace(HuggingFaceConfig(model=folder), vocabulary=ROWS + 2, context=CONTEXT)
     assert more.head_weight().shape == (ROWS + 2, 16)
     embedded = more.embed(torch.tensor([0, ROWS - 1, ROWS, ROWS + 1]))

@@ -318,6 +318,15 @@ def test_streams_part_when_it_is_time(start):
     assert bool(backbone.state_dict()["separated"])  # what a checkpoint is read as is kept with it
 
 
+@pytest.mark.parametrize(("share", "noted"), [(0.0, False), (0.9, False), (0.95, True)])
+def test_streams_that_are_never_separated_are_noted(share, noted):
+    backbone = tiny_two_stream(separate_from=share, window=4)
+    for step in range(10):
+        backbone.set_progress(step / 10)
+    assert bool(backbone.separated) is not noted
+    assert bool(backbone.notes(steps=10)) is noted
+
+
 def test_weights_say_whether_the_streams_are_separate():
     young, grown = made("sps", separate_from=0.5), made("sps", separate_from=0.5)
     grown.set_progress(1.0)

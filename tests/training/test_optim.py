@@ -48,6 +48,15 @@ def test_a_warm_up_that_never_ends_is_noted(steps, share):
     assert not Schedule.of(TrainerConfig(steps=5, warmup_steps=0), 10).notes
 
 
+def test_a_warm_up_that_ends_within_the_decay_is_noted():
+    fields = {"steps": 100, "warmup_steps": 50, "decay_share": 0.9}
+    (note,) = Schedule.of(TrainerConfig(**fields), 10).notes
+    assert "the warm-up of 50 steps ends within the decay over the last 90 of 100" in note
+    assert rates(**fields)[49:51] == pytest.approx([1.0, 50 / 90])  # what the note is about
+    for other in ({"decay_share": 0.5}, {"warmup_steps": 10}, {"schedule": "cosine"}):
+        assert not Schedule.of(TrainerConfig(**{**fields, **other}), 10).notes
+
+
 def kept(keep, last=100):
     schedule = Schedule.of(TrainerConfig(keep=keep, steps=last), 10)
     return [step for step in range(last + 1) if schedule.keeps(step)]

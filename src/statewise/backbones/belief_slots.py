@@ -167,8 +167,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         assert found is not None
         return found
 
-    @property
-    def notes(self) -> list[str]:
+    def notes(self, steps: int) -> list[str]:
         """See `Noted.notes`."""
         if not self.config.warmup:
             return []

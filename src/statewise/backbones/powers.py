@@ -103,10 +103,9 @@ class Phased(Backbone):
 class Noted(Backbone):
     """It may have notes for the user before training."""
 
-    @property
     @abstractmethod
-    def notes(self) -> list[str]:
-        """Sentences; may be empty."""
+    def notes(self, steps: int) -> list[str]:
+        """Sentences on training for `steps` steps; may be empty."""
 
 
 class Pretrained(Backbone):

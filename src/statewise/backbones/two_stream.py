@@ -23,6 +23,7 @@ from statewise.backbones.powers import (
     Fetching,
     Followed,
     Limitable,
+    Noted,
     Phased,
     PromptReader,
     ReadoutOnly,
@@ -224,7 +225,7 @@ class StreamBlock(nn.Module):
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, ReadoutOnly, Hookable):
+class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptReader, ReadoutOnly, Hookable):
     """`state` is the stream that is read without limit, `readout` the one that predicts; for `double_memory`, which
     reads both without limit, the state is the input stream."""
 
@@ -274,6 +275,15 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Counted, PromptReader, Re
         """Separates the streams at the configured share of training."""
         self._separated = fraction >= self.config.separate_from
         self.separated.fill_(self._separated)
+
+    def notes(self, steps: int) -> list[str]:
+        """See `Noted.notes`."""
+        if (steps - 1) / steps >= self.config.separate_from:
+            return []
+        return [
+            f"backbone.separate_from {self.config.separate_from:g}: none of {steps:,} steps begins as late, so the "
+            "streams are never separated. Set it lower, or train for longer"
+        ]
 
     def _now(self) -> tuple[Variant, Reach]:
         variant, reach = self.variant, self.config.reach

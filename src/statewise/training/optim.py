@@ -120,6 +120,5 @@ def learning_rate(step: int, config: TrainerConfig, schedule: Schedule) -> float
     if config.schedule == "cosine":
         share = (step - schedule.warmup_steps) / max(1, schedule.steps - schedule.warmup_steps)
         return final + (peak - final) * 0.5 * (1 + math.cos(math.pi * share))
-    decay_steps = round(schedule.steps * config.decay_share)
     left = schedule.steps - step
-    return peak if left > decay_steps else final + (peak - final) * left / decay_steps
+    return peak if left > schedule.decay_steps else final + (peak - final) * left / schedule.decay_steps

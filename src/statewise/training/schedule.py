@@ -20,6 +20,8 @@ class Schedule:
     """Initial steps of linear warm-up."""
     kept: tuple[Collection[int], ...] = ()
     """Steps whose checkpoints are never deleted."""
+    decay_steps: int = 0
+    """Last steps, over which the schedule `linear` decays."""
 
     def keeps(self, step: int) -> bool:
         """Whether the checkpoint of `step` is never deleted."""
@@ -34,6 +36,12 @@ class Schedule:
                 f"the warm-up of {self.warmup_steps:,} steps lasts for all {self.steps:,} steps of training: the "
                 f"learning rate only rises, to {self.steps / self.warmup_steps:.0%} of trainer.learning_rate. "
                 "Set --trainer.warmup_steps (or warmup_tokens) lower, or train for longer"
+            )
+        elif self.warmup_steps > self.steps - self.decay_steps:
+            found.append(
+                f"the warm-up of {self.warmup_steps:,} steps ends within the decay over the last "
+                f"{self.decay_steps:,} of {self.steps:,}: from its peak the learning rate drops at once to where the "
+                "decay is by then. Set --trainer.warmup_steps (or warmup_tokens) or --trainer.decay_share lower"
             )
         firsts = (next(iter(steps), 0) for steps in self.kept)  # only single steps can be after the last
         late = sorted({step for step in firsts if step > self.steps})
@@ -57,4 +65,5 @@ class Schedule:
             return found
 
         last = steps("tokens", config.steps)
-        return cls(last, steps("warmup_tokens", config.warmup_steps), kept_steps(config.keep, last))
+        decay = round(last * config.decay_share) if config.schedule == "linear" else 0
+        return cls(last, steps("warmup_tokens", config.warmup_steps), kept_steps(config.keep, last), decay)

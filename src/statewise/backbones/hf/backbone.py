@@ -210,8 +210,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         norm = next((getattr(body, name) for name in FINAL_NORMS if hasattr(body, name)), None)
         return points if norm is None else {**points, "ln_final.hook_out": HookPoint(norm)}
 
-    @property
-    def notes(self) -> list[str]:
+    def notes(self, steps: int) -> list[str]:
         """What a user should know of the model."""
         config, every = self._whole[0].config, [*self.parameters()]
         trained = sum(each.numel() for each in every if each.requires_grad)
