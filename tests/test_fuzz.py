@@ -358,7 +358,7 @@ WRONG_MOMENTS = [  # `None`: the key is dropped
     ({"other": {}}, "training.pt does not fit"),
 ]
 WRONG_PROGRESS = [
-    *[{"tokens": value} for value in ("x", None, torch.zeros(2), 1.5, -1)],
+    *[{"tokens": value} for value in ("x", None, torch.zeros(3, 3), 1.5, -1)],
     *[{"seconds": value} for value in ("x", math.nan, -1.0)],
     *[{"best": value} for value in ("x", [1.0])],
     *[{"window": value} for value in ([], None, {"loss": "x"}, {"steps": -1.0})],

@@ -16,7 +16,7 @@ def short(value: object, most: int = 60) -> str:
         text = repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         try:
-            text = repr(value)
+            text = " ".join(repr(value).split())  # a tensor's has several lines
         except ValueError:
             text = type(value).__name__
     return cut(text, most)
