@@ -17,9 +17,10 @@ from statewise.system import sync_folder
 
 
 @contextlib.contextmanager
-def writing(out: Path, files: Sequence[str]) -> Iterator[Path]:
+def writing(out: Path, files: Sequence[str], temporary: Sequence[str] = ()) -> Iterator[Path]:
     """An empty folder for one writer, which replaces `out` when the block ends without an error; otherwise it is
-    deleted. `files`: patterns of all that may be in it, see `statewise.overwriting`.
+    deleted. `files`: patterns of all that may be in it, see `statewise.overwriting`; `temporary`: of what other
+    packages leave in it when they are killed.
 
     Raises `BlockingIOError` if another process is writing `out`.
     """
@@ -27,12 +28,12 @@ def writing(out: Path, files: Sequence[str]) -> Iterator[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with lock(_sibling(out, "lock"), f"{out} is being written by another process"):
         try:
-            overwriting.delete(folder, files)  # left by a process that was killed
+            overwriting.delete(folder, (*files, *temporary))  # left by a process that was killed
             folder.mkdir()
             yield folder
             _publish(folder, out, files)
         finally:
-            overwriting.delete(folder, files)
+            overwriting.delete(folder, (*files, *temporary))
 
 
 def _publish(folder: Path, out: Path, files: Sequence[str]) -> None:

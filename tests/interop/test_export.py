@@ -71,6 +71,17 @@ def test_the_command_writes_a_folder_of_an_existing_architecture(capsys, runs, t
     assert len(modes) == 1, "some files can be read by their owner alone"
 
 
+def test_what_a_killed_export_left_does_not_stop_the_next(runs, tmp_path):
+    """safetensors writes to a file of another name first, which a killed process leaves."""
+    scratch = tmp_path / ".out.writing"
+    for name in (".tmpAb3xYz", "extra/.tmpAb3xYz", "adapter/.tmpAb3xYz", "config.json"):
+        (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / name).write_bytes(b"half of it")
+    statewise.export(runs / "next_latent", tmp_path / "out")
+    assert strangers(tmp_path / "out", FILES) == []
+    assert not scratch.exists()
+
+
 def test_the_card_has_recipe_metrics_and_the_command(capsys, runs, tmp_path):
     words = ["export", runs / "next_latent", "--checkpoint", "last", "--out", tmp_path / "my model"]
     assert called(capsys, *words)[0] == 0

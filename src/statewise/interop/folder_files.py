@@ -22,6 +22,8 @@ FILES = (
     *(f"adapter/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", "README.md")),
 )
 """All files of an exported folder, as patterns of `statewise.overwriting`."""
+TEMPORARY = tuple(f"{folder}.tmp??????" for folder in ("", "extra/", "adapter/"))
+"""What safetensors leaves in a folder that it was writing to when it was killed."""
 SIGNS = {OURS: json_with("version", "recipe", "fingerprint")}
 """How an exported folder is recognised."""
 

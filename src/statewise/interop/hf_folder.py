@@ -62,7 +62,7 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
     end, symbols = model.task.end, model.task.vocab.symbols
     parameters = sum(tensor.numel() for tensor in tensors.values())
     step = None if model.checkpoint is None else model.checkpoint.step
-    with writing(out, files.FILES) as scratch:
+    with writing(out, files.FILES, files.TEMPORARY) as scratch:
         if guest is not None:
             write_tuned(guest, scratch, end)
         else:
