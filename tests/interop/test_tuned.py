@@ -33,11 +33,18 @@ FLAGS = ["--task.context=24", "--trainer.precision=fp32", "--trainer.steps=3", "
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a model whose tokenizer ends texts by `</s>`, and a corpus made with it."""
+    """A folder with a model whose tokenizer ends texts by `</s>` and begins them so, too, as of some models; and a
+    corpus made with it."""
     folder = tmp_path_factory.mktemp("tuned")
     small_corpus(folder)
     texts = (folder / "told.txt").read_text().split("\n<|endoftext|>\n")
-    content = bpe.train(texts, 270, (END,)).content
+    content = json.loads(bpe.train(texts, 270, (END,)).content)
+    beginning = {"SpecialToken": {"id": END, "type_id": 0}}
+    special = {END: {"id": END, "ids": [content["model"]["vocab"][END]], "tokens": [END]}}
+    content["post_processor"] = {
+        "type": "TemplateProcessing", "single": [beginning, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+        "special_tokens": special,
+    }  # fmt: skip
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
         vocab_size=272, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
@@ -45,7 +52,7 @@ def place(tmp_path_factory):
         tie_word_embeddings=False,
     )  # fmt: skip
     transformers.Qwen3ForCausalLM(config).save_pretrained(folder / "base")
-    (folder / "base" / "tokenizer.json").write_text(content)
+    (folder / "base" / "tokenizer.json").write_text(json.dumps(content))
     facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": {"content": END}}
     (folder / "base" / "tokenizer_config.json").write_text(json.dumps(facts))
     made = ["data", "text", folder / "told.txt", "--tokenizer", f"hf:{folder / 'base'}", "--held-out", "0.2"]

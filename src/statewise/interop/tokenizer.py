@@ -22,7 +22,8 @@ def tokenizer_json(task: Task) -> str | None:
     """The tokenizer.json that converts text exactly as the task does; None if there is none, or if it would not be
     exact. Raises `ValueError` without the extra `hf`."""
     if isinstance(task, RunningText):
-        return task.bpe.content
+        # It may be a model's, whose post-processor begins every text with a token that no text of the task has.
+        return json.dumps({**json.loads(task.bpe.content), "post_processor": None}, ensure_ascii=False)
     if task.text_format is None:
         return None
     # An end symbol that transformers knows as special is found anywhere, also within other symbols.
