@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import MAPPED_BLOCKS, path_star_model, random_examples, small_corpus, spread_weights
+from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 
@@ -241,6 +242,19 @@ def test_what_transformers_saves_again_is_the_same_model(architecture, tmp_path)
     tokens = whole_rows(model)
     with torch.no_grad():
         same(load(tmp_path / "two")(tokens).logits, ours_of(model, tokens))
+
+
+@pytest.mark.parametrize(("change", "said"), [("drop", "they lack objective."), ("add", "have, .* objective.other")])
+def test_weights_that_do_not_fit_our_class_are_refused(change, said, tmp_path):
+    export(path_star_model("belief_state"), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    if change == "drop":
+        del tensors[max(tensors)]
+    else:
+        tensors["objective.other"] = torch.zeros(3)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=said):
+        load(tmp_path)
 
 
 def test_streams_that_separated_in_training_are_separate_when_loaded(tmp_path):

@@ -133,12 +133,19 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
 
     @classmethod
     def from_pretrained(cls, *given: Any, **options: Any) -> Any:
-        """See `PreTrainedModel.from_pretrained`."""
-        found = super().from_pretrained(*given, **options)
-        model = found[0] if isinstance(found, tuple) else found
+        """See `PreTrainedModel.from_pretrained`. Raises `ValueError` if weights are missing, or are of no parameter."""
+        asked = options.pop("output_loading_info", False)
+        model, facts = super().from_pretrained(*given, output_loading_info=True, **options)
+        for kind, what in {"missing_keys": "lack", "unexpected_keys": "have, and the model does not,"}.items():
+            names = sorted(facts[kind])
+            if names:
+                raise ValueError(
+                    f"the weights do not fit config.json: they {what} {', '.join(names[:3])}"
+                    f"{'' if len(names) <= 3 else f', and {len(names) - 3} more'}; export the run again"
+                )
         # transformers sets parameters one by one; modules that derive something from theirs do so on loading.
         model.objective.load_state_dict(model.objective.state_dict())
-        return found
+        return (model, facts) if asked else model
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
