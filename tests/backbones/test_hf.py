@@ -302,6 +302,11 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty: no model of Hugging Face: it has no config.json"):
         load_of(tmp_path / "empty")
+    for folder_with_adapter in (tmp_path / "empty", tmp_path / "one"):
+        (folder_with_adapter / "adapter_config.json").write_text("{}")
+        with pytest.raises(ValueError, match=r"it has an adapter .*: merge it with its model first"):
+            load_of(folder_with_adapter)
+        (folder_with_adapter / "adapter_config.json").unlink()
     for content, message in (
         ("{", "not JSON"), ("{}", "names no model_type"), ('{"model_type": "t5"}', "no causal language model"),
         ('{"model_type": "nonsense"}', "config.json cannot be used"),

@@ -19,6 +19,8 @@ VOLATILE = ("transformers_version", "_name_or_path", "_commit_hash", "dtype", "t
 """Fields of config.json that say nothing about what a model computes."""
 NO_CODE = {"trust_remote_code": False}
 """Without it, transformers asks on the terminal whether to run the code that a folder brings."""
+ADAPTER = "it has an adapter (adapter_config.json): merge it with its model first (merge_and_unload of peft)"
+"""Of models that transformers would load frozen, but for the adapter."""
 
 
 def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
@@ -84,6 +86,8 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
             raise _unusable(name, found, error) or ValueError(
                 f"{name}: its weights cannot be loaded: {_first_line(error)}"
             ) from None
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(f"{name}: {ADAPTER}")
     missing = sorted(facts["missing_keys"])
     if missing:
         raise ValueError(
@@ -149,9 +153,9 @@ def _check_folder(folder: Path) -> None:
     path = folder / "config.json"
     if not folder.is_dir():
         raise ValueError(f"{folder}: a model is a folder, not a file")
+    if (folder / "adapter_config.json").is_file():
+        raise ValueError(f"{folder}: {ADAPTER}")
     if not path.is_file():
-        if (folder / "adapter_config.json").is_file():
-            raise ValueError(f"{folder}: an adapter alone: merge it with its model first (merge_and_unload of peft)")
         raise ValueError(f"{folder}: no model of Hugging Face: it has no config.json")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
