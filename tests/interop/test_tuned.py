@@ -125,6 +125,7 @@ def test_a_tuned_model_leaves_as_what_it_came_and_gives_our_logits(tuned, place)
     kind, run, out = tuned
     model = load_model(run)
     assert not strangers(out, FILES)
+    assert len({path.stat().st_mode for path in out.rglob("*") if path.is_file()}) == 1
     theirs = transformers.AutoModelForCausalLM.from_pretrained(out)
     assert type(theirs) is transformers.Qwen3ForCausalLM
     assert (theirs.config.bos_token_id, theirs.config.eos_token_id) == (3, model.task.end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.touch()
     mode = path.stat().st_mode
     save_file(dict(tensors), path, metadata={"format": "pt"})
-    path.chmod(mode)  # the package makes files that only their owner can read
-    with open(path, "rb+") as file:
-        sync(file)
-    sync_folder(path.parent)
+    settle([path], mode)
+
+
+def settle(paths: Iterable[Path], mode: int) -> None:
+    """Files that other packages have written are on disk when this returns, with the permissions `mode`: safetensors
+    makes files that only their owner can read."""
+    for path in paths:
+        path.chmod(mode)
+        with open(path, "rb+") as file:
+            sync(file)
+        sync_folder(path.parent)
 
 
 def write_beside(folder: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.backbones.hf.loading import quiet
-from statewise.durable import sync
 from statewise.interop import folder_files as files
 from statewise.model import Model
 from statewise.objectives.predictors import CausalPredictor
@@ -58,9 +57,8 @@ def write(found: Tuned, folder: Path, end: int | None) -> None:
         found.causal.save_pretrained(folder, max_shard_size="1000GB")
         if found.adapter is not None:
             found.adapter.save_pretrained(folder / ADAPTER)
-    for path in [folder / files.WEIGHTS, *folder.glob(f"{ADAPTER}/*.safetensors")]:
-        with open(path, "rb+") as file:
-            sync(file)
+    mode = (folder / files.CONFIG).stat().st_mode
+    files.settle([folder / files.WEIGHTS, *folder.glob(f"{ADAPTER}/*")], mode)
     files.write_beside(folder, found.beside)
     fields = json.loads((folder / files.CONFIG).read_text(encoding="utf-8"))
     base = (fields.get("rope_parameters") or {}).get("rope_theta")
