@@ -26,6 +26,17 @@ def may_be_on_hub(name: str) -> bool:
 
 
 @contextmanager
+def failing_as(what: str) -> Iterator[None]:
+    """Within, whatever the `tokenizers` package raises becomes a `ValueError` that begins with `what`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # panics of its Rust code are no Exception
+        raise ValueError(f"{what}: {error}") from None
+
+
+@contextmanager
 def quiet_hub(what: str) -> Iterator[None]:
     """Within, the client of the hub does not print that it tries again. Raises `ValueError` as `needed`."""
     needed("huggingface_hub", what)

@@ -381,6 +381,10 @@ def test_the_tokenizer_of_the_data_must_be_the_models(tmp_path):
     (tmp_path / "one" / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"does not fit .*: token \d+ is 'a' in the task and 'b' in the model; .* hf:"):
         of_text(corpus, folder)
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}  # where the package panics
+    (tmp_path / "one" / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="not a tokenizer file"):
+        of_text(corpus, folder)
     folder, _ = saved(tmp_path / "small", "Llama", {**SIZES, "vocab_size": tokens - 1})
     with pytest.raises(ValueError, match=f"a vocabulary of {tokens} tokens, and .* one of {tokens - 1}"):
         of_text(corpus, folder)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from statewise.extras import failing_as
+
 END = "<|endoftext|>"
 """Token at the end of every text; in files, a line of its own."""
 SEPARATOR = "<|separator|>"
@@ -29,10 +31,9 @@ class BPE:
         Raises `ValueError`, naming `source`, if it describes no tokenizer or one without the end-of-text token.
         """
         package = _package()
-        try:
+        with failing_as(f"{source}: not a tokenizer file"):
             self._tokenizer = package.Tokenizer.from_str(content)
-        except Exception as error:  # the package raises plain Exception
-            raise ValueError(f"{source}: not a tokenizer file: {error}") from None
+        self._failing = f"{source}: this tokenizer fails on a text"
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.end_symbol = marks[0]
@@ -56,14 +57,16 @@ class BPE:
 
     def encode(self, text: str) -> np.ndarray:
         """(m,) int64 token ids; special tokens written out in `text` become those tokens."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+        with failing_as(self._failing):
+            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of each text, in the smallest type that holds them."""
         kind = np.uint16 if len(self.symbols) <= 2**16 else np.uint32
         found: list[np.ndarray] = []
         for first in range(0, len(texts), BLOCK):
-            block = self._tokenizer.encode_batch(texts[first : first + BLOCK], add_special_tokens=False)
+            with failing_as(self._failing):
+                block = self._tokenizer.encode_batch(texts[first : first + BLOCK], add_special_tokens=False)
             found += [np.array(encoding.ids, kind) for encoding in block]
         return found
 
@@ -74,7 +77,8 @@ class BPE:
             self._plain.no_truncation()
             self._plain.no_padding()
             self._plain.encode_special_tokens = True  # that is: as ordinary text
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with failing_as(self._failing):
+            return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def spellings(self) -> list[bytes]:
         """The bytes of each token, by id. Raises `ValueError` if this tokenizer is not byte-level."""
@@ -92,8 +96,9 @@ class BPE:
         """Index of the first text that encoding and decoding change."""
         for first in range(0, len(texts), BLOCK):
             block = texts[first : first + BLOCK]
-            ids = [encoding.ids for encoding in self._tokenizer.encode_batch(block, add_special_tokens=False)]
-            decoded = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
+            with failing_as(self._failing):
+                ids = [encoding.ids for encoding in self._tokenizer.encode_batch(block, add_special_tokens=False)]
+                decoded = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
             for index, (text, again) in enumerate(zip(block, decoded)):
                 if text != again:
                     return first + index
@@ -101,7 +106,8 @@ class BPE:
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Text of token ids, special tokens included."""
-        return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False))
+        with failing_as(self._failing):
+            return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False))
 
     def is_canonical(self, tokens: np.ndarray) -> bool:
         """Whether encoding the text of `tokens` gives `tokens` again. A text cut inside a word may be split into other
@@ -136,10 +142,8 @@ def train(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = MARKS, o
 def from_merges(vocabulary: Path, merges: Path) -> str:
     """tokenizer.json of a byte-level tokenizer given as vocab.json and merges.txt, as GPT-2's is."""
     package = _package()
-    try:
+    with failing_as(f"{vocabulary}, {merges}: not tokenizer files"):
         tokenizer = package.Tokenizer(package.models.BPE.from_file(str(vocabulary), str(merges)))
-    except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"{vocabulary}, {merges}: not tokenizer files: {error}") from None
     _make_byte_level(tokenizer, package)
     if tokenizer.token_to_id(END) is not None:
         tokenizer.add_special_tokens([END])  # these files do not distinguish special tokens

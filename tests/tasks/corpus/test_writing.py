@@ -372,6 +372,10 @@ def load_alphabet(tmp_path):
     return make(tmp_path, out="bytes", tokenizer="bpe:257").bpe.symbols[1:]
 
 
+PANICS = '{"type":"Precompiled","precompiled_charsmap":"AAAA"}'
+"""A normaliser at which the Rust code of the package panics, which is no `Exception` of Python."""
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -382,6 +386,7 @@ def load_alphabet(tmp_path):
         (('"add_prefix_space":false', '"add_prefix_space":true'), r"text.txt:1: this tokenizer does not reproduce the"),
         (("<|endoftext|>", "<|end|>"), r"no token <\|endoftext\|>"),
         (('"õ":', '"ж":'), "not byte-level"),
+        (('"normalizer":null', f'"normalizer":{PANICS}'), r"t.json: (this tokenizer fails on|not a tokenizer file)"),
     ],
 )
 def test_tokenizers_that_would_change_a_text_are_refused(tmp_path, change, message):

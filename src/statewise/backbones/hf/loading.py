@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from statewise.backbones.hf.config import HuggingFaceConfig
-from statewise.extras import may_be_on_hub, needed, quiet_hub
+from statewise.extras import failing_as, may_be_on_hub, needed, quiet_hub
 from statewise.messages import cut_words
 
 USERS = "models of Hugging Face"
@@ -110,10 +110,9 @@ def tokenizer_symbols(config: HuggingFaceConfig) -> dict[int, str] | None:
             )  # fmt: skip
     if path is None or not Path(path).is_file():
         return None
-    try:
-        tokenizer = needed("tokenizers", USERS).Tokenizer.from_file(str(path))
-    except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"{path}: not a tokenizer file: {_first_line(error)}") from None
+    package = needed("tokenizers", USERS)
+    with failing_as(f"{path}: not a tokenizer file"):
+        tokenizer = package.Tokenizer.from_file(str(path))
     return {number: symbol for symbol, number in tokenizer.get_vocab(with_added_tokens=True).items()}
 
 
