@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from statewise.extras import failing_as
+from statewise.messages import short
 
 END = "<|endoftext|>"
 """Token at the end of every text; in files, a line of its own."""
@@ -17,6 +18,8 @@ SEPARATOR = "<|separator|>"
 MARKS = (END, SEPARATOR)
 SMALLEST = 256 + 2
 """Size of a vocabulary without merges: the bytes and the two special tokens."""
+PROBE = "the cat sat"
+"""Decoded to see whether a tokenizer's decoder fits."""
 BLOCK = 10000
 """Texts tokenised at a time, so that a large corpus is never held as Python lists."""
 
@@ -28,12 +31,19 @@ class BPE:
         """`content` of tokenizer.json; special tokens (`marks`) that it lacks are added, except the first, which ends
         every text.
 
-        Raises `ValueError`, naming `source`, if it describes no tokenizer or one without the end-of-text token.
+        Raises `ValueError`, naming `source`, if it describes no tokenizer, one that encodes at random, or one without
+        the end-of-text token.
         """
         package = _package()
         with failing_as(f"{source}: not a tokenizer file"):
             self._tokenizer = package.Tokenizer.from_str(content)
-        self._failing = f"{source}: this tokenizer fails on a text"
+        dropout = getattr(self._tokenizer.model, "dropout", None)
+        if dropout:
+            raise ValueError(
+                f"{source}: this tokenizer leaves out merges at random, so that a text has no one encoding: set "
+                f"dropout of its model to null, not {dropout:g}"
+            )
+        self._source, self._failing = source, f"{source}: this tokenizer fails on a text"
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.end_symbol = marks[0]
@@ -108,6 +118,20 @@ class BPE:
         """Text of token ids, special tokens included."""
         with failing_as(self._failing):
             return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False))
+
+    def check_decoding(self) -> None:
+        """Raises `ValueError` unless tokens are decoded to what they spell, as by the decoder of byte-level BPE."""
+        try:
+            spellings = self.spellings()
+        except ValueError as error:
+            raise ValueError(f"{self._source}: {error}") from None
+        (tokens,) = self.encode_documents([PROBE])
+        wanted, found = b"".join(spellings[token] for token in tokens).decode(), self.decode(tokens)
+        if found != wanted:
+            raise ValueError(
+                f"{self._source}: this tokenizer decodes the tokens of {wanted!r} to {short(found)}: give it the "
+                'decoder {"type": "ByteLevel"}'
+            )
 
     def is_canonical(self, tokens: np.ndarray) -> bool:
         """Whether encoding the text of `tokens` gives `tokens` again. A text cut inside a word may be split into other

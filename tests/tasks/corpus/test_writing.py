@@ -386,6 +386,11 @@ PANICS = '{"type":"Precompiled","precompiled_charsmap":"AAAA"}'
         (('"add_prefix_space":false', '"add_prefix_space":true'), r"text.txt:1: this tokenizer does not reproduce the"),
         (("<|endoftext|>", "<|end|>"), r"no token <\|endoftext\|>"),
         (('"õ":', '"ж":'), "not byte-level"),
+        (('"dropout":null', '"dropout":0.5'), r"t.json: .*random.*: set dropout of its model to null, not 0.5"),
+        (
+            ('"decoder":{"type":"ByteLevel"', '"decoder":{"type":"Fuse"'),
+            r"'the cat sat' to \"the.*: give it the decoder",
+        ),
         (('"normalizer":null', f'"normalizer":{PANICS}'), r"t.json: (this tokenizer fails on|not a tokenizer file)"),
     ],
 )

@@ -49,13 +49,20 @@ def load(spec: str) -> BPE:
         path = path / "tokenizer.json"
     if not path.is_file():
         raise ValueError(f"unknown tokenizer {spec!r}: there is no such file; give {FORMS}")
-    return BPE(_text(path), str(path), (END,))
+    return _of_file(path)
+
+
+def _of_file(path: Path, end: str = END) -> BPE:
+    """The tokenizer of a tokenizer.json."""
+    made = BPE(_text(path), str(path), (end,))
+    made.check_decoding()
+    return made
 
 
 def _gpt2(folder: Path) -> BPE:
     """GPT-2's tokenizer, from tokenizer.json or from vocab.json and merges.txt."""
     if (folder / "tokenizer.json").is_file():
-        return BPE(_text(folder / "tokenizer.json"), str(folder / "tokenizer.json"), (END,))
+        return _of_file(folder / "tokenizer.json")
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     for path in (vocabulary, merges):
         if not path.is_file():
@@ -75,14 +82,12 @@ def _of_model(model: str) -> BPE:
         )
     try:
         end = (json.loads(_text(facts)) if facts is not None else {}).get("eos_token") or END
-        made = BPE(_text(path), str(path), (end["content"] if isinstance(end, dict) else end,))
-        made.spellings()
+        return _of_file(path, end["content"] if isinstance(end, dict) else end)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{model}: its tokenizer cannot be used: {error}; give a model with a byte-level one, such as those of "
             "GPT-2, Llama 3, Qwen or StarCoder2"
         ) from None
-    return made
 
 
 def _file_of(model: str, name: str) -> Path | None:
