@@ -22,6 +22,7 @@ from statewise.interop.plain import NotPlain, plain  # noqa: E402
 from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM, objective_of  # noqa: E402
 from statewise.loading import new_model  # noqa: E402
 from statewise.objectives import OBJECTIVES  # noqa: E402
+from statewise.tasks.bpe import BPE, END  # noqa: E402
 
 transformers.logging.disable_progress_bar()
 every_block = pytest.mark.parametrize(("architecture", "fields"), MAPPED_BLOCKS, ids=str)
@@ -334,6 +335,29 @@ def test_a_gguf_file_read_by_transformers_is_the_same_model(of_text, tmp_path):
     for text in [*TEXTS, "naïve — 中文 \n\t", "don't  stop"]:
         assert tokenizer(text, add_special_tokens=False)["input_ids"] == of_text.task.encode(text).tolist()
     assert tokenizer.eos_token_id == of_text.task.end
+
+
+@pytest.mark.parametrize(
+    ("rules", "in_model"),
+    [({}, {}), ({"lstrip": True}, {}), ({"single_word": True}, {}), ({}, {"ignore_merges": True})],
+    ids=str,
+)
+def test_of_added_tokens_gguf_holds_what_it_can_say(of_text, tmp_path, monkeypatch, rules, in_model):
+    gguf = pytest.importorskip("gguf", reason="needs the extra hf")
+    content = json.loads(of_text.task.bpe.content)
+    content["model"] |= in_model
+    number, (end,) = len(of_text.task.vocab) - 1, content["added_tokens"]
+    (symbol,) = (symbol for symbol, other in content["model"]["vocab"].items() if other == number)
+    content["added_tokens"].append({**end, "id": number, "content": symbol, "special": False, **rules})
+    monkeypatch.setattr(of_text.task, "bpe", BPE(json.dumps(content), "here", (END,)))
+    found = export(of_text, tmp_path / "text.gguf", "gguf")
+    fields = gguf.GGUFReader(tmp_path / "text.gguf").fields
+    assert ("tokenizer.ggml.token_type" in fields) is not any("no tokenizer" in note for note in found.notes)
+    if rules or in_model:
+        assert found.notes
+    else:
+        types = fields["tokenizer.ggml.token_type"].contents()
+        assert {token: kind for token, kind in enumerate(types) if kind != 1} == {end["id"]: 3, number: 4}
 
 
 def test_a_damaged_config_is_refused_with_a_sentence():

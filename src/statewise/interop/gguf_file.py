@@ -26,8 +26,11 @@ from statewise.model import Model
 
 GPT2_SPLITS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 """The pre-tokenizer that GGUF calls gpt-2."""
-NORMAL, CONTROL = 1, 3
-"""Types of tokens in GGUF."""
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+"""Types of tokens in GGUF: the last are found in texts like special ones, and mean nothing else."""
+MODEL_RULES = ("ignore_merges", "continuing_subword_prefix", "end_of_word_suffix")
+ADDED_RULES = ("lstrip", "rstrip", "single_word")
+"""What a tokenizer.json may say of its model and of added tokens, and GGUF cannot."""
 
 
 def export_gguf(model: Model, out: Path) -> Exported:
@@ -53,7 +56,10 @@ def export_gguf(model: Model, out: Path) -> Exported:
     notes: list[str] = []
     vocabulary = _vocabulary(tokenizer_json(model.task) or "{}")
     if vocabulary is None:
-        notes.append("no tokenizer: GGUF can hold only byte-level BPE split as GPT-2's, so the model takes token ids")
+        notes.append(
+            "no tokenizer: GGUF can hold only byte-level BPE that splits and merges as GPT-2's, so the model takes "
+            "token ids"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as file:
         writer = gguf.GGUFWriter(file.name, "llama")
@@ -97,12 +103,18 @@ def _vocabulary(content: str) -> dict[str, Any] | None:
         return None
     if {key: split.get(key) for key in GPT2_SPLITS} != GPT2_SPLITS:
         return None
-    special = {token["id"]: token["content"] for token in found["added_tokens"]}
-    tokens = {number: token for token, number in found["model"]["vocab"].items()} | special
+    added = {token["id"]: token for token in found["added_tokens"]}
+    if any(found["model"].get(rule) for rule in MODEL_RULES):
+        return None
+    if any(token[rule] for token in added.values() for rule in ADDED_RULES):
+        return None
+    tokens = {number: token for token, number in found["model"]["vocab"].items()}
+    tokens |= {number: token["content"] for number, token in added.items()}
+    types = {number: CONTROL if token["special"] else USER_DEFINED for number, token in added.items()}
     pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in found["model"]["merges"])
     return {
         "tokens": [tokens[number] for number in range(len(tokens))],
-        "types": [CONTROL if number in special else NORMAL for number in range(len(tokens))],
+        "types": [types.get(number, NORMAL) for number in range(len(tokens))],
         "merges": [" ".join(pair) for pair in pairs],
     }
 
