@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 from contextlib import nullcontext
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -308,7 +309,8 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
             load_of(folder_with_adapter)
         (folder_with_adapter / "adapter_config.json").unlink()
     for content, message in (
-        ("{", "not JSON"), ("{}", "names no model_type"), ('{"model_type": "t5"}', "no causal language model"),
+        ("{", "not JSON"), ("[" * 100_000, "not JSON: brackets are nested too deeply"),
+        ("{}", "names no model_type"), ('{"model_type": "t5"}', "no causal language model"),
         ('{"model_type": "nonsense"}', "config.json cannot be used"),
         ('{"task": {}, "backbone": {}, "objective": {}}', "a run of statewise, not a model"),
         ('{"model_type": "llama"}', "its weights cannot be loaded"),
@@ -347,6 +349,40 @@ def test_code_of_a_model_is_neither_run_nor_asked_about(tmp_path, monkeypatch, k
     assert not (tmp_path / "victim").exists()
 
 
+def changed(folder, **fields):
+    """The folder, with other fields of config.json."""
+    path = Path(folder) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        *(({name: value}, "no model can be made by its config.json")
+          for name, value in {"num_attention_heads": -2, "hidden_size": -16, "hidden_act": "nope", "head_dim": 0,
+                              "num_key_value_heads": 0, "pad_token_id": 10**6}.items()),
+        ({"logits_scaling": 0}, "logits_scaling of its config.json must be a number other than 0, not 0"),
+        ({"logit_scale": "x"}, 'logit_scale of its config.json must be a number other than 0, not "x"'),
+        ({"attention_dropout": 5.0}, "attention_dropout of its config.json must be a number from 0 to 1, not 5"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_configurations_of_no_model_are_refused_for_new_weights(tmp_path, fields, said):
+    transformers.LlamaConfig(**SIZES).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=said):
+        load_of(changed(tmp_path, **fields), from_scratch=True)
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path):
+    folder, model = saved(tmp_path, "Llama", SIZES)
+    with torch.no_grad():
+        model.lm_head.weight[3, 4] = float("nan")
+    model.save_pretrained(folder)
+    with pytest.raises(ValueError, match=r"its weights are damaged: lm_head.weight has numbers that are not finite"):
+        load_of(folder)
+
+
 def test_lora_is_refused_where_it_makes_no_sense(tmp_path):
     with pytest.raises(ValueError, match="exclude each other"):
         HuggingFaceConfig(model="x", from_scratch=True, lora=LoRAConfig(rank=2))
@@ -354,6 +390,9 @@ def test_lora_is_refused_where_it_makes_no_sense(tmp_path):
         LoRAConfig(rank=0)
     with pytest.raises(ValueError, match=r"backbone.lora.targets nothing: .* has no such layers"):
         tiny_hf(lora=LoRAConfig(rank=2, targets="nothing"))
+    for layer, what in {"embed_tokens": "the embedding", "lm_head": "the vocabulary head"}.items():
+        with pytest.raises(ValueError, match=f"backbone.lora.targets names {what}, .*: leave it out"):
+            tiny_hf(lora=LoRAConfig(rank=2, targets=layer))
 
 
 def of_text(corpus, model, **backbone):

@@ -100,6 +100,10 @@ def test_tokenizers_that_cannot_be_used_are_refused(place, tmp_path):
         tokenizers.load(f"hf:{tmp_path}")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
     assert tokenizers.load(f"hf:{tmp_path}").end_symbol == END
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"its tokenizer cannot be used: not JSON: brackets are nested too deeply"):
+        tokenizers.load(f"hf:{tmp_path}")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
     vocabulary = content["model"]["vocab"]
     vocabulary["▁the"] = vocabulary.pop(next(symbol for symbol in reversed(vocabulary)))
     content["model"]["merges"].pop()

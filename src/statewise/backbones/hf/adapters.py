@@ -13,7 +13,7 @@ USERS = "LoRA adapters"
 
 def add_lora(causal: Any, config: LoRAConfig, model: str) -> Any:
     """Freezes a causal language model of transformers and adds adapters to it, in place; returns the model of peft
-    around it. Raises `ValueError` if no layer has such a name."""
+    around it. Raises `ValueError` if no layer has such a name, or if it is the embedding or the head."""
     peft = needed("peft", USERS)
     rank = config.rank
     assert rank is not None
@@ -25,7 +25,7 @@ def add_lora(causal: Any, config: LoRAConfig, model: str) -> Any:
         target_modules="all-linear" if targets == ["all-linear"] else targets,
         task_type="CAUSAL_LM",
     )
-    head = causal.get_output_embeddings()
+    head, table = causal.get_output_embeddings(), causal.get_input_embeddings()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that GPT-2's matrices are transposed, which peft then handles
         try:
@@ -36,4 +36,6 @@ def add_lora(causal: Any, config: LoRAConfig, model: str) -> Any:
             ) from None
     if causal.get_output_embeddings() is not head:
         raise ValueError("backbone.lora.targets names the vocabulary head, which must be a plain matrix: leave it out")
+    if causal.get_input_embeddings() is not table:
+        raise ValueError("backbone.lora.targets names the embedding, which must be a plain table: leave it out")
     return adapted

@@ -217,7 +217,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         said = f"model: {self.config.model} ({config.model_type}), {self.layers} layers of width {self.width}"
         total = sum(each.numel() for each in every)
         notes = [f"{said}, {trained:,} of {total:,} parameters are trained"]
-        rates = {getattr(config, name, 0) or 0 for name in DROPOUTS}
+        rates = {getattr(config, name, 0) or 0 for name in loading.DROPOUTS}
         if max(rates) > 0:
             notes.append(f"the model's own dropout of up to {max(rates):g} is active in training")
         if self.vocabulary < self.rows:
@@ -311,10 +311,6 @@ class Tokens(nn.Module):
 
 FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 """What families call the norm after the last layer."""
-DROPOUTS = (
-    *("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "residual_dropout"),
-    *("embedding_dropout",),
-)
 
 
 def on_meta() -> bool:

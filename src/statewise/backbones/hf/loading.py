@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +11,22 @@ import torch
 
 from statewise.backbones.hf.config import HuggingFaceConfig
 from statewise.extras import failing_as, may_be_on_hub, needed, quiet_hub
-from statewise.messages import cut_words
+from statewise.json_files import ANYTHING, NUMBER, SHARE, read_json
+from statewise.messages import cut_words, short
 
 USERS = "models of Hugging Face"
 VOLATILE = ("transformers_version", "_name_or_path", "_commit_hash", "dtype", "torch_dtype", "use_cache")
 """Fields of config.json that say nothing about what a model computes."""
 NO_CODE = {"trust_remote_code": False}
 """Without it, transformers asks on the terminal whether to run the code that a folder brings."""
+
+DROPOUTS = (
+    *("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "residual_dropout"),
+    *("embedding_dropout",),
+)
+"""What families call the rates of their dropout."""
+FACTORS = ("logit_scale", "logits_scaling")
+"""What families call a factor of the logits, and its inverse."""
 ADAPTER = "it has an adapter (adapter_config.json): merge it with its model first (merge_and_unload of peft)"
 """Of models that transformers would load frozen, but for the adapter."""
 
@@ -59,6 +67,7 @@ def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
             f"{name}: the head of {found.model_type} caps its logits by a tanh, and a head must be linear: give a "
             "model without final_logit_softcapping, of the same family Gemma 3"
         )
+    _check_numbers(found, name)
     if config.layers is not None:
         _cut(found, config.layers, name)
     return found, {key: value for key, value in raw.items() if key not in VOLATILE}
@@ -74,8 +83,14 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
         if fresh:
             try:
                 return transformers.AutoModelForCausalLM.from_config(found, **options)
-            except ValueError as error:
-                raise _unusable(name, found, error) or error from None
+            except MemoryError:
+                raise
+            except Exception as error:  # of the package, by fields of config.json
+                if "allocate memory" in str(error):
+                    raise
+                raise _unusable(name, found, error) or ValueError(
+                    f"{name}: no model can be made by its config.json: {_first_line(error)}"
+                ) from None
         where = {} if folder.exists() else {"revision": config.revision}
         try:
             with torch.random.fork_rng(devices=[]):
@@ -94,6 +109,9 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
             f"{name}: its weights are incomplete: {', '.join(missing[:3])} {'is' if len(missing) == 1 else 'are'} "
             f"missing{'' if len(missing) <= 3 else f', and {len(missing) - 3} more'}"
         )
+    for parameter, tensor in model.named_parameters():
+        if not tensor.isfinite().all():
+            raise ValueError(f"{name}: its weights are damaged: {parameter} has numbers that are not finite")
     return model
 
 
@@ -156,10 +174,7 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder}: {ADAPTER}")
     if not path.is_file():
         raise ValueError(f"{folder}: no model of Hugging Face: it has no config.json")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
+    content = read_json(path, ANYTHING)
     if isinstance(content, dict) and {"task", "objective", "backbone"} <= content.keys():
         raise ValueError(
             f"{folder}: a run of statewise, not a model of Hugging Face: write one with "
@@ -195,6 +210,18 @@ def _unusable(name: str, found: Any, error: Exception) -> ValueError | None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return cut_words(lines[0][:300]) if lines else type(error).__name__
+
+
+def _check_numbers(found: Any, name: str) -> None:
+    """Raises `ValueError` unless numbers of a configuration that transformers takes as they are can be used."""
+    for field in FACTORS:
+        factor = getattr(found, field, 1.0)
+        if not NUMBER.holds(factor) or not factor:
+            raise ValueError(f"{name}: {field} of its config.json must be a number other than 0, not {short(factor)}")
+    for field in DROPOUTS:
+        rate = getattr(found, field, None)
+        if rate is not None and not SHARE.holds(rate):
+            raise ValueError(f"{name}: {field} of its config.json must be a number from 0 to 1, not {short(rate)}")
 
 
 def _cut(found: Any, layers: int, name: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from statewise.extras import may_be_on_hub, needed, quiet_hub
+from statewise.json_files import loads
 from statewise.tasks import bpe
 from statewise.tasks.bpe import BPE, END
 
@@ -81,7 +81,7 @@ def _of_model(model: str) -> BPE:
             f"{model}: this model has no tokenizer.json: give one that has, or train a tokenizer with bpe:N"
         )
     try:
-        end = (json.loads(_text(facts)) if facts is not None else {}).get("eos_token") or END
+        end = (loads(_text(facts)) if facts is not None else {}).get("eos_token") or END
         return _of_file(path, end["content"] if isinstance(end, dict) else end)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
