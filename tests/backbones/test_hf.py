@@ -383,6 +383,22 @@ def test_weights_that_are_not_finite_are_named(tmp_path):
         load_of(folder)
 
 
+def test_weights_are_safetensors_of_the_folder(tmp_path):
+    """Neither files of other folders that an index names, nor pickles."""
+    saved(tmp_path / "other", "Llama", SIZES)
+    folder, model = saved(tmp_path / "one", "Llama", SIZES)
+    (tmp_path / "one" / "model.safetensors").unlink()
+    for name in ("../other/model.safetensors", str(tmp_path / "other" / "model.safetensors")):
+        index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), name)}
+        (tmp_path / "one" / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(ValueError, match=r"index.json: .* is not in the model's folder"):
+            load_of(folder)
+    (tmp_path / "one" / "model.safetensors.index.json").unlink()
+    torch.save(model.state_dict(), tmp_path / "one" / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"its weights cannot be loaded: .*safetensors"):
+        load_of(folder)
+
+
 def test_lora_is_refused_where_it_makes_no_sense(tmp_path):
     with pytest.raises(ValueError, match="exclude each other"):
         HuggingFaceConfig(model="x", from_scratch=True, lora=LoRAConfig(rank=2))

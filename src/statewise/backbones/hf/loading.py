@@ -11,7 +11,7 @@ import torch
 
 from statewise.backbones.hf.config import HuggingFaceConfig
 from statewise.extras import failing_as, may_be_on_hub, needed, quiet_hub
-from statewise.json_files import ANYTHING, NUMBER, SHARE, read_json
+from statewise.json_files import ANYTHING, NUMBER, SHARE, TEXT, read_json
 from statewise.messages import cut_words, short
 
 USERS = "models of Hugging Face"
@@ -92,10 +92,11 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
                     f"{name}: no model can be made by its config.json: {_first_line(error)}"
                 ) from None
         where = {} if folder.exists() else {"revision": config.revision}
+        _check_shards(folder)
         try:
             with torch.random.fork_rng(devices=[]):
                 model, facts = transformers.AutoModelForCausalLM.from_pretrained(
-                    name, config=found, output_loading_info=True, **options, **where
+                    name, config=found, output_loading_info=True, use_safetensors=True, **options, **where
                 )
         except Exception as error:  # of files, the network, or the package
             raise _unusable(name, found, error) or ValueError(
@@ -184,6 +185,14 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{path}: no configuration of a model: it names no model_type")
     if content["model_type"] == "statewise":
         raise ValueError(f"{folder}: a model of statewise itself: train its run on with statewise")
+
+
+def _check_shards(folder: Path) -> None:
+    """Raises `ValueError` if an index of a folder's weights names files elsewhere, which transformers would read."""
+    for index in sorted(folder.glob("*.safetensors.index.json")):
+        for name in read_json(index, {"weight_map": {...: TEXT}})["weight_map"].values():
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ValueError(f"{index}: {short(name)} is not in the model's folder: put all weights there")
 
 
 def _not_found(name: str, folder: Path, error: Exception) -> str:
