@@ -456,6 +456,7 @@ def test_every_field_survives_a_recipe():
 
 
 def test_without_the_extra_the_message_installs_it(monkeypatch):
+    folder = tiny_folder()
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ValueError, match=r"pip install 'statewise\[hf\]'"):
-        load_of(tiny_folder())
+        load_of(folder)

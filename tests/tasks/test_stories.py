@@ -372,7 +372,10 @@ def test_data_sets_that_do_not_fit_are_named(tmp_path, offline_datasets):
         Stories(StoriesConfig(**SMALL, dataset=folder, dataset_split="nosuch"))
     with pytest.raises(ValueError, match="cannot be loaded"):
         Stories(StoriesConfig(**SMALL, dataset=str(tmp_path / "nowhere")))
-    for line, message in (('{"text": null}', "row 51: text is not text"), (f'{{"text": "{END}"}}', "row 51: the mark")):
+    for line, message in (
+        ('{"text": null}', "row 51: text is not text"),
+        (f'{{"text": "{END}"}}', "row 51: the token"),
+    ):
         path = tmp_path / "json" / "train.json"
         before = path.read_text()
         path.write_text(before + line + "\n")

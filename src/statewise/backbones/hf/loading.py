@@ -19,7 +19,6 @@ VOLATILE = ("transformers_version", "_name_or_path", "_commit_hash", "dtype", "t
 """Fields of config.json that say nothing about what a model computes."""
 NO_CODE = {"trust_remote_code": False}
 """Without it, transformers asks on the terminal whether to run the code that a folder brings."""
-
 DROPOUTS = (
     *("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "residual_dropout"),
     *("embedding_dropout",),
