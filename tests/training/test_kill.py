@@ -15,10 +15,12 @@ from safetensors.torch import load_file
 
 from statewise.run import Run
 
+STEPS = 900  # several seconds of training, so that a kill comes while it runs
+
 FLAGS = [
     *SMALL_RUN,
     "--task.held_out_graphs=20",
-    "--trainer.steps=1500",
+    f"--trainer.steps={STEPS}",
     "--trainer.log_every=40",
     "--trainer.evaluate_every=200",
     "--trainer.evaluate_num=20",
@@ -58,7 +60,7 @@ def last_step(folder):
 def final_state(folder):
     run = Run.open(folder)
     found = run.find_checkpoint("last")
-    assert found.step == 1500
+    assert found.step == STEPS
     training = torch.load(found.training, weights_only=True)["optimizer"]["state"]
     tensors = {f"{i}/{name}": tensor for i, moments in training.items() for name, tensor in moments.items()}
     metrics = [
@@ -126,7 +128,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
     assert f"statewise train --resume {folder}" in output
     step = Run.open(folder).find_checkpoint("last").step
     assert f"stopped at step {step}, saved" in output
-    assert 0 < step < 1500
+    assert 0 < step < STEPS
 
 
 @pytest.mark.parametrize(
