@@ -94,6 +94,11 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def printable(value: Any, indent: int | None = 2) -> str:
+    """A value as JSON that any program reads: with null for each number that is not finite."""
+    return json.dumps(finite(value), indent=indent, allow_nan=False)
+
+
 def loads(content: str | bytes) -> Any:
     """What JSON text holds, whatever it is. Raises `ValueError`."""
     try:

@@ -40,7 +40,7 @@ def per_token(nats: float, count: int) -> dict[str, float]:
     """`loss` (nats per token) and `perplexity` of `count` tokens. Raises `ValueError` if it is 0."""
     if not count:
         raise ValueError("there is no token to score")
-    return {"loss": nats / count, "perplexity": _perplexity(nats / count)}
+    return {"loss": nats / count, "perplexity": perplexity(nats / count)}
 
 
 def per_unit(nats: float, units: Mapping[str, int]) -> dict[str, float]:
@@ -54,9 +54,10 @@ def per_unit(nats: float, units: Mapping[str, int]) -> dict[str, float]:
             if unit == "byte":
                 metrics["bits_per_byte"] = loss / math.log(2)
             else:
-                metrics[f"perplexity_per_{unit}"] = _perplexity(loss)
+                metrics[f"perplexity_per_{unit}"] = perplexity(loss)
     return metrics
 
 
-def _perplexity(loss: float) -> float:
+def perplexity(loss: float) -> float:
+    """Of a loss in nats; infinite from 700 on."""
     return math.exp(loss) if loss < 700 else math.inf

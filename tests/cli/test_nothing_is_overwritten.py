@@ -114,7 +114,19 @@ def test_embed_replaces_files_beside_its_own_only(capsys, run, tmp_path, monkeyp
         assert Path(name).read_text() == MINE
         Path(name).unlink()
     assert called(capsys, *words)[0] == 0
+    Path("b.offsets.npy").write_text(MINE)
     assert called(capsys, *words)[0] == 0
+    assert Path("b.offsets.npy").read_text() == MINE
+
+
+def test_embed_leaves_no_offsets_of_vectors_that_it_replaced(capsys, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("graphs.txt").write_text("\n".join(graphs(run)))
+    words = ["embed", run, "graphs.txt", "--out", "b.npy", "--overwrite"]
+    assert called(capsys, *words, "--positions", "all")[0] == 0
+    assert Path("b.offsets.npy").exists()
+    assert called(capsys, *words)[0] == 0
+    assert not Path("b.offsets.npy").exists()
 
 
 def test_what_statewise_wrote_is_replaced(capsys, run, tmp_path, monkeypatch):

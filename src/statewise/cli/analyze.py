@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, pairs
 from statewise.cli.commands import listed
+from statewise.json_files import printable
 
 DESCRIPTION = """Analyses a run; writes ANALYSIS.json, ANALYSIS.png and further pictures into its reports
 folder. With --layer their names hold the layer, with --checkpoint the step. The same
@@ -77,7 +77,7 @@ def run(words: list[str]) -> int:
     if out is not None:
         written += save(findings, content, out, name, title)
     if options.json:
-        print(json.dumps(content, indent=2))
+        print(printable(content))
     else:
         tell(title, findings, written)
     return 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.json_files import printable
 
 
 def run(words: list[str]) -> int:
@@ -90,7 +90,7 @@ def run(words: list[str]) -> int:
                for name, many in measured.items()}  # fmt: skip
     content = {"batch": batch, "prefill": prefill, "decode": decode, "device": device, "models": medians}
     if options.json:
-        print(json.dumps(content, indent=2))
+        print(printable(content))
         return 0
     print(f"{options.run}: {batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
     rows = [[name, f"{one['tokens_per_second']:,.0f}", f"{one['prefill_seconds']:.2f}", f"{one['decode_seconds']:.2f}",
@@ -121,7 +121,7 @@ def _drafts(options: Any) -> int:
     if options.without_cache:
         tables["without_cache"] = two_pass_speeds(model, lengths, **asked)
     if options.json:
-        print(json.dumps({"batch": batch, "rounds": options.rounds, **fields, **tables}, indent=2))
+        print(printable({"batch": batch, "rounds": options.rounds, **fields, **tables}))
         return 0
     print(f"{options.run}: {options.rounds} times {batch} rows, each draft length on the same prompts")
     print(draft_table(tables["drafts"]))

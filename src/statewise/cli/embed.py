@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.json_files import read_json
 from statewise.overwriting import check_file, check_files, json_with
 
 SHOWN = 10
@@ -90,6 +91,8 @@ def run(words: list[str]) -> int:
         "index": index.name,
         "left_out": [one._asdict() for one in found.left_out],
     }
+    if options.positions != "all" and facts.exists() and "offsets" in read_json(facts, {}):
+        offsets.unlink(missing_ok=True)  # those of the vectors that are replaced
     # It tells whose the other files are, so it comes first: a command that is repeated after a kill may replace them.
     write_facts({**sidecar, "complete": False})
     written = [out, index]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_targets
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.reports import keep_report
+from statewise.json_files import printable
 from statewise.run import Run, evaluation_of, report_of, shortened
 from statewise.tasks import TASKS
 from statewise.types import Evaluation
@@ -129,7 +129,7 @@ def _show(
     content, written = keep_report(model, name, report(model.task, evaluation, data, protocols))
     if options.json:
         shown = ["checkpoint", "num", "metrics", "baselines", "protocols"]
-        print(json.dumps({key: content[key] for key in shown if content.get(key)}, indent=2))
+        print(printable({key: content[key] for key in shown if content.get(key)}))
         return 0
     decoding = ", greedy decoding" if evaluation.samples else ""
     asked_how = f", {next(iter(protocols))}" if len(protocols) == 1 else ""
@@ -184,7 +184,7 @@ def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
     )
     content, written = keep_report(model, name, {"file": str(path.resolve()), "num": len(found), "metrics": metrics})
     if options.json:
-        print(json.dumps(content, indent=2))
+        print(printable(content))
     else:
         print(f"{path}, {len(found)} sequences, scored by {options.run}, step {content['checkpoint']}")
         print(metrics_table(metrics))

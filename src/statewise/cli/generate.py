@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.cli.commands import listed
 from statewise.declarations import declared_fields
 from statewise.decoding import DECODERS
+from statewise.json_files import printable
 from statewise.overwriting import check_file
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def run(words: list[str]) -> int:
         (completion,) = model.generate([options.prompt], options.decoder, options.limit, options.goal, **how, **fields)
     text = model.task.decode(completion.tokens)
     if options.json:
-        print(json.dumps({"completion": text, "log_probability": completion.log_probability}))
+        print(printable({"completion": text, "log_probability": completion.log_probability}, indent=None))
     else:
         print(text)
     return 0
@@ -136,7 +136,7 @@ def ranked(found: list[Completion], task: Task, as_json: bool) -> str:
             {"completion": text, "score": completion.score, "log_probability": completion.log_probability}
             for text, completion in zip(texts, found)
         ]
-        return json.dumps(rows, indent=2)
+        return printable(rows)
     return text_table(
         ["score", "log-probability", "completion"],
         [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from statewise.cli.arguments import Parser, above, at_least, not_below
 from statewise.cli.counter import counter
+from statewise.json_files import printable
 from statewise.overwriting import check_derived
 
 KEY = "STATEWISE_JUDGE_KEY"
@@ -88,7 +89,7 @@ def run(words: list[str]) -> int:
     asked_how = {"model": options.model, "instructions": told, "temperature": options.temperature}
     summary = {"a": str(a), "b": str(b), **asked_how, **summarise(records, len(pairs))}
     write_atomically(beside, (json.dumps(summary, indent=2) + "\n").encode())
-    print(json.dumps(summary, indent=2) if options.json else as_text(summary, str(a), str(b)))
+    print(printable(summary) if options.json else as_text(summary, str(a), str(b)))
     if not options.json:
         print(f"wrote {out} and {beside}")
     return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import counter
 from statewise.cli.reports import keep_report
+from statewise.json_files import printable
 
 DESCRIPTION = """Answers the questions in a file by likelihood. The file holds JSON lines of one kind:
 
@@ -53,7 +53,7 @@ def run(words: list[str]) -> int:
         print(f"{answers.cut} of {len(answers.items)} questions are longer than the context: the beginning was cut",
               file=sys.stderr)  # fmt: skip
     if options.json:
-        print(json.dumps({key: value for key, value in content.items() if key != "items"}, indent=2))
+        print(printable({key: value for key, value in content.items() if key != "items"}))
     else:
         print(f"{path}, {questions.kind}, {len(answers.items)} questions: {options.run}, step {content['checkpoint']}")
         print(metrics_table(answers.metrics))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from statewise.cli import cluster, seeds
 from statewise.cli.arguments import Parser
 from statewise.cli.jobs import read_state
 from statewise.cli.progress import duration, total_steps
+from statewise.json_files import printable
 from statewise.reporting.tables import fitted_tables
 from statewise.run import Run
 
@@ -48,7 +48,7 @@ def run(words: list[str]) -> int:
     folder = Path(options.folder)
     found = statuses(folder)
     if options.json:
-        print(json.dumps({"runs": [asdict(one) for one in found], "left": time_left(found)}, indent=2))
+        print(printable({"runs": [asdict(one) for one in found], "left": time_left(found)}))
         return 0
     if len(found) > 1:
         rows = [

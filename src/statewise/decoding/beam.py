@@ -21,7 +21,7 @@ class BeamConfig:
     """Sequences kept at every step."""
 
     def __post_init__(self) -> None:
-        bounded(self, "beams", at_least=1)
+        bounded(self, "beams", at_least=1, at_most=100_000)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from statewise.json_files import finite
+from statewise.json_files import printable
 from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
 from statewise.reporting.statistics import Claim, Summary
@@ -340,7 +339,7 @@ class Comparison:
                 for group in self.groups
             ],
         }
-        return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+        return printable(content) + "\n"
 
 
 def _letter(place: int) -> str:

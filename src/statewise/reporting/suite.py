@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from statewise.json_files import MEASURED, Maybe, Shape, check, finite
+from statewise.json_files import MEASURED, Maybe, Shape, check, printable
 from statewise.reporting.members import read_evaluation
 from statewise.reporting.statistics import summarise
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
@@ -130,7 +129,7 @@ class SuiteReport:
     def as_json(self) -> str:
         """Every run as data."""
         content = {"title": self.title, "runs": [asdict(run) for run in self.runs]}
-        return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+        return printable(content) + "\n"
 
     def as_html(self) -> str:
         """One self-contained page: of each recipe a table of objectives by backbones, then every run. Raises

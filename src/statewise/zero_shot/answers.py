@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from statewise.decoding.predictor import Predictor
+from statewise.scoring import perplexity
 from statewise.tasks.base import RunningText
 from statewise.zero_shot.likelihood import Asked, Progress, encoded, likelihoods
 from statewise.zero_shot.questions import Questions
@@ -71,8 +72,8 @@ def answer(
     nats_of_answers = math.fsum(answers) / n
     bits = {"bits": nats_of_answers / math.log(2)}
     if questions.kind == "last word":
-        perplexity = math.exp(nats_of_answers) if nats_of_answers < 700 else math.inf
-        return Answers({"accuracy": right["accuracy"] / n, **bits, "perplexity": perplexity}, {}, cut, items)
+        bits["perplexity"] = perplexity(nats_of_answers)
+        return Answers({"accuracy": right["accuracy"] / n, **bits}, {}, cut, items)
     guessed = sum(1 / len(question.choices) for question in questions.questions) / n
     metrics = {name: count / n for name, count in right.items()}
     return Answers({**metrics, **bits}, dict.fromkeys(metrics, guessed), cut, items)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.json_files import printable
 
 
 def run(words: list[str]) -> int:
@@ -34,7 +34,7 @@ def run(words: list[str]) -> int:
     if options.json:
         listed = [{"trace": found.traces.where(place), "outcome": each.outcome, "step": each.step}
                   for place, each in enumerate(found.verdicts)]  # fmt: skip
-        print(json.dumps({"model": options.model, **counts, "labels": labelled, "verdicts": listed}, indent=2))
+        print(printable({"model": options.model, **counts, "labels": labelled, "verdicts": listed}))
         return int(counts["invalid"] > 0)
     others = [place for place, each in enumerate(found.verdicts) if each.step is not None]
     for place in others[: options.lines]:

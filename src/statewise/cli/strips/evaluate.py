@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from statewise.cli.arguments import Parser, above, at_least
+from statewise.json_files import printable
 
 
 def run(words: list[str]) -> int:
@@ -73,7 +73,7 @@ def run(words: list[str]) -> int:
         found["syntactic"] = syntactic(simple.model, model_of(reference))
         found["syntactic_as_learned"] = syntactic(model, model_of(reference))
     if options.json:
-        print(json.dumps({"model": options.model, **found}, indent=2))
+        print(printable({"model": options.model, **found}))
         return 0
     titles = {
         "traces": "traces classified correctly at every prefix",

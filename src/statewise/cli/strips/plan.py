@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above
-from statewise.json_files import TEXT, read_json
+from statewise.json_files import TEXT, printable, read_json
 
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Plan
@@ -99,7 +98,7 @@ def run(words: list[str]) -> int:
             certain = certain_steps(read_seen(folder), before, found)
     good = found.actions is not None and bool(found.valid_in_model) and found.valid_in_problem is not False
     if options.json:
-        print(json.dumps({**dataclasses.asdict(found), "certain": certain}, indent=2))
+        print(printable({**dataclasses.asdict(found), "certain": certain}))
         return 0 if good else 1
     if found.mapping:
         print("the problem in learned atoms:", "; ".join(f"{one} = {other}" for one, other in found.mapping.items()))

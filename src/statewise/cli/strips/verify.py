@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, above, at_least
+from statewise.json_files import printable
 
 CODES = {"equivalent": 0, "different": 1, "unknown": 3}
 
@@ -49,7 +49,7 @@ def run(words: list[str]) -> int:
     found = verify(learned, reference, real_states=options.real_states, drawn_only=options.drawn_only,
                    seconds=options.seconds, max_states=options.states)  # fmt: skip
     if options.json:
-        print(json.dumps(dataclasses.asdict(found), indent=2))
+        print(printable(dataclasses.asdict(found)))
         return CODES[found.outcome]
     proven = f"; proven for {found.proven}" if found.proven is not None else ""
     print(f"{found.outcome} ({found.notion}; {found.states} states, {found.seconds:.2f} s){proven}")
