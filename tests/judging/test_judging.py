@@ -356,7 +356,7 @@ def test_a_torn_line_is_judged_again_and_a_changed_file_is_refused(capsys, tmp_p
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_stopped_or_killed_it_goes_on_where_it_was(capsys, tmp_path, files, number, code):
-    server, out = Server(before=[{"hang": 0.05}] * 4 + [{"hang": 4}] * 2), tmp_path / "judged.jsonl"
+    server, out = Server(before=[{"hang": 0.05}] * 4 + [{"hang": 2}] * 2), tmp_path / "judged.jsonl"
     words = [sys.executable, "-m", "statewise", "judge", *files, "--model", "m", "--jobs", "2", "--out", str(out)]
     with serving(server) as url:
         # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.

@@ -121,8 +121,8 @@ def with_errors(predictor, size):
 
 def test_choices_that_hang_on_rounding_are_made_alone(predictor):
     def completions(error):
-        rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn, limit=20, end=None)
-                for turn in range(4) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
+        rows = [row_of(prompt, MANNERS[(place + turn) % 4], number=turn, limit=12, end=None)
+                for turn in range(2) for place, prompt in enumerate(PROMPTS)]  # fmt: skip
         batch = run(with_errors(predictor, 0.2), [rows[:1], [], rows[1:9], rows[9:]], part=8, error=error)
         return rows, batch.made.alone
 
