@@ -20,7 +20,8 @@ from products import precisions
 from timing import Benchmark, parser, ratio
 from torch import Tensor
 
-from statewise.objectives.head_loss import BLOCK, WHOLE_UP_TO, blockwise, whole
+from statewise.objectives.head_blocks import BLOCK
+from statewise.objectives.head_loss import WHOLE_UP_TO, blockwise, whole
 from statewise.training import machine
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from doubles import pack, random_batch, spread_weights, tiny_belief_slots, tiny_gpt, tiny_objective, tiny_two_stream
 
+from statewise.objectives import head_blocks, head_loss
 from statewise.objectives import head_divergence as module
-from statewise.objectives import head_loss
 from statewise.objectives.head_divergence import blockwise, whole
 
 N, D, V = 23, 8, 17
@@ -106,7 +106,7 @@ def test_next_latent_is_the_same_either_way(monkeypatch, make_backbone, tied, st
 
     expected = results()
     monkeypatch.setitem(head_loss.WHOLE_UP_TO, "cpu", 0)
-    monkeypatch.setitem(head_loss.BLOCK, "cpu", 70)
+    monkeypatch.setitem(head_blocks.BLOCK, "cpu", 70)
     monkeypatch.setattr(module, "whole", None)
     monkeypatch.setattr(head_loss, "whole", None)
     torch.testing.assert_close(results(), expected)

@@ -5,6 +5,7 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_objective
 from torch.nn import functional as F
 
+from statewise.objectives import head_blocks
 from statewise.objectives import head_loss as module
 from statewise.objectives.head_loss import blockwise, head_loss, whole
 from statewise.objectives.targets import IGNORED
@@ -86,7 +87,7 @@ def test_few_logits_are_taken_whole_and_many_in_blocks(monkeypatch):
     readout, weight, targets = inputs(torch.float32)
     assert torch.equal(head_loss(readout, weight, targets), whole(readout, weight, targets))
     monkeypatch.setitem(module.WHOLE_UP_TO, "cpu", N * V - 1)
-    monkeypatch.setitem(module.BLOCK, "cpu", 4 * V)
+    monkeypatch.setitem(head_blocks.BLOCK, "cpu", 4 * V)
     most = 0
     original = module.one_block
 
@@ -120,6 +121,6 @@ def test_objectives_are_the_same_either_way(monkeypatch, name, fields, tied):
 
     expected = results()
     monkeypatch.setitem(module.WHOLE_UP_TO, "cpu", 0)
-    monkeypatch.setitem(module.BLOCK, "cpu", 70)
+    monkeypatch.setitem(head_blocks.BLOCK, "cpu", 70)
     monkeypatch.setattr(module, "whole", None)
     torch.testing.assert_close(results(), expected)

@@ -6,7 +6,7 @@ from doubles import pack, random_batch, spread_weights, tiny_objective
 from torch.nn import functional as F
 
 from statewise.backbones.base import plain_batch
-from statewise.objectives import head_divergence, head_loss
+from statewise.objectives import head_blocks, head_divergence, head_loss
 from statewise.objectives.next_latent import NextLatentConfig
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -73,7 +73,7 @@ SETTINGS = [
 def test_loss_and_gradients_are_those_of_the_equations(monkeypatch, settings, blocks, packed, tied):
     if blocks:  # of 6 positions
         monkeypatch.setitem(head_loss.WHOLE_UP_TO, "cpu", 0)
-        monkeypatch.setitem(head_loss.BLOCK, "cpu", 70)
+        monkeypatch.setitem(head_blocks.BLOCK, "cpu", 70)
         monkeypatch.setattr(head_divergence, "whole", None)
         monkeypatch.setattr(head_loss, "whole", None)
     objective = tiny_objective("next_latent", backbone={"tied": tied}, **settings)

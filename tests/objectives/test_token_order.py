@@ -6,7 +6,7 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, ti
 from torch.utils.flop_counter import FlopCounterMode
 
 from statewise.backbones.base import plain_batch
-from statewise.objectives import head_loss
+from statewise.objectives import head_blocks
 from statewise.objectives.coming_tokens import coming_tokens
 from statewise.objectives.costs import head_flops
 from statewise.objectives.head_function import head_function
@@ -42,7 +42,7 @@ def slow_twin(objective, batch):
 @pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
 def test_loss_and_gradients_are_those_of_the_definition(monkeypatch, blocks, packed, make_backbone, window):
     if blocks:  # of 6 positions
-        monkeypatch.setitem(head_loss.BLOCK, "cpu", 70)
+        monkeypatch.setitem(head_blocks.BLOCK, "cpu", 70)
     objective = tiny_objective("token_order", make_backbone=make_backbone, window=window, order_weight=0.7)
     spread_weights(objective)
     batch = random_batch(longest=12)

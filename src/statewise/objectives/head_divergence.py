@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.head_loss import BLOCK, product_dtype
+from statewise.objectives.head_blocks import GradientsInForward, product_dtype, rows_of_block
 from statewise.objectives.targets import to_float32
 
 
@@ -33,13 +33,13 @@ def blockwise(ahead: Tensor, known: Tensor, weight: Tensor, counted: Tensor, row
     gradient, p(known) is a fixed target, and `weight` gets its gradient from p(ahead) alone. `rows`: positions at a
     time. Under autocast products are taken in its precision; the softmax and all sums in float32 or better.
     """
-    rows = rows or max(1, BLOCK["cpu" if ahead.device.type == "cpu" else "cuda"] // len(weight))
+    rows = rows or rows_of_block(len(weight), ahead.device)
     flat = ahead.reshape(-1, ahead.shape[-1]), known.reshape(-1, known.shape[-1])
     total: Tensor = _HeadDivergence.apply(*flat, weight, counted.flatten(), rows, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return total
 
 
-class _HeadDivergence(torch.autograd.Function):
+class _HeadDivergence(GradientsInForward):
     @staticmethod
     def forward(
         ctx: Any, ahead: Tensor, known: Tensor, weight: Tensor, counted: Tensor, rows: int, learning: bool
@@ -63,15 +63,6 @@ class _HeadDivergence(torch.autograd.Function):
         ctx.save_for_backward(*gradients)
         ctx.dtypes = ahead.dtype, known.dtype, weight.dtype
         return total
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = (
-            None if gradient is None else (gradient * factor).to(dtype)
-            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes)
-        )  # fmt: skip
-        return *scaled, None, None, None
 
 
 def one_block(

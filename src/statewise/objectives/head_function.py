@@ -1,7 +1,7 @@
 """Losses that are functions of a head's logits, without storing the logits of all positions.
 
-As in `head_loss`, positions are processed in blocks and the forward pass computes the gradients; here the loss of a
-block and its gradient with respect to the logits are given by the caller.
+As in `head_loss`, positions are processed in blocks; here the loss of a block and its gradient with respect to the
+logits are given by the caller.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from statewise.objectives.head_loss import BLOCK, product_dtype
+from statewise.objectives.head_blocks import GradientsInForward, product_dtype, rows_of_block
 
 OfLogits = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 """From the logits (n, V) of a block of positions, in float32 or better, and the block: their summed loss, (), and its
@@ -24,13 +24,13 @@ gradient with respect to the logits. It may overwrite them."""
 def head_function(readout: Tensor, weight: Tensor, of_logits: OfLogits, rows: int | None = None) -> Tensor:
     """Scalar: the sum of `of_logits` over blocks of `rows` positions of `readout` (..., D), flattened; `weight` (V, D).
     None: as many as `head_loss` takes. Under autocast products are taken in its precision."""
-    rows = rows or max(1, BLOCK["cpu" if readout.device.type == "cpu" else "cuda"] // len(weight))
+    rows = rows or rows_of_block(len(weight), readout.device)
     flat = readout.reshape(-1, readout.shape[-1])
     total: Tensor = _HeadFunction.apply(flat, weight, of_logits, rows)  # type: ignore[no-untyped-call]
     return total
 
 
-class _HeadFunction(torch.autograd.Function):
+class _HeadFunction(GradientsInForward):
     @staticmethod
     def forward(ctx: Any, readout: Tensor, weight: Tensor, of_logits: OfLogits, rows: int) -> Tensor:
         dtype = product_dtype(readout)
@@ -50,9 +50,3 @@ class _HeadFunction(torch.autograd.Function):
         ctx.save_for_backward(of_readout, of_weight)
         ctx.dtypes = readout.dtype, weight.dtype
         return total
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = ((gradient * factor).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes))
-        return *scaled, None, None

@@ -1,10 +1,7 @@
 """The cross-entropy of a vocabulary head, without storing the logits of all positions.
 
 A language model has far more logits than anything else: 4,096 positions times 50,304 tokens are 206 million. So
-positions are processed in blocks: each computes its logits, its loss and the gradients of readout and head, and only
-the gradients are kept. All blocks are one autograd function whose forward pass computes the gradients; its backward
-pass multiplies them by the gradient of the sum.
-If there are few logits, they are computed all at once, which is faster.
+positions are processed in blocks (`head_blocks`). Few logits are computed all at once, which is faster.
 """
 
 from __future__ import annotations
@@ -15,12 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from statewise.objectives.head_blocks import GradientsInForward, product_dtype, rows_of_block
 from statewise.objectives.targets import IGNORED, to_float32
 
 WHOLE_UP_TO = {"cpu": 2**25, "cuda": 2**27}
 """Maximum number of logits computed all at once; `benchmarks/token_loss.py` compares both ways."""
-BLOCK = {"cpu": 2**24, "cuda": 2**27}
-"""Logits per block. Each block reads the head's matrix and adds to its gradient, so small blocks are slow."""
 
 
 def fits_whole(positions: int, vocabulary: int, device: torch.device) -> bool:
@@ -35,10 +31,9 @@ def head_loss(readout: Tensor, weight: Tensor, targets: Tensor, at_once: bool | 
     its precision; the softmax and all sums in float32 or better. `at_once`: whether all logits are taken together;
     None: if they are few. A caller with several such losses, whose logits would be kept together, decides by all.
     """
-    kind = "cpu" if readout.device.type == "cpu" else "cuda"
     if fits_whole(targets.numel(), len(weight), readout.device) if at_once is None else at_once:
         return whole(readout, weight, targets)
-    return blockwise(readout, weight, targets, max(1, BLOCK[kind] // len(weight)))
+    return blockwise(readout, weight, targets, rows_of_block(len(weight), readout.device))
 
 
 def whole(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -55,7 +50,7 @@ def blockwise(readout: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Te
     return total
 
 
-class _HeadLoss(torch.autograd.Function):
+class _HeadLoss(GradientsInForward):
     @staticmethod
     def forward(ctx: Any, readout: Tensor, weight: Tensor, targets: Tensor, rows: int, learning: bool) -> Tensor:
         for_readout, for_weight = (learning and needed for needed in ctx.needs_input_grad[:2])
@@ -75,15 +70,6 @@ class _HeadLoss(torch.autograd.Function):
         ctx.save_for_backward(*gradients)
         ctx.dtypes = readout.dtype, weight.dtype
         return total
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = (
-            None if gradient is None else (gradient * factor).to(dtype)
-            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes)
-        )  # fmt: skip
-        return *scaled, None, None, None
 
 
 def one_block(
@@ -111,11 +97,3 @@ def one_block(
         else:
             of_weight += torch.mm(excess.t(), x * counts)
     return loss
-
-
-def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of products with `x`: autocast's if it is on, except that float64 stays."""
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-        return torch.get_autocast_dtype(kind)
-    return x.dtype
