@@ -183,6 +183,13 @@ def test_as_an_automaton_it_steps_as_it_reads(name, ask):
             assert (world.states_after(first) == world.states_after(second)).all() == same
 
 
+def test_pairs_of_prefixes_are_as_long_as_training_allows():
+    world = task(process="parity", min_length=5, length=40)
+    for same in (True, False):
+        lengths = world.draw_pairs(np.random.default_rng(0), 60, same_state=same).first.lengths
+        assert (lengths > 20).sum() > 10
+
+
 def test_files_hold_sequences_from_the_start(tmp_path):
     made = task(process="parity")
     path = tmp_path / "bits.txt"

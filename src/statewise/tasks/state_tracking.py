@@ -313,14 +313,15 @@ class StateTracking(Task, Automaton):
         return found
 
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
-        """See `Automaton.draw_pairs`: of sequences drawn as in training, cut at the same random place."""
+        """See `Automaton.draw_pairs`: of sequences of the longest training length, cut at the same random place."""
         first: list[np.ndarray] = []
         second: list[np.ndarray] = []
+        whole = self._lengths[1]
         for _ in range(20 * n):
             if len(first) >= n:
                 break
-            drawn = self.sample(rng, 64)
-            cut = int(rng.integers(1, max(2, drawn.lengths.min() - 2)))
+            drawn = self._draw(rng, 64, self.process, lengths=(whole, whole), held_out=False)
+            cut = int(rng.integers(1, max(2, whole - 2)))
             rows = np.unique(drawn.tokens[:, :cut], axis=0)
             states = self._states(rows)[:, -1]
             order = rng.permutation(len(rows))
