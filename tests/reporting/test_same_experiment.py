@@ -95,6 +95,7 @@ def test_seeds_on_different_data_are_refused(tmp_path):
     [
         ("stories.json", {"sources": {"/a": "x"}, "tokenizer": "t"}, {"sources": {"/a": "y"}, "tokenizer": "t"}),
         ("sequences.json", {"sha256": {"/a": "x"}}, {"sha256": {"/a": "y"}}),
+        ("path_star.json", {"sha256": {"training_file": "x"}}, {"sha256": {"training_file": "y"}}),
     ],
 )
 def test_every_task_that_reads_data_says_which(tmp_path, name, one, other):

@@ -153,6 +153,29 @@ def test_files_in_place_of_drawn_graphs_stay_apart(tmp_path):
         PathStar(both).training()
 
 
+def test_a_run_finds_its_files_again_and_refuses_changed_ones(tmp_path, monkeypatch):
+    graphs = {"training_file": "0,1|0,2/0,1=0,1\n", "held_out_file": "0,1|0,3/0,1=0,1\n"}
+    for field, line in graphs.items():
+        (tmp_path / field).write_text(line)
+    monkeypatch.chdir(tmp_path)
+    config = PathStarConfig(degree=2, length=2, nodes=4, **{field: field for field in graphs})
+    kept = PathStar(config).files()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = PathStar(config, kept)
+    assert (len(again.training()), len(again.held_out())) == (1, 1)
+    assert again.files() == kept
+    for field, line in graphs.items():
+        (tmp_path / field).write_text("0,2|0,3/0,2=0,2\n")
+        with pytest.raises(ValueError, match=f"{field}: the data has changed since the run began"):
+            PathStar(config, kept).training()
+        (tmp_path / field).write_text(line)
+    with pytest.raises(ValueError, match="not of the files in its recipe"):
+        PathStar(PathStarConfig(degree=2, length=2, nodes=4), kept)
+    monkeypatch.chdir(tmp_path)
+    assert len(PathStar(config, {}).training()) == 1, "a run of an earlier version"
+
+
 def test_too_few_graphs_to_hold_some_out_are_named():
     with pytest.raises(ValueError, match="too few different graphs"):
         PathStar(PathStarConfig(degree=1, length=2, nodes=2)).held_out()

@@ -13,9 +13,10 @@ KEPT: dict[str, Shape] = {
     "corpus.json": {"fingerprint?": TEXT, "tokenizer?": TEXT},
     "stories.json": {"sources?": _SOURCES, "tokenizer?": TEXT},
     "sequences.json": {"sha256?": _SOURCES},
+    "path_star.json": {"sha256?": _SOURCES},
 }
 """Files of tasks that read data, and the checksums that they hold."""
-PATHS = ("task.path", "task.held_out_path", "task.tokenizer")
+PATHS = ("task.path", "task.held_out_path", "task.tokenizer", "task.training_file", "task.held_out_file")
 """Fields that say where data are, which may have been moved."""
 
 

@@ -1,8 +1,10 @@
-"""Reading the files that a run keeps for its task."""
+"""Reading the files that a run keeps for its task, and checking the data that they name."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from statewise.json_files import Shape, parse_json
@@ -22,3 +24,20 @@ def kept_text(kept: Mapping[str, bytes], name: str) -> str:
 def kept_json(kept: Mapping[str, bytes], name: str, shape: Shape) -> Any:
     """The content of a JSON file. Raises `ValueError` if it is missing or has another shape."""
     return parse_json(kept_text(kept, name), shape, f"task/{name} of this run")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file. Raises `ValueError` if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+
+
+def check_unchanged(path: Path, before: str) -> None:
+    """Raises `ValueError` unless the file still has the checksum that the run keeps."""
+    if not path.exists():
+        raise ValueError(f"{path}: the data of this run no longer exists")
+    if checksum(path) != before:
+        raise ValueError(f"{path}: the data has changed since the run began")

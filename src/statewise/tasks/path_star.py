@@ -7,6 +7,7 @@ ones.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from statewise.bounds import bounded
+from statewise.json_files import TEXT, Shape
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
+from statewise.tasks.kept import check_unchanged, checksum, kept_json
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.ragged import Ragged
 from statewise.tasks.text_format import TextFormat
@@ -82,6 +85,11 @@ class PathStarConfig:
         return self.prompt_length + self.length
 
 
+KEPT_FILE = "path_star.json"
+KEPT: Shape = {"paths": {...: TEXT}, "sha256": {...: TEXT}}
+"""What a run keeps about its files of graphs, by field."""
+
+
 class PathStar(Task, World):
     """G(degree, length), as text `a,b|b,c|.../start,goal=start,...,goal`."""
 
@@ -106,9 +114,26 @@ class PathStar(Task, World):
         self.chance = {"path_accuracy": 1 / config.degree, "branch_accuracy": 1 / config.degree}
         if config.encoding == "reverse":
             self.chance = {}  # backwards from the goal there is only one path
+        files = {"training_file": config.training_file, "held_out_file": config.held_out_file}
+        self._paths = {field: Path(path).resolve() for field, path in files.items() if path is not None}
+        self._sums: dict[str, str] = {}
+        if kept is None:
+            self._sums = {field: checksum(path) for field, path in self._paths.items()}
+        elif KEPT_FILE in kept:  # runs of earlier versions have none
+            facts = kept_json(kept, KEPT_FILE, KEPT)
+            if not self._paths.keys() == facts["paths"].keys() == facts["sha256"].keys():
+                raise ValueError(f"task/{KEPT_FILE} of this run is not of the files in its recipe")
+            self._paths, self._sums = {field: Path(path) for field, path in facts["paths"].items()}, facts["sha256"]
         self._training: Ragged | None = None
         self._training_lines: np.ndarray | None = None
         self._held_out: Examples | None = None
+
+    def files(self) -> dict[str, bytes]:
+        """Absolute paths and checksums of the files of graphs, if there are any."""
+        if not self._sums:
+            return {}
+        facts = {"paths": {field: str(path) for field, path in self._paths.items()}, "sha256": self._sums}
+        return {KEPT_FILE: json.dumps(facts).encode()}
 
     # Drawing graphs
 
@@ -210,7 +235,7 @@ class PathStar(Task, World):
         """(n, line length) of the smallest type: the graphs of a fixed training set, in the published format."""
         config, kind = self.config, np.min_scalar_type(len(self.vocab) - 1)
         if self._training_lines is None and config.training_file is not None:
-            lines = self._read(Path(config.training_file))
+            lines = self._read(self._unchanged("training_file"))
             if np.isin(self._hash(lines), self._hash(self._lines(self.held_out()))).any():
                 raise ValueError(f"{config.training_file}: contains held-out graphs")
             self._training_lines = lines.astype(kind)
@@ -219,11 +244,17 @@ class PathStar(Task, World):
             self._training_lines = self._draw(rng, config.training_graphs, held_out=False).astype(kind)
         return self._training_lines
 
+    def _unchanged(self, field: str) -> Path:
+        """Where a file of graphs is. Raises `ValueError` if it is missing or has changed."""
+        if field in self._sums:
+            check_unchanged(self._paths[field], self._sums[field])
+        return self._paths[field]
+
     def held_out(self, n: int | None = None) -> Examples:
         """The fixed test set, or its first n graphs."""
         config = self.config
         if self._held_out is None and config.held_out_file is not None:
-            self._held_out = self.read(Path(config.held_out_file))
+            self._held_out = self.read(self._unchanged("held_out_file"))
         elif self._held_out is None:
             rng = np.random.default_rng([config.data_seed, 2])
             self._held_out = self._encode(self._draw(rng, config.held_out_graphs, held_out=True), None)

@@ -18,7 +18,7 @@ from statewise.bounds import bounded
 from statewise.json_files import FLAG, POSITIVE, TEXT, Shape, loads
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.baselines import accuracies, baselines
-from statewise.tasks.kept import kept_json
+from statewise.tasks.kept import check_unchanged, checksum, kept_json
 from statewise.tasks.lines import Problems
 from statewise.tasks.ragged import Ragged
 from statewise.tasks.sequence_files import Line, Parsed, SequenceFile, parse_file, unescaped
@@ -111,7 +111,7 @@ class Sequences(Task, HasBaselines):
         self.has_prompts = any(prompt for prompt, _ in lines)
         every = [line for path in self.paths for _, line in self._lines(path)]
         self.context = self.config.context or 1 + max(len(prompt) + len(answer) for prompt, answer in every)
-        self.sums = {str(path): _checksum(path) for path in self.paths}
+        self.sums = {str(path): checksum(path) for path in self.paths}
         self._split()
 
     def _lines(self, path: Path) -> list[tuple[int, Line]]:
@@ -125,10 +125,7 @@ class Sequences(Task, HasBaselines):
         if self._parts is not None:
             return self._parts
         for path in self.paths:
-            if not path.exists():
-                raise ValueError(f"{path}: the data of this run no longer exists")
-            if self.sums[str(path)] != _checksum(path):
-                raise ValueError(f"{path}: the data has changed since the run began")
+            check_unchanged(path, self.sums[str(path)])
         path, *others = self.paths
         lines = self._lines(path)
         if others:
@@ -246,8 +243,3 @@ class Sequences(Task, HasBaselines):
 
 def _rank(line: Line) -> bytes:
     return hashlib.blake2b(json.dumps(line).encode(), digest_size=8).digest()
-
-
-def _checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
