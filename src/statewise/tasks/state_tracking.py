@@ -18,6 +18,7 @@ from statewise.bounds import bounded
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
+from statewise.tasks.kept import kept_text
 from statewise.tasks.lines import read_rows
 from statewise.tasks.processes import Process, flip_flop, of_table
 from statewise.tasks.text_format import SPACED
@@ -77,8 +78,11 @@ class StateTracking(Task, Automaton):
 
     def __init__(self, config: StateTrackingConfig, kept: Kept | None = None) -> None:
         self.config = config
-        self._files = dict(kept or {})
-        if config.process not in PRESETS and config.process != "flip-flop" and not self._files:
+        self._files: dict[str, bytes] = {}
+        own = config.process not in PRESETS and config.process != "flip-flop"
+        if own and kept is not None:
+            self._files = {TABLE_FILE: kept_text(kept, TABLE_FILE).encode()}
+        elif own:
             path = Path(config.process)
             if not path.is_file():
                 names = ", ".join(["flip-flop", *PRESETS])
