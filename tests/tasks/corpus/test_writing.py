@@ -72,6 +72,8 @@ def test_at_least_one_document_is_held_out_and_one_trained_on(tmp_path):
     assert (few.training.documents, few.held_out.documents) == (1, 1)
     many = make(tmp_path, TEXTS[:2], "many", held_out=1 - 1e-9, tokenizer="bpe:258")
     assert (many.training.documents, many.held_out.documents) == (1, 1)
+    most = make(tmp_path, TEXTS, "most", held_out=1 - 1e-9, tokenizer="bpe:258")
+    assert (most.training.documents, most.held_out.documents) == (1, len(TEXTS) - 1)
     every = make(tmp_path, TEXTS[:1], "every", held_out=1, tokenizer=str(tmp_path / "corpus" / "tokenizer.json"))
     assert (every.training.documents, every.held_out.documents) == (0, 1)
     with pytest.raises(ValueError, match="all 3 documents are the same"):

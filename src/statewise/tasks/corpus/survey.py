@@ -61,7 +61,7 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
     """
     limit = STREAMED if any(source.streamed for source in sources) else None
     threshold = int(share * RANKS)
-    documents = characters = below = lowest_count = start = rank = marks = 0
+    documents = characters = highest = start = rank = marks = 0
     lowest, complete = RANKS, True
     heap: list[_Sampled] = []
     kept = 0
@@ -71,9 +71,7 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
                 complete = False
                 break
             rank, start = _rank(piece.text), 0
-            documents, below = documents + 1, below + (rank < threshold)
-            lowest_count = 1 if rank < lowest else lowest_count + (rank == lowest)
-            lowest = min(lowest, rank)
+            documents, lowest, highest = documents + 1, min(lowest, rank), max(highest, rank)
         if sample:
             key = _rank("sample" + piece.text)  # not the rank, or the sample would be the held-out documents
             heapq.heappush(heap, _Sampled(-key, -documents, rank, start, piece.text))
@@ -91,10 +89,10 @@ def survey(sources: Sequence[Source], share: float, *, sample: bool) -> Plan:
     elif documents == 1 and complete:
         threshold, cut = 0, _find_cut(sources, int((1 - share) * characters), characters)
         notes = [f"there is only one document: its last {characters - cut:,} characters are held out"]
-    elif below in (0, documents):
-        threshold = lowest + 1
-        if lowest_count == documents:
-            raise ValueError(f"{_names(sources)}: all {documents:,} documents are the same: none is left to train on")
+    elif lowest == highest:
+        raise ValueError(f"{_names(sources)}: {_no_split(documents)}")
+    else:
+        threshold = _splitting(threshold, lowest, highest)
     if marks:
         notes.append(
             f"{END} occurs {marks:,} time{'s' * (marks > 1)} inside documents, as text: to end a document it must be "
@@ -109,22 +107,29 @@ def survey_tokens(documents: Iterable[np.ndarray], share: float) -> tuple[int, i
     """Of documents of token ids: the rank below which `share` of them are held out, at least one, or all if it is 1;
     and the number of tokens. Raises `ValueError` if there is no document, or none would be left to train on."""
     threshold = int(share * RANKS)
-    count = tokens = below = lowest_count = 0
+    count = tokens = highest = 0
     lowest = RANKS
     for ids in documents:
         rank = rank_of_tokens(ids)
-        count, tokens, below = count + 1, tokens + len(ids), below + (rank < threshold)
-        lowest_count = 1 if rank < lowest else lowest_count + (rank == lowest)
-        lowest = min(lowest, rank)
+        count, tokens = count + 1, tokens + len(ids)
+        lowest, highest = min(lowest, rank), max(highest, rank)
     if not count:
         raise ValueError("no tokens: every document is empty")
     if share == 1:
         return RANKS, tokens
-    if below in (0, count):
-        if lowest_count == count:
-            raise ValueError(f"all {count:,} documents are the same: none is left to train on")
-        threshold = lowest + 1
-    return threshold, tokens
+    if lowest == highest:
+        raise ValueError(_no_split(count))
+    return _splitting(threshold, lowest, highest), tokens
+
+
+def _splitting(threshold: int, lowest: int, highest: int) -> int:
+    """The threshold, moved where a split would be empty, to leave the other as near to its share as possible."""
+    return min(max(threshold, lowest + 1), highest)
+
+
+def _no_split(documents: int) -> str:
+    same = f"all {documents:,} documents are the same" if documents > 1 else "there is only one document"
+    return f"{same}: none is left to train on"
 
 
 def rank_of_tokens(ids: np.ndarray) -> int:
