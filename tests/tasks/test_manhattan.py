@@ -418,6 +418,8 @@ def test_bad_fields_are_refused(tmp_path):
         ({"row": 16}, "task.row 16 is shorter than the longest ride of 17"),
         ({"noise": -1.0}, "noise must be at least 0"),
         ({"max_moves": 0}, "must be at least 1"),
+        ({"max_moves": 65_535}, "task.max_moves must be at least 1 and at most 65,534"),  # which is "no way"
+        ({"city_seed": -1}, "task.city_seed must be at least 0"),
         ({"rows": 1}, "at least 2 rows"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -69,9 +69,9 @@ class ManhattanConfig:
     """Seed of the fixed test set."""
 
     def __post_init__(self) -> None:
-        bounded(self, "max_moves", "held_out_moves", prefix="task.", at_least=1, at_most=10**6)
+        bounded(self, "max_moves", "held_out_moves", prefix="task.", at_least=1, at_most=UNREACHABLE - 1)
         bounded(self, "held_out_rides", prefix="task.", at_least=1, at_most=10**8)
-        bounded(self, "noise", "data_seed", prefix="task.", at_least=0)
+        bounded(self, "noise", "data_seed", "city_seed", prefix="task.", at_least=0)
         if self.held_out_moves > self.max_moves:
             raise ValueError(
                 f"task.held_out_moves {self.held_out_moves} is more than task.max_moves {self.max_moves}: "
