@@ -79,7 +79,7 @@ class Detours(Analysis):
         for kind in config.listed_kinds:
             shares = []
             for probability in config.listed_probabilities:
-                name = f"detours_{kind}_{probability:g}" if probability else "detours_none"
+                name = f"detours_{kind}_{_text(probability)}" if probability else "detours_none"
                 if name not in metrics:
                     rng = np.random.default_rng([config.seed, 3])
                     arrived = [
@@ -92,10 +92,15 @@ class Detours(Analysis):
             curves.append(Curve(kind, config.listed_probabilities, shares))
         panel = Panel("probability of a detour", "share that arrives", curves, shares=True)
         details = {"standard_errors": errors}
-        often = f"{config.listed_probabilities[-1]:g}"
+        often = _text(config.listed_probabilities[-1])
         main = [name for name in metrics if name == "detours_none" or name == f"detours_random_{often}"]
         notes = ["a detour always leaves a way to the end, so detours may help the sequences of a weak model to arrive"]
         return Findings(metrics | {"sequences": len(examples)}, [panel], details, notes, main=main or list(metrics)[:1])
+
+
+def _text(probability: float) -> str:
+    """All digits, so that no two probabilities have one name."""
+    return str(probability).removesuffix(".0")
 
 
 @torch.no_grad()

@@ -31,9 +31,11 @@ class TrialsConfig:
 
 
 def share(name: str, values: np.ndarray) -> dict[str, float]:
-    """The mean of `values` (n,) and its standard error."""
-    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return {name: float(values.mean()), f"{name}_standard_error": error}
+    """The mean of `values` (n,) and its standard error, of which one value says nothing."""
+    mean = {name: float(values.mean())}
+    if len(values) < 2:
+        return mean
+    return {**mean, f"{name}_standard_error": float(values.std(ddof=1)) / math.sqrt(len(values))}
 
 
 def count_trials(pairs: Pairs) -> dict[str, float]:
