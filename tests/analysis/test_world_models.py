@@ -257,8 +257,8 @@ def test_detours_are_other_legal_tokens_that_leave_time():
 
 def test_one_trial_has_no_standard_error_and_close_probabilities_have_names_of_their_own():
     world = city()
-    found = analyze("compression", WorldPredictor(world, in_time=False), world, trials=1, samples=3)
-    assert found.metrics["sequence_compression"] == 1.0
+    found = analyze("compression", WorldPredictor(world), world, trials=1, samples=3)
+    assert found.metrics["valid_continuations"] == 1.0
     assert not [name for name in found.metrics if name.endswith("standard_error")]
     found = analyze("detours", WorldPredictor(world), world, kinds="random", probabilities="0.1234567,0.1234568,1")
     assert [*found.metrics][:3] == ["detours_random_0.1234567", "detours_random_0.1234568", "detours_random_1"]

@@ -222,7 +222,7 @@ def test_a_table_of_your_own_is_kept_by_the_run(tmp_path):
     np.testing.assert_array_equal(again.held_out().tokens, task(process="parity").held_out().tokens)
     path.write_text(json.dumps({**GOOD, "tokens": ["a", "b"]}))
     for kept in ({}, {"other.json": b"{}"}):
-        with pytest.raises(ValueError, match="task/automaton.json of this run is missing"):
+        with pytest.raises(ValueError, match=r"task/automaton.json of this run is missing"):
             StateTracking(made.config, kept)
 
 
