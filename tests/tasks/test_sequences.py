@@ -270,6 +270,7 @@ def test_shuffled_events_come_back_in_order(tmp_path_factory, sequences, chance)
     ("text", "fields", "message"),
     [
         ("", {}, "the file is empty"),
+        (',,\n""\n', {}, "every cell is empty"),
         ("a,b\n", {"column": "a"}, "a header, but no row under it"),
         ("id,moves\n1,a\n", {}, "which column .* one of id, moves"),
         ("id,moves\n1,a\n", {"column": "move"}, "unknown column 'move': did you mean moves"),

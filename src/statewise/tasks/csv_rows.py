@@ -21,7 +21,10 @@ def read_csv(path: Path, delimiter: str | None) -> tuple[list[str], Iterator[tup
         outside_quotes = re.sub(r'"[^"]*"', "", header)
         delimiter = max(",;\t|", key=outside_quotes.count)
     rows = _rows(path, delimiter)
-    _, columns = next(rows)
+    header_row = next(rows, None)
+    if header_row is None:
+        raise ValueError(f"{path}: every cell is empty")
+    _, columns = header_row
     return columns, _cells(path, columns, rows)
 
 
