@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+import zipfile
 
 import numpy as np
 import pytest
@@ -433,7 +434,8 @@ def say(tmp_path, *words, capsys):
         ("checksum(1.5, 2)", "checksum: n must be a whole number from 1 on, not 1.5"),
         ("checksum(64, 64)", "checksum: 1 + n m = 4,097 states"),
         ("checksum(8, 8) * checksum(8, 8)", "4,225 states and 64 tokens: at most 4,096"),
-        ("bloch-walk(0, 0)", "not both 0"),
+        ("bloch-walk(0, 0)", "not be both 0"),
+        ("bloch-walk(1e300, 1)", "alpha must be between -1e+06 and 1e+06, not 1e+300"),
         ("mess3(1e999)", "x must be between 0 and 0.5"),
         ("x" * 3000, "3,000 characters"),
         ("rrxor --task.length=1000000000", "task.length must be at least 2 and at most 100,000"),
@@ -503,6 +505,10 @@ def test_own_matrices_are_kept_in_the_run_and_may_be_arrays(tmp_path):
     np.testing.assert_allclose(task(path=str(tmp_path / "ghost.json")).process.start, [1, 0, 0], atol=1e-9)
 
 
+UNCLOSED = b"\x93NUMPY\x01\x00\x0b\x00{'descr': ("
+"""The header of an array, of 11 characters with a bracket that is not closed."""
+
+
 def test_objects_in_an_npz_file_are_never_unpickled(tmp_path, capsys):
     class Trap:
         def __reduce__(self):
@@ -511,6 +517,9 @@ def test_objects_in_an_npz_file_are_never_unpickled(tmp_path, capsys):
     np.savez(tmp_path / "own.npz", matrices=np.array([Trap()], dtype=object))
     assert "not an NPZ file of matrices" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
     assert not (tmp_path / "sprung").exists()
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        archive.writestr("matrices.npy", UNCLOSED)
+    assert "not an NPZ file of matrices" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
     np.savez(tmp_path / "own.npz", other=np.zeros(3))
     assert "no array named matrices" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
     np.savez(tmp_path / "own.npz", matrices=np.zeros(3))

@@ -111,6 +111,10 @@ def a_pickle(path):
     np.save(path, np.array([{}], object), allow_pickle=True)
 
 
+def unclosed(path):
+    path.write_bytes(b"\x93NUMPY\x01\x00\x0b\x00{'descr': (")  # a header of 11 characters
+
+
 def a_folder(path):
     path.unlink()
     path.mkdir()
@@ -154,6 +158,7 @@ WRONG = {
     "empty npy": ("ids.npy", emptied, "ids.npy: not an .npy file, or damaged"),
     "floats": ("ids.npy", of_floats, "ids.npy: an array of float64 of 1 axes, not of whole numbers in one axis"),
     "axes": ("ids.npy", of_two_axes, "ids.npy: an array of int64 of 2 axes"),
+    "bracket": ("ids.npy", unclosed, "ids.npy: not an .npy file, or damaged"),
     "no token": ("ids.npy", of_nothing, "ids.npy: the file has no token"),
     "pickle": ("ids.npy", a_pickle, "ids.npy: an array of object of 1 axes"),
     "odd": ("ids.bin", cut, "ids.bin: cut or damaged: "),

@@ -117,10 +117,9 @@ class FlatTokens(TokenFile):
             version = np.lib.format.read_magic(file)
             read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, _, kind = read(file)
-        except (ValueError, KeyError) as error:
-            raise ValueError(
-                f"{self.path}: not an .npy file, or damaged: {' '.join(str(error).split())[:200]}"
-            ) from None
+        except Exception as error:  # the header is parsed as Python, which raises almost anything
+            problem = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ValueError(f"{self.path}: not an .npy file, or damaged: {problem}") from None
         if kind.kind not in "iu" or len(shape) != 1:
             raise ValueError(f"{self.path}: an array of {kind} of {len(shape)} axes, not of whole numbers in one axis")
         return kind, shape[0]

@@ -105,8 +105,9 @@ def sns(p: float = 0.5, q: float = 0.5) -> Factor:
 
 def bloch_walk(alpha: float = 1.0, beta: float = 3.0) -> Factor:
     """A generalised process whose belief is a point (bx, bz) of the unit disk: each token pushes it in a direction."""
-    if not 0 < alpha**2 + beta**2 < math.inf:
-        raise ValueError(f"bloch-walk: alpha and beta must be finite and not both 0, not {alpha} and {beta}")
+    _check(alpha=(alpha, -1e6, 1e6), beta=(beta, -1e6, 1e6))
+    if alpha**2 + beta**2 == 0:
+        raise ValueError("bloch-walk: alpha and beta must not be both 0")
     g = 1 / (4 * (alpha**2 + beta**2))
     m, o = (alpha**2 - beta**2) * g, 2 * alpha * beta * g
     T = np.zeros((4, 3, 3))
