@@ -233,6 +233,8 @@ def test_a_table_of_your_own_is_kept_by_the_run(tmp_path):
         ({"states": []}, "states must have 1 to 5,000 names, not 0"),
         ({"tokens": ["0", "a b"]}, "tokens: \"a b\" is no name"),
         ({"tokens": ["0", ""]}, "is no name"),
+        ({"tokens": ["0", "\ud800"]}, "is no name: give 1 to 60 printable characters"),
+        ({"states": ["even", "\x1b[31m"]}, "is no name"),
         ({"next": [["even", "odd"]]}, "next must have a row for each of 2 states, of 2 tokens each"),
         ({"next": [["even"], ["odd"]]}, "next must have a row"),
         ({"next": [["even", "odd"], ["odd", "off"]]}, "after state odd and token 1 comes \"off\", no state"),

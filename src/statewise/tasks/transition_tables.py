@@ -57,9 +57,9 @@ def _checked(content: dict[str, Any]) -> Table:
     for kind, names in (("states", states), ("tokens", tokens)):
         if not 1 <= len(names) <= MOST_STATES:
             raise ValueError(f"{kind} must have 1 to {MOST_STATES:,} names, not {len(names)}")
-        wrong = [name for name in names if not re.fullmatch(r"\S{1,60}", name)]
+        wrong = [name for name in names if not (re.fullmatch(r"\S{1,60}", name) and name.isprintable())]
         if wrong:
-            raise ValueError(f"{kind}: {short(wrong[0])} is no name: give 1 to 60 characters without spaces")
+            raise ValueError(f"{kind}: {short(wrong[0])} is no name: give 1 to 60 printable characters without spaces")
         if len(set(names)) < len(names):
             raise ValueError(f"{kind}: a name occurs twice")
     numbers = {name: number for number, name in enumerate(states)}
