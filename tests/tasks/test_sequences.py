@@ -314,11 +314,18 @@ def test_bad_tables_are_named_with_the_line(tmp_path, text, fields, message):
         ({"group": "c", "prompt_column": "p"}, "an event log has no prompts"),
         ({"format": "text", "column": "c"}, "lines of text have no columns"),
         ({"delimiter": ", "}, "task.delimiter must be one character"),
+        *(({"end": end}, "task.end must be one symbol") for end in ("", " ", "the end", "a\nb", " end", "\udcff")),
+        ({"end": "a,b", "separator": ","}, "task.end must be one symbol, of printable characters, not \"a,b\""),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         SequencesConfig(**fields)
+
+
+@pytest.mark.parametrize("fields", [{}, {"separator": ""}, {"end": "the end", "separator": ","}])
+def test_ends_of_one_symbol_are_taken(fields):
+    assert SequencesConfig(**fields).end
 
 
 @pytest.mark.parametrize("separator", [None, ",", "", " | ", "->"])

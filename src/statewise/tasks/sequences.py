@@ -16,6 +16,7 @@ import numpy as np
 
 from statewise.bounds import bounded
 from statewise.json_files import FLAG, POSITIVE, TEXT, Shape, loads
+from statewise.messages import short
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.baselines import accuracies, baselines
 from statewise.tasks.kept import check_unchanged, checksum, kept_json
@@ -47,6 +48,9 @@ class SequencesConfig(SequenceFile):
         super().__post_init__()
         bounded(self, "context", prefix="task.", at_least=2, at_most=2**24)
         bounded(self, "held_out_share", prefix="task.", above=0, below=1)
+        parts = self.end.split(unescaped(self.separator) if self.separator else None)
+        if not self.end.strip() or not self.end.isprintable() or [part.strip() for part in parts] != [self.end]:
+            raise ValueError(f"task.end must be one symbol, of printable characters, not {short(self.end)}")
 
 
 KEPT: Shape = {"symbols": [TEXT], "context": POSITIVE, "has_prompts": FLAG, "sha256": {...: TEXT}}
