@@ -176,6 +176,13 @@ def test_a_run_finds_its_files_again_and_refuses_changed_ones(tmp_path, monkeypa
     assert len(PathStar(config, {}).training()) == 1, "a run of an earlier version"
 
 
+@pytest.mark.parametrize("text", ["²=", "9" * 5000])
+def test_numbers_that_are_none_are_unknown_symbols(text):
+    with pytest.raises(ValueError, match="unknown symbol") as error:
+        PathStar(PathStarConfig()).encode(text)
+    assert len(str(error.value)) < 200
+
+
 def test_too_few_graphs_to_hold_some_out_are_named():
     with pytest.raises(ValueError, match="too few different graphs"):
         PathStar(PathStarConfig(degree=1, length=2, nodes=2)).held_out()

@@ -79,6 +79,7 @@ def test_the_split_keeps_equal_lines_together_and_ignores_order(tmp_path):
     ("text", "message"),
     [
         ("", "the file is empty"),
+        ("{}\n{}\n", r":1: an object without a key \(and 1 more such lines\)"),
         ("\n \n", "the file is empty"),
         ("a b\na\tb\na\tc\n", ":2: a tab, but the first line has none.*and 1 more"),
         ("a\tb\na b\n", ":2: 0 tabs"),
@@ -285,6 +286,11 @@ def test_shuffled_events_come_back_in_order(tmp_path_factory, sequences, chance)
         ("t,c,e\n1,x,a\n,x,b\n", {**LOG, "column": "e", "group": "c", "order": "t"}, ":3: column 't' is ''"),
         ("t,c,e\n1,x,a\nnan,x,b\n", {"column": "e", "group": "c", "order": "t"}, ":3: column 't' is 'nan'"),
         (
+            f"t,c,e\n1,x,a\n{'9' * 5000},x,b\n",
+            {"column": "e", "group": "c", "order": "t"},
+            r":3: column 't' is '9+\.\.\. \(5,002 characters\)",
+        ),
+        (
             "t,c,e\n1,x,a\n31/05/2024,x,b\n",
             {"column": "e", "group": "c", "order": "t"},
             ":3: column 't' is '31/05/2024': the order must be a number or an ISO 8601 time",
@@ -315,7 +321,7 @@ def test_bad_tables_are_named_with_the_line(tmp_path, text, fields, message):
         ({"format": "text", "column": "c"}, "lines of text have no columns"),
         ({"delimiter": ", "}, "task.delimiter must be one character"),
         *(({"end": end}, "task.end must be one symbol") for end in ("", " ", "the end", "a\nb", " end", "\udcff")),
-        ({"end": "a,b", "separator": ","}, "task.end must be one symbol, of printable characters, not \"a,b\""),
+        ({"end": "a,b", "separator": ","}, 'task.end must be one symbol, of printable characters, not "a,b"'),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields, message):

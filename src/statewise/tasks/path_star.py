@@ -268,7 +268,7 @@ class PathStar(Task, World):
         symbols = re.findall(r"\d+|[|=/$]|[^\d|=/$,]", compact)
         if compact and re.search(r"(^|[^\d]),|,([^\d]|$)", compact):
             raise ValueError("a comma must stand between two numbers")
-        return self.vocab.encode([str(int(s)) if s.isdigit() else s for s in symbols])
+        return self.vocab.encode([str(int(s)) if s.isdecimal() and len(s) < 10 else s for s in symbols])
 
     def with_goal(self, prompt: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """See `Task.with_goal`. With `fill_in_the_middle` the goal, the last nodes of the path, goes between a `/` and

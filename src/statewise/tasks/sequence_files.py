@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from statewise.config import unknown
 from statewise.json_files import loads
+from statewise.messages import cut
 from statewise.tasks.csv_rows import read_csv
 from statewise.tasks.lines import Problems, read_lines
 
@@ -182,6 +183,8 @@ def _json(path: Path, layout: SequenceFile) -> Parsed:
             continue
         if type(value) not in kinds:
             problems.add(number, "must be a JSON object, list or string")
+        elif value == {}:
+            problems.add(number, "an object without a key")
         elif found and type(value) is not type(found[0][1]):
             first, kind = kinds[type(found[0][1])], kinds[type(value)]
             problems.add(number, f"{kind}, but the first line is {first}: all must be alike")
@@ -340,5 +343,6 @@ def _moment(value: Any, column: str) -> tuple[Any, str]:
         except ValueError:
             pass
     raise ValueError(
-        f"column {column!r} is {value!r}: the order must be a number or an ISO 8601 time such as 2024-05-31 09:30"
+        f"column {column!r} is {cut(repr(value))}: the order must be a number or an ISO 8601 time such as "
+        "2024-05-31 09:30"
     )

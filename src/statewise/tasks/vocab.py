@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from statewise.messages import cut
+
 
 class Vocab:
     """A fixed list of symbols; a symbol's token id is its index in the list."""
@@ -24,7 +26,8 @@ class Vocab:
         try:
             return np.fromiter((self.ids[symbol] for symbol in symbols), np.int64, len(symbols))
         except KeyError as error:
-            raise ValueError(f"unknown symbol {error.args[0]!r}: it is not in the vocabulary of {len(self)}") from None
+            unknown = cut(repr(error.args[0]))
+            raise ValueError(f"unknown symbol {unknown}: it is not in the vocabulary of {len(self)}") from None
 
     def decode(self, tokens: Iterable[int]) -> list[str]:
         """Symbols of token ids."""

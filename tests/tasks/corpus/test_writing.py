@@ -325,6 +325,13 @@ def test_an_index_or_tokenizer_of_another_corpus_is_refused(tmp_path):
     (corpus.folder / "index.json").write_text(json.dumps({**index, "format": 2, "fingerprint": fingerprint(index)}))
     with pytest.raises(ValueError, match="has format 2, not 1"):
         Corpus(corpus.folder)
+    (corpus.folder / "index.json").write_text(json.dumps({**index, "format": "1", "fingerprint": fingerprint(index)}))
+    with pytest.raises(ValueError, match='has format "1", not 1'):
+        Corpus(corpus.folder)
+    index["sides"]["training"]["shards"][0]["name"] = "../training-00000"
+    (corpus.folder / "index.json").write_text(json.dumps({**index, "fingerprint": fingerprint(index)}))
+    with pytest.raises(ValueError, match=r"index.json: sides.training.shards\[0\].name must be the name of a shard"):
+        Corpus(corpus.folder)
     (corpus.folder / "index.json").write_text("{")
     with pytest.raises(ValueError, match=r"index.json: .*this index cannot be used"):
         Corpus(corpus.folder)

@@ -147,9 +147,14 @@ class Parquet(Source):
         """See `Source.pieces`; rows are counted from 1."""
         number = 0
         for rows in column(self.path, self.field, "--field"):
-            for text in rows.to_pylist():
+            for row in rows:
                 number += 1
-                yield from pieces_of_field({self.field: text}, self.field, f"{self.path}, row {number}")
+                place = f"{self.path}, row {number}"
+                try:
+                    text = row.as_py()
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{place}: {self.field} is not UTF-8 text ({error.reason})") from None
+                yield from pieces_of_field({self.field: text}, self.field, place)
 
 
 def pieces_of_field(row: dict[str, object], field: str, place: str) -> Iterator[Piece]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from itertools import accumulate
@@ -18,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from statewise.json_files import ANYTHING, COUNT, TEXT, Shape, check, read_json
+from statewise.json_files import ANYTHING, COUNT, TEXT, Leaf, Shape, check, read_json
+from statewise.messages import short
 from statewise.overwriting import json_with
 from statewise.tasks.bpe import BPE, END
 from statewise.tasks.corpus.encoding import token_type
@@ -33,7 +35,8 @@ SIGNS = {INDEX: json_with("format", "tokenizer", "sides")}
 """How a corpus is recognised."""
 
 
-_SHARD: Shape = {"name": TEXT, "tokens": COUNT, "documents": COUNT,
+_NAME = Leaf("the name of a shard", lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]+", value) is not None)
+_SHARD: Shape = {"name": _NAME, "tokens": COUNT, "documents": COUNT,
                  **dict.fromkeys(("sha256", "ends_sha256", "sums_sha256"), TEXT)}  # fmt: skip
 _SPLIT: Shape = {"tokens": COUNT, "documents": COUNT, "words": COUNT, "bytes": COUNT, "shards": [_SHARD]}
 INDEX_SHAPE: Shape = {
@@ -117,7 +120,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     try:
         index: dict[str, Any] = read_json(path, {"format": ANYTHING, "fingerprint": TEXT})
         if index["format"] != FORMAT:
-            raise ValueError(f"{path}: has format {index['format']}, not {FORMAT}")
+            raise ValueError(f"{path}: has format {short(index['format'])}, not {FORMAT}")
         if index["fingerprint"] != fingerprint(index):
             raise ValueError(f"{path}: was changed after it was written")
         check(index, INDEX_SHAPE, str(path))
