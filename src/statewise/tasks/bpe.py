@@ -23,6 +23,9 @@ PROBE = "the cat sat"
 BLOCK = 10000
 """Texts tokenised at a time, so that a large corpus is never held as Python lists."""
 
+LONGEST_WORD = 10_000
+"""Bytes after which training cuts a word, such as a line of DNA: the time it takes grows with their square."""
+
 
 class BPE:
     """A tokenizer, as its JSON file describes it."""
@@ -146,7 +149,8 @@ def train(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = MARKS, o
     """
     package = _package()
     tokenizer = package.Tokenizer(package.models.BPE())
-    _make_byte_level(tokenizer, package)
+    cut = package.pre_tokenizers.FixedLength(length=LONGEST_WORD)
+    tokenizer.pre_tokenizer = package.pre_tokenizers.Sequence([_byte_level(package), cut])
     trainer = package.trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(marks),
@@ -154,6 +158,7 @@ def train(texts: Iterable[str], vocabulary: int, marks: Sequence[str] = MARKS, o
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    _make_byte_level(tokenizer, package)
     size = tokenizer.get_vocab_size()
     if size < vocabulary:
         raise ValueError(
@@ -176,8 +181,12 @@ def from_merges(vocabulary: Path, merges: Path) -> str:
 
 def _make_byte_level(tokenizer: Any, package: Any) -> None:
     """Makes a tokenizer byte-level."""
-    tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = _byte_level(package)
     tokenizer.decoder = package.decoders.ByteLevel()
+
+
+def _byte_level(package: Any) -> Any:
+    return package.pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
 def _alphabet() -> list[str]:
