@@ -7,6 +7,7 @@ import pytest
 from networkx import MultiDiGraph
 
 from statewise.data import collate
+from statewise.durable import write_atomically
 from statewise.tasks.automaton import accepted, distinguishing
 from statewise.tasks.manhattan.checking import ILLEGAL_TURN, NO_END, VALID, VERDICTS, WRONG_DESTINATION, check
 from statewise.tasks.manhattan.city import grid_city
@@ -108,6 +109,22 @@ def test_a_map_survives_its_files(tmp_path):
                 np.testing.assert_array_equal(again.coordinates, streets.coordinates)
         with pytest.raises(FileExistsError, match="exists: choose another --out"):
             write_map(streets, folder)
+
+
+def test_a_map_that_is_not_written_to_its_end_leaves_the_one_before(tmp_path, monkeypatch):
+    """Crossings of one grid and streets of another read as a map."""
+    write_map(CITY, tmp_path / "m")
+
+    def fails_at_streets(path, content):
+        if path.name == "edges.csv":
+            raise OSError("the disk is full")
+        write_atomically(path, content)
+
+    monkeypatch.setattr("statewise.tasks.manhattan.map_files.write_atomically", fails_at_streets)
+    with pytest.raises(OSError, match="the disk is full"):
+        write_map(grid_city(6, 7, 4), tmp_path / "m", overwrite=True)
+    np.testing.assert_array_equal(read_map(tmp_path / "m").neighbour, CITY.neighbour)
+    np.testing.assert_array_equal(read_map(tmp_path / "m").coordinates, CITY.coordinates)
 
 
 def files(folder, edges, nodes=None, name="edges.csv"):

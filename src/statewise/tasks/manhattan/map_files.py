@@ -14,6 +14,7 @@ from statewise.durable import write_atomically
 from statewise.tasks.kept import kept_text
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
+from statewise.whole_folder import writing
 
 NODES, EDGES = "nodes.csv", "edges.csv"
 EDGE_COLUMNS = ("from_node", "direction", "to_node")
@@ -63,13 +64,13 @@ def as_files(streets: StreetMap) -> dict[str, bytes]:
 
 
 def write_map(streets: StreetMap, folder: Path, overwrite: bool = False) -> list[Path]:
-    """Writes a map into a new or empty folder, or with `overwrite` into one that has only a map. Raises
+    """Writes a map as a new or empty folder, or with `overwrite` in place of one that has only a map. Raises
     `FileExistsError` for any other."""
     overwriting.check_folder(folder, (NODES, EDGES), SIGNS, "map", overwrite)
-    folder.mkdir(parents=True, exist_ok=True)
     files = as_files(streets)
-    for name, content in files.items():
-        write_atomically(folder / name, content)
+    with writing(folder.resolve(), (NODES, EDGES)) as whole:  # crossings of one map and streets of another may fit
+        for name, content in files.items():
+            write_atomically(whole / name, content)
     return [folder / name for name in files]
 
 
