@@ -156,6 +156,14 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path, monkeypatch, name
         whole(find([path]))
 
 
+@pytest.mark.parametrize("separation", SEPARATIONS)
+def test_a_line_of_white_space_without_end_is_refused_and_never_lost(tmp_path, monkeypatch, separation):
+    monkeypatch.setattr(documents, "LONGEST", 8)
+    path = write(tmp_path, "a.txt", "b\n       \n" + 10 * " " + "c\n")
+    with pytest.raises(ValueError, match=r"a.txt:3: 8 bytes of white space: this is not a text file"):
+        whole(find([path], separation))
+
+
 def test_text_of_parquet_that_is_not_utf8_is_named_with_its_row(tmp_path):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     column = arrow.array([b"a", b"b\xff"]).view(arrow.string())

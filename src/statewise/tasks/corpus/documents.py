@@ -223,8 +223,8 @@ class _Document:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, line with its line end); a very long line comes in parts. Raises `ValueError` with the byte's
-    offset (in the decompressed text) if the file is not text."""
+    """(line number, line with its line end); a very long line comes in parts. Raises `ValueError` with the line, or
+    the byte's offset (in the decompressed text), if the file is not text."""
     offset, number, rest = 0, 1, b""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
@@ -239,6 +239,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     line, rest = data[: error.start].decode(), data[error.start :]
                 if "\0" in line:
                     raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
+                if len(raw) == LONGEST and not raw.endswith(b"\n") and line.isspace():  # else taken for a blank line
+                    raise ValueError(f"{path}:{number}: {LONGEST:,} bytes of white space: this is not a text file")
                 yield number, line.removeprefix("\ufeff") if offset == 0 else line
                 offset += len(data) - len(rest)
                 number += raw.endswith(b"\n")
