@@ -466,8 +466,10 @@ def test_what_was_cut_short_does_not_say_that_nothing_is_open(capsys, tmp_path):
     words = ["ferry:3x3", "--num", "40", "--max-length", "30", "--negatives", "0", "--out", tmp_path / "walks.csv"]
     assert called(capsys, "traces", *words)[0] == 0
     learn = ("learn", tmp_path / "walks.csv", "--positive-only", "--lifted", "--out", tmp_path / "out")
-    code, out, _ = called(capsys, *learn, "--seconds", "0.000001")
+    code, out, err = called(capsys, *learn, "--seconds", "0.000001")
     assert code == 0
     assert "unfinished " in out
+    assert "the same command continues, best with more --seconds" in " ".join(out.split())
+    assert "no predicate was found: give more --seconds" in err
     assert "open       nothing" not in out
     assert "open       nothing" in called(capsys, *learn, "--overwrite")[1]

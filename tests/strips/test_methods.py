@@ -7,6 +7,7 @@ import time
 import pytest
 
 from statewise.strips import learned as learned_folder
+from statewise.strips import methods
 from statewise.strips.domains import Domain, domain
 from statewise.strips.exact import frame
 from statewise.strips.exact.ground import learn_exact
@@ -16,6 +17,7 @@ from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
 from statewise.strips.exact.sift import learn_sift
 from statewise.strips.learned import Learned
 from statewise.strips.methods import learn, learn_schemas
+from statewise.strips.metrics import trace_accuracy
 from statewise.strips.model import ActionModel
 from statewise.strips.random_traces import Traces, traces, with_noise
 from statewise.strips.settings import Settings
@@ -183,6 +185,38 @@ def test_the_best_model_so_far_is_given_when_time_is_up(tmp_path, monkeypatch, l
     assert time.monotonic() - begun < 60
     assert report["unfinished"]
     assert (tmp_path / "out" / "model.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "explained", "atoms_in_time", "schemas_taken"),
+    [
+        (CLEAN, 1, False, True),
+        (CLEAN, 1, True, True),
+        (CLEAN, 0.9, False, True),
+        (CLEAN, 0.9, True, False),
+        (CLEAN, 0, False, False),  # the atoms explain the valid traces
+        (CLEAN.valid_only(), 1, True, False),  # of valid traces alone any model explains all
+    ],
+)
+def test_schemas_found_before_the_time_was_up_are_kept(
+    tmp_path, monkeypatch, given, explained, atoms_in_time, schemas_taken
+):
+    def schemas(traces, **how):
+        learned = learn_lifted_exact(traces, **how)
+        learned.report.update({"unfinished": ["listing"], "training_accuracy": explained})
+        return learned
+
+    def atoms(traces, **how):
+        return learn_exact(traces, **how if atoms_in_time else {**how, "stop": lambda: True})
+
+    monkeypatch.setattr(methods, "learn_lifted_exact", schemas)
+    monkeypatch.setattr(methods, "learn_exact", atoms)
+    report = learn(given, QUICK, folder=tmp_path / "out").report
+    assert ("predicates" in report) == schemas_taken
+    assert bool(report["unfinished"]) == (schemas_taken or not atoms_in_time)
+    model = Learned.load(tmp_path / "out").model
+    assert trace_accuracy(model, given)["accuracy"] == pytest.approx(report["training_accuracy"])
+    assert report["training_accuracy"] == 1 or not schemas_taken
 
 
 def test_damage_that_contradicts_nothing_is_found_by_schemas():

@@ -46,9 +46,10 @@ def learn(
 
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
     all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
-    ground model if that classifies all correctly. If the traces are not clean, it takes the exact method for
-    damaged traces, if its model explains all but a tenth of them: by schemas (`exact.noisy_lifted`), if these explain
-    no fewer than ground atoms (`exact.noisy`) up to two standard errors. Else it trains, fits the hybrid model with the
+    ground model if that classifies all correctly, or if the time was too short for both and it classifies no fewer. If
+    the traces are not clean, it takes the exact method for damaged traces, if its model explains all but a tenth of
+    them: by schemas (`exact.noisy_lifted`), if these explain no fewer than ground atoms (`exact.noisy`) up to two
+    standard errors. Else it trains, fits the hybrid model with the
     effects found, and takes whichever explains most traces. `settings` are those of training; `settings.noise` above 0
     is the share of traces that the exact method, too, may leave unexplained. With that, or with `damaged`, the traces
     are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say which method it was and why.
@@ -65,7 +66,7 @@ def learn(
     if call.method == "locm":
         return _grounded(learn_locm(traces), traces, call.how())
     if call.method != "neural" and not call.damaged:
-        learned = (_by_schemas(call) if call.method == "auto" else None) or call.clean(learn_exact)
+        learned = _by_schemas_or_atoms(call) if call.method == "auto" else call.clean(learn_exact)
         if learned is not None:
             return learned
     explained: Learned | None = None
@@ -112,17 +113,27 @@ def learn_schemas(
                         finish=call.because(call.why))  # fmt: skip
 
 
-def _by_schemas(call: Call) -> Learned | None:
-    """The ground model of exactly learned schemas, which need fewer traces than ground atoms, in a third of the time.
-    None if they do not explain all traces, or the actions are not those of schemas."""
+def _by_schemas_or_atoms(call: Call) -> Learned | None:
+    """The exact model of clean traces, or None if they are not clean. It is the ground model of schemas, which need
+    fewer traces than ground atoms and get a third of the time, if they explain all traces, or if the time was too
+    short for both and they explain no fewer. Of valid traces alone any model explains all: only finished schemas are
+    taken at once."""
     schemas = _schemas(learn_lifted_exact, call, share=1 / 3)
-    if schemas is None or schemas.report["unfinished"]:
-        return None
-    if schemas.report["training_accuracy"] < 1:
+    if schemas is None:
+        return call.clean(learn_exact)
+    accuracy, unfinished = schemas.report["training_accuracy"], schemas.report["unfinished"]
+    if accuracy < 1 and not unfinished:
         call.why += SCHEMAS_FAIL
-    elif schemas.report["predicates"]:
+    found = bool(schemas.report["predicates"])
+    if found and accuracy == 1 and (sum(call.traces.labels) or not unfinished):
         return _grounded(schemas, call.traces, call.how(why=f"{call.why}, and schemas explain all of them"))
-    return None
+    atoms = call.clean(learn_exact)
+    if atoms is None or not (found and unfinished and atoms.report["unfinished"]):
+        return atoms
+    if atoms.report["training_accuracy"] > accuracy:
+        return atoms
+    call.overwrite = True  # what was written for ground atoms
+    return _grounded(schemas, call.traces, call.how(why=f"{call.why}; schemas explain {accuracy:.4f} of them"))
 
 
 def _by_schemas_of_damaged(call: Call) -> Learned:

@@ -3,6 +3,8 @@
 import pytest
 
 from statewise.strips.domains import Domain, domain
+from statewise.strips.exact import lifted
+from statewise.strips.exact.frame import READING, Clock
 from statewise.strips.exact.ground import Contradiction
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.predicates import Predicate, as_schemas
@@ -124,6 +126,24 @@ def test_contradictions_and_time_limits():
     assert stopped.report["unfinished"] == ["reading all traces", "predicates of 0 arguments"]
     assert stopped.report["predicates"] == 0
     assert stopped.report["training_accuracy"] == pytest.approx(drawn.positives / len(drawn))
+
+
+def test_the_accuracy_counts_traces_that_there_was_no_time_to_read(monkeypatch):
+    """What a few traces speak for may reject the others."""
+    drawn = traces(domain("ferry:3x2"), 100, 20, 2)
+
+    def first(clock, rows, share=0.5):
+        clock.cut.append(READING)
+        yield from rows[:2]
+
+    monkeypatch.setattr(Clock, "reading", first)
+    monkeypatch.setattr(lifted, "WEIGHED", 3)
+    learned = learn_lifted_exact(drawn)
+    assert learned.report["unfinished"] == [READING]
+    assert learned.report["training_accuracy"] < 0.9
+    assert learned.report["training_accuracy"] == pytest.approx(
+        trace_accuracy(learned.ground(drawn.actions), drawn)["accuracy"]
+    )
 
 
 def test_repeated_objects_are_judged_as_they_are_grounded():

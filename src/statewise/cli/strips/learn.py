@@ -111,7 +111,8 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     _unfinished(report, Path(options.out))
     print(f"{report['seconds']:.1f} s; wrote {options.out}")
     if not report["atoms"]:
-        print("no atom was found, so the model accepts every trace: give more or longer traces", file=sys.stderr)
+        more = "--seconds" if report.get("unfinished") else "or longer traces"
+        print(f"no atom was found, so the model accepts every trace: give more {more}", file=sys.stderr)
     return 0
 
 
@@ -154,7 +155,8 @@ def _open(report: dict[str, Any]) -> None:
 
 def _unfinished(report: dict[str, Any], folder: Path) -> None:
     if left := report.get("unfinished"):
-        again = "the same command continues" if (folder / "checkpoint.npz").is_file() else "give more --seconds"
+        kept = (folder / "checkpoint.npz").is_file()
+        again = "the same command continues, best with more --seconds" if kept else "give more --seconds"
         _entry("unfinished", f"{'; '.join(left)}: the best model so far; {again}")
 
 
@@ -222,7 +224,9 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
     _unfinished(report, Path(options.out))
     print(f"wrote {options.out}")
     if not report["predicates"]:
-        more = "--steps, --restarts or traces" if report["method"] == "neural" else "or longer traces"
+        trained = report["method"] == "neural"
+        more = ("--steps, --restarts or traces" if trained else "--seconds" if report.get("unfinished")
+                else "or longer traces")  # fmt: skip
         print(f"no predicate was found: give more {more}", file=sys.stderr)
     return 0
 

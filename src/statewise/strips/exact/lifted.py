@@ -16,7 +16,7 @@ import numpy as np
 
 from statewise.strips.exact.elementary import Question, chosen_elementary, elementary, merged, weigh
 from statewise.strips.exact.features import MOST
-from statewise.strips.exact.frame import Clock, How, Work
+from statewise.strips.exact.frame import READING, Clock, How, Work
 from statewise.strips.exact.ground import check_consistent
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
@@ -72,13 +72,15 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
             best = _chosen(found, windows, traces, clock)
     if best is None:
         best = _chosen(found, windows, traces, clock)
+    # predicates of some traces may reject others, so the accuracy is counted unless all were read
+    counted = {} if READING in clock.cut else {"training_accuracy": best.accuracy}
     return work.lifted(as_schemas(best.predicates, traces.actions), {
         "settings": {"arity": arity},
         "offered": len(found),
         "by_arity": counts,
         "predicates": len(best.predicates),
         "not_alternating": best.elementary,
-        "training_accuracy": best.accuracy,
+        **counted,
         "open": [question._asdict() for question in best.questions],
         "few_objects": few_objects(traces.actions),
     })  # fmt: skip
