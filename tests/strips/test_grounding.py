@@ -357,3 +357,21 @@ def test_what_would_become_too_many_actions_is_said_with_its_line(tmp_path, monk
 def test_a_number_that_is_only_written_changes_nothing():
     action = "(:functions (cost)) (:action go :parameters () :effect (and (r) (increase (cost) 2)))"
     assert check(ANY % action, SOME % ("(= (cost) 0)", "(not (r))"))[0].names == ("go",)
+
+
+JOBS = """
+(define (domain jobs) (:requirements :action-costs) (:predicates (free ?w) (%(name)s ?t ?w) (done ?t))
+ (:functions (total-cost))
+ (:action give :parameters (?t ?w) :precondition (free ?w)
+  :effect (and (%(name)s ?t ?w) (not (free ?w)) (increase (total-cost) 1)))
+ (:action work :parameters (?t ?w) :precondition (%(name)s ?t ?w)
+  :effect (and (done ?t) (free ?w) (not (%(name)s ?t ?w)))))
+"""
+ONE_JOB = "(define (problem one) (:domain jobs) (:objects t w) (:init %s) (:goal (done t)))"
+
+
+@pytest.mark.parametrize("name", ["assign", "increase", "scale-up"])
+def test_a_declared_predicate_is_one_though_its_name_means_something_in_pddl(name):
+    model, happens = check(JOBS % {"name": name}, ONE_JOB % "(free w)")
+    assert happens >= {"give t w", "work t w"}
+    assert f"{name} t w" in model.spelled(model.actions[model.number["give t w"]].add)

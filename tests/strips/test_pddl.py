@@ -226,6 +226,8 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (ONE % ("(:functions (f) - object) " + ACT.replace("(p)", "(= (g) x)", 1)), START,
          r"domain\.pddl:3: object fluents"),
         (ONE % ACT.replace("(p)", "(preference a (p))", 1), START, r"domain\.pddl:3: preferences \(preference\)"),
+        (ONE % ACT.replace("(not (p))", "(and (not (p)) (increase p 1))"), START,
+         r"domain\.pddl:3: the function 'p' is not declared"),
         (ONE % ACT.replace("()", "(?a - thing)"), START, r"domain\.pddl:3: the type 'thing' is not declared"),
         (ONE % ACT.replace("(p)", "(p ?a)", 1), START, r"domain\.pddl:3: \(p \?a\): .* has 0 arguments, not 1"),
         (ONE % ACT.replace("(p)", "(= ?a ?a)", 1), START, r"domain\.pddl:3: '\?a' is not a parameter"),

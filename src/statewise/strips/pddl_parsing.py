@@ -380,6 +380,10 @@ class _Reader:
             self.text.fail(group, f"{CONDITIONS[head]} ({head}) cannot be grounded to STRIPS")
         return Is(self._atom(group, scope))
 
+    def _is_predicate(self, group: Group) -> bool:
+        """Whether the group's name, which has another meaning in PDDL, is a declared predicate here."""
+        return group[0] in self.known.predicates and not any(isinstance(each, Group) for each in group[1:])
+
     def _function(self, group: Group) -> str:
         """What an equality with a function is called."""
         name = _head(self.text, group) if group else ""
@@ -413,10 +417,11 @@ class _Reader:
             self._count(group, 2)
             both = Every((condition, self.condition(rest[0], scope)))
             yield from self._effects(rest[1], scope, variables, both)
-        elif head in COSTS:
+        elif head in COSTS and not self._is_predicate(group):
             self._count(group, 2)
-            if isinstance(rest[0], Group) and _head(self.text, rest[0]) not in self.known.functions:
-                self.text.fail(rest[0], f"the function {_head(self.text, rest[0])!r} is not declared")
+            function = _head(self.text, rest[0]) if isinstance(rest[0], Group) else str(rest[0])
+            if function not in self.known.functions:
+                self.text.fail(rest[0], f"the function {function!r} is not declared")
         elif head == "not":
             self._count(group, 1)
             yield Effect(variables, condition, self._atom(self.text.group(rest[0], "an atom"), scope), False)
