@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from statewise.messages import suggestion
+
 SECTIONS = {
     ":derived": "derived predicates",
     ":durative-action": "durative actions",
@@ -24,6 +26,11 @@ SECTIONS = {
     ":htn": "hierarchical tasks",
 }
 """Sections without an equivalent in STRIPS."""
+
+OF_DOMAIN = ("domain", ":requirements", ":types", ":constants", ":predicates", ":functions", ":action")
+"""The sections of a domain. Nothing depends on the requirements: what a file uses decides whether it can be read."""
+OF_PROBLEM = ("problem", ":domain", ":requirements", ":objects", ":init", ":goal", ":metric", ":length")
+"""The sections of a problem. The metric and the length say which plan is best, not which actions are applicable."""
 
 CONDITIONS = {
     **dict.fromkeys(("<", ">", "<=", ">=", "+", "-", "*", "/"), "numeric conditions"),
@@ -155,8 +162,8 @@ class Task:
 
 def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_text: str) -> Task:
     """Reads a domain and a problem. Raises `ValueError` with file and line."""
-    domain = _Text(domain_path, domain_text)
-    problem = _Text(problem_path, problem_text)
+    domain = _Text(domain_path, domain_text, OF_DOMAIN)
+    problem = _Text(problem_path, problem_text, OF_PROBLEM)
     types = _Types(domain)
     predicates: dict[str, tuple[frozenset[str], ...]] = {}
     functions: set[str] = set()
@@ -191,9 +198,9 @@ def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_
 
 
 class _Text:
-    """A file as nested lists."""
+    """A file as nested lists, whose sections have the names of `allowed`."""
 
-    def __init__(self, path: Path, text: str) -> None:
+    def __init__(self, path: Path, text: str, allowed: Sequence[str]) -> None:
         self.path = path
         lines = text.splitlines()
         open_groups: list[Group] = []
@@ -232,6 +239,10 @@ class _Text:
             name = _head(self, section)
             if name in SECTIONS:
                 self.fail(section, f"{SECTIONS[name]} ({name}) cannot be grounded to STRIPS")
+            if name not in allowed:
+                near = suggestion(name, allowed)
+                self.fail(section, f"({name} ...) is not a section of a {allowed[0]} that can be read: "
+                                   f"{near}there are {', '.join(allowed)}")  # fmt: skip
 
     def sections(self, name: str) -> list[Group]:
         """The sections of this name."""
