@@ -45,6 +45,7 @@ def _is_number(value: Any) -> bool:
 
 ANYTHING = Leaf("anything", lambda value: True)
 TEXT = Leaf("text", lambda value: isinstance(value, str))
+WORD = Leaf("a word without blanks", lambda value: isinstance(value, str) and value.split() == [value])
 FLAG = Leaf("true or false", lambda value: isinstance(value, bool))
 COUNT = Leaf("a whole number from 0 on",
              lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST)  # fmt: skip

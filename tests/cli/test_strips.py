@@ -245,6 +245,18 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["learn", "train.csv", "--seconds", "inf", "--out", "x"], "--seconds must be below 9,007,199,254,740,992"),
         (["learn", "train.csv", "--seconds", "nan", "--out", "x"], "--seconds must be above 0, not nan"),
         (["learn", "train.csv", "--out", "train.csv/x"], "train.csv/x: train.csv is a file: choose another --out"),
+        (["verify", "idle.json", "--against", "idle.json"], "what idle.json is compared with has no actions"),
+        (
+            ["plan", "learned", "--domain", "domain.pddl", "--problem", "idle.pddl"],
+            "none can be reached from the initial",
+        ),
+        (["show", "blank.json"], "blank.json: actions: a name is empty"),
+        (["verify", "learned", "--against", "blank.json"], "blank.json: actions: a name is empty"),
+        (
+            ["show", "spaced"],
+            "schemas.json: a literal begins with its predicate: [0] must be a word without blanks, not",
+        ),
+        (["show", "unnamed"], 'schemas.json: the names of schemas: [0] must be a word without blanks, not ""'),
         (["show", "binary"], "binary: not a model: byte 0 is not UTF-8 text"),
         (["evaluate", "learned", "--traces", "odd.csv"], "have different actions: it has none such as 'd'"),
         (["evaluate", "learned"], "--traces FILE, --against REFERENCE"),
@@ -269,6 +281,15 @@ def test_bad_input_is_answered_in_the_users_words(capsys, folder, monkeypatch, w
     (folder / "late.csv").write_text("trace_id,action,label\n1,a,0\n1,b,1\n1,c,0\n")
     (folder / "odd.csv").write_text("trace_id,action\n1,d\n")
     (folder / "binary").write_bytes(b"\xff\xfe\x00")
+    (folder / "idle.pddl").write_text(PROBLEM.replace("(handempty)", ""))
+    model = {"format": "statewise action model 1", "atoms": ["p"], "actions": {}}
+    (folder / "idle.json").write_text(json.dumps(model))
+    act = {"pre": ["p"], "add": [], "delete": []}
+    (folder / "blank.json").write_text(json.dumps({**model, "actions": {" ": act}}))
+    for name, schemas in (("spaced", {"go": {**act, "pre": [["a b", 0]]}}), ("unnamed", {"": {**act, "pre": []}})):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "model.json").write_text(json.dumps({**model, "actions": {"go x": act}}))
+        (folder / name / "schemas.json").write_text(json.dumps(schemas))
     code, _, err = called(capsys, *words)
     assert code == 2
     assert said in err

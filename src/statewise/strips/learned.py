@@ -23,7 +23,7 @@ import numpy as np
 
 from statewise import overwriting
 from statewise.durable import write_arrays, write_atomically
-from statewise.json_files import ANYTHING, COUNT, NUMBER, TEXT, Shape, check, one_of, parse_json, read_json
+from statewise.json_files import ANYTHING, COUNT, NUMBER, TEXT, WORD, Shape, check, one_of, parse_json, read_json
 from statewise.strips.model import FORMAT, ActionModel
 from statewise.strips.schemas import Schema
 
@@ -227,8 +227,9 @@ def schemas_of(content: dict[str, Any], path: Path) -> dict[str, Schema]:
     """The schemas of the content of `schemas.json`. Raises `ValueError`, which names `path`, if they are damaged."""
     if not content:
         raise ValueError(f"{path}: holds no schema")
+    check(list(content), [WORD], f"{path}: the names of schemas")
     for literal in (literal for schema in content.values() for literals in schema.values() for literal in literals):
-        check(literal[:1], [TEXT], f"{path}: a literal begins with its predicate")
+        check(literal[:1], [WORD], f"{path}: a literal begins with its predicate")
         check(literal[1:], [COUNT], f"{path}: the predicate of a literal is followed by argument numbers")
         if not literal:
             raise ValueError(f"{path}: a literal is empty: it must begin with its predicate")

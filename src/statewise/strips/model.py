@@ -195,6 +195,9 @@ class ActionModel:
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError(f"{where} is not an action model of this version ({FORMAT!r} is missing)")
         check(found, SHAPE, where)
+        for kind in ("atoms", "actions"):
+            if any(not name.strip() for name in found[kind]):
+                raise ValueError(f"{where}: {kind}: a name is empty")
         actions = {name: (each["pre"], each["add"], each["delete"]) for name, each in found["actions"].items()}
         try:
             return cls.of(found["atoms"], actions)

@@ -1,6 +1,7 @@
 """Three-valued verdicts: never wrong on clean traces, and exactly what all consistent models agree on."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -123,12 +124,35 @@ def test_they_come_back_from_the_folder(tmp_path):
         again = read_seen(tmp_path)
         assert (again.actions, again.lifted, again.arity) == (seen.actions, seen.lifted, seen.arity)
         assert (again.minimal, again.negatives) == (seen.minimal, seen.negatives)
-    content = json.loads((tmp_path / "seen.json").read_text())
-    (tmp_path / "seen.json").write_text(json.dumps({**content, "windows": [[1, 2]]}))
-    with pytest.raises(ValueError, match=r"seen\.json: damaged"):
-        read_seen(tmp_path)
     (tmp_path / "seen.json").unlink()
     with pytest.raises(ValueError, match=r"has no seen\.json"):
+        read_seen(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"windows": [[1, 2]]},
+        {"windows": [[math.inf, 0, 0, "0x1"]]},
+        {"windows": [[9, 0, 0, "0x1"]]},
+        {"windows": [[0, 99, 0, "0x1"]]},
+        {"windows": [[0, 0, 0, "-0x1"]]},
+        {"windows": [[0, 0, 0, "0xfffffffffff"]]},
+        {"negatives": [[[0, math.inf, 0, "0x1"]]]},
+        {"negatives": [[[0, 0, 0, "0x1", "0x2"]]]},
+        {"negatives": [[[0, 0]]]},
+        {"signatures": []},
+        {"signatures": ["ab"]},
+        {"signatures": [[[0], "ab"]]},
+        {"signatures": [[[0], [["sail", [-5]]]]]},
+        {"signatures": [[[0], [["sail", [math.inf]]]]]},
+        {"signatures": [[[0], [[7, [0]]]]]},
+    ],
+)
+def test_damaged_windows_are_named(tmp_path, change):
+    content = json.loads(Seen.of(traces(domain("ferry:2x2"), 20, 10, 1), arity=1).as_json())
+    (tmp_path / "seen.json").write_text(json.dumps({**content, **change}))
+    with pytest.raises(ValueError, match=r"seen\.json: "):
         read_seen(tmp_path)
 
 

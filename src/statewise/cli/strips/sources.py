@@ -17,9 +17,12 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
     """The action model of a learned folder or a model file. One that was learned lifted is grounded over `actions`.
 
     With `actions`, says which of them were not seen in training; the model then has them without conditions and
-    effects."""
+    effects. Raises `ValueError` if `actions` is empty, or the model has none of them."""
     if actions is None:
         return _read_model(path)
+    if not actions:
+        raise ValueError(f"what {path} is compared with has no actions; of PDDL files, none can be reached from the "
+                         "initial state")  # fmt: skip
     from statewise.strips import ground, read_schemas
 
     place = Path(path)

@@ -15,13 +15,14 @@ whose predicates have at most `arity` arguments, so that far more is decided.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from statewise.json_files import ANYTHING, COUNT, FLAG, TEXT, Shape, one_of, read_json
+from statewise.json_files import ANYTHING, COUNT, FLAG, TEXT, Leaf, Shape, check, one_of, read_json
 from statewise.strips.exact.slots import Event, Signature, events, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, valid_rows, windows_of
 from statewise.strips.heads import ActionSet, Head
@@ -32,7 +33,8 @@ NAME = "seen.json"
 """The file of a learned folder."""
 FORMAT = "statewise seen windows 1"
 SHAPE: Shape = {"format": one_of(FORMAT), "actions": [TEXT], "arity": COUNT, "lifted": FLAG,
-                "signatures": [ANYTHING], "windows": [ANYTHING], "negatives": [[ANYTHING]]}  # fmt: skip
+                "signatures": [[ANYTHING]], "windows": [[ANYTHING]], "negatives": [[[ANYTHING]]]}  # fmt: skip
+_SET = Leaf("a hexadecimal number", lambda value: isinstance(value, str) and bool(re.fullmatch("0x[0-9a-f]+", value)))
 
 Pair = tuple[int, int, int]
 """(signature, x, c): the signature's number, 0 of a ground model, and two slots, or two actions of a ground model."""
@@ -228,18 +230,37 @@ class Seen:
             return None
         content = read_json(path, SHAPE)
         try:
-            lifted = tuple(
-                Signature(tuple(sorts), tuple((str(schema), tuple(map(int, at))) for schema, at in slots))
-                for sorts, slots in content["signatures"]
-            )
-            windows = {(int(s), int(x), int(c)): [int(each, 16) for each in some]
-                       for s, x, c, *some in content["windows"]}  # fmt: skip
+            lifted = tuple(map(_signature, content["signatures"])) if content["lifted"] else None
+            if lifted == ():
+                raise ValueError("it holds no signature")
+            slots = [len(content["actions"])] if lifted is None else [len(each.slots) for each in lifted]
+            windows = dict(_windows(each, slots) for each in content["windows"])
             negatives = [
-                tuple(((int(s), int(x), int(c)), int(between, 16)) for s, x, c, between in options)
+                tuple((pair, one) for pair, (one,) in (_windows(each, slots) for each in options))
                 for options in content["negatives"]
             ]
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"{path}: damaged: {error}") from None
-        return cls(
-            tuple(content["actions"]), lifted if content["lifted"] else None, content["arity"], windows, negatives
-        )
+        return cls(tuple(content["actions"]), lifted, content["arity"], windows, negatives)
+
+
+def _signature(entry: list[Any]) -> Signature:
+    """An entry of `signatures`: sorts and slots. Raises `ValueError` if it is damaged."""
+    sorts, slots = entry
+    check(sorts, [COUNT], "the sorts of a signature")
+    check(slots, [[ANYTHING]], "the slots of a signature")
+    found = []
+    for schema, at in slots:
+        check(schema, TEXT, "the schema of a slot")
+        check(at, [COUNT], "the arguments of a slot")
+        found.append((schema, tuple(at)))
+    return Signature(tuple(sorts), tuple(found))
+
+
+def _windows(entry: list[Any], slots: Sequence[int]) -> tuple[Pair, list[ActionSet]]:
+    """A pair with its windows, where signatures have so many `slots`. Raises `ValueError` if it is damaged."""
+    number, x, c = check(entry[:3], [COUNT], "the slots of a window")
+    sets = [int(each, 16) for each in check(entry[3:], [_SET], "the slots between")]
+    if number >= len(slots) or max(x, c) >= slots[number] or any(each >> slots[number] for each in sets):
+        raise ValueError("a window has unknown slots")
+    return (number, x, c), sets
