@@ -2,12 +2,12 @@
 
 import random
 import re
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 
 import pytest
 
-from statewise.strips.grounding import ground
+from statewise.strips.grounding import _limited, _TooMany, _weakest, ground
 from statewise.strips.pddl import read_problem, validated
 from statewise.strips.pddl_parsing import Equal, Every, Is, Not, Quantified, Task, parse_task
 
@@ -352,6 +352,18 @@ def test_what_would_become_too_many_actions_is_said_with_its_line(tmp_path, monk
     (tmp_path / "p.pddl").write_text(SOME % ("(p a a) (p a b) (p b a)", "(r)"))
     with pytest.raises(ValueError, match=r"d\.pddl:5: the action 'go' .* more than 5 STRIPS actions"):
         read_problem(tmp_path / "d.pddl", tmp_path / "p.pddl")
+
+
+def test_no_more_variants_are_held_than_the_limit():
+    with pytest.raises(_TooMany):
+        _limited(count())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_weakest_conditions_are_those_that_comparing_all_pairs_finds(seed):
+    rng = random.Random(seed)
+    some = {rng.getrandbits(8) & rng.getrandbits(8) | rng.choice([0, 1]) for _ in range(rng.randint(1, 40))}
+    assert set(_weakest(some)) == {one for one in some if not any(other != one and not other & ~one for other in some)}
 
 
 def test_a_number_that_is_only_written_changes_nothing():

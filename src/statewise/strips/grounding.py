@@ -7,17 +7,20 @@ out, and atoms that are always or never true, are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from statewise.strips.instantiation import Instance, bindings, instantiated, reachable_instances
-from statewise.strips.model import Action, ActionModel, Atoms
-from statewise.strips.pddl_parsing import Atom, Condition, Equal, Every, Is, Not, Quantified, Task
+from statewise.strips.model import Action, ActionModel, Atoms, bits
+from statewise.strips.pddl_parsing import TRUE, Atom, Condition, Equal, Every, Is, Not, Quantified, Task
 from statewise.strips.reachability import possible_actions, reachable_pairs
 
 Literal = tuple[Atom, bool]
 """A ground atom, and whether it is positive or negated."""
 Conjunction = frozenset[Literal]
+Distinct = TypeVar("Distinct")
 Truth = Callable[[Atom], "bool | None"]
 """Whether a ground atom is always true, never true, or neither (None)."""
 
@@ -188,20 +191,25 @@ def _disjuncts(
     product: set[Conjunction] = {frozenset()}
     for part, inner in parts:
         more = _disjuncts(task, part, inner, value, truth)
-        product = _limited({joined for one in product for other in more if _consistent(joined := one | other)})
+        product = _limited(one | other for one in product for other in more if _consistent(one, other))
         if not product:
             break
     return product
 
 
-def _limited(found: set[Conjunction]) -> set[Conjunction]:
-    if len(found) > MOST_VARIANTS:
-        raise _TooMany
-    return found
+def _limited(found: Iterable[Distinct]) -> set[Distinct]:
+    """What is found. Raises `_TooMany` at once, so that no more than that is ever held."""
+    kept: set[Distinct] = set()
+    for one in found:
+        kept.add(one)
+        if len(kept) > MOST_VARIANTS:
+            raise _TooMany
+    return kept
 
 
-def _consistent(literals: Conjunction) -> bool:
-    return not any((atom, not value) in literals for atom, value in literals)
+def _consistent(one: Conjunction, other: Conjunction) -> bool:
+    """Whether two conjunctions, each of them consistent, are so together."""
+    return not any((atom, not value) in one for atom, value in other)
 
 
 def _possible(task: Task, condition: Condition, binding: dict[str, str], value: bool, truth: Truth) -> bool:
@@ -225,26 +233,25 @@ def _variants(task: Task, instance: Instance, truth: Truth) -> Iterator[_Variant
     operator, binding = instance.operator, instance.binding
     name = " ".join((operator.name, *instance.objects))
     try:
-        cases: dict[tuple[Conjunction, frozenset[tuple[Atom, bool]]], None] = {
-            (pre, frozenset()): None for pre in _disjuncts(task, operator.precondition, binding, True, truth)
+        always: set[Literal] = set()
+        cases: set[tuple[Conjunction, Conjunction]] = {
+            (pre, frozenset()) for pre in _disjuncts(task, operator.precondition, binding, True, truth)
         }
         for effect in operator.effects:
             for inner in bindings(task, effect.variables, binding):
-                atom = instantiated(effect.atom, inner)
-                if effect.condition == Every(()):
-                    cases = {(pre, made | {(atom, effect.adds)}): None for pre, made in cases}
+                literal = instantiated(effect.atom, inner), effect.adds
+                if effect.condition == TRUE:
+                    always.add(literal)
                     continue
                 holds = _disjuncts(task, effect.condition, inner, True, truth)
                 fails = _disjuncts(task, effect.condition, inner, False, truth)
-                cases = {
-                    (joined, made | {(atom, effect.adds)} if is_made else made): None
+                cases = _limited(
+                    (pre | condition, made | {literal} if is_made else made)
                     for pre, made in cases
                     for is_made, conditions in ((True, holds), (False, fails))
                     for condition in conditions
-                    if _consistent(joined := pre | condition)
-                }
-                if len(cases) > MOST_VARIANTS:
-                    raise _TooMany
+                    if _consistent(pre, condition)
+                )
     except _TooMany:
         raise NotStrips(
             f"the action {name!r} has so many disjunctions or conditional effects that it would become more than "
@@ -252,28 +259,37 @@ def _variants(task: Task, instance: Instance, truth: Truth) -> Iterator[_Variant
         ) from None  # fmt: skip
     for number, (pre, made) in enumerate(cases):
         effects: dict[Atom, bool] = {}
-        for atom, value in made:
+        for atom, value in always | made:
             effects[atom] = effects.get(atom, False) or value
         yield _Variant(f"{name}#{number}", pre, effects)
 
 
 def _numbered_variants(model: ActionModel) -> ActionModel:
     """Drops variants with the effects and more preconditions than another; numbers the rest if there are several."""
-    by_name: dict[str, list[Action]] = {}
+    by_name: dict[str, dict[tuple[Atoms, Atoms], set[Atoms]]] = {}
     for action in model.actions:
-        by_name.setdefault(action.name.rpartition("#")[0], []).append(action)
+        by_effects = by_name.setdefault(action.name.rpartition("#")[0], {})
+        by_effects.setdefault((action.add, action.delete), set()).add(action.pre)
     numbered: list[Action] = []
-    for name, group in by_name.items():
-        variants = sorted({(each.pre, each.add, each.delete) for each in group})
-        needed = [
-            one
-            for one in variants
-            if not any(other != one and other[1:] == one[1:] and not other[0] & ~one[0] for other in variants)
-        ]
+    for name, by_effects in by_name.items():
+        needed = sorted((pre, *effects) for effects, conditions in by_effects.items() for pre in _weakest(conditions))
         schema, _, objects = name.partition(" ")
         for number, variant in enumerate(needed, 1):
             numbered.append(Action(f"{schema}#{number} {objects}".strip() if needed[1:] else name, *variant))
     return ActionModel(model.atoms, tuple(numbered))
+
+
+def _weakest(conditions: Collection[Atoms]) -> Collection[Atoms]:
+    """The conditions without a subset among the others. Each is looked for by its atom that fewest of them have: there
+    may be thousands, most of which have few atoms in common."""
+    if len(conditions) == 1:
+        return conditions
+    frequency = Counter(atom for one in conditions for atom in bits(one))
+    found: dict[int | None, list[Atoms]] = {}
+    for one in sorted(conditions, key=int.bit_count):
+        if all(other & ~one for atom in (None, *bits(one)) for other in found.get(atom, ())):
+            found.setdefault(min(bits(one), key=frequency.__getitem__, default=None), []).append(one)
+    return [one for some in found.values() for one in some]
 
 
 def _spelled(atom: Atom) -> str:
