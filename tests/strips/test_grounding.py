@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from statewise.strips.grounding import _limited, _TooMany, _weakest, ground
+from statewise.strips.grounding import _complements, _limited, _TooMany, _weakest, ground
 from statewise.strips.pddl import read_problem, validated
 from statewise.strips.pddl_parsing import Equal, Every, Is, Not, Quantified, Task, parse_task
 
@@ -65,13 +65,14 @@ def check(domain_text, problem_text):
     task = parse_task(Path("d.pddl"), domain_text, Path("p.pddl"), problem_text)
     whole = ground(task)
     model = whole.model
+    complemented = {name: predicate for predicate, name in _complements(task.predicates).items()}
 
     def in_atoms(state):
         total = 0
         for place, name in enumerate(model.atoms):
             predicate, *objects = name.split()
             denied = predicate not in task.predicates
-            atom = (predicate.removeprefix("not-") if denied else predicate, *objects)
+            atom = (complemented[predicate] if denied else predicate, *objects)
             total |= ((atom in state) != denied) << place
         return total
 
@@ -352,6 +353,19 @@ def test_what_would_become_too_many_actions_is_said_with_its_line(tmp_path, monk
     (tmp_path / "p.pddl").write_text(SOME % ("(p a a) (p a b) (p b a)", "(r)"))
     with pytest.raises(ValueError, match=r"d\.pddl:5: the action 'go' .* more than 5 STRIPS actions"):
         read_problem(tmp_path / "d.pddl", tmp_path / "p.pddl")
+
+
+def test_a_complement_has_a_name_that_no_declared_predicate_has():
+    """Complements written by hand are common."""
+    model, _ = check(
+        """(define (domain d) (:predicates (clean ?x) (not-clean ?x))
+            (:action wash :parameters (?x) :precondition (and (not (clean ?x)) (not-clean ?x)) :effect (clean ?x))
+            (:action stain :parameters (?x) :precondition (clean ?x) :effect (not (clean ?x)))
+            (:action tell :parameters (?x) :precondition (clean ?x) :effect (not (not-clean ?x))))""",
+        "(define (problem p) (:domain d) (:objects a) (:init (not-clean a)) (:goal (not (clean a))))",
+    )
+    assert model.atoms == ("clean a", "not-clean-2 a", "not-clean a")
+    assert model.spelled(model.actions[model.number["wash a"]].pre) == ["not-clean-2 a", "not-clean a"]
 
 
 def test_no_more_variants_are_held_than_the_limit():

@@ -8,7 +8,7 @@ out, and atoms that are always or never true, are dropped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -94,14 +94,15 @@ def ground(task: Task) -> Ground:
     predicate_at = {name: place for place, name in enumerate(task.predicates)}
     object_at = {name: place for place, name in enumerate(task.objects)}
     order = sorted(relevant, key=lambda atom: (predicate_at[atom[0]], *(object_at[name] for name in atom[1:])))
-    names = [name for atom in order for name in ((_spelled(atom), f"not-{_spelled(atom)}")
-                                                 if atom in denied else (_spelled(atom),))]  # fmt: skip
-    place = {name: 1 << at for at, name in enumerate(names)}
+    literals = [(atom, value) for atom in order for value in ((True, False) if atom in denied else (True,))]
+    place = {literal: 1 << at for at, literal in enumerate(literals)}
+    complement = _complements(task.predicates)
+    names = [_spelled(atom if value else (complement[atom[0]], *atom[1:])) for atom, value in literals]
 
     def as_bits(literals: Iterable[Literal]) -> Atoms:
         total = 0
-        for atom, value in literals:
-            total |= place.get(_spelled(atom) if value else f"not-{_spelled(atom)}", 0)
+        for literal in literals:
+            total |= place.get(literal, 0)
         return total
 
     def as_action(each: _Variant) -> Action:
@@ -290,6 +291,20 @@ def _weakest(conditions: Collection[Atoms]) -> Collection[Atoms]:
         if all(other & ~one for atom in (None, *bits(one)) for other in found.get(atom, ())):
             found.setdefault(min(bits(one), key=frequency.__getitem__, default=None), []).append(one)
     return [one for some in found.values() for one in some]
+
+
+def _complements(predicates: Sequence[str]) -> dict[str, str]:
+    """For each predicate the name of its complement, `not-...`, which no other predicate has."""
+    found: dict[str, str] = {}
+    taken = set(predicates)
+    for predicate in predicates:
+        name, number = f"not-{predicate}", 1
+        while name in taken:
+            number += 1
+            name = f"not-{predicate}-{number}"
+        taken.add(name)
+        found[predicate] = name
+    return found
 
 
 def _spelled(atom: Atom) -> str:
