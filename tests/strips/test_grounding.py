@@ -396,8 +396,10 @@ JOBS = """
 ONE_JOB = "(define (problem one) (:domain jobs) (:objects t w) (:init %s) (:goal (done t)))"
 
 
-@pytest.mark.parametrize("name", ["assign", "increase", "scale-up"])
+@pytest.mark.parametrize(
+    "name", ["assign", "increase", "over", "start", "within", "preference", "unknown", "oneof", "at"]
+)
 def test_a_declared_predicate_is_one_though_its_name_means_something_in_pddl(name):
-    model, happens = check(JOBS % {"name": name}, ONE_JOB % "(free w)")
-    assert happens >= {"give t w", "work t w"}
+    model, happens = check(JOBS % {"name": name}, ONE_JOB % f"(free w) ({name} w t)")
+    assert happens >= {"give t w", "work t w", "work w t"}
     assert f"{name} t w" in model.spelled(model.actions[model.number["give t w"]].add)

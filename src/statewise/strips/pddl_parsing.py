@@ -44,6 +44,9 @@ CONDITIONS = {
 COSTS = ("increase", "decrease", "assign", "scale-up", "scale-down")
 """Effects on numbers: no condition may read a number, so they do not affect which actions are applicable."""
 
+CONNECTIVES = ("and", "or", "not", "imply", "forall", "exists", "when")
+"""Words that no predicate may have for a name. Any other that means something elsewhere in PDDL may name one."""
+
 ROOT = "object"
 """The type of everything."""
 
@@ -179,8 +182,10 @@ def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_
     for section in domain.sections(":predicates"):
         for each in section[1:]:
             group = domain.group(each, "a predicate with its arguments")
-            arguments = types.typed(domain, group[1:])
-            predicates[_head(domain, group)] = tuple(of for _, of in arguments)
+            name = _head(domain, group)
+            if name in CONNECTIVES:
+                domain.fail(group, f"{name!r} means something else in conditions and effects: it cannot be a predicate")
+            predicates[name] = tuple(of for _, of in types.typed(domain, group[1:]))
     known = _Known(types, predicates, functions, objects)
     operators: dict[str, Operator] = {}
     for section in domain.sections(":action"):
@@ -387,7 +392,7 @@ class _Reader:
                     self.text.fail(each, f"{self._function(each)} cannot be grounded to STRIPS")
             left, right = (self._term(each, scope) for each in rest)
             return Equal(left, right)
-        if head in CONDITIONS:
+        if head in CONDITIONS and not self._is_predicate(group):
             self.text.fail(group, f"{CONDITIONS[head]} ({head}) cannot be grounded to STRIPS")
         return Is(self._atom(group, scope))
 
@@ -436,10 +441,7 @@ class _Reader:
         elif head == "not":
             self._count(group, 1)
             yield Effect(variables, condition, self._atom(self.text.group(rest[0], "an atom"), scope), False)
-        elif head in ("or", "imply", "exists", "oneof", "probabilistic", "at"):
-            if head == "at" and "at" in self.known.predicates:
-                yield Effect(variables, condition, self._atom(group, scope), True)
-                return
+        elif head in ("or", "imply", "exists", "oneof", "probabilistic", "at") and not self._is_predicate(group):
             self.text.fail(group, f"effects with {head} cannot be grounded to STRIPS")
         else:
             yield Effect(variables, condition, self._atom(group, scope), True)
@@ -456,7 +458,7 @@ class _Reader:
                 self._atom(self.text.group(group[1], "an atom"), {})
             elif head == "at" and len(group) == 3 and isinstance(group[2], Group):
                 self.text.fail(group, "timed initial literals (at) cannot be grounded to STRIPS")
-            elif head in ("oneof", "unknown", "or", "forall", "and"):
+            elif head in ("oneof", "unknown", "or", "forall", "and") and not self._is_predicate(group):
                 self.text.fail(group, f"initial states with {head} cannot be grounded to STRIPS")
             else:
                 yield self._atom(group, {})
