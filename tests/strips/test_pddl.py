@@ -219,6 +219,7 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (ONE % ACT, START.replace("(:init (p))", "(:init (zz))"), r"problem\.pddl:2: .*zz"),
         (ONE % ACT, "(define (problem x) (:domain d) (:init (p)))", r"problem\.pddl:1: .*goal"),
         (ONE % "(:derived (q) (p))", START, r"domain\.pddl:3: derived predicates"),
+        (ONE % "(:predicates (r ?x)\n (r ?x ?y))", START, r"domain\.pddl:4: the predicate 'r' is declared twice"),
         (ONE % "(:predicates (or ?x ?y))", START, r"domain\.pddl:3: 'or' means .* it cannot be a predicate"),
         (ONE % ACT.replace("(not (p))", "(oneof (p) (q))"), START, r"domain\.pddl:3: effects with oneof cannot be"),
         (ONE % ACT, START.replace("(:init (p))", "(:init (unknown (p)))"), r"problem\.pddl:2: initial .* unknown"),

@@ -185,6 +185,8 @@ def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_
             name = _head(domain, group)
             if name in CONNECTIVES:
                 domain.fail(group, f"{name!r} means something else in conditions and effects: it cannot be a predicate")
+            if name in predicates:
+                domain.fail(group, f"the predicate {name!r} is declared twice")
             predicates[name] = tuple(of for _, of in types.typed(domain, group[1:]))
     known = _Known(types, predicates, functions, objects)
     operators: dict[str, Operator] = {}
