@@ -257,6 +257,12 @@ def test_what_cannot_be_read_is_said(tmp_path, domain_text, problem_text, said):
         read_problem(*written(tmp_path, domain_text, problem_text))
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\f", "\v"])
+def test_a_comment_ends_at_the_end_of_its_line_alone(tmp_path, separator):
+    read = read_problem(*written(tmp_path, ONE % f"; of {separator} (:action other :effect (q))\n{ACT}", START))
+    assert read.domain.model.names == ("act",)
+
+
 def test_missing_files_and_other_bytes(tmp_path):
     domain_path, problem_path = written(tmp_path, BLOCKS, THREE)
     with pytest.raises(FileNotFoundError):

@@ -209,7 +209,7 @@ class _Text:
 
     def __init__(self, path: Path, text: str, allowed: Sequence[str]) -> None:
         self.path = path
-        lines = text.splitlines()
+        lines = text.removesuffix("\n").split("\n")  # not splitlines: comments may contain other line separators
         open_groups: list[Group] = []
         whole: Group | None = None
         for line, content in enumerate(lines, 1):
