@@ -320,6 +320,13 @@ def test_what_is_written_reads_back_as_an_equivalent_model(tmp_path, model):
     )))  # fmt: skip
 
 
+def test_a_line_break_in_a_name_does_not_end_the_comment_with_it(tmp_path):
+    write_pddl(ActionModel.of(["p"], {"a\n(b": ([], ["p"], [])}), tmp_path / "out.pddl", "d")
+    assert "; a-b = a (b\n" in (tmp_path / "out.pddl").read_text()
+    (tmp_path / "p.pddl").write_text("(define (problem x) (:domain d) (:init) (:goal (p)))")
+    assert read_domain(tmp_path / "out.pddl", tmp_path / "p.pddl").model.names == ("a-b",)
+
+
 def test_a_domain_written_with_its_problem_is_the_same_task(tmp_path):
     read = read_problem(*written(tmp_path, BLOCKS, THREE))
     target = tmp_path / "new" / "ground.pddl"

@@ -135,7 +135,11 @@ def write_pddl(
 
     writer = PDDLWriter(built)
     originals = zip([*atoms, *actions], [*model.atoms, *model.names])
-    changed = [f"; {safe} = {name}" for safe, name in originals if safe != name]
+    changed = [
+        re.sub(r"[\r\n]+", " ", f"; {safe} = {name}")  # a line break would end the comment
+        for safe, name in originals
+        if safe != name
+    ]
     table = ["; names in this file, and in the model where they differ", *changed] if changed else []
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "\n".join([*table, _complete(writer.get_domain())]).encode())

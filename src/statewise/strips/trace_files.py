@@ -3,7 +3,7 @@
 `label` is 0 for a valid action and 1 for an invalid one, which must be the last of its trace. It may be given on every
 row, or once per trace, on its first or last row. Without labels all actions are valid. JSON lines hold
 `{"actions": [...], "label": 0}`. A text file holds a plan per line, its actions in parentheses, as planners print them,
-or separated by commas; a folder holds a plan per file. Plans are valid.
+or separated by commas; a folder holds a plan per file. Plans are valid. White space in names counts as one space.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _from_csv(text: str, path: Path) -> Iterator[_Read]:
             continue
         if len(row) != len(header):
             raise ValueError(f"{path}:{line}: {len(row)} cells, where the header has {len(header)}")
-        trace, action = row[column["trace_id"]].strip(), row[column["action"]].strip()
+        trace, action = row[column["trace_id"]].strip(), _one_line(row[column["action"]])
         if not trace:
             raise ValueError(f"{path}:{line}: trace_id is empty")
         if current is None or trace != name:
@@ -186,7 +186,7 @@ def _plan(content: str, path: Path, line: int) -> list[str]:
             raise ValueError(f"{path}:{line}: not a plan: there is text outside the parentheses of its actions")
     else:
         actions = plan.split(",")
-    named = [" ".join(action.split()) for action in actions]
+    named = [_one_line(action) for action in actions]
     if "" in named:
         raise ValueError(f"{path}:{line}: the plan has a gap: an action without a name")
     return named
@@ -197,7 +197,12 @@ def _name(action: object, path: Path, line: int) -> str:
         raise ValueError(f"{path}:{line}: the trace has a gap: an action without a name")
     if not isinstance(action, str | int) or isinstance(action, bool):
         raise ValueError(f"{path}:{line}: an action must be a name, not {action!r}")
-    return str(action)
+    return _one_line(str(action))
+
+
+def _one_line(action: str) -> str:
+    """A name with single spaces for white space, so that `sail  x` and `sail x` are one action in every format."""
+    return " ".join(action.split())
 
 
 def _label(read: _Read, path: Path) -> int:
