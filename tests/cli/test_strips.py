@@ -268,6 +268,10 @@ def test_planning_and_pddl(capsys, folder, tmp_path):
         (["traces", "--num", "5", "--out", "x.csv"], "name a domain"),
         (["traces", "simple", "--num", "1000", "--max-length", "10", "--out", "x.csv"], "not enough unique negative"),
         (["plan", "learned"], "give one of --goal, --goal-after, --goal-possible, --problem"),
+        (["plan", "learned", "--goal", " ,"], "--goal names no atom"),
+        (["plan", "swaps", "--goal-possible", "swap x x"], "'swap x x' has the same object in places where no such"),
+        (["traces", f"ferry:{'9' * 5000}x1", "--num", "5", "--out", "x.csv"], "(5,008 characters)': the domain is wri"),
+        (["traces", "ferry:\u0968x1", "--num", "5", "--out", "x.csv"], "the domain is written ferry:PORTSxCARS"),
         (["show", "learned", "--trace", "a z"], "z"),
         (["reproduce", "table2", "--out", "x"], "choices: table1"),
         (["reproduce", "table1", "--sizes", "5,x", "--out", "x"], "must be numbers from 1"),
@@ -286,6 +290,11 @@ def test_bad_input_is_answered_in_the_users_words(capsys, folder, monkeypatch, w
     (folder / "idle.json").write_text(json.dumps(model))
     act = {"pre": ["p"], "add": [], "delete": []}
     (folder / "blank.json").write_text(json.dumps({**model, "actions": {" ": act}}))
+    (folder / "swaps").mkdir(exist_ok=True)
+    swaps = {f"swap {x} {y}": {"pre": [f"p {x}"], "add": [f"p {y}"], "delete": []} for x, y in ("ab", "ba")}
+    (folder / "swaps" / "model.json").write_text(json.dumps({**model, "atoms": ["p a", "p b"], "actions": swaps}))
+    swap = {"pre": [["p", 0]], "add": [["p", 1]], "delete": []}
+    (folder / "swaps" / "schemas.json").write_text(json.dumps({"swap": swap}))
     for name, schemas in (("spaced", {"go": {**act, "pre": [["a b", 0]]}}), ("unnamed", {"": {**act, "pre": []}})):
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "model.json").write_text(json.dumps({**model, "actions": {"go x": act}}))

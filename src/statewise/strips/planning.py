@@ -284,4 +284,4 @@ def _numbers(model: ActionModel, names: Sequence[str]) -> list[int]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return f"; there are {', '.join(names[:8])}{', ...' if names[8:] else ''}"
+    return f"; there are {', '.join(names[:8]) or 'none'}{', ...' if names[8:] else ''}"

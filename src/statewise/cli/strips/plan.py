@@ -82,6 +82,8 @@ def run(words: list[str]) -> int:
         if options.after and not from_file:
             after = [model.names[at] for at in parse_trace(model, options.after)]
         goal = [atom.strip() for atom in options.goal.split(",") if atom.strip()] if options.goal is not None else None
+        if goal == []:
+            raise ValueError("--goal names no atom: give learned atoms, separated by commas")
         before = after or []
 
         def planned(guards: ActionModel | None, timeout: float) -> Plan:

@@ -65,7 +65,8 @@ def _read_model(path: str) -> ActionModel:
 
 def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
     """The action model of a learned folder or a model file, for traces with these actions. One that was learned lifted
-    is grounded over their objects, if training lacked one of the actions."""
+    is grounded over their objects, if training lacked one of the actions. Raises `ValueError` for an action whose equal
+    arguments no action had in training."""
     from statewise.strips import ground, read_schemas, signature
 
     model = read_model(path)
@@ -73,7 +74,11 @@ def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
     if schemas is None or all(name in model.number for name in actions):
         return model
     known = signature(schemas, model.names)
-    return ground(schemas, known.actions_over(known.objects_of(actions)))
+    possible = known.actions_over(known.objects_of(actions))
+    for name in sorted(set(actions) - set(possible)):
+        raise ValueError(f"{name!r} has the same object in places where no such action had it in training: nothing is "
+                         "known about it")  # fmt: skip
+    return ground(schemas, possible)
 
 
 def read_example(path: str) -> tuple[list[list[str]], str]:
