@@ -110,6 +110,16 @@ def test_what_was_learned_is_shown_and_verified(capsys, folder):
         assert (folder / "learned" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_large_models_are_not_drawn(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("statewise.strips.pictures.MOST_DRAWN", 17)
+    for against in ((), ("--against", "blocksworld:3")):
+        code, out, _ = called(capsys, "show", "blocksworld:3", *against, "--out", tmp_path / "out")
+        assert code == 0
+        assert "no picture of the model: it has 18 actions and 16 atoms, and pictures show up to 17 of each" in out
+    assert not list((tmp_path / "out").iterdir())
+    assert "model.png" in called(capsys, "show", "simple", "--out", tmp_path / "out")[1]
+
+
 def test_a_wrong_model_gets_a_counterexample_and_exit_code_1(capsys, folder, tmp_path):
     shutil.copytree(folder / "learned", tmp_path / "wrong")
     model = json.loads((tmp_path / "wrong" / "model.json").read_text())

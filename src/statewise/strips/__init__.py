@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from statewise.strips.pddl import read_domain as read_domain
     from statewise.strips.pddl import read_problem as read_problem
     from statewise.strips.pddl_export import export as export
+    from statewise.strips.pictures import MOST_DRAWN as MOST_DRAWN
     from statewise.strips.pictures import save_attention as save_attention
     from statewise.strips.pictures import save_model as save_model
     from statewise.strips.pictures import save_models as save_models
@@ -100,7 +101,7 @@ PUBLIC = {
     "model": ("ActionModel", "Atoms"),
     "pddl": ("read_domain", "read_problem"),
     "pddl_export": ("export",),
-    "pictures": ("save_attention", "save_model", "save_models", "save_schemas", "save_theta"),
+    "pictures": ("MOST_DRAWN", "save_attention", "save_model", "save_models", "save_schemas", "save_theta"),
     "planning": ("Plan", "plan"),
     "random_traces": ("SPLITS", "Traces", "traces", "with_noise"),
     "reproduction": ("reproduce",),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 DPI = 130
 PANELS = {"required": "query", "affected": "key", "deleted": "value"}
 """The meaning of each entry of theta's last axis, and the corresponding vector of the head."""
+MOST_DRAWN = 1_000
+"""The most actions, and the most atoms, of models that `statewise strips show` draws: more take minutes."""
 KINDS = {"requires": "pre", "adds": "add", "deletes": "delete"}
 """Titles of panels, and the field of an action or a schema that they show."""
 

@@ -29,6 +29,7 @@ def run(words: list[str]) -> int:
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
     from statewise.strips import (
+        MOST_DRAWN,
         PICTURE_SIGNS,
         PICTURES,
         Learned,
@@ -56,6 +57,8 @@ def run(words: list[str]) -> int:
     into = Path(options.out) if options.out else place if place.is_dir() else None
     if into is not None:
         into.mkdir(parents=True, exist_ok=True)
+    sizes = {(len(each.names), len(each.atoms)) for each in (model, reference) if each is not None}
+    drawn = into is not None and all(max(size) <= MOST_DRAWN for size in sizes)
     written: list[Path] = []
 
     def picture(name: str) -> Path:
@@ -69,7 +72,7 @@ def run(words: list[str]) -> int:
         pairs = [mine for mine, _ in match.pairs] + list(match.unmatched_learned)
         theirs = [true for _, true in match.pairs] + list(match.unmatched_reference)
         print(match.as_text(), "", sep="\n")
-        if into is not None:
+        if drawn:
             save_models(model.with_atoms(pairs), reference.with_atoms(theirs).with_actions(model.names),
                         picture("models.png"))  # fmt: skip
     trace = parse_trace(model, options.trace) if options.trace else None
@@ -81,17 +84,21 @@ def run(words: list[str]) -> int:
     if into is not None:
         if schemas is not None and any(schema.pre or schema.add or schema.delete for schema in schemas.values()):
             save_schemas(schemas, picture("schemas.png"))
-        elif schemas is None and model.atoms and model.actions:
+        elif drawn and schemas is None and model.atoms and model.actions:
             save_model(model, picture("model.png"))
         if trace is not None:
             save_attention(model, trace, picture("attention.png"))
-        if (place / "theta.npz").exists():
+        if drawn and (place / "theta.npz").exists():
             learned = Learned.load(place)
             best = learned.report["best_restart"]
             theta = learned.theta[best]
             if len(theta):
                 names = [f"head {head}" for head in range(len(theta))]
                 save_theta(theta, picture("theta.png"), names, learned.model.names)
+    if into is not None and not drawn:
+        actions, atoms = max(sizes, key=max)
+        print(f"no picture of the model: it has {actions:,} actions and {atoms:,} atoms, and pictures show up to "
+              f"{MOST_DRAWN:,} of each")  # fmt: skip
     if written:
         print(f"wrote {', '.join(map(str, written))}")
     return 0
