@@ -60,7 +60,7 @@ def domain(spec: str) -> Domain:
     if family not in FAMILIES:
         raise ValueError(f"{spec!r} is not a domain; choices: {', '.join(domain_usage(name) for name in FAMILIES)}")
     known = FAMILIES[family]
-    if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*" if known.sizes else "", size):
+    if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*" if known.sizes else "", size):
         raise ValueError(f"{cut(spec)!r}: the domain is written {domain_usage(family)}, such as {known.example}")
     sizes = [int(part) for part in size.split("x")] if size else []
     if len(sizes) != len(known.sizes):
