@@ -47,6 +47,8 @@ def run(words: list[str]) -> int:
                 print(f"\noptions of {name}, with their defaults:", *lines_of(fields), sep="\n")
         return 0
     options, rest = parser.split(words)
+    if options.overwrite and options.out is None:
+        raise ValueError("--overwrite replaces files in --out, which is not given; those in the run are always renewed")
 
     from statewise.building import make_analysis
     from statewise.cli.findings import as_plain_data, check_free, save, save_pictures, tell

@@ -90,6 +90,7 @@ def run(words: list[str]) -> int:
         "shape": list(found.vectors.shape),
         "index": index.name,
         "left_out": [one._asdict() for one in found.left_out],
+        **({"offsets": offsets.name} if options.positions == "all" else {}),
     }
     if options.positions != "all" and facts.exists() and "offsets" in read_json(facts, {}):
         offsets.unlink(missing_ok=True)  # those of the vectors that are replaced
@@ -101,7 +102,6 @@ def run(words: list[str]) -> int:
     if options.positions == "all":
         written.append(offsets)
         write_array(offsets, found.offsets)
-        sidecar["offsets"] = offsets.name
     written.append(facts)
     write_facts(sidecar)
     print(f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
