@@ -42,25 +42,24 @@ class Process:
         unit + 2 and multiples of the unit. Each ends with a question and its answer; before, `rate` is the
         probability of a question where one may be asked."""
         n, T = len(lengths), int(lengths.max())
-        tokens, answers = np.zeros((n, T), np.int64), np.zeros((n, T), bool)
+        tokens, answers = np.zeros((T, n), np.int64), np.zeros((T, n), bool)  # written a place at a time
         drawing = np.where(self.asked[:, None], self.next >= 0, self.weights)
         cumulative = np.cumsum(drawing, axis=1)
         later = np.cumsum(drawing[:, ::-1], axis=1)[:, ::-1] - drawing
         cumulative[later <= 0] = 2.0  # rounding must leave no room above the last symbol that may come
+        by_symbol = np.ascontiguousarray(cumulative.T)
         draws = rng.random((T, 2, n))
         state = np.full(n, self.start)
         for place in range(T):
-            ready = self.question[state] >= 0
-            left = lengths - place
+            left, question = lengths - place, self.question[state]
             # A question takes two symbols, so with steps of one symbol none fits where three are left.
-            asks = ready & ((left == 2) | ((draws[place, 0] < rate) & (left != 3)))
-            drawn = (cumulative[state] <= draws[place, 1][:, None]).sum(axis=1)
-            tokens[:, place] = np.where(asks, self.question[state], drawn)
-            answers[:, place] = self.asked[state]
-            state = self.next[state, tokens[:, place]]
-            state = np.where(left <= 1, self.start, state)
+            asks = (question >= 0) & ((left == 2) | ((draws[place, 0] < rate) & (left != 3)))
+            drawn = (by_symbol.take(state, axis=1) <= draws[place, 1]).sum(axis=0)
+            tokens[place] = np.where(asks, question, drawn)
+            answers[place] = self.asked[state]
+            state = np.where(left <= 1, self.start, self.next[state, tokens[place]])
         there = np.arange(T) < lengths[:, None]
-        return np.where(there, tokens, 0), answers & there
+        return np.ascontiguousarray(tokens.T) * there, np.ascontiguousarray(answers.T) & there
 
     def chance(self, length: int, rate: float) -> float:
         """The share of the most common answer in sequences of `length` as `draw` draws them."""
