@@ -11,12 +11,12 @@ from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 from statewise.strips.domains import domain
 from statewise.strips.evidence import accepted, evidence_of
 from statewise.strips.lifted_pddl import complements, export_lifted
-from statewise.strips.model import Action, ActionModel, bits
+from statewise.strips.model import MOST_ACTIONS, Action, ActionModel, bits
 from statewise.strips.pddl import read_problem, validated
 from statewise.strips.planner import find_plan, installed
 from statewise.strips.random_traces import traces
 from statewise.strips.schemas import Schema, ground
-from statewise.strips.signatures import MOST_ACTIONS, signature
+from statewise.strips.signatures import signature
 from statewise.strips.verification import verify
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from statewise.strips import domains
 from statewise.strips.domains import FAMILIES, domain
 from statewise.strips.random_traces import SPLITS, Traces, traces, with_noise
 
@@ -314,6 +315,16 @@ def test_every_family_has_an_example_that_exists(family):
 def test_unknown_domains_and_sizes_are_answered_with_what_there_is(spec, message):
     with pytest.raises(ValueError, match=message):
         domain(spec)
+
+
+def test_domains_that_do_not_fit_into_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(domains, "MOST_ACTIONS", 20)
+    assert len(domain("visit-all:2x2").model.actions) == 8
+    with pytest.raises(ValueError, match="'visit-all:3x3' has more than 20 ground actions, the most"):
+        domain("visit-all:3x3")
+    monkeypatch.setattr(domains, "MOST_BYTES", 10)
+    with pytest.raises(ValueError, match="has 8 ground actions with 8 atoms, more than fit into memory: ta"):
+        domain("visit-all:2x2")
 
 
 def test_too_few_states_to_begin_in():

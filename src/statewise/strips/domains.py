@@ -15,7 +15,7 @@ from itertools import permutations, product
 import numpy as np
 
 from statewise.messages import cut
-from statewise.strips.model import ActionModel, Atoms
+from statewise.strips.model import MOST_ACTIONS, ActionModel, Atoms
 
 Effects = dict[str, tuple[list[str], list[str], list[str]]]
 """For each action its preconditions, add effects and delete effects."""
@@ -52,6 +52,17 @@ class Domain:
 
 MOST = 100
 """The largest size of a domain: all of its ground actions are listed."""
+MOST_BYTES = 2**30
+"""The most memory of a domain's sets of atoms."""
+
+
+class GroundActions(Effects):
+    """Ground actions, at most `MOST_ACTIONS`: of many domains of `MOST` objects there are more than fit into memory."""
+
+    def __setitem__(self, name: str, effects: tuple[list[str], list[str], list[str]]) -> None:
+        if len(self) >= MOST_ACTIONS:
+            raise ValueError(f"more than {MOST_ACTIONS:,} ground actions, the most that are listed")
+        super().__setitem__(name, effects)
 
 
 def domain(spec: str) -> Domain:
@@ -70,7 +81,13 @@ def domain(spec: str) -> Domain:
             raise ValueError(f"{spec!r}: {what.lower()} must be at least {least}, not {value}")
         if value > MOST:
             raise ValueError(f"{spec!r}: {what.lower()} must be at most {MOST}, not {value}")
-    atoms, actions, start = known.build(*sizes)
+    try:
+        atoms, actions, start = known.build(*sizes)
+        taken = len(atoms) * (len(atoms) + 3 * len(actions)) // 16  # of a set half of the bits are stored, on average
+        if taken > MOST_BYTES:
+            raise ValueError(f"{len(actions):,} ground actions with {len(atoms):,} atoms, more than fit into memory")
+    except ValueError as error:
+        raise ValueError(f"{spec!r} has {error}: take a smaller instance") from None
     model = ActionModel.of(atoms, actions)
     bit = {name: 1 << place for place, name in enumerate(atoms)}
     return Domain(spec, model, tuple(sum(bit[atom] for atom in state) for state in start))
@@ -98,7 +115,7 @@ def blocksworld(blocks: int) -> tuple[list[str], Effects, list[list[str]]]:
     pairs = list(permutations(names, 2))
     atoms = [f"on {x} {y}" for x, y in pairs]
     atoms += [f"{what} {x}" for what in ("ontable", "clear", "holding") for x in names] + ["handempty"]
-    actions: Effects = {}
+    actions = GroundActions()
     for x in names:
         free = [f"clear {x}", f"ontable {x}", "handempty"]
         actions[f"pickup {x}"] = (free, [f"holding {x}"], free)
@@ -116,7 +133,7 @@ def ferry(ports: int, cars: int) -> tuple[list[str], Effects, list[list[str]]]:
     places, loads = [f"l{number}" for number in range(ports)], [f"c{number}" for number in range(cars)]
     atoms = [f"at-ferry {x}" for x in places] + [f"at {c} {x}" for c in loads for x in places]
     atoms += [f"on {c}" for c in loads] + ["empty-ferry"]
-    actions: Effects = {}
+    actions = GroundActions()
     for x, y in permutations(places, 2):
         actions[f"sail {x} {y}"] = ([f"at-ferry {x}"], [f"at-ferry {y}"], [f"at-ferry {x}"])
     for c, x in product(loads, places):
@@ -133,7 +150,7 @@ def gripper(balls: int) -> tuple[list[str], Effects, list[list[str]]]:
     things = [f"ball{number}" for number in range(1, balls + 1)]
     atoms = [f"at-robby {room}" for room in rooms] + [f"at {ball} {room}" for ball in things for room in rooms]
     atoms += [f"free {hand}" for hand in hands] + [f"carry {ball} {hand}" for ball in things for hand in hands]
-    actions: Effects = {}
+    actions = GroundActions()
     for x, y in permutations(rooms, 2):
         actions[f"move {x} {y}"] = ([f"at-robby {x}"], [f"at-robby {y}"], [f"at-robby {x}"])
     for ball, room, hand in product(things, rooms, hands):
@@ -149,7 +166,7 @@ def hanoi(discs: int) -> tuple[list[str], Effects, list[list[str]]]:
     names, pegs = [f"d{number}" for number in range(1, discs + 1)], ["peg1", "peg2", "peg3"]
     under = {disc: names[place + 1 :] + pegs for place, disc in enumerate(names)}
     atoms = [f"on {disc} {x}" for disc in names for x in under[disc]] + [f"clear {x}" for x in names + pegs]
-    actions: Effects = {}
+    actions = GroundActions()
     for disc in names:
         for source, target in permutations(under[disc], 2):
             leaves, comes = f"on {disc} {source}", f"on {disc} {target}"
@@ -168,7 +185,7 @@ def miconic(floors: int, passengers: int) -> tuple[list[str], Effects, list[list
     levels, people = [f"f{number}" for number in range(floors)], [f"p{number}" for number in range(passengers)]
     atoms = [f"lift-at {f}" for f in levels] + [f"waits {p} {f}" for p in people for f in levels]
     atoms += [f"boarded {p}" for p in people]
-    actions: Effects = {}
+    actions = GroundActions()
     for x, y in permutations(levels, 2):
         actions[f"ride {x} {y}"] = ([f"lift-at {x}"], [f"lift-at {y}"], [f"lift-at {x}"])
     for p, f in product(people, levels):
@@ -186,7 +203,7 @@ def logistics(cities: int, places: int, packages: int) -> tuple[list[str], Effec
     trucks = {f"t{city}": [f"l{city}-{place}" for place in range(places)] for city in range(cities)}
     atoms = [f"at {truck} {x}" for truck, where in trucks.items() for x in where] + [f"at a0 {x}" for x in airports]
     atoms += [f"at {p} {x}" for p in goods for x in at] + [f"in {p} {v}" for p in goods for v in [*trucks, "a0"]]
-    actions: Effects = {}
+    actions = GroundActions()
     for vehicle, where, verb in [*((t, x, "drive") for t, x in trucks.items()), ("a0", airports, "fly")]:
         for x, y in permutations(where, 2):
             here, there = [f"at {vehicle} {x}"], [f"at {vehicle} {y}"]
@@ -204,11 +221,11 @@ def tiles(rows: int, columns: int) -> tuple[list[str], Effects, list[list[str]]]
     """The sliding-tile puzzle: a tile beside the empty cell is moved into it."""
     cells, steps = _grid(rows, columns)
     names = [f"t{number}" for number in range(1, len(cells))]
-    atoms = [f"at {tile} {x}" for tile in names for x in cells] + [f"empty {x}" for x in cells]
-    actions: Effects = {}
+    actions = GroundActions()
     for tile, (x, y) in product(names, steps):
         before, after = [f"at {tile} {x}", f"empty {y}"], [f"at {tile} {y}", f"empty {x}"]
         actions[f"move {tile} {x} {y}"] = (before, after, before)
+    atoms = [f"at {tile} {x}" for tile in names for x in cells] + [f"empty {x}" for x in cells]
     return atoms, actions, [[f"empty {cells[0]}", *(f"at {tile} {x}" for tile, x in zip(names, cells[1:]))]]
 
 
@@ -216,7 +233,9 @@ def visit_all(rows: int, columns: int) -> tuple[list[str], Effects, list[list[st
     """A robot on a grid marks the cells where it has been; no action requires or deletes a mark."""
     cells, steps = _grid(rows, columns)
     atoms = [f"at {x}" for x in cells] + [f"visited {x}" for x in cells]
-    actions: Effects = {f"move {x} {y}": ([f"at {x}"], [f"at {y}", f"visited {y}"], [f"at {x}"]) for x, y in steps}
+    actions = GroundActions()
+    for x, y in steps:
+        actions[f"move {x} {y}"] = ([f"at {x}"], [f"at {y}", f"visited {y}"], [f"at {x}"])
     return atoms, actions, [[f"at {cells[0]}", f"visited {cells[0]}"]]
 
 
@@ -231,7 +250,7 @@ def satellite(satellites: int, directions: int) -> tuple[list[str], Effects, lis
     atoms = [f"pointing {s} {d}" for s in names for d in targets] + [f"power-avail {s}" for s in names]
     atoms += [f"{what} {i}" for what in ("power-on", "calibrated") for _, i, _ in aboard]
     atoms += [f"have-image {d}" for d in targets]
-    actions: Effects = {}
+    actions = GroundActions()
     for s, (x, y) in product(names, permutations(targets, 2)):
         actions[f"turn-to {s} {y} {x}"] = ([f"pointing {s} {x}"], [f"pointing {s} {y}"], [f"pointing {s} {x}"])
     for s, i, target in aboard:

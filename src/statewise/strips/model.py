@@ -26,6 +26,9 @@ SHAPE: Shape = {"atoms": [TEXT], "actions": {...: {key: [TEXT] for key in ("pre"
 Atoms = int
 """A set of atoms, as bits."""
 
+MOST_ACTIONS = 200_000
+"""The most ground actions of an instance that is made here."""
+
 
 @dataclass(frozen=True)
 class Action:

@@ -12,10 +12,8 @@ from itertools import product
 from math import prod
 
 from statewise.strips.lifted import sorts_of
+from statewise.strips.model import MOST_ACTIONS
 from statewise.strips.schemas import Schema, arguments
-
-MOST_ACTIONS = 200_000
-"""The most ground actions of an instance."""
 
 
 @dataclass(frozen=True)
