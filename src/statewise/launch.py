@@ -55,9 +55,14 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
     recipe = _placed(recipe)
     environment = machine.describe(recipe.trainer)
     fabric = _launch(recipe, environment)
-    model = new_model(recipe)
-    schedule = Schedule.of(recipe.trainer, model.task.context)
-    stream = _tried(model, fabric.global_rank, fabric.world_size)
+    agreement = Agreement(fabric.global_rank, fabric.world_size)
+
+    def prepare() -> tuple[Model, Schedule, Stream]:
+        model = new_model(recipe)
+        schedule = Schedule.of(recipe.trainer, model.task.context)
+        return model, schedule, _tried(model, fabric.global_rank, fabric.world_size)
+
+    model, schedule, stream = agreement.each(prepare)
     with contextlib.ExitStack() as stack:
 
         def create() -> None:
@@ -66,8 +71,17 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
             run = Run.create(Path(folder), recipe.as_dict(), model.task.files(), kept, overwrite=overwrite)
             stack.enter_context(run.lock())
 
-        Agreement(fabric.global_rank, fabric.world_size).on_first(create)
-        model.run = Run.open(Path(folder))
+        def opened() -> Run:
+            run = Run(Path(folder))
+            if not run.exists():
+                raise ValueError(
+                    f"{folder} is not there, though the first process has made it: processes on several machines need "
+                    "a folder on a disk that they share"
+                )
+            return run
+
+        agreement.on_first(create)
+        model.run = agreement.each(opened)
         return _train(model, fabric, stream, schedule, None, listener or Listener())
 
 
@@ -123,7 +137,8 @@ def check(recipe: Recipe, listener: Listener | None = None, *, here: bool = True
     """Describes a recipe's data. Raises `ValueError` or `OSError` if something is wrong with them or the recipe, or if
     it is to be trained `here` and this machine cannot."""
     if here:
-        machine.describe(_placed(recipe).trainer)
+        config = _placed(recipe).trainer
+        machine.refuse_missing(machine.describe(config)["device"], config.devices)
     model = new_model(recipe)
     Schedule.of(recipe.trainer, model.task.context)
     _tried(model, 0, 1)
@@ -144,7 +159,7 @@ def _tried(model: Model, rank: int, world: int) -> Stream:
     fail before the run directory is created or overwritten."""
     if model.recipe.trainer.tensorboard:
         _summary_writer()
-    if model.recipe.trainer.shard != "none":
+    if model.recipe.trainer.shard != "none" and world > 1:
         sharding.refuse_frozen(model.objective)
     make_optimizer(model.objective, model.recipe.trainer)
     model.task.held_out(1)
@@ -207,6 +222,7 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
     config, device = recipe.trainer, machine.choose_device(environment["device"])
     if device not in ("cpu", "cuda", "mps"):
         raise ValueError(f"training runs on the devices cpu, cuda and mps, not on {device}")
+    machine.refuse_missing(device, config.devices)
     strategy: Any = "auto"
     if config.processes > 1 and config.shard == "none":
         strategy = DDPStrategy(timeout=sharding.TIMEOUT)
@@ -260,14 +276,19 @@ def _train(
         )  # fmt: skip
         if found is not None:
             trainer.resume(found)
-        elif first:
-            run.forget_after(0)
-        if first:
+
+        def begin() -> None:
+            if found is None:
+                run.forget_after(0)
             listener.begin(run, recipe, trainer.progress.step)
+            if config.shard != "none" and not trainer.sharded:
+                listener.note(f"trainer.shard {config.shard}: a single process has the whole model")
             noted = [part.notes(schedule.steps) for part in model.objective.modules() if isinstance(part, Noted)]
             for note in dict.fromkeys(itertools.chain(schedule.notes, *noted)):
                 listener.note(note)
             _introduce(model, listener)
+
+        trainer.agreement.on_first(begin)
         outcome = trainer.train()
     if outcome.reason != "signal":
         trainer.agreement.on_first(lambda: join_weights(run.checkpoints()))
@@ -289,10 +310,13 @@ def _report(model: Model, run: Run, fabric: Any, trainer: Trainer, listener: Lis
         found = model.checkpoint.step
     with _shared(fabric, trainer) as share:
         evaluation = model.evaluate(model.recipe.trainer.report_num, share=share)
-    if fabric.global_rank == 0:
+
+    def write() -> None:
         content = {"checkpoint": found, **report(model.task, evaluation)}
         run.write_report("evaluation", content)
         listener.report(content)
+
+    trainer.agreement.on_first(write)
 
 
 @contextlib.contextmanager

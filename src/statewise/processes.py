@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from statewise.messages import cut
+
 PLACING = ("trainer.devices", "trainer.nodes", "trainer.shard")
 """Fields of a recipe that may change when a run is resumed."""
 OF_ANOTHER = "raised by another process"
@@ -37,21 +39,34 @@ class Started:
 
 
 def started() -> Started | None:
-    """The launcher's processes, of which this is one; None: no launcher has started this process."""
+    """The launcher's processes, of which this is one; None: no launcher has started this process. Raises `ValueError`
+    if its environment variables are missing or no numbers."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        total, per_machine = (int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        total, per_machine = (_number(name, at_least=1) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         return Started("torchrun", total, -(-total // per_machine))
-    total = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    if "SLURM_STEP_ID" not in os.environ:
+        return None
+    total = _number("SLURM_STEP_NUM_TASKS", default="1", at_least=1)
     # A shell that srun has opened (srun --pty bash) is one of the tasks, but not what it starts.
     interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    if "SLURM_STEP_ID" not in os.environ or total == 1 or interactive:
+    if total == 1 or interactive:
         return None
-    return Started("srun", total, int(os.environ.get("SLURM_STEP_NUM_NODES", "1")))
+    return Started("srun", total, _number("SLURM_STEP_NUM_NODES", default="1", at_least=1))
 
 
 def rank() -> int:
-    """The number of this process among those of the run, from 0."""
+    """The number of this process among those of the run, from 0. Raises `ValueError` as `started` does."""
     launcher = started()
     if launcher is None:
-        return int(os.environ.get("LOCAL_RANK", "0"))
-    return int(os.environ["RANK" if launcher.by == "torchrun" else "SLURM_PROCID"])
+        return _number("LOCAL_RANK", default="0")
+    return _number("RANK" if launcher.by == "torchrun" else "SLURM_PROCID")
+
+
+def _number(variable: str, *, default: str = "", at_least: int = 0) -> int:
+    value = os.environ.get(variable, default)
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= at_least):
+        raise ValueError(
+            f"the environment variable {variable} must be a number from {at_least} on, not {cut(value)!r}: torchrun "
+            "and srun set it for the processes that they start"
+        )
+    return int(value)

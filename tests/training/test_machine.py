@@ -1,6 +1,15 @@
 import pytest
 
+from statewise.training import machine
 from statewise.training.machine import peak_flops
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
+    machine.refuse_missing("cuda", 1)
+    machine.refuse_missing("cpu", 8)
+    with pytest.raises(ValueError, match=r"trainer\.devices 2: PyTorch reports 1 of the device cuda here"):
+        machine.refuse_missing("cuda", 2)
 
 
 @pytest.mark.parametrize(

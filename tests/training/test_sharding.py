@@ -40,27 +40,39 @@ def stop_at(step):
     return Listener(step=lambda now: os.kill(os.getpid(), signal.SIGTERM) if now == step else None)
 
 
+FAILING = {
+    "part of a checkpoint": (1, "statewise.run.write_atomically"),
+    "checkpoint": (0, "statewise.training.checkpoint.save"),
+    "metrics": (0, "statewise.run.Run.log"),
+    "data": (1, "statewise.launch.new_model"),
+}
+"""What fails in tests, the process in which it does, and the function."""
+
+
 def work(orders):
     """What a process does: `orders` are (command, folder, flags, step at which it stops or None)."""
     for command, folder, flags, step in orders:
         listener = Listener() if step is None else stop_at(step)
-        if command == "full disk":
-            with_a_full_disk(flags, folder)
+        if command in FAILING:
+            with_a_full_disk(*FAILING[command], flags, folder)
+        elif command == "elsewhere":
+            with pytest.raises(ValueError, match="processes on several machines need a folder on a disk that they"):
+                train(recipe(*flags), folder + os.environ.get("LOCAL_RANK", "0"))
         elif command == "train":
             train(recipe(*flags), folder, listener=listener)
         else:
             resume(folder, flags=flags, listener=listener)
 
 
-def with_a_full_disk(flags, folder):
-    """The second process cannot write its part of the first checkpoint: both raise its error."""
+def with_a_full_disk(rank, name, flags, folder):
+    """A function fails in one process: both raise its error."""
 
-    def full(path, content):
+    def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patched:
-        if os.environ.get("LOCAL_RANK") == "1":
-            patched.setattr("statewise.run.write_atomically", full)
+        if int(os.environ.get("LOCAL_RANK", "0")) == rank:
+            patched.setattr(name, full)
         with pytest.raises(OSError, match="No space left"):
             train(recipe(*flags), folder)
 
@@ -114,13 +126,13 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
 def test_processes_evaluate_and_save_their_shares(tmp_path):
     """Two encoders, and rows that neither process has as many of as the other."""
     flags = ["--objective=belief_state", *GPT, "--trainer.report_num=7", "--trainer.evaluate_num=5"]
-    cut, full = str(tmp_path / "cut"), str(tmp_path / "full")
+    cut = str(tmp_path / "cut")
     on_two_processes(
-        ("full disk", full, [*flags, *TWO], None),
+        ("part of a checkpoint", str(tmp_path / "part"), [*flags, *TWO], None),
         ("train", cut, [*flags, *TWO, "--trainer.steps=6"], 2),
         ("train", str(tmp_path / "run"), [*flags, *TWO], None),
     )
-    assert not list((tmp_path / "full" / "checkpoints").glob("*"))
+    assert not list((tmp_path / "part" / "checkpoints").glob("*"))
     # Stopped: in parts, which any command reads. Ended: in one file.
     (stopped,) = (found for found in Run(Path(cut)).checkpoints() if found.step == 4)
     assert len(stopped.parts("weights")) == len(stopped.parts("moments")) == 2
@@ -140,6 +152,14 @@ def test_processes_evaluate_and_save_their_shares(tmp_path):
     assert load_model(run.folder, "2", device="cpu").evaluate(5, details=False).metrics["loss"] == pytest.approx(
         during["loss"], rel=1e-6
     )
+
+
+def test_what_fails_in_one_process_fails_in_all(tmp_path):
+    flags = [*GPT, "--objective=next_token", "--trainer.devices=2"]
+    commands = ["data", "checkpoint", "metrics", "elsewhere"]
+    on_two_processes(*((command, str(tmp_path / command), flags, None) for command in commands))
+    assert not (tmp_path / "data").exists()  # everything is read before the folder is made
+    assert not list((tmp_path / "checkpoint" / "checkpoints").glob("*"))
 
 
 def test_a_model_with_frozen_parameters_is_refused():

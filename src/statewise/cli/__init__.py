@@ -83,7 +83,10 @@ def _fail(code: int, error: BaseException, debug: bool) -> int:
         message = f"{error.filename} is a folder: give a file"
     elif isinstance(error, OSError) and error.filename is not None and error.strerror:
         message = f"{error.filename}: {error.strerror}"
-    rank = processes.rank()
+    try:
+        rank = processes.rank()
+    except ValueError:
+        rank = 0  # this is what failed
     if processes.OF_ANOTHER in getattr(error, "__notes__", ()):
         return code
     if rank == 0:

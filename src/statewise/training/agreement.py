@@ -50,6 +50,12 @@ class Agreement:
                 raise failure
         return [result for result, _ in outcomes]
 
+    def each(self, work: Callable[[], T]) -> T:
+        """The result of `work` of this process, once all have done it; errors as of `on_all`."""
+        results: list[T] = []
+        self.on_all(lambda: results.append(work()))
+        return results[0]
+
     def on_first(self, work: Callable[[], T]) -> T:
         """The result of `work`, which only the first process does; errors as of `on_all`."""
         found: list[Any] = self.on_all(lambda: work() if self.first else None)

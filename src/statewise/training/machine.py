@@ -26,6 +26,13 @@ def choose_device(wanted: str) -> str:
     return wanted
 
 
+def refuse_missing(device: str, wanted: int) -> None:
+    """Raises `ValueError` if this machine has fewer GPUs than the processes that are to use one each."""
+    here = torch.accelerator.device_count()
+    if device != "cpu" and wanted > here:
+        raise ValueError(f"trainer.devices {wanted}: PyTorch reports {here} of the device {device} here; take as many")
+
+
 def choose_precision(wanted: str, device: str) -> str:
     """`fp32` or `bf16`. On CPUs with bf16 instructions, matrix products run 4 to 8 times as fast as in fp32."""
     if wanted != "auto":

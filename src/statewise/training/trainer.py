@@ -159,8 +159,7 @@ class Trainer:
         if self.progress.step != checkpoint.step:
             raise DamagedCheckpoint(f"{checkpoint.training} is of step {self.progress.step}, not {checkpoint.step}")
         self.saved = checkpoint.step
-        if self.first:
-            self.run.forget_after(checkpoint.step)
+        self.agreement.on_first(lambda: self.run.forget_after(checkpoint.step))
         if self.progress.best_step not in [found.step for found in self.run.checkpoints()]:
             self.progress.best = None  # its checkpoint was deleted for a better one, which is now deleted, too
         self._mark_best()  # the process may have been killed between writing a checkpoint and marking it
@@ -317,8 +316,7 @@ class Trainer:
     def _fail(self, step: int, part: str, what: str) -> None:
         last = self.run.checkpoints()
         kept = f"the last checkpoint is that of step {last[-1].step}" if last else "there is no checkpoint yet"
-        if self.first:
-            self._write({"kind": "end", "step": step, "reason": "not finite", "part": part})
+        self._write({"kind": "end", "step": step, "reason": "not finite", "part": part})
         raise NotFinite(f"step {step}: {what}; training stopped, {kept}. Try a lower learning rate.")
 
     def _log(self) -> None:
@@ -364,8 +362,13 @@ class Trainer:
             self._mark_best()
 
     def _mark_best(self) -> None:
-        if self.first and self.progress.best is not None:
-            self.run.mark_best(self.progress.best_step, self.headline.metric, self.progress.best)
+        best, step = self.progress.best, self.progress.best_step
+
+        def mark() -> None:
+            if best is not None:
+                self.run.mark_best(step, self.headline.metric, best)
+
+        self.agreement.on_first(mark)
 
     def _save(self) -> None:
         """Writes a checkpoint unless this step already has one. Raises `NotFinite` if weights are not finite."""
@@ -381,23 +384,26 @@ class Trainer:
         training = {"optimizer": optimizer, "progress": vars(self.progress), **({"lanes": lanes} if lanes else {})}
         if self.sharded:
             checkpoints.save_sharded(self.run, step, self.objective, training, self.agreement)
-        elif self.first:
-            checkpoints.save(self.run, step, self.objective.state_dict(), training)
-        if self.first:
+
+        def finish() -> None:
+            if not self.sharded:
+                checkpoints.save(self.run, step, self.objective.state_dict(), training)
             self.run.drop_checkpoints(newest=2, keeps=self.schedule.keeps)
+
+        self.agreement.on_first(finish)
         self.saved = step
-        self.fabric.barrier()
 
     def _end(self, reason: str) -> Outcome:
         self._save()
-        if self.first:
-            self._write({"kind": "end", "step": self.progress.step, "reason": reason, "seconds": self.progress.seconds})
+        self._write({"kind": "end", "step": self.progress.step, "reason": reason, "seconds": self.progress.seconds})
         return Outcome(self.run.folder, self.progress.step, reason)
 
     def _write(self, record: Record) -> None:
-        if self.first:
+        def write() -> None:
             self.run.log(record)
             self.watch.record(record)
+
+        self.agreement.on_first(write)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
