@@ -181,8 +181,8 @@ def resume(
     """Resumes a run from a checkpoint, exactly. None if the run is already complete.
 
     `flags`: those of `PLACING`, such as `--trainer.devices=1`, to continue with another number of processes than the
-    run began with; so do torchrun and srun. The numbers are then the same up to rounding, except for dropout, which
-    each process draws for itself.
+    run began with; so do torchrun and srun. The numbers are then the same up to rounding, and to what each process
+    draws for itself: dropout and `objective.share`.
     """
     run = Run.open(Path(folder))
     if run.complete():
