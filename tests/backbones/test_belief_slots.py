@@ -228,6 +228,24 @@ def test_gradients_reach_every_parameter_through_a_cut(injection):
         assert parameter.grad.abs().max() > 0, name
 
 
+@pytest.mark.parametrize("update", ["ema", "gated"])
+@pytest.mark.parametrize("T", [3, CHUNK, 2 * CHUNK + 1])
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_what_is_used_in_training_does_not_depend_on_the_length_of_rows(update, T, warmup):
+    """Else processes whose rows differ in length would wait for each other forever."""
+    made = model(update=update, warmup=warmup).train()
+    expected = made.readouts(plain_batch(tokens(T)))
+    calls = []
+    made.gpt.blocks[0].register_forward_hook(lambda *given: calls.append(given))
+    made.sharded = True
+    read = made.readouts(plain_batch(tokens(T)))
+    assert len(calls) == -(-CONTEXT // CHUNK) * (1 + warmup)
+    assert torch.equal(read, expected)
+    read.square().sum().backward()
+    for name, parameter in made.named_parameters():
+        assert parameter.grad is not None, name
+
+
 def test_warm_up_in_training_is_of_the_recipe_and_at_test_of_the_protocol():
     made, x = model(warmup=2), tokens(B=1)
     still = by_definition(made, x[0])[0]

@@ -23,7 +23,7 @@ from statewise.training.checkpoint import join_weights, load_training
 from statewise.training.sharding import read
 
 FLAGS = [
-    "--backbone.width=16", "--backbone.layers=2", "--trainer.batch_size=8", "--task.held_out_graphs=10",
+    "--backbone.width=16", "--backbone.layers=2", "--trainer.batch_size=8",
     "--trainer.log_every=1", "--trainer.evaluate_every=2", "--trainer.evaluate_num=8", "--trainer.checkpoint_every=100",
     "--trainer.precision=fp32", "--trainer.steps=3", "--trainer.warmup_steps=1", "--trainer.threads=1",
 ]  # fmt: skip
@@ -32,7 +32,10 @@ TWO = ["--trainer.devices=2", "--trainer.shard=full"]
 
 
 def recipe(*flags):
-    return read_recipe(recipe_text("path-star-small"), [*FLAGS, *flags])
+    """`flags` may begin with a recipe's name."""
+    if flags and not flags[0].startswith("--"):
+        return read_recipe(recipe_text(flags[0]), [*FLAGS, *flags[1:]])
+    return read_recipe(recipe_text("path-star-small"), [*FLAGS, "--task.held_out_graphs=10", *flags])
 
 
 def stop_at(step):
@@ -79,7 +82,9 @@ def with_a_full_disk(rank, name, flags, folder):
 
 def on_two_processes(*orders, environment=None):
     script = [sys.executable, "-W", "error:FSDP2-wrapped:UserWarning", __file__, json.dumps(orders)]
-    done = subprocess.run(script, capture_output=True, text=True, env={**os.environ, **(environment or {})})
+    done = subprocess.run(
+        script, capture_output=True, text=True, timeout=300, env={**os.environ, **(environment or {})}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -160,6 +165,20 @@ def test_what_fails_in_one_process_fails_in_all(tmp_path):
     on_two_processes(*((command, str(tmp_path / command), flags, None) for command in commands))
     assert not (tmp_path / "data").exists()  # everything is read before the folder is made
     assert not list((tmp_path / "checkpoint" / "checkpoints").glob("*"))
+
+
+def test_processes_whose_rows_differ_in_chunks_wait_for_each_other(tmp_path):
+    """Rows of one to four chunks, one per process and part of a step: one process may read a chunk where the other
+    reads four, or both one, which has no use for an update."""
+    rows = tmp_path / "rows.txt"
+    rows.write_text("".join(" ".join("abcdef"[i % 6] for i in range(n)) + "\n" for n in (3, 20, 4, 5, 3, 13, 4, 9) * 3))
+    flags = ["sequences-small", f"--task.path={rows}", "--backbone=belief_slots", *GPT, "--backbone.chunk=6",
+             "--trainer.batch_size=4", "--trainer.accumulate=2"]  # fmt: skip
+    whole, divided, sharded = (str(tmp_path / name) for name in ("whole", "divided", "sharded"))
+    train(recipe(*flags), whole)
+    on_two_processes(("train", divided, [*flags, TWO[0]], None), ("train", sharded, [*flags, *TWO], None))
+    assert_close(whole, divided)
+    assert_close(whole, sharded)
 
 
 def test_a_model_with_frozen_parameters_is_refused():

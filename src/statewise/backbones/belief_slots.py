@@ -117,6 +117,8 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         self.protocol: StateProtocol = "carried"
         self.warmup = 0
         self.lanes: Lanes | None = None
+        self.sharded = False
+        """Set by `training.sharding.shard`: processes gather each block together, so all must call it equally often."""
 
     @property
     def state_width(self) -> int:
@@ -202,6 +204,8 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
             for _ in range(warmup):  # for the document at the chunk's end only
                 states = [held, self._renewed(states[-1], self._chunk(part, own, states), own)]
             hidden = self._chunk(part, own, states)
+            if self.training and begin + config.chunk >= T:
+                hidden = self._using_all(number + 1, warmup, states[-1], hidden, own)
             yield hidden, self._slots(states, own)
             held = states[-1]
             if begin + config.chunk < T:
@@ -210,6 +214,18 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
                 held = self._renewed(held, hidden, own)
             elif rows is not None:
                 self._keep(rows.lane, held, hidden, own)
+
+    def _using_all(self, chunks: int, warmup: int, held: Held, hidden: Tensor, documents: Tensor | None) -> Tensor:
+        """The last hidden states of a row's last chunk, unchanged. Processes reduce gradients together, so what they
+        use of the model must not depend on the length of their rows. Hence with weight zero, rows of one chunk use the
+        update, and if the blocks are sharded, rows of any length call these as often as the longest would."""
+        if chunks == 1:
+            hidden = hidden + 0 * self._renewed(held, hidden, documents).state.sum()
+        if self.sharded:
+            token = torch.zeros(1, 1, dtype=torch.int64, device=hidden.device)
+            for _ in range((-(-self.context // self.chunk) - chunks) * (1 + warmup)):
+                hidden = hidden + 0 * self._chunk(token, None, [Held(self._begin(1), None)]).sum()
+        return hidden
 
     def _after_previous_row(self, rows: Continuation, held: Held) -> Held:
         """`held`, with the state after the lane's previous row where the row continues it. The lane keeps the inputs of

@@ -46,7 +46,8 @@ def strategy(config: TrainerConfig, device: str, precision: str) -> ModelParalle
 def shard(module: nn.Module, mesh: Any, precision: str, compiled: bool) -> nn.Module:
     """Replaces the parameters by DTensors, in place. Modules that are `gathered_alone` are gathered for their own
     forward and backward pass; the rest is gathered from the forward pass of `module` to the end of its backward pass,
-    since objectives use embeddings and heads at any time.
+    since objectives use embeddings and heads at any time. Modules with an attribute `sharded` are told, to call what is
+    gathered alone equally often on all processes.
 
     In bf16, modules that are gathered alone are gathered in bf16, as autocast would cast their weights anyway, and
     their gradients are summed in float32; the rest is gathered in float32.
@@ -60,6 +61,8 @@ def shard(module: nn.Module, mesh: Any, precision: str, compiled: bool) -> nn.Mo
             if compiled:
                 part.compile()
             fully_shard(part, mesh=mesh, mp_policy=policy)
+        if hasattr(part, "sharded"):
+            cast("Any", part).sharded = True
     fully_shard(module, mesh=mesh)
     return module
 
