@@ -14,6 +14,7 @@ from statewise.launch import Listener, resume, train
 from statewise.recipes import recipe_text
 from statewise.run import Run
 from statewise.training import checkpoint as checkpoints
+from statewise.training.sharding import read
 
 FLAGS = [
     *("--backbone=belief_slots", "--backbone.chunk=8", "--backbone.width=16", "--backbone.heads=2"),
@@ -59,7 +60,7 @@ def final(folder):
     """All tensors of the last checkpoint, by name."""
     found = Run(folder).find_checkpoint("last")
     state = checkpoints.load_training(found)
-    moments = {f"{number}/{name}": tensor for number, each in state["optimizer"]["state"].items()
+    moments = {f"{number}/{name}": read(tensor) for number, each in state["optimizer"]["state"].items()
                for name, tensor in each.items()}  # fmt: skip
     return {**load_file(found.weights), **moments, **state["lanes"]["backbone"]}
 
@@ -110,10 +111,11 @@ def run_to_end(*words):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_two_processes_carry_what_one_does_and_go_on_bit_for_bit(tmp_path, recipe, corpus):
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_two_processes_carry_what_one_does_and_go_on_bit_for_bit(tmp_path, recipe, corpus, shard):
     train(recipe(), tmp_path / "one")
-    two = tmp_path / "two"
-    run_to_end("text-small", *FLAGS, f"--task.path={corpus.folder}", "--trainer.devices=2", "--out", str(two))
+    two, divided = tmp_path / "two", ("--trainer.devices=2", f"--trainer.shard={shard}")
+    run_to_end("text-small", *FLAGS, f"--task.path={corpus.folder}", *divided, "--out", str(two))
     one, whole, metrics = final(tmp_path / "one"), final(two), numbers(two)
     for left, right in zip(numbers(tmp_path / "one"), metrics):
         if left["kind"] == "train":

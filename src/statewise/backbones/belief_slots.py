@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -360,7 +361,8 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
 
     def open_lanes(self, lanes: int) -> None:
         """See `AcrossRows.open_lanes`."""
-        new = self.initial.new_zeros
+        # Not `initial.new_zeros`, whose tensors are sharded if `initial` is.
+        new = partial(torch.zeros, dtype=self.initial.dtype, device=self.initial.device)
         self.lanes = Lanes(
             state=new(lanes, *self.initial.shape), owner=new(lanes, dtype=torch.int64),
             hidden=new(lanes, self.chunk, self.width), documents=new(lanes, self.chunk, dtype=torch.int64),
