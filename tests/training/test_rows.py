@@ -109,6 +109,7 @@ def test_accumulated_parts_carry_what_the_whole_does(tmp_path, recipe):
 def run_to_end(*words):
     done = subprocess.run([sys.executable, "-m", "statewise", "train", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "deprecated" not in done.stderr
 
 
 @pytest.mark.parametrize("shard", ["none", "full"])

@@ -13,6 +13,13 @@ from statewise.processes import OF_ANOTHER
 T = TypeVar("T")
 
 
+def joined(own: torch.Tensor) -> torch.Tensor:
+    """The tensors (n, ...) of all processes, in order, as one (processes n, ...)."""
+    found = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(found, own)
+    return torch.cat(found)
+
+
 @dataclass(frozen=True)
 class Agreement:
     """The processes of a run, of which this is number `rank` from 0. All call the same methods in the same order."""

@@ -16,6 +16,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from statewise.training.agreement import joined
+
 NONE = -1
 """A process needs no block any more."""
 
@@ -32,7 +34,8 @@ def used_in_place(module: nn.Module, device: torch.device) -> Iterator[Callable[
 
     def next_round(needed: int) -> int:
         """Gathers one block with all processes; its number, or `NONE` if none of them needs one."""
-        told = [number for number in _everyones(needed, device) if number != NONE]
+        everyones: list[int] = joined(torch.tensor([needed], device=device)).tolist()
+        told = [number for number in everyones if number != NONE]
         if not told:
             return NONE
         blocks[min(told)].unshard()
@@ -62,12 +65,3 @@ def used_in_place(module: nn.Module, device: torch.device) -> Iterator[Callable[
         for hook in hooks:
             hook.remove()
         root.reset_iter_state()  # frees what is gathered, and the order of the calls: backward passes gather by it
-
-
-def _everyones(number: int, device: torch.device) -> list[int]:
-    """The numbers of all processes."""
-    own = torch.tensor([number], device=device)
-    told = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(told, own)
-    found: list[int] = torch.cat(told).tolist()
-    return found

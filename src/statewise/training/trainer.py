@@ -20,7 +20,7 @@ from statewise.json_files import AMOUNT, COUNT, MEASURED, NUMBER, Maybe, Shape, 
 from statewise.objectives.base import Objective
 from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
 from statewise.training import checkpoint as checkpoints
-from statewise.training.agreement import Agreement
+from statewise.training.agreement import Agreement, joined
 from statewise.training.config import TrainerConfig
 from statewise.training.optim import learning_rate, load_state_by_name, make_optimizer, state_by_name
 from statewise.training.schedule import Schedule
@@ -304,9 +304,7 @@ class Trainer:
 
     def _gathered(self, kept: torch.Tensor) -> torch.Tensor:
         """The lanes of all processes, in batch order, from those of each (lanes, ...)."""
-        found: Any = kept[None] if self.fabric.world_size == 1 else self.fabric.all_gather(kept)
-        whole: torch.Tensor = found.flatten(0, 1)
-        return whole
+        return kept if self.fabric.world_size == 1 else joined(kept)
 
     def _share(self, kept: torch.Tensor) -> torch.Tensor:
         """This process's lanes, from those of all processes."""
