@@ -137,13 +137,18 @@ def test_a_checkpoint_without_what_lanes_kept_is_refused(tmp_path, recipe):
     found = run.find_checkpoint("last")
     state, weights = checkpoints.load_training(found), found.weights.read_bytes()
     kept = state["lanes"]["backbone"]
-    for lanes in (None, {}, {"backbone": {**kept, "state": kept["state"][:2]}}, {"backbone": {**kept, "owner": 3}}):
+    for lanes, message in (
+        (None, "lanes are missing"),
+        ({}, "lanes are missing"),
+        ({"backbone": {**kept, "state": kept["state"][:3]}}, "it has 3 lanes, and trainer.batch_size is 4"),
+        ({"backbone": {**kept, "owner": 3}}, ""),
+    ):
         state["lanes"] = lanes
         damaged = tmp_path / "training.pt"
         torch.save(state, damaged)
         run.forget_after(0)
         run.write_checkpoint(5, {"weights.safetensors": weights, "training.pt": damaged.read_bytes()})
-        with pytest.raises(ValueError, match=r"training.pt does not fit the run's recipe"):
+        with pytest.raises(ValueError, match=f"training.pt does not fit the run's recipe: {message}"):
             resume(tmp_path / "run")
 
 

@@ -62,19 +62,20 @@ class Stored:
             read = [file.get_slice(self.name)[0:0]]
         return read[0] if len(read) == 1 else torch.cat(read)
 
-    def check(self) -> None:
-        """Raises `ValueError` unless the pieces are the whole."""
+    def check(self, folder: Path) -> None:
+        """Raises `ValueError`, naming the folder, unless the pieces are the whole."""
         end = 0
         for start, stop, _ in self.pieces:
             if start != end:
                 break
             end = stop
         if self.shape and end != self.shape[0]:
-            raise ValueError(f"rows from {end} on of {self.name} are missing or there twice")
+            raise ValueError(f"{folder}: rows from {end} on of {self.name} are missing or there twice")
 
 
 def open_stored(files: Sequence[Path]) -> dict[str, Stored]:
-    """All tensors of the files, by name. Raises `OSError`, and `ValueError` if a file is damaged or lacks rows."""
+    """All tensors of files in one folder, by name. Raises `OSError`, and `ValueError` if one is damaged or lacks
+    rows."""
     found: dict[str, Stored] = {}
     for path in files:
         try:
@@ -91,7 +92,7 @@ def open_stored(files: Sequence[Path]) -> dict[str, Stored]:
             stored.shape, stored.kind = (rows, *shape[1:]) if shape else (), part.get_dtype()
     for stored in found.values():
         stored.pieces.sort(key=lambda piece: piece[:2])
-        stored.check()
+        stored.check(files[0].parent)
     return found
 
 

@@ -153,6 +153,8 @@ class Trainer:
             load_state_by_name(self.optimizer.optimizer, self.objective, state["optimizer"])
             self.progress = Progress(**check(state["progress"], PROGRESS, "progress"))
             for name, backbone in self.across_rows.items():
+                if name not in (state.get("lanes") or {}):
+                    raise ValueError("lanes are missing")
                 backbone.load_lanes({key: self._share(kept) for key, kept in state["lanes"][name].items()})
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise DamagedCheckpoint(f"{checkpoint.training} does not fit the run's recipe: {error}") from None
@@ -307,7 +309,9 @@ class Trainer:
         return kept if self.fabric.world_size == 1 else joined(kept)
 
     def _share(self, kept: torch.Tensor) -> torch.Tensor:
-        """This process's lanes, from those of all processes."""
+        """This process's lanes, from those of all processes. Raises `ValueError` if these are too few or too many."""
+        if len(kept) != self.config.batch_size:
+            raise ValueError(f"it has {len(kept)} lanes, and trainer.batch_size is {self.config.batch_size}")
         own: torch.Tensor = kept.view(self.fabric.world_size, -1, *kept.shape[1:])[self.fabric.global_rank]
         return own
 
