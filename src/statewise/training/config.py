@@ -62,7 +62,8 @@ class TrainerConfig:
     batch_size: int = 128
     """Sequences per step, over all processes and accumulated batches."""
     accumulate: int = 1
-    """Micro-batches into which a step's batch is split, to save memory; the result is the same."""
+    """Micro-batches into which a step's batch is split, to save memory; the result is the same up to rounding,
+    and to what is drawn at random: dropout and `objective.share`."""
     rows: Literal["shuffled", "consecutive"] = "shuffled"
     """Order of a fixed training set. `shuffled`: a random order in every epoch; `consecutive`: each batch position
     reads the corpus row by row, so its rows continue from step to step (task text)."""
@@ -95,8 +96,9 @@ class TrainerConfig:
     device: str = "auto"
     """cpu, cuda or mps; auto: a CUDA GPU if there is one, otherwise the CPU."""
     devices: int = 1
-    """Processes per machine, one per device; losses equal those of one process with the same batch size. Under torchrun
-    and srun, `devices` and `nodes` are those that they have started."""
+    """Processes per machine, one per device; losses equal those of one process with the same batch size, up to rounding
+    and to what is drawn at random, as with `accumulate`. Under torchrun and srun, `devices` and `nodes` are those that
+    they have started."""
     nodes: int = 1
     """Machines. More than one need torchrun or srun to start the processes, and `--out` on a disk that all share."""
     shard: Literal["none", "full", "node"] = "none"
