@@ -39,7 +39,8 @@ def test_all_protocols_stand_in_one_table_and_the_leak_is_marked(run, capsys):
     assert code == 0
     lines = out.splitlines()
     assert lines[1].split() == ["metric", "carried", "fresh", "same-chunk,", "1", "pass", "*"]
-    assert lines[-2] == "* same-chunk sees its own targets: it is not a likelihood, and comparable with nothing else"
+    assert lines[-2] == "* same-chunk sees its own targets: no likelihood, comparable with nothing else"
+    assert max(map(len, lines[1:-1])) <= 80
     report = Run(run).report("evaluation")
     assert report["metrics"] == report["protocols"]["carried"]
     assert report["sees_its_own_targets"] == ["same-chunk, 1 pass"]
@@ -68,8 +69,8 @@ def test_each_protocol_can_be_asked_alone_and_has_a_report_of_its_own(run, capsy
     ("protocol", "warmup", "message"),
     [
         ("stale", None, "unknown protocol 'stale': "),
-        ("carried", 3, "a warm-up passes over the chunk itself"),
-        ("fresh", 1, "a warm-up passes over the chunk itself"),
+        ("carried", 3, "a warm-up reads the chunk itself"),
+        ("fresh", 1, "a warm-up reads the chunk itself"),
         ("same-chunk", 0, "must be at least 1 pass, not 0"),
     ],
 )
@@ -88,11 +89,11 @@ def test_the_library_passes_over_the_same_chunk_once_unless_told_otherwise(run):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--protocol fresh --warmup 2", "a warm-up passes over the chunk itself: that is the protocol same-chunk"),
+        ("--protocol fresh --warmup 2", "a warm-up reads the chunk itself: use the protocol same-chunk"),
         ("--protocol same-chunk --warmup 0", "--warmup must be at least 1"),
         ("--protocol stale", "invalid choice: 'stale'"),
         ("--comprehensive --num 3", "--comprehensive reads all held-out documents"),
-        ("--comprehensive --protocol carried --warmup 2", "a warm-up passes over the chunk itself"),
+        ("--comprehensive --protocol carried --warmup 2", "a warm-up reads the chunk itself"),
     ],
 )
 def test_protocols_that_make_no_sense_are_refused(run, capsys, flags, message):

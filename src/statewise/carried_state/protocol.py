@@ -34,7 +34,7 @@ def ask(protocol: StateProtocol, warmup: int | None = None) -> Asked:
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}: {', '.join(PROTOCOLS)}")
     if warmup is not None and protocol != "same-chunk":
-        raise ValueError("a warm-up passes over the chunk itself: that is the protocol same-chunk")
+        raise ValueError("a warm-up reads the chunk itself: use the protocol same-chunk")
     if warmup is not None and warmup < 1:
         raise ValueError(f"the warm-up must be at least 1 pass, not {warmup}")
     return Asked(protocol, (1 if warmup is None else warmup) if protocol == "same-chunk" else 0)

@@ -146,7 +146,7 @@ def _show(
         print(f"\n{baselines_table(evaluation.baselines, evaluation.metrics)}")
     if seeing_targets(protocols):
         mark = "* " if len(protocols) > 1 else ""
-        print(f"{mark}same-chunk sees its own targets: it is not a likelihood, and comparable with nothing else")
+        print(f"{mark}same-chunk sees its own targets: no likelihood, comparable with nothing else")
     if written:
         print(f"wrote {written}")
     return 0
