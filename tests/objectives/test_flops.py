@@ -10,6 +10,8 @@ from statewise.backbones.powers import Carrying
 from statewise.objectives import OBJECTIVES, pair_workers
 from statewise.objectives.costs import document_lengths, head_flops
 
+pytestmark = pytest.mark.usefixtures("attention_without_padding")
+
 
 def counted(call):
     with FlopCounterMode(display=False) as counter:

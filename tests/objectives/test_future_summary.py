@@ -99,6 +99,7 @@ def test_a_bag_with_every_token_has_no_outsiders():
     torch.testing.assert_close(objective(batch).parts["bag"].mean(), slow_twin(objective, batch)["bag"])
 
 
+@pytest.mark.usefixtures("attention_without_padding")
 @pytest.mark.parametrize("summary", ["bag", "reverse"])
 def test_a_step_costs_what_a_counter_finds(summary):
     torch.set_default_dtype(torch.float32)  # attention in float64 is hidden from the counter
