@@ -184,10 +184,11 @@ def test_compiled_it_is_the_same_and_not_unrolled(monkeypatch, head):
     assert operations[0] == operations[1] > 0
 
 
+@pytest.mark.parametrize("settings", [{}, {"backward": False}, {"previous_weight": 0.0}], ids=str)
 @pytest.mark.parametrize("head", ["mlp", "gated", "mixture"])
-def test_bf16_gives_nearly_the_same_loss_and_gradients(head):
+def test_bf16_gives_nearly_the_same_loss_and_gradients(head, settings):
     torch.set_default_dtype(torch.float32)
-    objective = tiny_objective("belief_state", head=head)
+    objective = tiny_objective("belief_state", head=head, **settings)
     batch = random_batch(prompts=False)
     parameters = list(objective.parameters())
     exact = objective(batch).value()

@@ -34,7 +34,8 @@ class Worker(ABC):
     @staticmethod
     def states(head: TextHead, prefix: Tensor, suffix: Tensor) -> tuple[Tensor, Tensor]:
         """What pairs read of the states (U, D) and (W, D)."""
-        return head.project_prefix(prefix), head.project_suffix(suffix)
+        own = head.project_prefix(prefix)
+        return own, head.project_suffix(suffix).to(own.dtype)  # under autocast zeros would be float32, products are not
 
     @staticmethod
     def parameters(head: TextHead) -> list[Tensor]:
