@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -168,6 +169,19 @@ def test_two_processes_stop_together_and_resume(tmp_path):
     run_to_end("--resume", str(folder))
     assert Run.open(folder).end()["reason"] == "steps"
     assert json.loads((folder / "config.json").read_text())["trainer"]["devices"] == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the second process in /proc")
+def test_a_process_whose_fellow_was_killed_says_so(tmp_path):
+    folder = tmp_path / "run"
+    process = start("path-star-small", *FLAGS, "--trainer.devices", "2", "--out", str(folder))
+    wait_for(lambda: (folder / "metrics.jsonl").exists() and Run(folder).metrics(), process)
+    (second,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(second), signal.SIGKILL)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 1, output
+    assert "statewise: another process of this run has ended" in output
+    assert "Traceback" not in output
 
 
 def test_of_two_processes_one_speaks_about_a_mistake(tmp_path):

@@ -59,9 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _fail(2, ValueError(f"this needs more memory than the machine has: {error}"), debug)
     except RuntimeError as error:
-        if "allocate memory" not in str(error):
+        if "allocate memory" in str(error):
+            return _fail(2, ValueError("this needs more memory than the machine has"), debug)
+        if not (_connected() and _lost_another(error)):
             raise
-        return _fail(2, ValueError("this needs more memory than the machine has"), debug)
+        lost = "another process of this run has ended; its own message says why, if nothing killed it"
+        return _fail(1, ValueError(lost), debug)
     except KeyboardInterrupt:
         return 130
 
@@ -100,3 +103,10 @@ def _connected() -> bool:
     """Whether several processes have begun to train together: until then, what fails in one fails in all."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _lost_another(error: RuntimeError) -> bool:
+    """Whether torch raised `error` because it no longer reaches another process. NCCL's errors have a class; gloo's
+    are told from others by their text."""
+    gloo = ("gloo", "closed by peer", "reset by peer")
+    return isinstance(error, sys.modules["torch"].distributed.DistError) or any(word in str(error) for word in gloo)

@@ -301,8 +301,9 @@ class Trainer:
 
     def _sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sums over processes, in place."""
-        summed: Any = self.fabric.all_reduce(values, reduce_op="sum")
-        return summed
+        # Not by Fabric, whose function puts a barrier before: on a GPU each step would wait for the device.
+        torch.distributed.all_reduce(values)
+        return values
 
     def _gathered(self, kept: torch.Tensor) -> torch.Tensor:
         """The lanes of all processes, in batch order, from those of each (lanes, ...)."""
