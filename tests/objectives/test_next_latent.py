@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from doubles import pack, random_batch, spread_weights, tiny_objective
+from doubles import pack, random_batch, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
 from torch.nn import functional as F
 
 from statewise.backbones.base import plain_batch
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 def slow_twin(objective, batch):
     """Equations 3 to 5 one source position, one step, one sequence at a time."""
     config, backbone, dynamics = objective.config, objective.backbone, objective.dynamics
-    states = backbone.encode(plain_batch(batch.tokens, batch.documents)).state
+    states, readouts = backbone.encode(plain_batch(batch.tokens, batch.documents))
     head = backbone.logits
     B, T = batch.tokens.shape
     documents = batch.documents if batch.documents is not None else torch.ones_like(batch.tokens)
@@ -24,7 +24,7 @@ def slow_twin(objective, batch):
     for b in range(B):
         for t in range(T - 1):
             if batch.scored[b, t + 1]:
-                token_losses.append(F.cross_entropy(head(states[b, t]), batch.tokens[b, t + 1]))
+                token_losses.append(F.cross_entropy(head(readouts[b, t]), batch.tokens[b, t + 1]))
             rolled = states[b, t]
             for i in range(1, config.horizon + 1):
                 s = t + i
@@ -36,9 +36,9 @@ def slow_twin(objective, batch):
                 latent[i - 1].append(torch.where(difference < 1, 0.5 * difference**2, difference - 0.5).mean())
                 if s + 1 < T and batch.scored[b, s + 1]:
                     frozen = {"frozen": not config.head_gradient}
-                    p = head(target, **frozen).log_softmax(-1)
+                    p = head(readouts[b, s], **frozen).log_softmax(-1)
                     p = p.detach() if config.stop_gradient else p
-                    q = head(rolled, **frozen).log_softmax(-1)
+                    q = head(backbone.state_for_head(rolled), **frozen).log_softmax(-1)
                     kl[i - 1].append((p.exp() * (p - q)).sum())
                     ce[i - 1].append(-q[batch.tokens[b, s + 1]])
 
@@ -67,16 +67,19 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+    ("make_backbone", "tied"), [(tiny_gpt, True), (tiny_gpt, False), (tiny_two_stream, True)],
+    ids=["tied", "untied", "two streams"],
+)  # fmt: skip
 @pytest.mark.parametrize("packed", [False, True], ids=["apart", "packed"])
 @pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
-def test_loss_and_gradients_are_those_of_the_equations(monkeypatch, settings, blocks, packed, tied):
+def test_loss_and_gradients_are_those_of_the_equations(monkeypatch, settings, blocks, packed, make_backbone, tied):
     if blocks:  # of 6 positions
         monkeypatch.setitem(head_loss.WHOLE_UP_TO, "cpu", 0)
         monkeypatch.setitem(head_blocks.BLOCK, "cpu", 70)
         monkeypatch.setattr(head_divergence, "whole", None)
         monkeypatch.setattr(head_loss, "whole", None)
-    objective = tiny_objective("next_latent", backbone={"tied": tied}, **settings)
+    objective = tiny_objective("next_latent", backbone={"tied": tied}, make_backbone=make_backbone, **settings)
     spread_weights(objective)
     batch = random_batch(longest=7)
     batch = pack(batch) if packed else batch

@@ -1,9 +1,10 @@
 """Next-latent prediction (Teoh et al. 2026): the state must also predict the states that follow it.
 
 A small dynamics network p_psi takes a state and the token that came next to the next state. It is rolled
-out K steps along the true tokens; each predicted state is pulled towards the true one (equation 3) and
-towards the true one's next-token distribution (equation 4). At inference the network is a plain decoder,
-and the dynamics can draft.
+out K steps along the true tokens; each predicted state is pulled towards the true one (equation 3), and
+its next-token distribution towards the model's own at that place (equation 4). In the paper the head reads
+the state itself; of backbones where it reads another stream, the model's distribution is that of its readout.
+At inference the network is a plain decoder, and the dynamics can draft.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class NextLatent(Measured):
         add nothing."""
         config, (first, end) = self.config, batch.span
         readout = hidden.readout[:, first - 1 : end - 1]
-        goal = hidden.state.detach() if config.stop_gradient else hidden.state
+        goal, known = (each.detach() if config.stop_gradient else each for each in hidden)
         steps = min(config.horizon, batch.tokens.shape[1] - 1)
         targets, weight = token_targets(batch), self.backbone.head_weight()
         head = weight if config.head_gradient else weight.detach()
@@ -206,7 +207,7 @@ class NextLatent(Measured):
         few = fits_whole(readings * targets.numel(), len(weight), weight.device)
         if few and "kl" in parts:
             log_probs = to_float32(self.backbone.logits(readout)).log_softmax(-1)
-            goal_log_probs = self._goal_log_probs(goal, hidden.readout, log_probs, batch)
+            goal_log_probs = self._goal_log_probs(known[:, first - 1 : end - 1], log_probs)
             total = token_loss(log_probs, batch)
         else:
             total = head_loss(readout, weight, targets)
@@ -223,25 +224,21 @@ class NextLatent(Measured):
                     wanted = goal_log_probs[:, start - first + 1 :]
                     sums["kl"].append(head_divergence.whole(ahead, wanted, head, counted))
                 else:
-                    known = self.backbone.state_for_head(goal[:, start:stop])
-                    sums["kl"].append(head_divergence.blockwise(ahead, known, head, counted))
+                    sums["kl"].append(head_divergence.blockwise(ahead, known[:, start:stop], head, counted))
             if "ce" in parts:
                 sums["ce"].append(head_loss(ahead, head, ahead_targets(batch, step), at_once=few))
         missing = goal.new_zeros(config.horizon - steps)
         by_step = {name: torch.cat((torch.stack(found), missing)) if found else missing for name, found in sums.items()}
         return {"next_token": total, **by_step}
 
-    def _goal_log_probs(self, goal: Tensor, readout: Tensor, log_probs: Tensor, batch: Batch) -> Tensor:
-        """(B, end - first, V): the target distributions of rolled-out states."""
-        config, (first, end) = self.config, batch.span
-        if readout.data_ptr() == goal.data_ptr():  # state and readout are one tensor: nothing to compute again
-            if config.stop_gradient:
-                return log_probs.detach()
-            if config.head_gradient:
-                return log_probs
-        known = self.backbone.state_for_head(goal[:, first - 1 : end - 1])
-        frozen = config.stop_gradient or not config.head_gradient
-        return to_float32(self.backbone.logits(known, frozen=frozen)).log_softmax(-1)
+    def _goal_log_probs(self, known: Tensor, log_probs: Tensor) -> Tensor:
+        """(B, end - first, V): the target distributions of rolled-out states, whose gradient is the settings'. `known`
+        is the readout that they are of, `log_probs` the same with every gradient."""
+        if self.config.stop_gradient:
+            return log_probs.detach()
+        if self.config.head_gradient:
+            return log_probs
+        return to_float32(self.backbone.logits(known, frozen=True)).log_softmax(-1)
 
     def _counts(self, batch: Batch, parts: Collection[str]) -> dict[str, Tensor]:
         """What each sum of `_totals` is divided by."""
