@@ -83,7 +83,9 @@ def test_a_package_of_its_own_is_trained_from_the_command_line(called, tmp_path)
     assert "length" in records[0]
     assert called("evaluate", "run", "--beginning-with", "even").count("run, step 3, 20 examples") == 1
     assert "did you mean --beginning-with?" in called("evaluate", "run", "--begining-with", "even", code=2)
-    assert "unknown task 'counting'" in called_without(tmp_path, "evaluate", "run")
+    missing = called_without(tmp_path, "evaluate", "run")
+    assert "unknown task 'counting'" in missing
+    assert "Those of other packages need these installed" in missing
 
 
 def called_without(folder, *words):

@@ -115,7 +115,10 @@ def _measure(predictor: Predictor, task: Task, texts: Iterable[tuple[str, str, s
     starts = np.array([[len(prompt), len(prompt) + len(middle)] for prompt, middle, _ in pieces])
     if lengths.max() > predictor.context:
         row = int(lengths.argmax())
-        raise ValueError(f"sequence {row + 1} has {lengths[row]} tokens, the referee's context is {predictor.context}")
+        raise ValueError(
+            f"filled sequence {row + 1} has {lengths[row]} tokens, more than the referee's context of "
+            f"{predictor.context}: leave it out, or score by a run of a longer context"
+        )
     examples = Examples.of(rows, starts[:, 0].tolist())
     nats, first_choice = np.zeros(examples.tokens.shape), np.zeros(examples.tokens.shape, bool)
     for some, part in blocks(examples, 16):

@@ -44,7 +44,8 @@ class Table(Generic[Part]):
             return name
         announced = self.announced().get(name)
         if not announced:
-            raise ValueError(unknown(self.kind, name, [*self, *self.announced()]))
+            told = unknown(self.kind, name, [*self, *self.announced()])
+            raise ValueError(f"{told}. Those of other packages need these installed")
         if len(announced) > 1:
             raise ValueError(
                 f"the {self.kind} {name} is registered by {' and by '.join(map(origin, announced))}: choose one by its "

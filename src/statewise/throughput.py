@@ -82,9 +82,16 @@ def decode_speed(
 
 
 def in_own_process(*arguments: Any) -> Speed:
-    """`decode_speed`, in a new process."""
+    """`decode_speed`, in a new process. Raises `ValueError` if that was killed."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
 
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as worker:
-        return worker.submit(decode_speed, *arguments).result()
+        try:
+            return worker.submit(decode_speed, *arguments).result()
+        except BrokenProcessPool:
+            raise ValueError(
+                "the process that measured was killed, probably for lack of memory: set --batch, --prefill or --decode "
+                "lower"
+            ) from None

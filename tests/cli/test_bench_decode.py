@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from statewise.cli.draft_speed import DraftSpeed
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.objectives.predictors import CausalPredictor
 from statewise.run import Run
-from statewise.throughput import decode_speed
+from statewise.throughput import decode_speed, in_own_process
 
 CONTEXT = 24
 """Of the recipe path-star-small."""
@@ -135,3 +136,9 @@ def test_acceptance_is_counted_by_place():
     assert (speed.tokens, speed.cycles, speed.offered, speed.accepted) == (12, 4, [4, 3, 1], [3, 2, 1])
     assert found["accepted_per_cycle"] == 6 / 4
     assert found["accepted_by_place"] == [3 / 4, 2 / 3, 1.0]
+
+
+def test_a_killed_measuring_process_is_told(monkeypatch):
+    monkeypatch.setattr("statewise.throughput.decode_speed", os._exit)
+    with pytest.raises(ValueError, match="killed, probably for lack of memory: set --batch"):
+        in_own_process(1)

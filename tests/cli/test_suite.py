@@ -275,6 +275,7 @@ def test_suites_that_make_no_sense_are_refused(tmp_path, capsys, old, new, messa
     assert main(["suite", str(path), "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
     assert any(one in told for one in message.split("|")), told
+    assert all(told.count(name) < 2 for name in ("bits/next_token-gpt:", "far-gpt:", "bits/next_token-lstm:"))
     assert "Traceback" not in told
     assert not (tmp_path / "out").exists()
 

@@ -1,6 +1,7 @@
 """Experiments as lists of cells, and a ledger that is gone on with."""
 
 import json
+import os
 from collections import Counter
 from dataclasses import asdict, replace
 from functools import partial
@@ -461,3 +462,9 @@ def test_cells_in_processes_of_their_own(tmp_path):
         return sorted(({**record, **measured} for record in records), key=lambda record: record["cell"])
 
     assert plain(parallel) == plain(single)
+
+
+def test_a_killed_process_is_told(monkeypatch):
+    monkeypatch.setattr(module, "run_cell", os._exit)
+    with pytest.raises(ValueError, match="killed, probably for lack of memory: the same command goes on"):
+        list(module._run_all([1, 1], 2))

@@ -198,6 +198,7 @@ def test_floors_go_on_as_estimates_where_there_are_too_many_beliefs(monkeypatch)
     np.testing.assert_allclose(made.floors()[:5], exact[:5])
     assert (made.floors()[5:] != exact[5:]).all()
     np.testing.assert_allclose(made.floors(), exact, atol=0.02)
+    assert made.summary()[0].startswith("mess3: 3 hidden states")
     assert "estimated" in made.summary()[0]
 
 

@@ -171,8 +171,8 @@ def _recipes(suite: Suite, source: str) -> dict[str, Recipe]:
 
     found, tasks = {}, {}
     for cell in suite.cells:
+        recipe = read_recipe(cell.text, source=f"{source}, {cell.name}")
         try:
-            recipe = read_recipe(cell.text, source=cell.name)
             key = json.dumps(recipe.as_dict()["task"], sort_keys=True)
             if key not in tasks:
                 tasks[key] = make_task(recipe)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -254,6 +255,11 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
                 ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for one in ended:
                     yield one.result()
+        except BrokenProcessPool:
+            raise ValueError(
+                "a process that learned was killed, probably for lack of memory: the same command goes on with what "
+                "is not finished; give it fewer --jobs"
+            ) from None
         finally:
             for one in waiting:
                 one.cancel()

@@ -117,8 +117,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         scored = self._floors[0][-self.config.length + (not self.config.bos) :]
         exact = "" if self._floors[1] else ", estimated for positions with too many beliefs to list"
         return [
-            f"{self.process.states:,} hidden states, {self.process.vocabulary:,} tokens, {beliefs}; the floor of the "
-            f"loss is {scored.mean():.5f} nats per token{exact}"
+            f"{self.config.path or self.config.process}: {self.process.states:,} hidden states, "
+            f"{self.process.vocabulary:,} tokens, {beliefs}; the floor of the loss is {scored.mean():.5f} nats per "
+            f"token{exact}"
         ]
 
     # Sequences
