@@ -180,7 +180,7 @@ def test_a_process_whose_fellow_was_killed_says_so(tmp_path):
     os.kill(int(second), signal.SIGKILL)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 1, output
-    assert "statewise: another process of this run has ended" in output
+    assert "statewise: no connection to another process of this run; if that has ended" in output
     assert "Traceback" not in output
 
 

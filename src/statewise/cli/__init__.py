@@ -63,8 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(2, ValueError("this needs more memory than the machine has"), debug)
         if not (_connected() and _lost_another(error)):
             raise
-        lost = "another process of this run has ended; its own message says why, if nothing killed it"
-        return _fail(1, ValueError(lost), debug)
+        lost = "no connection to another process of this run; if that has ended, its own message says why"
+        first_line = str(error).partition("\n")[0]
+        return _fail(1, ValueError(f"{lost} (PyTorch: {first_line})"), debug)
     except KeyboardInterrupt:
         return 130
 
