@@ -154,6 +154,26 @@ class Bayesian(StateDynamics):
         return torch.from_numpy(np.log(np.maximum(np.hstack([given, spare]), 1e-30)))
 
 
+class ReadoutOfItsOwn(Bayesian):
+    """The head knows nothing of the states that the backbone computes, only those that `advance` returned."""
+
+    def __init__(self, world):
+        super().__init__(world)
+        self.returned = []
+
+    def logits(self, batch):
+        state = self.states(batch).state
+        return super().read_states(state.flatten(0, 1)).view(*state.shape[:2], -1)
+
+    def advance(self, states, tokens):
+        self.returned.append(super().advance(states, tokens))
+        return self.returned[-1]
+
+    def read_states(self, states):
+        assert any(torch.equal(states, one) for one in self.returned)
+        return super().read_states(states)
+
+
 class Blank(Bayesian):
     """States are noise, and predictions uniform."""
 
@@ -250,10 +270,11 @@ def test_factors_that_vary_alone_leave_the_others_as_they_are():
     assert len(np.unique(digits[1], axis=0)) > 3
 
 
+@pytest.mark.parametrize("kind", [Bayesian, ReadoutOfItsOwn])
 @pytest.mark.parametrize("bos", [False, True])
-def test_dynamics_that_are_bayes_rule_go_on_beyond_the_length_of_training(bos):
+def test_dynamics_that_are_bayes_rule_go_on_beyond_the_length_of_training(bos, kind):
     world = task("mess3", length=6, bos=bos)
-    exact = BeliefDynamics(BeliefDynamicsConfig(sequences=200)).analyze(subject(world, Bayesian(world)))
+    exact = BeliefDynamics(BeliefDynamicsConfig(sequences=200)).analyze(subject(world, kind(world)))
     for key in ("r2_backbone", "r2_dynamics", "r2_dynamics_refitted", "r2_beyond", "step_1_r2", f"step_{5 + bos}_r2"):
         assert exact.metrics[key] == pytest.approx(1, abs=1e-5)
     for key in ("excess_backbone", "excess_dynamics", "excess_beyond"):

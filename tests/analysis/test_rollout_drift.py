@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from doubles import FixedTask, random_examples, subject, tiny_objective
+from doubles import TINY_BACKBONES, FixedTask, random_examples, spread_weights, subject, tiny_objective
 
 from statewise.backbones.base import plain_batch
 from statewise.building import make_analysis
@@ -13,13 +13,14 @@ from statewise.types import LacksPower
 def slowly(objective, examples, steps):
     backbone, found = objective.backbone, {}
     for tokens, length in zip(torch.from_numpy(examples.tokens), examples.lengths.tolist()):
-        states = backbone.encode(plain_batch(tokens[None, :length])).state[0]
+        states, readouts = (each[0] for each in backbone.encode(plain_batch(tokens[None, :length])))
         for start in range(length):
             state = states[start]
             for step in range(1, min(steps, length - 1 - start) + 1):
                 state = objective.dynamics(state, backbone.embed(tokens[start + step]))
                 true = states[start + step]
-                drafted, wanted = (backbone.logits(one).softmax(-1) for one in (state, true))
+                read = backbone.state_for_head(state), readouts[start + step]
+                drafted, wanted = (backbone.logits(one).softmax(-1) for one in read)
                 gap = (state - true).abs()
                 found.setdefault(step, []).append([
                     float(torch.where(gap < 1, gap**2 / 2, gap - 0.5).mean()),
@@ -31,9 +32,11 @@ def slowly(objective, examples, steps):
     return {step: np.mean(values, 0) for step, values in found.items()}
 
 
+@pytest.mark.parametrize("make_backbone", TINY_BACKBONES.values(), ids=TINY_BACKBONES)
 @torch.no_grad()
-def test_drift_is_that_of_the_definitions():
-    objective = tiny_objective("next_latent", horizon=1).eval()
+def test_drift_is_that_of_the_definitions(make_backbone):
+    objective = tiny_objective("next_latent", make_backbone=make_backbone, horizon=1).eval()
+    spread_weights(objective)
     examples = random_examples(np.random.default_rng(0), n=3)
     found = make_analysis("rollout-drift", steps=20).analyze(subject(objective.predictor(), FixedTask(examples)))
     expected = slowly(objective, examples, 20)

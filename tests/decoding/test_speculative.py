@@ -135,7 +135,7 @@ ENDING = torch.eye(5, dtype=torch.float64)[END].expand(5, 5)
 DRAFTERS = {"exact": TRUE, "good": 0.8 * TRUE + 0.2 * chain(1), "bad": chain(2), "opposed": OPPOSED, "ending": ENDING}
 
 MODELS = {
-    **{f"next_latent on {name}": ("next_latent", TINY_BACKBONES[name], {}) for name in ("gpt", "recurrent")},
+    **{f"next_latent on {name}": ("next_latent", made, {}) for name, made in TINY_BACKBONES.items()},
     **{f"joint on {name}": ("joint_multi_token", made, {"horizon": 3}) for name, made in TINY_BACKBONES.items()},
     "multi_token on gpt": ("multi_token", TINY_BACKBONES["gpt"], {"horizon": 3}),
     "multi_token on gru": ("multi_token", TINY_BACKBONES["recurrent"], {"horizon": 3}),
@@ -396,7 +396,7 @@ def test_the_measured_length_stays_within_the_context():
 
 
 def test_a_model_that_cannot_draft_is_refused_with_those_that_can():
-    having = "joint_multi_token and the objectives multi_token, next_latent and latent_multi_token on gpt or recurrent"
+    having = "joint_multi_token and next_latent and the objectives multi_token and latent_multi_token on gpt or recur"
     with pytest.raises(ValueError, match=f"prompt_lookup, any model.*{having}"), naming_who_has():
         speculative().decode(model("next_token"), request())
 

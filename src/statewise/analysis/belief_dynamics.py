@@ -147,6 +147,10 @@ class _Rolled:
         truth, ahead = world.beliefs(drawn), world.next_tokens(drawn)
         short = _cut(drawn, min(context, drawn.tokens.shape[1]))
         states = {"backbone": _backbone_states(predictor, short), "dynamics": _roll(dynamics, predictor, drawn)}
+        logits = {"backbone": _backbone_logits(predictor, short)}
+        # Before the dynamics' first step, their state is the backbone's.
+        read = [dynamics.read_states(found) for found in states["dynamics"].unbind(1)[1:]]
+        logits["dynamics"] = torch.stack([logits["backbone"][:, 0], *read], 1)
         scores: dict[str, dict[str, list[float]]] = {"r2": {}, "excess": {}, "agreement": {}}
         ones = np.ones(len(truth))
         predicted = {}
@@ -156,7 +160,7 @@ class _Rolled:
             for key in scores:
                 scores[key][name] = []
             for place in range(kept.shape[1]):
-                log_probs = dynamics.read_states(found[:, place]).double().log_softmax(-1).cpu().numpy()
+                log_probs = logits[name][:, place].double().log_softmax(-1).cpu().numpy()
                 true = ahead[:, place]
                 gap = np.log(np.where(true > 0, true, 1)) - np.where(true > 0, log_probs, 0)
                 best = np.take_along_axis(true, log_probs.argmax(1)[:, None], 1)[:, 0]
@@ -213,6 +217,12 @@ def _cut(examples: Examples, width: int) -> Examples:
 def _backbone_states(predictor: Predictor, examples: Examples) -> Tensor:
     """(n, T, E): of sequences of equal length."""
     return torch.cat([predictor.states(collate(part)).state.float() for _, part in blocks(examples, ROWS)])
+
+
+@torch.no_grad()
+def _backbone_logits(predictor: Predictor, examples: Examples) -> Tensor:
+    """(n, T, V): of sequences of equal length."""
+    return torch.cat([predictor.logits(collate(part)).float() for _, part in blocks(examples, ROWS)])
 
 
 @torch.no_grad()

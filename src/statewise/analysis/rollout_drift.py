@@ -10,7 +10,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.analysis.base import Analysis, Findings, Subject
@@ -92,7 +91,7 @@ def _add(
     counts: list[int],
 ) -> None:  # fmt: skip
     """Adds what is found in a batch to `sums`, by name and step, and the number of positions to `counts`."""
-    states = predictor.states(batch).state
+    states, predicted = predictor.states(batch).state, predictor.logits(batch).log_softmax(-1)
     batch = batch.to(states.device)
     real = batch.real
     sums["norm"][0] += float(states.float().norm(dim=-1)[real].sum())
@@ -104,8 +103,8 @@ def _add(
         whole = real[:, :-step] & real[:, step:]
         if documents is not None:
             whole &= documents[:, :-step] == documents[:, step:]
-        ahead, true = rolled[whole], states[:, step:][whole]
-        drafted, wanted = (_log_probabilities(dynamics, each) for each in (ahead, true))
+        ahead, true, wanted = rolled[whole], states[:, step:][whole], predicted[:, step:][whole]
+        drafted = dynamics.read_states(ahead).log_softmax(-1)
         found = {
             "latent": F.smooth_l1_loss(ahead.float(), true.float(), reduction="none").mean(-1),
             "kl": (wanted.exp() * (wanted - drafted)).sum(-1),
@@ -116,8 +115,3 @@ def _add(
         for name, values in found.items():
             sums[name][step] += float(values.sum())
         counts[step] += len(ahead)
-
-
-def _log_probabilities(dynamics: StateDynamics, states: Tensor) -> Tensor:
-    """(M, V) of the next token, from states (M, E)."""
-    return dynamics.read_states(states).float().log_softmax(-1)

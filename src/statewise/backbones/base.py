@@ -39,7 +39,7 @@ class Backbone(nn.Module, ABC):
     vocabulary: int
     """Number V of token ids."""
     state_predicts: bool = True
-    """Whether the vocabulary head reads the state itself."""
+    """Whether the vocabulary head predicts from the state, by `state_for_head`; False: from a readout of its own."""
     head_init: Init | None = None
     """Initialisation of heads that objectives add, unless they set their own; None: each head's default."""
     norm_eps: float = 1e-5

@@ -89,7 +89,6 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
     """
 
     Config = BeliefSlotsConfig
-    state_predicts = False  # the head reads a part of it
 
     def __init__(
         self, config: BeliefSlotsConfig, *, vocabulary: int, context: int, embedding_of: Backbone | None = None

@@ -117,7 +117,8 @@ class StateDynamics(ABC):
 
     @abstractmethod
     def read_states(self, states: Tensor) -> Tensor:
-        """(M, V): logits of the next token, read off states (M, E)."""
+        """(M, V): logits of the next token, read off states (M, E) that `advance` returned. What the model itself
+        predicts is `Predictor.logits`."""
 
 
 def state_dynamics(predictor: Predictor) -> StateDynamics:

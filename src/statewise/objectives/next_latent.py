@@ -267,14 +267,13 @@ class NextLatent(Measured):
         return total
 
     def predictor(self) -> CausalPredictor:
-        """A plain decoder; if the head reads the rolled-out states, one that can also draft."""
-        if not self.backbone.state_predicts:
-            return head_predictor(self.backbone)
-        return head_predictor(self.backbone, LatentDrafter, self.dynamics)
+        """A decoder that can draft; if the state predicts, one that can also read the whole future off it."""
+        kind = LatentReader if self.backbone.state_predicts else LatentDrafter
+        return head_predictor(self.backbone, kind, self.dynamics)
 
 
-class LatentDrafter(CausalPredictor, Drafter, FutureReader, StateDynamics):
-    """Drafts tokens from the last state by alternating head and dynamics."""
+class LatentDrafter(CausalPredictor, Drafter, StateDynamics):
+    """Drafts tokens from the last state by alternating dynamics and head."""
 
     def __init__(self, backbone: Backbone, dynamics: LatentDynamics) -> None:
         super().__init__(backbone)
@@ -293,6 +292,20 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader, StateDynamics):
             token = yield logits
 
     @torch.no_grad()
+    def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """See `StateDynamics.advance`: one step of the dynamics network."""
+        return self.dynamics(states.to(self.device), self.backbone.embed(tokens.to(self.device)))
+
+    @torch.no_grad()
+    def read_states(self, states: Tensor) -> Tensor:
+        """See `StateDynamics.read_states`: by the vocabulary head."""
+        return to_float32(self.backbone.logits(self.backbone.state_for_head(states.to(self.device))))
+
+
+class LatentReader(LatentDrafter, FutureReader):
+    """Predicts the future from a state alone: the first token by the head, the others by dynamics and head."""
+
+    @torch.no_grad()
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
         """See `FutureReader.future`: head and dynamics alternate along the tokens (theorem 3.2)."""
         tokens = tokens.to(self.device)
@@ -302,16 +315,6 @@ class LatentDrafter(CausalPredictor, Drafter, FutureReader, StateDynamics):
             total += log_probs.gather(-1, tokens[:, place : place + 1])[:, 0]
             states = self.dynamics(states, self.backbone.embed(tokens[:, place]))
         return total
-
-    @torch.no_grad()
-    def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """See `StateDynamics.advance`: one step of the dynamics network."""
-        return self.dynamics(states.to(self.device), self.backbone.embed(tokens.to(self.device)))
-
-    @torch.no_grad()
-    def read_states(self, states: Tensor) -> Tensor:
-        """See `StateDynamics.read_states`: by the vocabulary head."""
-        return to_float32(self.backbone.logits(self.backbone.state_for_head(states.to(self.device))))
 
     @torch.no_grad()
     def read_future(self, states: Tensor, count: int) -> Tensor:
