@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 from command_line import called, two_steps
@@ -38,6 +39,13 @@ def test_nothing_is_loaded_and_only_its_own_script_runs(recorded):
     assert "connect-src" not in meta
     assert "{{" not in re.sub(r"\{\{ script \}\}", "", data)
     assert not re.search(r"\{\{ \w+ \}\}", script + style)
+
+
+def test_the_page_in_the_docs_is_of_this_version():
+    shown = Path(__file__).parents[2] / "docs" / "playground-demo.html"
+    data, _ = elements(shown.read_text(), "script")
+    # Where the page has changed, write `page(json.loads(data))` over the file in the docs.
+    assert page(json.loads(data)).decode() == shown.read_text()
 
 
 @pytest.fixture(scope="module")
