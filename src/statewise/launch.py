@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from statewise import processes
-from statewise.backbones.powers import Noted
+from statewise.backbones.powers import Noted, Pretrained
 from statewise.config import Recipe
 from statewise.data import Stream
 from statewise.evaluation import ALONE, Share, report
@@ -67,7 +67,9 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
 
         def create() -> None:
             # The number of steps is stored for commands that follow the run without its data.
-            kept = {**environment, "steps": schedule.steps}
+            parts = model.objective.modules()
+            commit = next((part.commit for part in parts if isinstance(part, Pretrained) and part.commit), None)
+            kept = {**environment, "steps": schedule.steps, **({"model_commit": commit} if commit else {})}
             run = Run.create(Path(folder), recipe.as_dict(), model.task.files(), kept, overwrite=overwrite)
             stack.enter_context(run.lock())
 

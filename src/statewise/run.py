@@ -1,7 +1,8 @@
 """The run directory, one per training run. No other module knows its file names and formats.
 
     config.json         the resolved recipe
-    environment.json    what else determines the numbers: device, precision, threads, versions; the number of steps
+    environment.json    what else determines the numbers: device, precision, threads, versions; the number of steps;
+                        the commit of a model on the hub
     .creating           present while the run is created: without config.json, creation may be restarted
     task/               files that the task needs to be rebuilt without its data
     metrics.jsonl       every number printed during training, one record per line

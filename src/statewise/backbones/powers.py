@@ -113,6 +113,8 @@ class Pretrained(Backbone):
 
     layers: int
     """Number of layers, also where the recipe leaves it to the model."""
+    commit: str | None = None
+    """The commit of the repository on the hub that it was loaded from; None: it was a folder."""
 
     @abstractmethod
     def check_symbols(self, symbols: Sequence[str]) -> None:

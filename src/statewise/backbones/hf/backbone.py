@@ -46,6 +46,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         self.config, self.vocabulary, self.context = config, vocabulary, context
         self._lender = (embedding_of,)  # in a tuple: not a submodule of this one
         found, self._described = loading.read_config(config)
+        self.commit = loading.commit(config)
         try:
             loading.sliding_windows(found)
         except ValueError as error:
@@ -215,6 +216,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         config, every = self._whole[0].config, [*self.parameters()]
         trained = sum(each.numel() for each in every if each.requires_grad)
         said = f"model: {self.config.model} ({config.model_type}), {self.layers} layers of width {self.width}"
+        said += f", commit {self.commit[:12]}" if self.commit else ""
         total = sum(each.numel() for each in every)
         notes = [f"{said}, {trained:,} of {total:,} parameters are trained"]
         rates = {getattr(config, name, 0) or 0 for name in loading.DROPOUTS}
@@ -282,7 +284,7 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             raise ValueError(
                 f"{self.config.model} is not the model that this run was trained on: the digest of its configuration"
                 f"{' and weights' if self.frozen() else ''} is {self.digest()[:12]}, not {found[:12]}; put that model "
-                "back, or choose its revision"
+                "back, or set backbone.revision in the run's config.json to the model_commit of its environment.json"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +71,15 @@ def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
     if config.layers is not None:
         _cut(found, config.layers, name)
     return found, {key: value for key, value in raw.items() if key not in VOLATILE}
+
+
+def commit(config: HuggingFaceConfig) -> str | None:
+    """The commit on the hub whose config.json `read_config` has just read; None if it was a folder's."""
+    if Path(config.model).exists():
+        return None
+    hub = needed("huggingface_hub", USERS)
+    found = hub.try_to_load_from_cache(config.model, "config.json", revision=config.revision)
+    return Path(found).parent.name if isinstance(found, str) else None
 
 
 def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
@@ -152,11 +162,14 @@ def sliding_windows(found: Any) -> dict[str, int | None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within, transformers prints neither warnings nor progress."""
-    logging = needed("transformers", USERS).logging
+    """Within, transformers prints neither warnings nor progress, except that of downloads on a terminal."""
+    logging, hub = needed("transformers", USERS).logging, needed("huggingface_hub", USERS).utils
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    downloads = not hub.are_progress_bars_disabled()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # which hides downloads, too
+    if downloads and sys.stderr.isatty():
+        hub.enable_progress_bars()
     try:
         with quiet_hub(USERS):
             yield
@@ -164,6 +177,7 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+        (hub.enable_progress_bars if downloads else hub.disable_progress_bars)()
 
 
 def _check_folder(folder: Path) -> None:
