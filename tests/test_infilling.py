@@ -305,7 +305,7 @@ def test_the_referees_figures_are_what_they_are_called():
     table = torch.tensor([[0.1, 0.7, 0.2], [0.3, 0.3, 0.4], [0.25, 0.25, 0.5]])
     predictor = MarkovPredictor(table)
     found = [Filled("a", "bcbcbcb", "cc", "b"), Filled("ab", "c", "ababbac", "cc")]
-    metrics = referee(predictor, Letters(), found)
+    metrics = referee(predictor, Letters(), found).metrics
 
     def nats(text):
         return [math.log(table["abc".index(one), "abc".index(two)]) for one, two in itertools.pairwise(text)]
@@ -321,5 +321,28 @@ def test_the_referees_figures_are_what_they_are_called():
     assert metrics["original_length"] == 1.5
     with pytest.raises(ValueError, match="no filled"):
         referee(predictor, Letters(), [])
-    with pytest.raises(ValueError, match="sequence 1 has 10 tokens"):
+    with pytest.raises(ValueError, match="all 2 sequences"):
         referee(MarkovPredictor(table, context=9), Letters(), found)
+
+
+def test_sequences_that_are_too_long_for_the_referee_are_left_out_and_counted(runs, tmp_path, capsys):
+    predictor = MarkovPredictor(torch.full((3, 3), 1 / 3), context=6)
+    short, filled_long, truly_long = (
+        Filled("a", "b", "cc", "b"),
+        Filled("a", "bbbb", "cc", "b"),
+        Filled("a", "b", "cc", "bbbb"),
+    )
+    refereed = referee(predictor, Letters(), [filled_long, short, truly_long])
+    assert refereed.left_out == [0, 2]
+    assert refereed.metrics == referee(predictor, Letters(), [short]).metrics
+    out = tmp_path / "filled.jsonl"
+    assert called(capsys, "fill", runs["fim"], "--num", 2, "--out", out, "--decoder", "greedy")[0] == 0
+    head, first, second = out.read_text().splitlines()
+    long = json.dumps({**json.loads(first), "completion": "word " * 500})
+    out.write_text("\n".join([head, long, second]) + "\n")
+    code, printed, err = called(capsys, "evaluate", runs["plain"], "--fills", out)
+    assert code == 0, err
+    assert "1 sequence, scored by" in printed
+    assert "left out: 1 of 2 sequences, too long for the referee (1)" in printed
+    report = Run(runs["plain"]).report(report_of("fills", out))
+    assert (report["num"], report["left_out"]) == (1, [1])

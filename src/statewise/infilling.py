@@ -7,7 +7,7 @@ middle leads to the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,15 +84,24 @@ def fill_gaps(
         yield Filled(task.decode(prompt), task.decode(kept), task.decode(goal), task.decode(middle), by)
 
 
-def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[str, float]:
+@dataclass(frozen=True)
+class Refereed:
+    """What a referee found."""
+
+    metrics: dict[str, float]
+    left_out: list[int]
+    """Places of the sequences that are too long for the referee, filled or as they were; no metric counts them."""
+
+
+def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> Refereed:
     """Scores of filled sequences by a forward model of `task`; log-likelihoods are in nats per token, higher is better.
 
     `goal_nats`: log-likelihood of the goal; `join_nats`: of its first five tokens; `exact_joins`: share of sequences
     in which the goal's first token is the referee's most likely one; `middle_nats`: log-likelihood of the middle;
     `repetition`: share of 4-grams of a middle that occurred in it before; `length`: tokens of a middle. Without
     goals, the first three are omitted. The same of the original middles as `original_...`. Raises `ValueError` without
-    sequences, for one that is too long for the referee, if only some have a goal, or if its task has models read the
-    goal first.
+    sequences, if all are too long for the referee, if only some have a goal, or if its task has models read the goal
+    first.
     """
     if not found:
         raise ValueError("there is no filled sequence to score")
@@ -103,22 +112,30 @@ def referee(predictor: Predictor, task: Task, found: Sequence[Filled]) -> dict[s
         raise ValueError(
             "this run reads goals first, so it cannot be a referee: use one trained on sequences in plain order"
         )
-    filled = _measure(predictor, task, [(one.prompt, one.completion, one.goal) for one in found])
-    true = _measure(predictor, task, [(one.prompt, one.original, one.goal) for one in found])
-    return {**filled, **{f"original_{name}": value for name, value in true.items()}}
+    filled = [_tokens(task, one.prompt, one.completion, one.goal) for one in found]
+    true = [_tokens(task, one.prompt, one.original, one.goal) for one in found]
+    longest = [max(sum(map(len, three)) for three in both) for both in zip(filled, true, strict=True)]
+    kept = [place for place, length in enumerate(longest) if length <= predictor.context]
+    if not kept:
+        raise ValueError(
+            f"all {len(found)} sequences, filled or as they were, have more tokens than the referee's context of "
+            f"{predictor.context}: score them by a run of a longer context"
+        )
+    of_filled = _measure(predictor, [filled[place] for place in kept])
+    of_true = _measure(predictor, [true[place] for place in kept])
+    metrics = {**of_filled, **{f"original_{name}": value for name, value in of_true.items()}}
+    return Refereed(metrics, [place for place, length in enumerate(longest) if length > predictor.context])
 
 
-def _measure(predictor: Predictor, task: Task, texts: Iterable[tuple[str, str, str]]) -> dict[str, float]:
-    pieces = [[task.encode(text) for text in three] for three in texts]
+def _tokens(task: Task, *texts: str) -> list[np.ndarray]:
+    return [task.encode(text) for text in texts]
+
+
+def _measure(predictor: Predictor, pieces: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
+    """Metrics of sequences, each a prompt, a middle and a goal."""
     rows = [np.concatenate(three) for three in pieces]
     lengths = np.array([len(row) for row in rows])
     starts = np.array([[len(prompt), len(prompt) + len(middle)] for prompt, middle, _ in pieces])
-    if lengths.max() > predictor.context:
-        row = int(lengths.argmax())
-        raise ValueError(
-            f"filled sequence {row + 1} has {lengths[row]} tokens, more than the referee's context of "
-            f"{predictor.context}: leave it out, or score by a run of a longer context"
-        )
     examples = Examples.of(rows, starts[:, 0].tolist())
     nats, first_choice = np.zeros(examples.tokens.shape), np.zeros(examples.tokens.shape, bool)
     for some, part in blocks(examples, 16):

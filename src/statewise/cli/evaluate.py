@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from statewise.model import Model
 
 
+SHOWN = 10
+"""How many of the sequences that are left out are named."""
+
 DESCRIPTION = """Scores a run on the held-out data of its task, or on a file in the task's format.
 
 Writes a report into the run's folder reports: evaluation.json of all held-out examples of the best checkpoint, which
@@ -178,16 +181,22 @@ def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
 
     found = read(path)
     with model.asking() as predictor:
-        metrics = referee(predictor, model.task, found)
+        refereed = referee(predictor, model.task, found)
     name = report_of("fills", path.resolve()) + (
         "" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}"
     )
-    content, written = keep_report(model, name, {"file": str(path.resolve()), "num": len(found), "metrics": metrics})
+    left_out = [place + 1 for place in refereed.left_out]
+    num = len(found) - len(left_out)
+    facts = {"file": str(path.resolve()), "num": num, "left_out": left_out, "metrics": refereed.metrics}
+    content, written = keep_report(model, name, facts)
     if options.json:
         print(printable(content))
     else:
-        print(f"{path}, {len(found)} sequences, scored by {options.run}, step {content['checkpoint']}")
-        print(metrics_table(metrics))
+        print(f"{path}, {num} sequence{'s' * (num != 1)}, scored by {options.run}, step {content['checkpoint']}")
+        if left_out:
+            named = ", ".join(map(str, left_out[:SHOWN])) + ", ..." * (len(left_out) > SHOWN)
+            print(f"left out: {len(left_out)} of {len(found)} sequences, too long for the referee ({named})")
+        print(metrics_table(refereed.metrics))
         if written:
             print(f"wrote {written}")
     return 0
