@@ -117,6 +117,7 @@ CASES = 14
 TARGETS = {
     "run/config.json": GENERATE("run"),
     "run/environment.json": GENERATE("run"),
+    "run/data.json": COMPARED,
     "run/task/sequences.json": GENERATE("run"),
     f"run/{STEP}/manifest.json": GENERATE("run"),
     "run/checkpoints/best.json": GENERATE("run"),
@@ -144,6 +145,7 @@ HARMLESS = {
         "a recipe may be edited: other valid values, or defaults for what is left out",
     ),
     "run/environment.json": (r"device_name|torch|python|steps|device|threads", "notes, or how a resumed run begins"),
+    "run/data.json": (r"data|tokenizer", "other data, or none that are known"),
     "run/task/sequences.json": (
         r"sha256.*|context|symbols\[\d+\]|has_prompts",
         "the data; names of symbols",

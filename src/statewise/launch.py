@@ -70,7 +70,10 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
             parts = model.objective.modules()
             commit = next((part.commit for part in parts if isinstance(part, Pretrained) and part.commit), None)
             kept = {**environment, "steps": schedule.steps, **({"model_commit": commit} if commit else {})}
-            run = Run.create(Path(folder), recipe.as_dict(), model.task.files(), kept, overwrite=overwrite)
+            run = Run.create(
+                Path(folder), recipe.as_dict(), model.task.files(), kept, model.task.data_identity(),
+                overwrite=overwrite,
+            )  # fmt: skip
             stack.enter_context(run.lock())
 
         def opened() -> Run:

@@ -3,6 +3,7 @@
     config.json         the resolved recipe
     environment.json    what else determines the numbers: device, precision, threads, versions; the number of steps;
                         the commit of a model on the hub
+    data.json           checksums that identify the data, and the tokenizer
     .creating           present while the run is created: without config.json, creation may be restarted
     task/               files that the task needs to be rebuilt without its data
     metrics.jsonl       every number printed during training, one record per line
@@ -52,7 +53,8 @@ from statewise.system import sync_folder
 
 FORMAT = 1
 """Version of this layout, stored in config.json."""
-CONFIG, CREATING, LOCK, HOLDER = "config.json", ".creating", ".lock", ".lock-holder"
+CONFIG, DATA = "config.json", "data.json"
+CREATING, LOCK, HOLDER = ".creating", ".lock", ".lock-holder"
 WEIGHTS, MOMENTS, TRAINING, MANIFEST = "weights", "moments", "training.pt", "manifest.json"
 WHOLE = f"{WEIGHTS}.safetensors"
 PARTS = tuple(f"{kind}-*-of-*.safetensors" for kind in (WEIGHTS, MOMENTS))
@@ -61,7 +63,7 @@ FILES = (
     *("environment.json", "metrics.jsonl", "task/*", "checkpoints/best.json"),
     *(f"checkpoints/*/{name}" for name in CHECKPOINT),
     *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.npy", "tensorboard/events.out.tfevents.*"),
-    *(CONFIG, CREATING, LOCK, HOLDER),
+    *(CONFIG, DATA, CREATING, LOCK, HOLDER),
 )
 """All files of a run directory, as patterns of `statewise.overwriting`."""
 SIGNS = {
@@ -199,6 +201,7 @@ class Run:
         recipe: Mapping[str, Any],
         task_files: Mapping[str, bytes],
         environment: Mapping[str, Any] | None = None,
+        data_identity: Mapping[str, str] | None = None,
         *,
         overwrite: bool,
     ) -> Run:
@@ -221,6 +224,7 @@ class Run:
                 for name, content in task_files.items():
                     write_atomically(folder / "task" / name, content)
                 write_atomically(folder / "environment.json", _as_json(environment or {}))
+                write_atomically(folder / DATA, _as_json(data_identity or {}))
                 write_atomically(folder / CONFIG, _as_json({"format": FORMAT, **recipe}))
             except BaseException:
                 stack.close()
@@ -278,6 +282,13 @@ class Run:
         if recipe.pop("format") != FORMAT:
             raise ValueError(f"{path} was not written by this version of statewise (format {FORMAT})")
         return recipe
+
+    def data_identity(self) -> dict[str, str]:
+        """Checksums of the run's `data` and of its `tokenizer`, as far as it has them (`Task.data_identity`). Raises
+        `ValueError` if the file is damaged."""
+        path = self.folder / DATA
+        found: dict[str, str] = read_json(path, {"data?": TEXT, "tokenizer?": TEXT}) if path.exists() else {}
+        return found
 
     def task_files(self) -> dict[str, bytes]:
         """The task's files by name."""

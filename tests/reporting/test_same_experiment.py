@@ -62,12 +62,12 @@ def test_no_two_groups_have_one_label(tmp_path):
 LOSS = {"metric": "loss", "higher_is_better": False, "solved_at": None}
 
 
-def of_data(folder, seed, objective="next_token", tokenizer="t", path="/a", headline=None, **kept):
-    """A run on data, of which it keeps a checksum."""
+def of_data(folder, seed, objective="next_token", tokenizer="t", path="/a", headline=None, **identity):
+    """A run on data, of which it keeps checksums."""
     make_run(folder, seed, 0.5 + seed / 100, objective)
     recipe = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**recipe, "task": {"name": "text", "path": path}}))
-    (folder / "task" / "corpus.json").write_text(json.dumps({"tokenizer": tokenizer, **kept}))
+    (folder / "data.json").write_text(json.dumps({"tokenizer": tokenizer, **identity}))
     run = Run(folder)
     report = {**run.report("evaluation"), "headline": headline or LOSS}
     report["metrics"]["loss"] = 0.4 + seed / 10
@@ -80,41 +80,28 @@ def notes(found, about):
 
 
 def test_seeds_on_different_data_are_refused(tmp_path):
-    same = [of_data(tmp_path / f"a{seed}", seed, fingerprint="x") for seed in (1, 2)]
+    same = [of_data(tmp_path / f"a{seed}", seed, data="x") for seed in (1, 2)]
     assert compare(same).unlike_data == []
-    for name, data in (("data", {"fingerprint": "y"}), ("tokenizer", {"fingerprint": "x", "tokenizer": "u"})):
-        other = of_data(tmp_path / name, 3, **data)
+    for name, identity in (("data", {"data": "y"}), ("tokenizer", {"data": "x", "tokenizer": "u"})):
+        other = of_data(tmp_path / name, 3, **identity)
         with pytest.raises(ValueError, match=f"same recipe, but their {name} differ, so"):
             compare([*same, other])
     unknown = of_data(tmp_path / "unknown", 3, tokenizer="t")
     assert len(compare([*same, unknown]).groups) == 1, "what a run does not say is no difference"
 
 
-@pytest.mark.parametrize(
-    ("name", "one", "other"),
-    [
-        ("stories.json", {"sources": {"/a": "x"}, "tokenizer": "t"}, {"sources": {"/a": "y"}, "tokenizer": "t"}),
-        ("sequences.json", {"sha256": {"/a": "x"}}, {"sha256": {"/a": "y"}}),
-        ("path_star.json", {"sha256": {"training_file": "x"}}, {"sha256": {"training_file": "y"}}),
-    ],
-)
-def test_every_task_that_reads_data_says_which(tmp_path, name, one, other):
-    folders = [make_run(tmp_path / str(seed), seed, 0.5) for seed in (1, 2, 3)]
-    for folder, content in zip(folders, (one, one, other)):
-        (folder / "task" / name).write_text(json.dumps(content))
-    assert len(compare(folders[:2]).groups) == 1
-    with pytest.raises(ValueError, match="data differ"):
-        compare(folders)
-    (folders[0] / "task" / name).write_text("[]")
-    with pytest.raises(ValueError, match=name):
-        compare(folders)
+def test_a_damaged_identity_is_named(tmp_path):
+    folder = make_run(tmp_path / "run", 1, 0.5)
+    (folder / "data.json").write_text('{"data": 1}')
+    with pytest.raises(ValueError, match=r"data\.json: data must be text"):
+        compare([folder])
 
 
 def test_groups_on_different_data_are_told(tmp_path):
-    same = [of_data(tmp_path / f"a{seed}", seed, fingerprint="x") for seed in (1, 2)]
-    moved = of_data(tmp_path / "moved", 1, "next_latent", path="/b", fingerprint="x")
+    same = [of_data(tmp_path / f"a{seed}", seed, data="x") for seed in (1, 2)]
+    moved = of_data(tmp_path / "moved", 1, "next_latent", path="/b", data="x")
     assert not notes(compare([*same, moved]), "held-out sets")
-    other = of_data(tmp_path / "other", 1, "next_latent", fingerprint="y")
+    other = of_data(tmp_path / "other", 1, "next_latent", data="y")
     assert "(data)" in notes(compare([*same, other]), "held-out sets need not be the same")[0]
     unknown = of_data(tmp_path / "unknown", 1, "next_latent", path="/b")
     assert "(task.path)" in notes(compare([*same, unknown]), "held-out sets")[0]

@@ -1,6 +1,8 @@
 """What every task of the table must hold."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,6 +160,23 @@ def test_it_is_built_again_from_its_files_alone(name, fields, data_file):
     assert again.vocab.symbols == task.vocab.symbols
     assert (again.context, again.end, again.headline) == (task.context, task.end, task.headline)
     np.testing.assert_array_equal(again.held_out(5).tokens, held_out.tokens)
+
+
+@every_task
+def test_its_data_are_identified_wherever_they_lie(name, fields, data_file):
+    task = make(name, fields, data_file)
+    assert all(isinstance(value, str) for value in task.data_identity().values())
+    assert task.data_identity() == type(task)(task.config, task.files()).data_identity()
+    assert bool(task.data_identity()) == bool(task.files())
+    if name in ("sequences", "stories"):
+        moved = data_file.parent / "moved" / Path(task.config.path).name
+        moved.parent.mkdir(exist_ok=True)
+        moved.write_bytes(Path(task.config.path).read_bytes())
+        elsewhere = type(task)(replace(task.config, path=str(moved)))
+        assert elsewhere.data_identity() == task.data_identity()
+        moved.write_bytes(moved.read_bytes().replace(b"a", b"b", 40))
+        changed = type(task)(replace(task.config, path=str(moved)))
+        assert changed.data_identity()["data"] != task.data_identity()["data"]
 
 
 @every_task

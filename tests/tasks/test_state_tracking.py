@@ -224,6 +224,8 @@ def test_a_table_of_your_own_is_kept_by_the_run(tmp_path):
     for kept in ({}, {"other.json": b"{}"}):
         with pytest.raises(ValueError, match=r"task/automaton.json of this run is missing"):
             StateTracking(made.config, kept)
+    assert again.data_identity() == made.data_identity()
+    assert task(process=str(path)).data_identity() != made.data_identity(), "another table at the same path"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from statewise.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, TEXT, Leaf, Maybe, Shape, check, metric
-from statewise.reporting.data_of_runs import identity_of
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.reporting.recipes_of_runs import Defaults, completed, flat, no_defaults
 from statewise.run import FINISHED, Record, Run
@@ -68,7 +67,7 @@ class Member:
     other_data: dict[str, OtherData] = field(default_factory=dict)
     """Its reports of other data, by name."""
     data: dict[str, Any] = field(default_factory=dict)
-    """What identifies the data that it was trained on; see `data_of_runs`."""
+    """What identifies the data that it was trained on; see `Run.data_identity`."""
     machine: dict[str, Any] = field(default_factory=dict)
     """The environment that it was trained in; empty if unknown."""
 
@@ -111,7 +110,7 @@ class Member:
         with contextlib.suppress(ValueError, FileNotFoundError):  # which only commands that load the run need
             machine = run.environment()
         return cls(
-            folder, recipe, records, report, analyses, other_data=other_data, data=identity_of(run), machine=machine
+            folder, recipe, records, report, analyses, other_data=other_data, data=run.data_identity(), machine=machine
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from statewise.tasks.bpe import BPE
+from statewise.tasks.kept import joint_checksum
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.text_format import TextFormat
 from statewise.tasks.vocab import Vocab
@@ -56,6 +58,13 @@ class Task(ABC):
     def files(self) -> dict[str, bytes]:
         """Files, by name, that a run keeps so that the task can be rebuilt without its data."""
         return {}
+
+    def data_identity(self) -> dict[str, str]:
+        """Checksums by which `compare` tells whether runs have the same data: of the `data` and, if there is one, of
+        the `tokenizer`. By default that of all `files`; a task whose files also say where data lie overrides it."""
+        kept = self.files()
+        sums = [hashlib.sha256(part).hexdigest() for name in sorted(kept) for part in (name.encode(), kept[name])]
+        return {"data": joint_checksum(sums)} if sums else {}
 
     def summary(self) -> list[str]:
         """Lines that describe the data before training. Those that begin with `warning: ` say what looks wrong and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,11 @@ def checksum(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
+
+
+def joint_checksum(checksums: Iterable[str]) -> str:
+    """One SHA-256 of several checksums, in their order."""
+    return hashlib.sha256(" ".join(checksums).encode()).hexdigest()
 
 
 def check_unchanged(path: Path, before: str) -> None:

@@ -20,7 +20,7 @@ from statewise.bounds import bounded
 from statewise.json_files import TEXT, Shape
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
-from statewise.tasks.kept import check_unchanged, checksum, kept_json
+from statewise.tasks.kept import check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.ragged import Ragged
 from statewise.tasks.text_format import TextFormat
@@ -134,6 +134,10 @@ class PathStar(Task, World):
             return {}
         facts = {"paths": {field: str(path) for field, path in self._paths.items()}, "sha256": self._sums}
         return {KEPT_FILE: json.dumps(facts).encode()}
+
+    def data_identity(self) -> dict[str, str]:
+        """A checksum of the files of graphs, wherever they lie, if there are any."""
+        return {"data": joint_checksum(self._sums.values())} if self._sums else {}
 
     # Drawing graphs
 

@@ -19,7 +19,7 @@ from statewise.json_files import FLAG, POSITIVE, TEXT, Shape, loads
 from statewise.messages import short
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.baselines import accuracies, baselines
-from statewise.tasks.kept import check_unchanged, checksum, kept_json
+from statewise.tasks.kept import check_unchanged, checksum, joint_checksum, kept_json
 from statewise.tasks.lines import Problems
 from statewise.tasks.ragged import Ragged
 from statewise.tasks.sequence_files import Line, Parsed, SequenceFile, parse_file, unescaped
@@ -94,6 +94,10 @@ class Sequences(Task, HasBaselines):
             "sha256": self.sums,
         }
         return {"sequences.json": json.dumps(facts).encode()}
+
+    def data_identity(self) -> dict[str, str]:
+        """A checksum of the files, wherever they lie."""
+        return {"data": joint_checksum(self.sums.values())}
 
     # Reading
 

@@ -20,7 +20,7 @@ from statewise.bounds import bounded
 from statewise.json_files import COUNT, TEXT, Shape
 from statewise.tasks import bpe
 from statewise.tasks.base import Infill, Infilling, Kept, LeftOut, Numbered, RunningText, Task
-from statewise.tasks.kept import kept_json, kept_text
+from statewise.tasks.kept import joint_checksum, kept_json, kept_text
 from statewise.tasks.ragged import Ragged
 from statewise.tasks.story_sources import DataSet, Source, Story, StoryFile, fingerprint
 from statewise.tasks.vocab import Vocab
@@ -130,6 +130,10 @@ class Stories(RunningText, Infilling, Task):
         content = self.bpe.content
         facts = {"sources": self.sums, "tokenizer": _sum(content), "stories": self.counts}
         return {"tokenizer.json": content.encode(), "stories.json": json.dumps(facts, indent=2).encode()}
+
+    def data_identity(self) -> dict[str, str]:
+        """Checksums of the stories, wherever they lie, and of the tokenizer."""
+        return {"data": joint_checksum(self.sums.values()), "tokenizer": _sum(self.bpe.content)}
 
     def _summary(self) -> str:
         counts = self.counts

@@ -144,6 +144,10 @@ class Text(RunningText, WholeTexts, ConsecutiveRows, Task):
         """The tokenizer, and facts that identify the corpus."""
         return {TOKENIZER: self.bpe.content.encode(), "corpus.json": json.dumps(self.facts, indent=2).encode()}
 
+    def data_identity(self) -> dict[str, str]:
+        """The fingerprint of the corpus, and its tokenizer's checksum."""
+        return {"data": self.facts["fingerprint"], "tokenizer": self.facts["tokenizer"]}
+
     def _summary(self) -> str:
         training, held_out = self.facts["training"], self.facts["held_out"]
         text = (
