@@ -76,6 +76,10 @@ class Backbone(nn.Module, ABC):
     def make_cache(self, rows: int) -> Cache:
         """An empty cache for this many rows."""
 
+    def check_length(self, batch: Batch) -> None:
+        """Raises `ValueError` if the rows of a batch exceed the context."""
+        _check_length(batch.tokens.shape[1], self.context)
+
     def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
         """(..., D) -> (..., V). `frozen`: no gradient reaches the head's own parameters."""
         weight = self.head_weight()
@@ -100,6 +104,9 @@ def plain_batch(tokens: Tensor, documents: Tensor | None = None) -> Batch:
 
 def check_context(cache: Cache, new: int, counts: np.ndarray | None, context: int) -> None:
     """Raises `ValueError` if a row exceeds the context by reading `new` tokens, or `counts[b]`."""
-    longest = int((cache.lengths + (new if counts is None else counts)).max(initial=0))
+    _check_length(int((cache.lengths + (new if counts is None else counts)).max(initial=0)), context)
+
+
+def _check_length(longest: int, context: int) -> None:
     if longest > context:
         raise ValueError(f"a sequence of {longest} tokens does not fit the context of {context}")

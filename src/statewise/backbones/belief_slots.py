@@ -186,8 +186,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         """Chunk by chunk the last hidden states (B, t, D), and the slots (B, 1 or t, S D) that they read."""
         config, tokens, (B, T) = self.config, batch.tokens, batch.tokens.shape
         rows = batch.continuation if self.training and config.across_rows else None
-        if self.context < T:
-            raise ValueError(f"a sequence of {T} tokens does not fit the context of {self.context}")
+        self.check_length(batch)
         warmup = config.warmup if self.training else self.warmup
         # Warm-up passes end with a state of the whole chunk, and lanes keep a row's last chunk, so padding must be
         # distinguished from tokens.

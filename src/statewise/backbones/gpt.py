@@ -81,8 +81,7 @@ class GPT(Branching, Counted, Followed, Hookable):
 
     def trunk(self, batch: Batch) -> tuple[Tensor, BlockContext]:
         """The residual stream (B, T, D) that the last block reads, and its context."""
-        if batch.tokens.shape[1] > self.context:
-            raise ValueError(f"a sequence of {batch.tokens.shape[1]} tokens does not fit the context of {self.context}")
+        self.check_length(batch)
         x, context = self.enter(batch.tokens, None if batch.documents is None else Documents(batch.documents))
         return self._up_to_last(x, context), context
 

@@ -217,8 +217,7 @@ class Recurrent(Branching, Counted, Hookable):
 
     def trunk(self, batch: Batch) -> Trunk:
         """See `Branching.trunk`: all layers except the top one."""
-        if batch.tokens.shape[1] > self.context:
-            raise ValueError(f"a sequence of {batch.tokens.shape[1]} tokens does not fit the context of {self.context}")
+        self.check_length(batch)
         packing = None if batch.documents is None else Packing.of_documents(batch.documents)
         below = [self.embed(batch.tokens)]
         for layer in self.blocks[:-1]:

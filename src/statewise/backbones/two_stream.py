@@ -358,9 +358,8 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
     def _entered(self, batch: Batch) -> tuple[Tensor, StreamContext]:
         """The first block's input (B, S, T, D), and the context of all blocks."""
         variant, reach = self._now()
+        self.check_length(batch)
         T = batch.tokens.shape[1]
-        if self.context < T:
-            raise ValueError(f"a sequence of {T} tokens does not fit the context of {self.context}")
         documents = None if batch.documents is None else Documents(batch.documents)
         place = torch.arange(T, device=batch.tokens.device) if documents is None else documents.positions()
         x, rotation = self._placed(batch.tokens, variant.streams, place, whole=False)

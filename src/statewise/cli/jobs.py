@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from statewise.durable import write_atomically
-from statewise.json_files import COUNT, TEXT, Leaf, Shape, read_json
+from statewise.json_files import TEXT, Shape, read_json
 from statewise.system import cores
 
 POLL_SECONDS = 0.2
@@ -39,24 +39,17 @@ class Job:
     """Names of commands that had succeeded before these."""
 
 
-STATE: Shape = {
-    "done": Leaf("a list of names", lambda value: COUNT.holds(value) or (
-        isinstance(value, list) and all(isinstance(name, str) for name in value))),
-    "failed": TEXT,
-}  # fmt: skip
-"""Of a run: which of its commands have succeeded, and why another failed. Older files have only the number of those
-that have succeeded."""
+STATE: Shape = {"done": [TEXT], "failed": TEXT}
+"""Of a run: which of its commands have succeeded, and why another failed."""
 
 
-def read_state(log: Path, names: Sequence[str] = ()) -> tuple[list[str], str]:
-    """Which commands with this log have succeeded, and why the next failed; empty if it has not. `names`: of all
-    commands in order, of which an older file has only the number."""
+def read_state(log: Path) -> tuple[list[str], str]:
+    """Which commands with this log have succeeded, and why the next failed; empty if it has not."""
     path = log.with_suffix(".state.json")
     if not path.exists():
         return [], ""
     found = read_json(path, STATE)
-    done = found["done"]
-    return list(names[:done]) if isinstance(done, int) else done, found["failed"]
+    return found["done"], found["failed"]
 
 
 def write_state(log: Path, done: Sequence[str], failed: str) -> None:

@@ -73,7 +73,7 @@ class Planned:
     def state(self) -> tuple[list[str], str]:
         """Which of its commands have succeeded, and why the next failed. Training that was completed by other means
         counts."""
-        done, failed = read_state(self.log, self.names())
+        done, failed = read_state(self.log)
         run = Run(self.folder)
         trained = run.exists() and run.complete()
         return (["train", *(name for name in done if name != "train")] if trained else []), failed

@@ -126,6 +126,10 @@ class Decoder(ABC):
     def __init__(self, config: Any) -> None:
         self.config = config
 
+    def check_backwards(self) -> None:  # noqa: B027
+        """Raises `ValueError` for options that have no use in decoding backwards (`Reverse`), where the prompt is
+        always the goal; most decoders have none."""
+
     @abstractmethod
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:
         """Yields the completions step by step. Raises `ValueError` if a prompt leaves no room in the context, if the

@@ -91,6 +91,13 @@ class GoalSearch(Search):
     def __init__(self, config: GoalSearchConfig) -> None:
         self.config = config
 
+    def check_backwards(self) -> None:
+        """Refuses options of a search without a goal."""
+        score, why = self.config.score, "backwards, candidates are ranked by the likelihood of the prompt: omit"
+        if score in ("previous", "next"):
+            raise ValueError(f"score {score} has no use: {why} --score")
+        unset(self.config, "scored_tokens", reason=f"has no use: {why} it")
+
     @torch.no_grad()
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:
         """See `Search.search`. Ties in score go to the candidate found first; there are fewer than `rollouts` if no

@@ -10,9 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from statewise.bounds import unset
 from statewise.decoding.base import Decoder, Request, Search
-from statewise.decoding.goal_search import GoalSearch
 from statewise.decoding.predictor import Predictor, goal_scorer, reversible
 from statewise.types import Completion
 
@@ -26,12 +24,8 @@ class Reverse(Search):
     """
 
     def __init__(self, decoder: Decoder) -> None:
-        """Raises `ValueError` for options of a goal search without a goal: backwards, the prompt is always the goal."""
-        if isinstance(decoder, GoalSearch):
-            score, why = decoder.config.score, "backwards, candidates are ranked by the likelihood of the prompt: omit"
-            if score in ("previous", "next"):
-                raise ValueError(f"score {score} has no use: {why} --score")
-            unset(decoder.config, "scored_tokens", reason=f"has no use: {why} it")
+        """Raises `ValueError` for options of the decoder that have no use backwards."""
+        decoder.check_backwards()
         self.decoder, self.config = decoder, decoder.config
 
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:

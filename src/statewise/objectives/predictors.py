@@ -27,6 +27,7 @@ from statewise.carried_state.protocol import StateProtocol
 from statewise.decoding.predictor import Carrier, Fetcher, Predictor, StateLimiter, Traceable, Traced
 from statewise.nn.cache import Cache
 from statewise.nn.uses import recorded_uses
+from statewise.objectives.head_blocks import product_dtype
 from statewise.objectives.targets import to_float32
 from statewise.types import Batch, Hidden
 
@@ -195,17 +196,11 @@ class DraftHead:
         so a list must not be changed."""
         if among is None:
             return to_float32(self.backbone.logits(readout))
-        if self._rows is None or among is not self._among or self._rows.dtype != _product_dtype(readout):
+        if self._rows is None or among is not self._among or self._rows.dtype != product_dtype(readout):
             weight = self.backbone.head_weight().detach()
             rows = weight.index_select(0, among.to(weight.device))
-            self._among, self._rows = among, rows.to(_product_dtype(readout))
+            self._among, self._rows = among, rows.to(product_dtype(readout))
         return to_float32(F.linear(readout, self._rows))
-
-
-def _product_dtype(factor: Tensor) -> torch.dtype:
-    """The precision in which a product with `factor` is computed."""
-    kind = factor.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else factor.dtype
 
 
 @contextmanager

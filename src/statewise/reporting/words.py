@@ -35,23 +35,12 @@ FIELDS = {
     "warmup_tokens": "warm-up tokens",
 }
 """Fields whose names need more than spaces for underscores."""
-OBJECTIVES = {
-    "next_token": "next-token",
-    "next_latent": "next-latent",
-    "belief_state": "belief-state",
-    "multi_token": "multi-token",
-    "joint_multi_token": "joint multi-token",
-    "token_order": "token-order",
-    "future_summary": "future-summary",
-    "latent_multi_token": "latent multi-token",
-    "semantic_tube": "semantic-tube",
-}
 _CHOICE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
 
 
 def objective_words(name: str) -> str:
-    """An objective's name; one of other packages stays as it is."""
-    return OBJECTIVES.get(name, name)
+    """An objective's name: `next-latent`; one given as module:Class stays as it is."""
+    return name.replace("_", "-") if _CHOICE.fullmatch(name) else name
 
 
 def setting_name(key: str) -> str:

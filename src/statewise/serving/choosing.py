@@ -92,7 +92,7 @@ class Choices:
 
     def _noise_of(self, plain: StepByStep, places: list[int], count: int, width: int) -> np.ndarray | None:
         """(b, count, width) noise of the first places of some rows; None: they choose without."""
-        if isinstance(plain, Greedy):
+        if not plain.draws:
             return None
         known = self._noise.get(plain)
         if known is None or known.shape[1] < count or known.shape[2] < width:

@@ -56,15 +56,13 @@ def state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[s
 
 
 def load_state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, state: dict[str, Any]) -> None:
-    """Restores what `state_by_name` returned, or `state_dict` of the same optimiser, whose parameters are numbers. What
-    the recipe says, such as the betas, stays as it is.
+    """Restores what `state_by_name` returned. What the recipe says, such as the betas, stays as it is.
 
     Raises `ValueError` or `KeyError` if it is the state of other parameters, or not all of theirs: PyTorch's fused
     optimisers write beyond the end of a tensor that is too small.
     """
     names, parameters = _names(optimizer, module), dict(module.named_parameters())
-    numbers: dict[str | int, int] = {name: number for number, name in enumerate(names)}
-    numbers |= {number: number for number in numbers.values()}
+    numbers = {name: number for number, name in enumerate(names)}
     groups = optimizer.state_dict()["param_groups"]
     if [[numbers[place] for place in group["params"]] for group in state["param_groups"]] != _numbers(optimizer):
         raise ValueError("the optimiser's state is of other parameters")
@@ -75,10 +73,9 @@ def load_state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module, stat
         if kept.keys() != kinds[number]:
             raise ValueError(f"the optimiser's state of {name} has {sorted(kept)}, not {sorted(kinds[number])}")
         moments[number] = {kind: _checked(kind, tensor, name, parameters[name]) for kind, tensor in kept.items()}
-    if "never_updated" in state:  # earlier versions did not write it
-        missing = set(names) - {names[number] for number in moments} - set(state["never_updated"])
-        if missing:
-            raise ValueError(f"the optimiser's state of {min(missing)} is missing")
+    missing = set(names) - {names[number] for number in moments} - set(state["never_updated"])
+    if missing:
+        raise ValueError(f"the optimiser's state of {min(missing)} is missing")
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 

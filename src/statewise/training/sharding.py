@@ -132,8 +132,7 @@ def not_finite(module: nn.Module) -> list[str]:
 
 def like(tensor: Tensor | Stored, parameter: Tensor) -> Tensor:
     """`tensor`, whole, with the layout of `parameter`: the shard of this process if that is a DTensor. Every process
-    reads its own rows, so that none are sent. A scalar becomes a tensor of one element if the parameter is one: some
-    were scalars in earlier versions."""
+    reads its own rows, so that none are sent."""
     if _is_sharded(parameter) and tuple(tensor.shape) == tuple(parameter.shape):
         from torch.distributed.tensor import DTensor
 
@@ -142,8 +141,7 @@ def like(tensor: Tensor | Stored, parameter: Tensor) -> Tensor:
             tensor[first:end].to(layout.device), layout.device_mesh, layout.placements, shape=layout.shape,
             stride=layout.stride(), run_check=False,
         )  # fmt: skip
-    found = read(tensor)
-    return found[None] if found.dim() == 0 and parameter.shape == (1,) else found
+    return read(tensor)
 
 
 def read(tensor: Tensor | Stored) -> Tensor:

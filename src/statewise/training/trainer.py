@@ -79,11 +79,11 @@ class Progress:
 
 
 PROGRESS: Shape = {
-    "step?": COUNT, "tokens?": COUNT, "seconds?": AMOUNT, "best?": Maybe(MEASURED), "best_step?": COUNT,
-    "solved_in_a_row?": COUNT,
-    "window?": {"steps?": AMOUNT, "tokens?": AMOUNT, "seconds?": AMOUNT, "flops?": AMOUNT, ...: NUMBER},
+    "step": COUNT, "tokens": COUNT, "seconds": AMOUNT, "best": Maybe(MEASURED), "best_step": COUNT,
+    "solved_in_a_row": COUNT,
+    "window": {"steps?": AMOUNT, "tokens?": AMOUNT, "seconds?": AMOUNT, "flops?": AMOUNT, ...: NUMBER},
 }  # fmt: skip
-"""What a checkpoint's progress must be. What earlier versions did not write has its default."""
+"""What a checkpoint's progress must be."""
 
 
 class OnHost:

@@ -120,12 +120,10 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
 
     def encode(self, batch: Batch) -> Hidden:
         """See `Backbone.encode`."""
-        length = batch.tokens.shape[1]
-        if length > self.context:
-            raise ValueError(f"a sequence of {length} tokens does not fit the context of {self.context}")
+        self.check_length(batch)
         if batch.documents is None:
             return self._hidden(self.body(inputs_embeds=self.embed(batch.tokens), use_cache=False))
-        column = torch.arange(length, device=batch.tokens.device)
+        column = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         masks = self._masks(causal_within_documents(batch.documents), column[:, None] - column)
         found = self.body(
             inputs_embeds=self.embed(batch.tokens), attention_mask=masks, use_cache=False,
