@@ -12,11 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from objectives import FULL, SMOKE, make, stepper
+from one_step import like_the_trainer
 from timing import Benchmark, parser, ratio
-
-from statewise.training import machine
 
 
 class Case(NamedTuple):
@@ -42,9 +40,7 @@ CASES = {
 def main(words: Sequence[str] | None = None) -> int:
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     size = SMOKE if bench.smoke else FULL
-    machine.keep_freed_memory()
-    precision = machine.choose_precision("auto", "cpu")
-    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {precision}")
+    precision = like_the_trainer()
     for title, case in CASES.items():
         ways = {
             case.beside: stepper(make(case.beside, size, **case.shared), size, precision),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from one_step import one_step
+from one_step import like_the_trainer, one_step
 from timing import Benchmark, parser, ratio
 from torch import Tensor
 
@@ -24,7 +24,6 @@ from statewise.backbones.base import Backbone
 from statewise.backbones.belief_slots import BeliefSlots, BeliefSlotsConfig
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.objectives.next_token import NextToken, NextTokenConfig
-from statewise.training import machine
 from statewise.types import Batch
 
 
@@ -88,9 +87,7 @@ def generation(made: NextToken, size: Size, precision: str) -> Callable[[], None
 def main(words: Sequence[str] | None = None) -> int:
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     size = SMOKE if bench.smoke else FULL
-    machine.keep_freed_memory()
-    precision = machine.choose_precision("auto", "cpu")
-    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {precision}")
+    precision = like_the_trainer()
     tokens = torch.randint(0, size.vocabulary, (size.rows, size.tokens))
     for documents in (False, True):
         ways = {

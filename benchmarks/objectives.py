@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from one_step import one_step
+from one_step import like_the_trainer, one_step
 from timing import Benchmark, parser, ratio
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -28,7 +28,6 @@ from statewise.data import collate
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.base import Objective
 from statewise.objectives.belief_state import BeliefState
-from statewise.training import machine
 from statewise.training.config import TrainerConfig
 from statewise.training.optim import make_optimizer
 from statewise.types import Examples
@@ -108,10 +107,7 @@ CASES = {
 def main(words: Sequence[str] | None = None) -> int:
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     size = SMOKE if bench.smoke else FULL
-    machine.keep_freed_memory()
-    precision = machine.choose_precision("auto", "cpu")
-    where = f"{machine.processor_name()}, {torch.get_num_threads()} threads"
-    print(f"{where}, {precision}, {size.batch} sequences of {size.tokens} tokens")
+    precision = like_the_trainer(f"{size.batch} sequences of {size.tokens} tokens")
     gpt = make("next_token", size)
     assert bench.smoke or millions(gpt) == 57, millions(gpt)
     plain = stepper(gpt, size, precision)

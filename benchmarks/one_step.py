@@ -1,4 +1,4 @@
-"""One training step as the trainer does it: loss under autocast, gradients, the optimizer."""
+"""One training step as the trainer does it: loss under autocast, gradients, the optimizer; and where it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from collections.abc import Callable, Sequence
 import torch
 
 from statewise.objectives.base import Objective
+from statewise.training import machine
 from statewise.types import Batch
+
+
+def like_the_trainer(*more: str) -> str:
+    """The precision that the trainer would choose on this CPU; freed memory is kept as it does. Prints where we are,
+    and `more`."""
+    machine.keep_freed_memory()
+    precision = machine.choose_precision("auto", "cpu")
+    print(", ".join((machine.processor_name(), f"{torch.get_num_threads()} threads", precision, *more)))
+    return precision
 
 
 def one_step(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import torch
-from one_step import one_step
+from one_step import like_the_trainer, one_step
 from timing import Benchmark, parser, ratio
 
 from statewise.backbones import two_stream
@@ -23,7 +23,6 @@ from statewise.backbones.base import Backbone
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.nn.stream_attention import attend_dense
 from statewise.objectives.next_token import NextToken, NextTokenConfig
-from statewise.training import machine
 from statewise.types import Batch
 
 
@@ -60,10 +59,7 @@ def step(variant: str, batch: Batch, size: Size, precision: str, papers_way: boo
 def main(words: Sequence[str] | None = None) -> int:
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     size = SMOKE if bench.smoke else FULL
-    machine.keep_freed_memory()
-    precision = machine.choose_precision("auto", "cpu")
-    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {precision}, "
-          f"{size.backbone.layers} layers, T = {size.tokens}")  # fmt: skip
+    precision = like_the_trainer(f"{size.backbone.layers} layers", f"T = {size.tokens}")
     tokens = torch.randint(0, size.vocabulary, (1, size.tokens))
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     scored = everywhere.clone()

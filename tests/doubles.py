@@ -390,7 +390,9 @@ def subject(predictor: Predictor, task: Task, untrained: Predictor | None = None
     return Subject(
         task,
         Snapshot("step 9", predictor, 9),
-        lambda which: (Snapshot(f"step {step}", other, step) for step, other in others.items()),
+        lambda which: (
+            (step, functools.partial(Snapshot, f"step {step}", other, step)) for step, other in others.items()
+        ),
         lambda: Snapshot("untrained model", untrained or predictor),
         lambda examples: complete(task, predictor, make_decoder("greedy"), examples, block=64),
     )

@@ -20,14 +20,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the frame of all benchmarks stands there
 import torch
-from one_step import one_step
+from one_step import like_the_trainer, one_step
 from timing import Benchmark, parser, ratio
 from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.objectives.belief_state import BeliefState, BeliefStateConfig
-from statewise.training import machine
 from statewise.types import Batch
 
 VERSION = "2.31.10"
@@ -106,9 +105,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"x-transformers is not installed: pip install x-transformers=={VERSION}")
         if not bench.smoke:
             return 2
-    machine.keep_freed_memory()
-    precision = machine.choose_precision("auto", "cpu")
-    print(f"{machine.processor_name()}, {torch.get_num_threads()} threads, {precision}")
+    precision = like_the_trainer()
     for size in SMOKE if bench.smoke else SIZES:
         tokens = torch.randint(0, size.vocabulary, (size.batch, size.tokens))
         everywhere = torch.ones_like(tokens, dtype=torch.bool)

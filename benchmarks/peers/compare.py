@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the frame of all benchmarks stands there
+from peers.enumeration import MOST_ACTIONS, enumerate_features
 from timing import parser
 
 from statewise.reporting.tables import number, text_table
 from statewise.strips.domains import Domain, domain
-from statewise.strips.enumeration import MOST_ACTIONS, enumerate_features
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.locm import learn_locm

@@ -8,7 +8,7 @@ from pathlib import Path
 from statewise.building import TABLES, make_objective, make_task
 from statewise.config import Recipe, parse
 from statewise.model import Model
-from statewise.run import Run
+from statewise.run import CONFIG, Run
 from statewise.training import machine
 from statewise.training.checkpoint import load_weights, save
 
@@ -22,12 +22,12 @@ def new_model(recipe: Recipe) -> Model:
 def model_of_run(run: Run, flags: Sequence[str] = ()) -> Model:
     """An untrained model of the recipe of a run, with `flags` over it. Raises `ValueError` if the run's files are
     damaged, or for wrong flags."""
-    recipe = parse(run.recipe(), flags, TABLES, source=str(run.folder / "config.json"))
+    recipe = parse(run.recipe(), flags, TABLES, source=str(run.folder / CONFIG))
     task = make_task(recipe, run.task_files())
     try:
         return Model(recipe, task, make_objective(recipe, task), run)
     except ValueError as error:
-        raise ValueError(f"{run.folder / 'config.json'}: {error}") from None
+        raise ValueError(f"{run.folder / CONFIG}: {error}") from None
 
 
 def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:

@@ -39,9 +39,9 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
-def cut_words(message: str, most: int = 200) -> str:
-    """A message of other software, with words of more than `most` characters cut."""
-    return re.sub(rf"\S{{{most + 1},}}", lambda word: cut(word[0]), message)
+def cut_words(message: str) -> str:
+    """A message of other software, with words of more than 200 characters cut."""
+    return re.sub(r"\S{201,}", lambda word: cut(word[0]), message)
 
 
 def without_advice(error: ValueError) -> str:

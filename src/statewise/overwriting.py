@@ -70,19 +70,19 @@ def check_derived(path: Path, ledger: Path) -> None:
         raise FileExistsError(f"{path} exists, but its ledger {ledger} does not: choose another --out")
 
 
-def check_files(folder: Path, names: Iterable[str], signs: Signs, overwrite: bool, option: str = "--out") -> None:
+def check_files(folder: Path, names: Iterable[str], signs: Signs, overwrite: bool) -> None:
     """Raises `FileExistsError` unless files with these names may be written into `folder`: none exists, or with
     `overwrite` a file is recognised by `signs`. Other files stay."""
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file: {option} names a folder")
+        raise FileExistsError(f"{folder} is a file: --out names a folder")
     names = list(names)
     for name in names:
-        check_file(folder / name, overwrite, option)
+        check_file(folder / name, overwrite)
     there = [name for name in names if (folder / name).exists()]
     if there and not recognised(folder, signs):
         raise FileExistsError(
             f"{folder / there[0]} is not replaced: {_which(signs)} beside it shows that statewise wrote it. Move it "
-            f"away, or choose another {option}"
+            "away, or choose another --out"
         )
 
 

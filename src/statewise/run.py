@@ -53,14 +53,14 @@ from statewise.system import sync_folder
 
 FORMAT = 1
 """Version of this layout, stored in config.json."""
-CONFIG, DATA = "config.json", "data.json"
+CONFIG, DATA, ENVIRONMENT_FILE, METRICS = "config.json", "data.json", "environment.json", "metrics.jsonl"
 CREATING, LOCK, HOLDER = ".creating", ".lock", ".lock-holder"
 WEIGHTS, MOMENTS, TRAINING, MANIFEST = "weights", "moments", "training.pt", "manifest.json"
 WHOLE = f"{WEIGHTS}.safetensors"
 PARTS = tuple(f"{kind}-*-of-*.safetensors" for kind in (WEIGHTS, MOMENTS))
 CHECKPOINT = (WHOLE, TRAINING, MANIFEST, *PARTS)
 FILES = (
-    *("environment.json", "metrics.jsonl", "task/*", "checkpoints/best.json"),
+    *(ENVIRONMENT_FILE, METRICS, "task/*", "checkpoints/best.json"),
     *(f"checkpoints/*/{name}" for name in CHECKPOINT),
     *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.npy", "tensorboard/events.out.tfevents.*"),
     *(CONFIG, DATA, CREATING, LOCK, HOLDER),
@@ -68,7 +68,7 @@ FILES = (
 """All files of a run directory, as patterns of `statewise.overwriting`."""
 SIGNS = {
     CONFIG: overwriting.json_with("format", "task", "backbone", "objective"),
-    "environment.json": overwriting.json_with("device", "precision", "threads"),
+    ENVIRONMENT_FILE: overwriting.json_with("device", "precision", "threads"),
     "checkpoints/*/manifest.json": overwriting.json_with(TRAINING),
 }
 """How a run is recognised."""
@@ -223,7 +223,7 @@ class Run:
                 (folder / "task").mkdir(exist_ok=True)
                 for name, content in task_files.items():
                     write_atomically(folder / "task" / name, content)
-                write_atomically(folder / "environment.json", _as_json(environment or {}))
+                write_atomically(folder / ENVIRONMENT_FILE, _as_json(environment or {}))
                 write_atomically(folder / DATA, _as_json(data_identity or {}))
                 write_atomically(folder / CONFIG, _as_json({"format": FORMAT, **recipe}))
             except BaseException:
@@ -273,11 +273,11 @@ class Run:
 
     def exists(self) -> bool:
         """Whether there is a run in the directory."""
-        return (self.folder / "config.json").is_file()
+        return (self.folder / CONFIG).is_file()
 
     def recipe(self) -> dict[str, Any]:
         """The resolved recipe. Raises `ValueError` if it cannot be read."""
-        path = self.folder / "config.json"
+        path = self.folder / CONFIG
         recipe: dict[str, Any] = read_json(path, RECIPE)
         if recipe.pop("format") != FORMAT:
             raise ValueError(f"{path} was not written by this version of statewise (format {FORMAT})")
@@ -331,7 +331,7 @@ class Run:
     def environment(self) -> dict[str, Any]:
         """What determined the numbers besides the recipe. Raises `FileNotFoundError` if the file is missing,
         `ValueError` if it cannot be read."""
-        path = self.folder / "environment.json"
+        path = self.folder / ENVIRONMENT_FILE
         if not path.exists():
             raise FileNotFoundError(
                 f"{path} is missing: restore it, or describe the machine that trained the run in it as JSON, such as "
@@ -349,11 +349,11 @@ class Run:
 
     def log(self, record: Record) -> None:
         """Appends a line to metrics.jsonl."""
-        append(self.folder / "metrics.jsonl", (json.dumps(record) + "\n").encode(), durably=False)
+        append(self.folder / METRICS, (json.dumps(record) + "\n").encode(), durably=False)
 
     def metrics(self) -> list[Record]:
         """All complete lines of metrics.jsonl."""
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / METRICS
         if not path.exists():
             return []
         lines = path.read_bytes().split(b"\n")
@@ -378,7 +378,7 @@ class Run:
             (self.checkpoints_folder / "best.json").unlink()
         kept = [record for record in self.metrics() if record["step"] <= step and record["kind"] != "end"]
         content = "".join(json.dumps(record) + "\n" for record in kept)
-        write_atomically(self.folder / "metrics.jsonl", content.encode())
+        write_atomically(self.folder / METRICS, content.encode())
 
     def end(self) -> Record | None:
         """The final record of training, if it is complete."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from statewise import __version__
 from statewise.activations import backbone_of, read
@@ -12,7 +13,7 @@ from statewise.building import make_decoder, make_objective
 from statewise.config import Recipe
 from statewise.evaluation import complete
 from statewise.objectives.base import Objective
-from statewise.run import Run
+from statewise.run import Checkpoint, Run
 from statewise.tasks.base import Task
 from statewise.training.checkpoint import fingerprint, load_weights
 from statewise.types import Completion, Examples
@@ -40,14 +41,18 @@ def subject(
     device = next(objective.parameters()).device
     itself = snapshot(objective, step, None if patched else run)
 
-    def checkpoints(which: str) -> Iterator[Snapshot]:
+    def load(found: Checkpoint) -> Snapshot:
+        other = make_objective(recipe, task)
+        load_weights(found, other)
+        return snapshot(other.to(device), found.step, run)
+
+    def checkpoints(which: str) -> Iterator[tuple[int, Callable[[], Snapshot]]]:
         if run is None:
             raise ValueError("this model is of no run: it has no other checkpoints")
         every = [str(checkpoint.step) for checkpoint in run.checkpoints()]
         for wanted in every if which == "all" else which.replace(" ", "").split(","):
-            found, other = run.find_checkpoint(wanted), make_objective(recipe, task)
-            load_weights(found, other)
-            yield snapshot(other.to(device), found.step, run)
+            found = run.find_checkpoint(wanted)
+            yield found.step, partial(load, found)
 
     def untrained() -> Snapshot:
         other = make_objective(dataclasses.replace(recipe, seed=recipe.seed + 1), task).to(device)

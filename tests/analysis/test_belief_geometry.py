@@ -5,17 +5,16 @@ import itertools
 import json
 from types import SimpleNamespace
 
+import doubles
 import numpy as np
 import pytest
 import torch
 
-from statewise.analysis.base import Snapshot
 from statewise.analysis.belief_dynamics import BeliefDynamics, BeliefDynamicsConfig
 from statewise.analysis.belief_geometry import (
     BeliefGeometry,
     BeliefGeometryConfig,
     _Known,
-    distances,
     history,
     overlap,
 )
@@ -114,10 +113,15 @@ def test_guessing_the_mean_has_the_error_of_the_fact_sheet():
 
 def test_distances_between_the_beliefs_of_rrxor_are_hardly_those_of_their_predictions():
     states = task("rrxor")._finite
-    found = np.corrcoef(distances(states.beliefs), distances(states.next_tokens))[0, 1] ** 2
-    assert found == pytest.approx(0.239, abs=6e-4)
-    pairs = [np.linalg.norm(one - other) for one, other in itertools.combinations(states.beliefs, 2)]
-    np.testing.assert_allclose(distances(states.beliefs), pairs, atol=1e-12)
+    count = len(states.beliefs)
+    found = _Known(states.beliefs, states.beliefs, states.next_tokens, np.full(count, 1 / count)).errors(states.beliefs)
+    assert found["distances_r2"] == pytest.approx(1)
+    assert found["next_token_distances_r2"] == pytest.approx(0.239, abs=6e-4)
+    pairs = [
+        [np.linalg.norm(one - other) for one, other in itertools.combinations(points, 2)]
+        for points in (states.beliefs, states.next_tokens)
+    ]
+    assert found["next_token_distances_r2"] == pytest.approx(np.corrcoef(*pairs)[0, 1] ** 2, abs=1e-12)
 
 
 class Bayesian(StateDynamics):
@@ -183,11 +187,7 @@ class Blank(Bayesian):
 
 
 def subject(world, predictor):
-    return SimpleNamespace(
-        task=world, snapshot=Snapshot("step 5", predictor, 5), device="cpu",
-        untrained=lambda: Snapshot("new model", Blank(world)),
-        checkpoints=lambda which: iter([Snapshot("step 2", Blank(world), 2), Snapshot("step 5", predictor, 5)]),
-    )  # fmt: skip
+    return doubles.subject(predictor, world, Blank(world), step_2=Blank(world), step_9=predictor)
 
 
 @pytest.mark.parametrize("text", ["rrxor", "mess3", "bloch-walk", "even * z1r"])
@@ -207,7 +207,7 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
     assert metrics["r2_shuffled"] < 0.3
     assert found.main[0] == "r2"
     steps = next(panel for panel in found.panels if panel.x_title == "training step")
-    assert steps.curves[0].x == [2.0, 5.0]
+    assert steps.curves[0].x == [2.0, 9.0]
     assert steps.curves[0].y[1] > 0.99 > steps.curves[0].y[0]
     factors = len(world.widths)
     titles = [drawing.title for drawing in found.drawings]

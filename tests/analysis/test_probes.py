@@ -1,5 +1,8 @@
 """Probes against fakes whose states hold exactly what is known, and the batched training against a plain one."""
 
+import dataclasses
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -189,6 +192,22 @@ def test_checkpoints_make_a_family_and_each_step_comes_once():
     alone = make_analysis("future-probe", **QUICK).analyze(subject(seer, task, blind))
     assert len(alone.panels) == 2
     assert lines(alone)["step 9"] == lines(found)["step 9"]
+
+
+def test_a_step_seen_before_is_not_loaded_again():
+    loaded = []
+
+    def load(step):
+        loaded.append(step)
+        return Snapshot(f"step {step}", SumPredictor(), step)
+
+    looked_at = dataclasses.replace(
+        subject(SumPredictor(), FixedTask(random_examples(np.random.default_rng(0)))),
+        checkpoints=lambda which: ((int(step), partial(load, int(step))) for step in which.split(",")),
+    )
+    assert [snapshot.step for snapshot in looked_at.each_step("3,9,3,12")] == [9, 3, 12]
+    assert loaded == [3, 12]
+    assert list(looked_at.each_step(None)) == [looked_at.snapshot]
 
 
 def test_the_prompt_is_asked_where_it_varies():

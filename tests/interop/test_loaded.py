@@ -91,7 +91,7 @@ def all_float64(monkeypatch):
 
     from statewise.backbones import gpt
 
-    def ours(positions, width, base=10000.0):
+    def ours(positions, width):
         found = angles(positions, width)
         return torch.cat((found.cos(),) * 2, -1), torch.cat((-found.sin(), found.sin()), -1)
 

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peers.enumeration import enumerate_features
 
 from statewise.strips.domains import domain
-from statewise.strips.enumeration import enumerate_features
 from statewise.strips.model import ActionModel
 from statewise.strips.random_traces import Traces, traces
 from statewise.strips.schemas import Schema, ground

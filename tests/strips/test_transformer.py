@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statewise.strips.head_arrays import Heads
 from statewise.strips.model import Action, ActionModel, bits
-from statewise.strips.transformer import EDGE, focal_loss, head_outputs, inconsistency, rejection
+from statewise.strips.transformer import EDGE, focal_loss, head_outputs, inconsistency
 
 
 def slow_heads(theta, trace):
@@ -29,6 +29,11 @@ def slow_heads(theta, trace):
 def slow_y(theta, trace):
     """Equation 17: [T]."""
     return 1 - (1 - slow_heads(theta, trace)).prod(-1)
+
+
+def rejection(y):
+    """f(trace), the OR over positions (equation 18): [R, B] from y [T, R, B]."""
+    return 1 - (1 - y).prod(0)
 
 
 def random_theta(seed, *shape):

@@ -65,15 +65,25 @@ class Subject:
     task: Task
     snapshot: Snapshot
     """The model at the chosen checkpoint."""
-    checkpoints: Callable[[str], Iterator[Snapshot]]
-    """The model at `all` checkpoints of its run, or at given steps (`100,200`), one by one. Raises `ValueError` or
-    `FileNotFoundError` for missing ones."""
+    checkpoints: Callable[[str], Iterator[tuple[int, Callable[[], Snapshot]]]]
+    """The steps of `all` checkpoints of its run, or given ones (`100,200`), each with what loads the model there.
+    Raises `ValueError` or `FileNotFoundError` for missing ones."""
     untrained: Callable[[], Snapshot]
     """A model of the same recipe with random weights of another seed."""
     complete: Callable[[Examples], list[Completion]]
     """The model's greedy completions of the examples' prompts, in order."""
     device: str = "cpu"
     """Device for computations of the analysis."""
+
+    def each_step(self, checkpoints: str | None) -> Iterator[Snapshot]:
+        """The snapshot, then those of `checkpoints`, if any, each step once: one after another, so that never two need
+        be in memory."""
+        yield self.snapshot
+        seen = {self.snapshot.step}
+        for step, load in self.checkpoints(checkpoints) if checkpoints is not None else ():
+            if step not in seen:
+                seen.add(step)
+                yield load()
 
 
 class Analysis(ABC):

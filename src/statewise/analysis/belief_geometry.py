@@ -8,7 +8,6 @@ untrained model, shuffled beliefs, the last tokens as one-hot vectors, the true 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,7 +212,7 @@ class BeliefGeometry(Analysis):
         steps: list[float] = []
         found: dict[str, list[float]] = {}
         strip = []
-        for snapshot in self._snapshots(subject):
+        for snapshot in subject.each_step(self.config.checkpoints):
             steps.append(float(snapshot.step or 0))
             for name, features in self._features(snapshot, prefixes).items():
                 made = fit(features, known.beliefs, known.weights, self.config.cutoff)
@@ -228,15 +227,6 @@ class BeliefGeometry(Analysis):
             for name, values in found.items()
         ]  # fmt: skip
         return Panel("training step", "R2 of the belief", curves, shares=True), [strip[place] for place in order]
-
-    def _snapshots(self, subject: Subject) -> Iterator[Snapshot]:
-        assert self.config.checkpoints is not None
-        seen = {subject.snapshot.step}
-        yield subject.snapshot
-        for snapshot in subject.checkpoints(self.config.checkpoints):
-            if snapshot.step not in seen:
-                seen.add(snapshot.step)
-                yield snapshot
 
     def _factors(
         self, subject: Subject, world: Believed, states: np.ndarray, known: _Known, predicted: np.ndarray,
@@ -305,20 +295,14 @@ class _Known:
         centres = np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in predicted.T], 1)
         kept = np.unique(np.linspace(0, len(first) - 1, min(DISTANCES, len(first))).round().astype(np.int64))
         if len(kept) > 2:
-            of_centres = distances(centres[kept])
+            from scipy.spatial.distance import pdist
+
+            of_centres = pdist(centres[kept])
             for name, true in (("distances_r2", self.beliefs), ("next_token_distances_r2", self.next_tokens)):
-                of_true = distances(true[first[kept]])
+                of_true = pdist(true[first[kept]])
                 if of_true.std() > 0 and of_centres.std() > 0:
                     found[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
         return found
-
-
-def distances(points: np.ndarray) -> np.ndarray:
-    """(m (m - 1) / 2,): Euclidean distances of all pairs of m points."""
-    squares = (points**2).sum(1)
-    every = np.sqrt(np.maximum(squares[:, None] + squares[None] - 2 * points @ points.T, 0))
-    found: np.ndarray = every[np.triu_indices(len(points), 1)]
-    return found
 
 
 def history(prefixes: Prefixes, count: int) -> np.ndarray:

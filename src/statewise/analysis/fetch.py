@@ -7,12 +7,11 @@ frequencies of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
+from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.bounds import bounded
 from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.predictor import Fetcher
@@ -62,7 +61,8 @@ class Fetch(Analysis):
         examples = subject.task.held_out(self.config.sequences)
         found: dict[int | None, Fetched] = {}
         notes = []
-        for snapshot in self._snapshots(subject):
+        others = None if subject.snapshot.step is None else self.config.checkpoints  # None: the model is of no run
+        for snapshot in subject.each_step(others):
             if not isinstance(snapshot.predictor, Fetcher):
                 raise LacksPower("fetch needs a model whose predictions attend to their own inputs", Fetcher)
             if "prediction" in snapshot.predictor.streams:
@@ -97,17 +97,6 @@ class Fetch(Analysis):
             "loss": [one.loss for one in in_order],
         }
         return Findings(metrics, panels, details, notes, main=["fetch"])
-
-    def _snapshots(self, subject: Subject) -> Iterator[Snapshot]:
-        """The subject's snapshot, then those of the other checkpoints, each step once."""
-        yield subject.snapshot
-        if subject.snapshot.step is None:
-            return  # of no run
-        seen: set[int | None] = {subject.snapshot.step}
-        for snapshot in subject.checkpoints(self.config.checkpoints):
-            if snapshot.step not in seen:
-                seen.add(snapshot.step)
-                yield snapshot
 
 
 def fetched(predictor: Fetcher, examples: Examples) -> Fetched:

@@ -202,14 +202,8 @@ class Probing(Analysis):
                               target.counts, target.notes)  # fmt: skip
 
     def _snapshots(self, subject: Subject) -> Iterator[Snapshot]:
-        """The subject's snapshot, those of the other checkpoints, each step once, and the untrained one: one after
-        another, so that never two need be in memory."""
-        yield subject.snapshot
-        seen = {subject.snapshot.step}
-        for snapshot in subject.checkpoints(self.config.checkpoints) if self.config.checkpoints is not None else ():
-            if snapshot.step not in seen:
-                seen.add(snapshot.step)
-                yield snapshot
+        """The subject's snapshot, those of the other checkpoints, each step once, and the untrained one."""
+        yield from subject.each_step(self.config.checkpoints)
         yield dataclasses.replace(subject.untrained(), label=UNTRAINED)
 
     def _findings(

@@ -43,14 +43,18 @@ def count_trials(pairs: Pairs) -> dict[str, float]:
     return {"trials_asked": pairs.requested, "trials_made": len(pairs)}
 
 
-def mean_by(keys: np.ndarray, values: np.ndarray, most: int = 12) -> tuple[list[float], list[float]]:
-    """The mean of `values` (n,) for each of `keys` (n,), or with more than `most` distinct keys, in `most` bins of
-    equal size at the mean of their keys."""
+MOST_MEANS = 12
+"""The most points of a curve of means."""
+
+
+def mean_by(keys: np.ndarray, values: np.ndarray) -> tuple[list[float], list[float]]:
+    """The mean of `values` (n,) for each of `keys` (n,), or with more than `MOST_MEANS` distinct keys, in as many bins
+    of equal size at the mean of their keys."""
     order = np.argsort(keys, kind="stable")
     keys, values = keys[order].astype(float), values[order].astype(float)
     different = np.unique(keys)
-    if len(different) <= most:
+    if len(different) <= MOST_MEANS:
         groups = [np.flatnonzero(keys == key) for key in different]
     else:
-        groups = np.array_split(np.arange(len(keys)), min(most, len(keys)))
+        groups = np.array_split(np.arange(len(keys)), MOST_MEANS)
     return [float(keys[group].mean()) for group in groups], [float(values[group].mean()) for group in groups]

@@ -6,13 +6,15 @@ import argparse
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from statewise.bounds import LARGEST
 from statewise.messages import cut_words, suggestion
 
 PATHS = {"FILE": "file", "DIR": "folder", "FOLDER": "folder", "PATH": "file or folder", "OUT.npy": "file"}
 """Placeholders of options whose values are paths."""
+
+Number = TypeVar("Number", int, float)
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -99,51 +101,34 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(mine), others
 
 
-def _not_huge(number: float, text: str) -> None:
-    if number >= LARGEST:
-        raise argparse.ArgumentTypeError(f"must be below {LARGEST:,}, not {text}")
+def _number(kind: type[Number], holds: Callable[[Number], bool], bound: str) -> Callable[[str], Number]:
+    """Type of an option: a number below `LARGEST` for which `holds`, the `bound` of its message, is true."""
+
+    def number(text: str) -> Number:
+        found = kind(text)
+        if found >= LARGEST:
+            raise argparse.ArgumentTypeError(f"must be below {LARGEST:,}, not {text}")
+        if not holds(found):
+            raise argparse.ArgumentTypeError(f"must be {bound}, not {text}")
+        return found
+
+    number.__name__ = kind.__name__  # argparse names the type in its message
+    return number
 
 
 def at_least(least: int) -> Callable[[str], int]:
     """Type of an option: a whole number, at least `least`."""
-
-    def whole_number(text: str) -> int:
-        number = int(text)
-        _not_huge(number, text)
-        if not least <= number:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
-        return number
-
-    whole_number.__name__ = "int"  # argparse names the type in its message
-    return whole_number
+    return _number(int, lambda found: least <= found, f"at least {least}")
 
 
 def not_below(least: float) -> Callable[[str], float]:
     """Type of an option: a finite number, at least `least`."""
-
-    def number(text: str) -> float:
-        found = float(text)
-        _not_huge(found, text)
-        if not least <= found:
-            raise argparse.ArgumentTypeError(f"must be at least {least:g}, not {text}")
-        return found
-
-    number.__name__ = "float"
-    return number
+    return _number(float, lambda found: least <= found, f"at least {least:g}")
 
 
 def above(least: float) -> Callable[[str], float]:
     """Type of an option: a finite number above `least`."""
-
-    def number(text: str) -> float:
-        found = float(text)
-        _not_huge(found, text)
-        if not least < found:
-            raise argparse.ArgumentTypeError(f"must be above {least:g}, not {text}")
-        return found
-
-    number.__name__ = "float"
-    return number
+    return _number(float, lambda found: least < found, f"above {least:g}")
 
 
 def pairs(options: Sequence[str]) -> dict[str, str]:

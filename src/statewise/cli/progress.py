@@ -75,9 +75,9 @@ def record_texts(record: Record, steps: int, started: tuple[int, float] = (0, 0.
     return [place, *metric_texts(record), *pace_texts(record), f"{left} left"]
 
 
-def record_line(record: Record, steps: int, started: tuple[int, float] = (0, 0.0)) -> str:
+def record_line(record: Record, steps: int) -> str:
     """One line of text about a record."""
-    return "  ".join(record_texts(record, steps, started))
+    return "  ".join(record_texts(record, steps))
 
 
 @dataclass(frozen=True)

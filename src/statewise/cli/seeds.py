@@ -83,9 +83,7 @@ def train(
 ) -> int:
     """Trains all seeds, `jobs` at a time, or on a cluster as `asked`. Raises `FileExistsError` if something is there
     already, other than what a killed process of the same recipe began."""
-    content = yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode()
-    path = folder / "recipe.yaml"
-    begun = is_begun(folder) and (not path.exists() or path.read_bytes() == content)
+    begun = is_begun(folder) and not has_other_recipe(folder, recipe)
     if not begun:
         overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")
     from statewise.launch import Listener, check
@@ -96,18 +94,33 @@ def train(
         for old in sorted(folder.glob("seed-*/")):
             stack.enter_context(Run(old).lock())
     with overwriting.replacing(folder, FILES, there=folder.exists() and not begun):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-        write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
+        write_group(folder, recipe, seeds)
     return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.as_dict(), asked)
+
+
+def _as_yaml(recipe: Recipe) -> bytes:
+    return yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode()
+
+
+def has_other_recipe(folder: Path, recipe: Recipe) -> bool:
+    """Whether `folder` has the recipe of a group, another than this one."""
+    path = folder / "recipe.yaml"
+    return path.exists() and path.read_bytes() != _as_yaml(recipe)
+
+
+def write_group(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
+    """Writes what the runs of a group are; `seeds.json` last, by which it `is_group`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "recipe.yaml", _as_yaml(recipe))
+    write_atomically(folder / "seeds.json", json.dumps({"seeds": seeds}).encode())
 
 
 def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
     """Raises `ValueError` unless `folder` holds the runs of this recipe and these seeds."""
     found = read_yaml((folder / "recipe.yaml").read_bytes(), str(folder / "recipe.yaml"))
-    if found != read_yaml(yaml.safe_dump(recipe.as_dict(), sort_keys=False).encode(), "recipe"):
+    if found != read_yaml(_as_yaml(recipe), "recipe"):
         raise ValueError(f"{folder} holds runs of another recipe: choose another --out")
-    if _seeds(folder) != seeds:
+    if seeds_of(folder) != seeds:
         raise ValueError(f"{folder} holds runs of other seeds: choose another --out")
 
 
@@ -115,7 +128,7 @@ def resume(folder: Path, jobs: int, asked: cluster.Settings | None = None) -> in
     """Continues the seeds that are not complete, `jobs` at a time, or on a cluster as `asked`."""
     from statewise.building import read_recipe
 
-    seeds: list[int] = _seeds(folder)
+    seeds = seeds_of(folder)
     recipe = read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")).as_dict()
     commands = {}
     for seed in seeds:
@@ -182,13 +195,13 @@ def _show(folder: Path, seed: int, seen: int, recipe: dict[str, Any]) -> int:
 
 def members(folder: Path) -> list[Path]:
     """The run directories in a group, by seed."""
-    return [folder / f"seed-{seed}" for seed in _seeds(folder)]
+    return [folder / f"seed-{seed}" for seed in seeds_of(folder)]
 
 
 def evaluated(folder: Path) -> tuple[list[Path], list[int]]:
     """The run directories in a group that have an evaluation, by seed, and the seeds that have none yet."""
     found, others = list[Path](), list[int]()
-    for seed, member in zip(_seeds(folder), members(folder), strict=True):
+    for seed, member in zip(seeds_of(folder), members(folder), strict=True):
         run = Run(member)
         if run.exists() and run.report("evaluation") is not None:
             found.append(member)
@@ -197,6 +210,7 @@ def evaluated(folder: Path) -> tuple[list[Path], list[int]]:
     return found, others
 
 
-def _seeds(folder: Path) -> list[int]:
+def seeds_of(folder: Path) -> list[int]:
+    """The seeds of a group."""
     seeds: list[int] = read_json(folder / "seeds.json", {"seeds": [COUNT]})["seeds"]
     return seeds

@@ -16,14 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.jobs import Job, read_state, run_jobs, statewise
-from statewise.cli.seeds import parse
+from statewise.cli.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
 from statewise.durable import lock, write_atomically
-from statewise.json_files import COUNT, read_json
 from statewise.run import Run
 from statewise.suites import Cell, Suite, read_suite, suite_names, suite_text
 from statewise.system import cores
@@ -202,25 +199,19 @@ def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], see
         raise FileExistsError(f"{out} exists and holds no suite: choose another --out")
     for cell in suite.cells:
         group = out / cell.name
-        content = yaml.safe_dump(recipes[cell.name].as_dict(), sort_keys=False).encode()
-        if (group / "recipe.yaml").exists() and (group / "recipe.yaml").read_bytes() != content:
+        if has_other_recipe(group, recipes[cell.name]):
             raise FileExistsError(
                 f"{group} was begun with another recipe, so its runs cannot be continued: choose another --out"
             )
     write_atomically(out / "suite.yaml", text.encode())
     for cell in suite.cells:
         group = out / cell.name
-        group.mkdir(parents=True, exist_ok=True)
-        write_atomically(group / "recipe.yaml", yaml.safe_dump(recipes[cell.name].as_dict(), sort_keys=False).encode())
-        every = sorted({*_seeds(group), *seeds})
-        write_atomically(group / "seeds.json", json.dumps({"seeds": every}).encode())
+        write_group(group, recipes[cell.name], sorted({*_seeds(group), *seeds}))
 
 
 def _seeds(group: Path) -> list[int]:
     """The seeds of a combination's folder; none if it is not there."""
-    path = group / "seeds.json"
-    found: list[int] = read_json(path, {"seeds": [COUNT]})["seeds"] if path.exists() else []
-    return found
+    return seeds_of(group) if is_group(group) else []
 
 
 def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, out: Path) -> int:

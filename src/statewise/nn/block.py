@@ -76,13 +76,17 @@ class BlockContext(NamedTuple):
     """(B, 1, T, K) bool over the keys that the cache returns; None: all keys up to the query's position are read."""
 
 
-def rotary_angles(positions: Tensor, head_width: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
+ROTARY_BASE = 10000.0
+"""The planes of rotary positions turn by angles of 1 to nearly 1 / `ROTARY_BASE` per position."""
+
+
+def rotary_angles(positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:
     """Factors of a vector and of its half-swapped copy for `positions` (T,) or (B, T), broadcastable to (B, H, T, W).
 
     Rotary positions (Su et al. 2021): the first half of a vector holds the first coordinates of its W/2 planes, the
     second half the second coordinates.
     """
-    rates = base ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
+    rates = ROTARY_BASE ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
     angles = positions[..., None].float() * rates
     if positions.dim() == 2:
         angles = angles[:, None]

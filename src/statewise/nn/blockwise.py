@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statewise.nn.masks import Documents
+from statewise.nn.masks import Documents, document_starts
 from statewise.nn.streams import PREDICTION, Reach, may_read
 
 QUERIES = 128
@@ -81,8 +81,7 @@ def _blocks(
     first = None  # [T] the earliest place of any row's document
     shared = False
     if documents is not None:
-        starts = torch.ones_like(documents, dtype=torch.bool)
-        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+        starts = document_starts(documents)
         column = torch.arange(places, device=device)
         first = torch.where(starts, column, 0).cummax(dim=1).values.amin(dim=0).tolist()
         shared = bool(starts[:, 1:].any())

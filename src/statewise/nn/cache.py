@@ -291,10 +291,10 @@ class PlaceStore(Cache):
         empty = torch.from_numpy(self.lengths == 0).to(buffer.device)
         return found.masked_fill(empty[None, :, None, None], 0.0)
 
-    def since(self, lengths: np.ndarray, layer: int = 0) -> Tensor:
-        """(P, B, H, m, W): the vectors of each row's positions from `lengths[b]` on, in order; m is the largest number
-        of them, and what follows a row's last is meaningless. All of them must be stored."""
-        buffer = self._buffers[layer]
+    def since(self, lengths: np.ndarray) -> Tensor:
+        """(P, B, H, m, W): the first layer's vectors of each row's positions from `lengths[b]` on, in order; m is the
+        largest number of them, and what follows a row's last is meaningless. All of them must be stored."""
+        buffer = self._buffers[0]
         assert buffer is not None
         behind = self.lengths - lengths
         first = self.columns - int(behind.max(initial=0))

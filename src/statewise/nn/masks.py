@@ -57,9 +57,14 @@ def causal_within_documents(documents: Tensor) -> Tensor:
     return (same & causal(documents.shape[1], documents.shape[1], documents.device))[:, None]
 
 
+def document_starts(documents: Tensor) -> Tensor:
+    """(B, T) bool from (B, T) document numbers: whether a position is the first of its document, or of the padding."""
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return starts
+
+
 def positions_within_documents(documents: Tensor) -> Tensor:
     """(B, T): each position's distance from the start of its document."""
     column = torch.arange(documents.shape[1], device=documents.device)
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return column - torch.where(starts, column, 0).cummax(dim=1).values
+    return column - torch.where(document_starts(documents), column, 0).cummax(dim=1).values

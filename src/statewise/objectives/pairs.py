@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.nn.masks import document_starts
 from statewise.types import sent
 
 PADDED = 1.2
@@ -247,10 +248,8 @@ def expected_weights(pairs: Pairs, sampling: Sampling) -> tuple[Tensor, Tensor]:
     group = pairs.group
     T = group.shape[1]
     real = group > 0
-    opens = torch.ones_like(real)
-    opens[:, 1:] = group[:, 1:] != group[:, :-1]
     column = torch.arange(T, device=group.device).expand_as(group)
-    first = torch.where(opens, column, 0).cummax(1).values
+    first = torch.where(document_starts(group), column, 0).cummax(1).values
     last = torch.where(closes(group), column, T - 1).flip(1).cummin(1).values.flip(1)
     if sampling.takes_all:
         running = pairs.prefixes.long().cumsum(1)

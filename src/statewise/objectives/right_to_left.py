@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from statewise.backbones.base import Backbone
+from statewise.nn.masks import document_starts
 from statewise.types import Batch, Hidden
 
 
@@ -23,8 +24,6 @@ def encode_backwards(encoder: Backbone, batch: Batch) -> Hidden:
 
 def answers(batch: Batch, group: Tensor) -> Tensor:
     """(B, T) bool: the scored tokens, and the first token of a document whose second one is scored."""
-    opens = torch.ones_like(batch.scored)
-    opens[:, 1:] = group[:, 1:] != group[:, :-1]
     follows = torch.zeros_like(batch.scored)
     follows[:, :-1] = batch.scored[:, 1:] & (group[:, 1:] == group[:, :-1])
-    return batch.scored | (opens & follows)
+    return batch.scored | (document_starts(group) & follows)

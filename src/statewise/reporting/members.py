@@ -14,7 +14,7 @@ from typing import Any
 from statewise.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, TEXT, Leaf, Maybe, Shape, check, metric
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.reporting.recipes_of_runs import Defaults, completed, flat, no_defaults
-from statewise.run import FINISHED, Record, Run
+from statewise.run import CONFIG, FINISHED, METRICS, Record, Run
 
 _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"task": _NAMED, "backbone": _NAMED, "objective": _NAMED, "trainer": {}, "seed": COUNT}
@@ -86,14 +86,14 @@ class Member:
         check(report["metrics"][headline], NUMBER, str(path), f"metrics.{headline}")
         records = run.metrics()
         if not records:
-            path = folder / "metrics.jsonl"
+            path = folder / METRICS
             raise ValueError(
                 f"{path} is {'empty' if path.is_file() else 'missing'}, and with it the steps and times of training: "
                 f"restore it, or train again with `{repeat(folder)}`"
             )
         if "seconds" not in records[-1]:
-            raise ValueError(f"the training of {folder} failed: see {folder / 'metrics.jsonl'}")
-        recipe = completed(check(run.recipe(), RECIPE, str(run.folder / "config.json")), defaults)
+            raise ValueError(f"the training of {folder} failed: see {folder / METRICS}")
+        recipe = completed(check(run.recipe(), RECIPE, str(run.folder / CONFIG)), defaults)
         analyses = {}
         for name in run.reports() if with_others else ():
             content = run.report(name)

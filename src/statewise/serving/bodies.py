@@ -171,7 +171,7 @@ def needed(value: Any, name: str) -> Any:
     return value
 
 
-def prompts(value: Any, name: str, most: int = MOST_INPUTS) -> list[Given]:
+def prompts(value: Any, name: str) -> list[Given]:
     """One or more texts or sequences of token ids, in any form of the protocol. Raises `Refusal`."""
     value = needed(value, name)
     if isinstance(value, str) or (isinstance(value, list) and value and all(map(COUNT.holds, value))):
@@ -181,8 +181,8 @@ def prompts(value: Any, name: str, most: int = MOST_INPUTS) -> list[Given]:
             400, f"{name} must be a text, a list of texts, a list of token ids, or a list of such lists, not "
             f"{short(value)}", param=name,
         )  # fmt: skip
-    if len(value) > most:
-        raise Refusal(400, f"{name} has {len(value):,} entries: at most {most:,} are allowed", param=name)
+    if len(value) > MOST_INPUTS:
+        raise Refusal(400, f"{name} has {len(value):,} entries: at most {MOST_INPUTS:,} are allowed", param=name)
     return value
 
 

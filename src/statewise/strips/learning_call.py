@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from statewise.strips.exact.frame import GRACE, SECONDS, Clock, How
 from statewise.strips.exact.ground import Contradiction
@@ -17,6 +17,7 @@ from statewise.strips.exact.lifted import ARITY
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.verdicts import NAME, Seen
 from statewise.strips.learned import Finish, Learned, may_claim, read_checkpoint
+from statewise.strips.learning import Progress
 from statewise.strips.lifted import LiftedModel
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
@@ -31,25 +32,42 @@ TAKEN = "the traces are taken for damaged"
 M = TypeVar("M", Learned, LiftedModel)
 
 
+class Options(TypedDict, total=False):
+    """The options of `learn` and `learn_schemas`.
+
+    `method` (`auto`): one of `METHODS`. `damaged` (False): whether the traces are taken for damaged from the beginning.
+    `seconds` (None): the limit of the whole call; None: each method has its own. `stop`, `folder`, `overwrite`: as in
+    `exact.frame.How`. `say` is called with what is being done, `progress` by training (`learning.Progress`)."""
+
+    method: str
+    damaged: bool
+    seconds: float | None
+    stop: Callable[[], bool]
+    folder: Path | None
+    overwrite: bool
+    say: Callable[[str], None]
+    progress: Progress | None
+
+
 @dataclass
 class Call:
-    """One call, as far as it has come."""
+    """One call, as far as it has come; see `Options`."""
 
     traces: Traces
     settings: Settings
     """Those of training."""
-    method: str
-    damaged: bool
-    """Whether the traces are taken for damaged: asked for, or found."""
-    seconds: float | None
-    """The limit of the whole call; None: each method has its own."""
-    stop: Callable[[], bool]
-    folder: Path | None
-    overwrite: bool
-    """Whether the folder is written anew: asked for, or since this call itself has written it."""
-    say: Callable[[str], None]
     lifted: bool
     """Whether the result is schemas."""
+    method: str = "auto"
+    damaged: bool = False
+    """Whether the traces are taken for damaged: asked for, or found."""
+    seconds: float | None = None
+    stop: Callable[[], bool] = lambda: False
+    folder: Path | None = None
+    overwrite: bool = False
+    """Whether the folder is written anew: asked for, or since this call itself has written it."""
+    say: Callable[[str], None] = lambda text: None
+    progress: Progress | None = None
     why: str = ""
     """Why the method of now was chosen."""
     listed: Listed = field(default_factory=Listed)

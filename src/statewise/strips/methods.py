@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-
-import numpy as np
+from typing import Unpack
 
 from statewise.strips.exact.frame import How, Work
 from statewise.strips.exact.ground import learn_exact
@@ -17,7 +15,7 @@ from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.learned import Learned, claim
 from statewise.strips.learning import learn_neural
-from statewise.strips.learning_call import COMPARED, METHODS, Call, too_many
+from statewise.strips.learning_call import COMPARED, METHODS, Call, Options, too_many
 from statewise.strips.lifted import LiftedModel, learn_lifted
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
@@ -27,19 +25,7 @@ __all__ = ["METHODS", "learn", "learn_schemas"]
 SCHEMAS_FAIL = "; schemas do not explain all of them: if some may be damaged, give --noise auto"
 
 
-def learn(
-    traces: Traces,
-    settings: Settings | None = None,
-    *,
-    method: str = "auto",
-    damaged: bool = False,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-    progress: Callable[[int, int, np.ndarray, int], None] | None = None,
-) -> Learned:
+def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[Options]) -> Learned:
     """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`), `hybrid`
     by both, from damaged traces (`exact.hybrid`); for comparison `sift` and `locm`, as SIFT (`exact.sift`) and LOCM
     (`exact.locm`) do.
@@ -53,14 +39,13 @@ def learn(
     effects found, and takes whichever explains most traces. `settings` are those of training; `settings.noise` above 0
     is the share of traces that the exact method, too, may leave unexplained. With that, or with `damaged`, the traces
     are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say which method it was and why.
-    `stop`, `seconds` and `folder` are as in the functions; `say` is called with what is being done, `progress` by
-    training. Raises as the functions, and `ValueError` for another method."""
-    call = Call(traces, settings or Settings(), method, damaged, seconds, stop, folder, overwrite, say, lifted=False)
+    `options` are those of `learning_call.Options`. Raises as the functions, and `ValueError` for another method."""
+    call = Call(traces, settings or Settings(), lifted=False, **options)
     if call.method == "hybrid":
         how = call.how()
-        if seconds is None:
+        if call.seconds is None:
             del how["seconds"]
-        return learn_hybrid(traces, call.settings, training=progress, **how)
+        return learn_hybrid(traces, call.settings, training=call.progress, **how)
     if call.method == "sift":
         return learn_sift(traces, **call.how())
     if call.method == "locm":
@@ -74,31 +59,19 @@ def learn(
         explained = learn_noisy(traces, **call.how()) if call.method == "exact" else _by_schemas_of_damaged(call)
         if call.suits_damaged(explained.report):
             return explained
-    trained = learn_neural(traces, call.settings, seconds=call.left(), stop=stop, folder=folder,
-                           overwrite=call.overwrite, progress=progress, finish=call.because(call.why))  # fmt: skip
+    trained = learn_neural(traces, call.settings, seconds=call.left(), stop=call.stop, folder=call.folder,
+                           overwrite=call.overwrite, progress=call.progress, finish=call.because(call.why))  # fmt: skip
     if explained is None or trained.report["unfinished"]:
         return trained
     return _best(explained, trained, call)
 
 
-def learn_schemas(
-    traces: Traces,
-    settings: Settings | None = None,
-    *,
-    method: str = "auto",
-    damaged: bool = False,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    folder: Path | None = None,
-    overwrite: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-    progress: Callable[[int, int, np.ndarray, int], None] | None = None,
-) -> LiftedModel:
+def learn_schemas(traces: Traces, settings: Settings | None = None, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas as `learn` learns a ground model: by `exact.lifted`, from damaged traces by
     `exact.noisy_lifted`, or by training (`lifted`), which has no time limit and starts over."""
-    if method == "hybrid":
+    if options.get("method") == "hybrid":
         raise ValueError("the hybrid method learns ground models alone: omit --lifted, or give another --method")
-    call = Call(traces, settings or Settings(), method, damaged, seconds, stop, folder, overwrite, say, lifted=True)
+    call = Call(traces, settings or Settings(), lifted=True, **options)
     if call.method in COMPARED:
         return (learn_lifted_sift if call.method == "sift" else learn_locm)(traces, **call.how())
     if call.method != "neural" and not call.damaged:
@@ -109,7 +82,7 @@ def learn_schemas(
         learned = learn_lifted_noisy(traces, **call.how())
         if call.suits_damaged(learned.report):
             return learned
-    return learn_lifted(traces, call.settings, folder=folder, overwrite=call.overwrite, progress=progress,
+    return learn_lifted(traces, call.settings, folder=call.folder, overwrite=call.overwrite, progress=call.progress,
                         finish=call.because(call.why))  # fmt: skip
 
 

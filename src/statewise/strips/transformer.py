@@ -71,11 +71,6 @@ def inconsistency(theta: Tensor, actions: Tensor) -> Tensor:
     return 1 - (1 - head_outputs(theta, actions)).prod(-1)
 
 
-def rejection(y: Tensor) -> Tensor:
-    """f(trace), the OR over positions (equation 18): [R, B] from y [T, R, B]."""
-    return 1 - (1 - y).prod(0)
-
-
 def focal_loss(y: Tensor, lengths: Tensor, labels: Tensor, alpha: float = 0.9, gamma: float = 3.0) -> Tensor:
     """The loss of each restart [R] (equations 20-22): y [T, R, B], lengths and labels [R, B].
 

@@ -218,9 +218,13 @@ class RunningText(ABC):
     def encode(self, text: str) -> np.ndarray:
         """(m,) token ids of a text; special tokens written out in it become those tokens."""
         tokens = self.bpe.encode(text)
+        self.check_reproduced(text, tokens)
+        return tokens
+
+    def check_reproduced(self, text: str, tokens: Sequence[int] | np.ndarray) -> None:
+        """Raises `ValueError` unless decoding its tokens restores the text."""
         if self.bpe.decode(tokens) != text:
             raise ValueError(f"the tokenizer of this run does not reproduce {text[:60]!r} exactly")
-        return tokens
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """The text, the inverse of `encode` except where a text was cut inside a word (see `BPE.is_canonical`)."""

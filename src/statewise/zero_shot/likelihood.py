@@ -127,6 +127,5 @@ def encoded(task: RunningText, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of each text, without special tokens. Raises `ValueError` if decoding does not restore a text."""
     rows = task.bpe.encode_documents(texts)
     for text, row in zip(texts, rows):
-        if task.bpe.decode(row) != text:
-            raise ValueError(f"the tokenizer of this run does not reproduce {text[:60]!r} exactly")
+        task.check_reproduced(text, row)
     return rows

@@ -1,10 +1,10 @@
 """SIFT's test by SAT: all alternating atoms of valid actions, as enumeration finds them."""
 
 import pytest
+from peers.enumeration import enumerate_features
 
 from statewise.strips.containment import contained
 from statewise.strips.domains import domain
-from statewise.strips.enumeration import enumerate_features
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.random_traces import traces

@@ -39,15 +39,15 @@ def learn_sift(traces: Traces, **how: Unpack[How]) -> Learned:
     return work.ground(heads, {"windows": len(windows), "features": len(found.features)})
 
 
-def learn_lifted_sift(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]) -> LiftedModel:
-    """The schemas of all alternating predicates of up to `arity` arguments, as `learn_sift`. Raises `ValueError` also
+def learn_lifted_sift(traces: Traces, **how: Unpack[How]) -> LiftedModel:
+    """The schemas of all alternating predicates of up to `ARITY` arguments, as `learn_sift`. Raises `ValueError` also
     if a schema occurs with different numbers of arguments."""
     work = Work("sift", traces, how)
     work.claim()
     found: list[Predicate] = []
     rows = valid_rows(traces)
     counts: dict[int, int] = {}
-    for wanted in range(arity + 1):
+    for wanted in range(ARITY + 1):
         windows = windows_of_slots(traces.actions, rows, wanted, work.clock)
         new = all_predicates(windows, wanted, work.clock, work.listed)
         counts[wanted] = len(new)

@@ -36,7 +36,7 @@ class Symmetric:
     """The number of those that the traces contradict."""
 
 
-def symmetries(actions: Sequence[str], most: int = MOST, seed: int = 0) -> list[Renaming]:
+def symmetries(actions: Sequence[str], most: int = MOST) -> list[Renaming]:
     """Renamings of the actions by permutations of objects of one sort, at most `most`, without the identity. Raises
     `ValueError` if a schema occurs with different numbers of arguments."""
     sorts: dict[int, list[str]] = {}
@@ -48,7 +48,7 @@ def symmetries(actions: Sequence[str], most: int = MOST, seed: int = 0) -> list[
         orders = product(*(list(permutations(group)) for group in groups))
         maps = [{old: new for group, order in zip(groups, each) for old, new in zip(group, order)} for each in orders]
     else:
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         maps = swaps + [{old: new for group in groups for old, new in zip(group, rng.permutation(group).tolist())}
                         for _ in range(most - len(swaps))]  # fmt: skip
     number = {name: place for place, name in enumerate(actions)}
@@ -64,10 +64,10 @@ def symmetries(actions: Sequence[str], most: int = MOST, seed: int = 0) -> list[
     return list(found)[:most]
 
 
-def symmetric(traces: Traces, most: int = MOST) -> Symmetric:
+def symmetric(traces: Traces) -> Symmetric:
     """The traces and their copies under each symmetry that they do not contradict: together with the renamed valid
     traces no negative ends in an action that is certainly valid. Raises `ValueError` without objects to permute."""
-    able = symmetries(traces.actions, most)
+    able = symmetries(traces.actions)
     if not able:
         raise ValueError("--symmetry: no renaming of objects maps the actions onto themselves")
     rows: dict[Trace, int] = dict(zip(traces.rows, traces.labels))

@@ -28,6 +28,8 @@ SUMS_TO = 1e-5
 """How far a row of probabilities may be from a sum of 1; it is then divided by its sum."""
 IMPOSSIBLE = 1e-12
 """Probabilities up to this are rounding errors of 0."""
+MOST_WORDS = 4096
+"""The words of a factor are searched for negative probabilities up to the length at which there are more than this."""
 
 
 @dataclass(frozen=True)
@@ -399,7 +401,7 @@ def _check_reached(total: np.ndarray, start: np.ndarray, what: str) -> None:
         )
 
 
-def _check_probabilities(each: Factor, what: str, words: int = 4096) -> None:
+def _check_probabilities(each: Factor, what: str) -> None:
     """Raises `ValueError` with a word of negative probability, looking at short words."""
     V = len(each.tokens)
     beliefs, prefixes = each.start[None], np.zeros((1, 0), np.int64)
@@ -414,7 +416,7 @@ def _check_probabilities(each: Factor, what: str, words: int = 4096) -> None:
                 "these matrices are no process"
             )
         rows, tokens = np.nonzero(given > IMPOSSIBLE)
-        if len(rows) > words or len(prefixes[0]) >= 12 or len(rows) * V > 2**20:
+        if len(rows) > MOST_WORDS or len(prefixes[0]) >= 12 or len(rows) * V > 2**20:
             return
         beliefs = np.einsum("ns,nst->nt", beliefs[rows], each.matrices[0, tokens])
         beliefs /= (beliefs @ each.right)[:, None]
