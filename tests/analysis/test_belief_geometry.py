@@ -178,6 +178,31 @@ class ReadoutOfItsOwn(Bayesian):
         return super().read_states(states)
 
 
+class Faint(Bayesian):
+    """Beliefs on a coarse grid, and what these lack in directions of little variance, where `advance` is inexact."""
+
+    def __init__(self, world):
+        super().__init__(world)
+        self.into = self.back = np.eye(world.process.states)
+
+    def states(self, batch):
+        belief = super().states(batch).state
+        coarse = (belief * 30).round() / 30
+        state = torch.cat([coarse, 1e-3 * (belief - coarse)], -1)
+        return Hidden(state, state)
+
+    def logits(self, batch):
+        state = self.states(batch).state
+        return self.read_states(state.flatten(0, 1)).view(*state.shape[:2], -1)
+
+    def advance(self, states, tokens):
+        belief = super().advance(states[:, :3] / states[:, :3].sum(1, keepdim=True), tokens)
+        return torch.cat([belief, 1e-3 * torch.sin(1e4 * belief)], -1)
+
+    def read_states(self, states):
+        return super().read_states(states[:, :3] / states[:, :3].sum(1, keepdim=True))
+
+
 class Blank(Bayesian):
     """States are noise, and predictions uniform."""
 
@@ -288,6 +313,33 @@ def test_dynamics_that_are_bayes_rule_go_on_beyond_the_length_of_training(bos, k
     assert worse.metrics["r2_dynamics"] < 0.97
     assert worse.metrics["step_3_r2"] < worse.metrics["step_1_r2"]
     assert worse.metrics["excess_dynamics"] > 0.01
+
+
+def test_directions_of_little_variance_do_not_hide_what_the_dynamics_keep():
+    world = task("mess3", length=6)
+    found = BeliefDynamics(BeliefDynamicsConfig(sequences=200)).analyze(subject(world, Faint(world)))
+    fixed = BeliefDynamics(BeliefDynamicsConfig(sequences=200, cutoff=1e-6)).analyze(subject(world, Faint(world)))
+    assert fixed.details["cutoff"] == 1e-6
+    assert fixed.metrics["r2_backbone"] > found.metrics["r2_backbone"] > 0.98
+    assert fixed.metrics["r2_dynamics"] < 0.5
+    assert found.metrics["r2_dynamics"] > 0.95
+    assert found.metrics["r2_beyond"] > 0.95
+    assert found.details["cutoff"] > 1e-6
+    far = [drawing.title for drawing in fixed.drawings if "far outside" in drawing.title]
+    assert len(far) == 1
+    assert far[0].startswith("dynamics alone: R2 -")
+    assert not any("far outside" in drawing.title for drawing in found.drawings)
+    assert min(fixed.panels[-1].curves[0].y) == 0, "drawn within the panel"
+
+
+def test_drawings_of_factors_have_the_r2_of_the_factor():
+    world = task("mess3 * bloch-walk", length=4)
+    predictor = Bayesian(world)
+    predictor.into[:, 0] = predictor.into[:, 1]  # a direction is lost
+    found = BeliefGeometry(BeliefGeometryConfig(layers=None, words=300)).analyze(subject(world, predictor))
+    for factor in (1, 2):
+        title = f"factor {factor}, last state: R2 {found.metrics[f'r2_factor_{factor}']:.3f}"
+        assert title in [drawing.title for drawing in found.drawings]
 
 
 @pytest.mark.filterwarnings("error")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
-from statewise.analysis.belief_pictures import Plane, equal_beliefs, planes
+from statewise.analysis.belief_pictures import Plane, draw_on, equal_beliefs, planes
 from statewise.analysis.beliefs import ALL, CONCAT, LAYERS, layer_widths, states_of
 from statewise.analysis.least_squares import Fit, fit, held_out_r2, r2
 from statewise.bounds import bounded
@@ -107,15 +107,12 @@ class BeliefGeometry(Analysis):
         metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
         panels = [*self._panels(own, metrics), _by_position(*parts)]
         drawn_on = planes(world, known.beliefs, known.weights)
-        shown = {"true beliefs": known.beliefs}
-        shown |= {
-            f"{what}: R2 {metrics[key]:.3f}": maps[name](own[name])
-            for name, what, key in ((STATE, "last state", "r2"), (CONCAT, "all layers", "r2_concat")) if name in own
-        }  # fmt: skip
-        shown[f"untrained: R2 {metrics['r2_untrained']:.3f}"] = fitted[STATE]
-        drawings = [plane.draw(title, beliefs) for plane in drawn_on for title, beliefs in shown.items()]
-        drawn = f"a sample of {len(prefixes.examples):,} sequences: there are too many words to list them all"
-        notes = notes if prefixes.exact else [drawn, *notes]
+        shown = {"true beliefs": known.beliefs, "last state": maps[STATE](own[STATE])}
+        shown |= {"all layers": maps[CONCAT](own[CONCAT])} if CONCAT in own else {}
+        shown["untrained"] = fitted[STATE]
+        drawings = draw_on(drawn_on, shown)
+        sampled = f"a sample of {len(prefixes.examples):,} sequences: there are too many words to list them all"
+        notes = notes if prefixes.exact else [sampled, *notes]
         if config.checkpoints is not None:
             steps, strip = self._over_training(subject, prefixes, known, drawn_on[0])
             panels.append(steps)
@@ -218,7 +215,8 @@ class BeliefGeometry(Analysis):
                 made = fit(features, known.beliefs, known.weights, self.config.cutoff)
                 found.setdefault(name, []).append(r2(made(features), known.beliefs, known.weights))
                 if name == STATE:
-                    strip.append(plane.draw(f"step {snapshot.step}: R2 {found[name][-1]:.3f}", made(features)))
+                    beliefs = made(features)
+                    strip.append(plane.draw(f"step {snapshot.step}: R2 {plane.r2(beliefs):.3f}", beliefs))
         labels = {STATE: "last state", CONCAT: "all layers"}
         order = np.argsort(steps)
         curves = [

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from statewise.analysis.least_squares import r2
 from statewise.figures import Drawing, Layer, Points
 from statewise.tasks.believed import Believed
 
 SHOWN = 4000
 """Most beliefs of a drawing, evenly spaced in their order."""
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])
+AROUND = 0.5
+"""How far beyond the frame predictions are drawn, as a share of its larger side."""
 FEW = 64
 """With at most so many different true beliefs, the mean prediction of each is drawn too, as a larger dot."""
 
@@ -29,6 +34,20 @@ def planes(world: Believed, truth: np.ndarray, weights: np.ndarray) -> list[Plan
     return [
         Plane(truth, weights, slice(end - width, end), name, simplex=simplex)
         for end, width, name, simplex in zip(ends, world.widths, names, world.simplex_factors)
+    ]
+
+
+def draw_on(on: list[Plane], beliefs: Mapping[str, np.ndarray]) -> list[Drawing]:
+    """On each plane the beliefs and predictions (m, D) by title, the true ones first; titles of predictions have the
+    R^2 of the plane's factor."""
+    (truth, of_truth), *predictions = beliefs.items()
+    return [
+        drawing
+        for plane in on
+        for drawing in (
+            plane.draw(truth, of_truth),
+            *(plane.draw(f"{title}: R2 {plane.r2(found):.3f}", found) for title, found in predictions),
+        )
     ]
 
 
@@ -63,17 +82,33 @@ class Plane:
         return found if found.shape[1] == 2 else np.pad(found, ((0, 0), (0, 1)))
 
     def draw(self, title: str, beliefs: np.ndarray) -> Drawing:
-        """Beliefs (m, D) or predictions of them, in the order of the true ones, coloured as these."""
+        """Beliefs (m, D) or predictions of them, in the order of the true ones, coloured as these. What is far outside
+        of the frame is left out, and the title says how much: it would make all drawings of the plane small."""
         places = self.place(beliefs[:, self.columns])
-        colours = [self.colours[row] for row in self.chosen]
-        points = [Points(places[self.chosen].round(5).tolist(), colours, size=0.8)]
+        shown = self.chosen[self._near(places[self.chosen])]
+        points = [Points(places[shown].round(5).tolist(), [self.colours[row] for row in shown], size=0.8)]
         if len(self.distinct) <= FEW:
             mass = np.bincount(self.which, weights=self.weights)
-            means = [np.bincount(self.which, weights=self.weights * axis) / mass for axis in places.T]
-            large = [self.colours[row] for row in self.distinct]
-            points.append(Points(np.stack(means, 1).round(5).tolist(), large, size=3.0))
+            means = np.stack([np.bincount(self.which, weights=self.weights * axis) / mass for axis in places.T], 1)
+            near = self._near(means)
+            large = [self.colours[row] for row in self.distinct[near]]
+            points.append(Points(means[near].round(5).tolist(), large, size=3.0))
+        missing = 1 - len(shown) / len(self.chosen)
+        beyond = f", {missing:.0%} far outside" if missing >= 0.005 else ""
         frame = Layer("frame", self._frame(), [""] * len(self._frame()))
-        return Drawing(self.name + title, [frame], points, plane=f"{self.name}beliefs")
+        return Drawing(f"{self.name}{title}{beyond}", [frame], points, plane=f"{self.name}beliefs")
+
+    def _near(self, places: np.ndarray) -> np.ndarray:
+        """(m,) bool: which places (m, 2) are in the frame or not far outside of it."""
+        corners = np.array(self._frame()).reshape(-1, 2)
+        low, high = corners.min(0), corners.max(0)
+        room = AROUND * (high - low).max()
+        found: np.ndarray = ((places >= low - room) & (places <= high + room)).all(1)
+        return found
+
+    def r2(self, beliefs: np.ndarray) -> float:
+        """R^2 of predictions (m, D) of the factor's belief."""
+        return r2(beliefs[:, self.columns], self.truth, self.weights)
 
     def _frame(self) -> list[list[list[float]]]:
         if self.kind == "simplex":
