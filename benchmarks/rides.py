@@ -1,6 +1,6 @@
 """Taxi rides against the clock: drawing, checking, distances between all crossings, and the map that rides imply.
 
-python benchmarks/rides.py [FOLDER of a map; else a grid city about as large as Manhattan]
+python benchmarks/rides.py [DIR of a map; else a grid city about as large as Manhattan]
 """
 
 from __future__ import annotations

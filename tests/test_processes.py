@@ -194,7 +194,7 @@ def test_only_the_first_process_speaks_until_they_train_together(capsys, monkeyp
 
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     assert main(["train", "--resume", "nowhere"]) == 2
-    assert capsys.readouterr().err.startswith("statewise, process 1: nowhere is no run")
+    assert capsys.readouterr().err.startswith("statewise, process 1: nowhere is not a run directory")
 
 
 def test_resuming_changes_processes_only(capsys):

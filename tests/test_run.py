@@ -34,7 +34,7 @@ def test_a_run_opens_as_it_was_made(run):
     again = Run.open(run.folder)
     assert again.recipe() == {"seed": 1}
     assert again.task_files() == {"vocab.json": b"[]"}
-    with pytest.raises(FileNotFoundError, match="is no run"):
+    with pytest.raises(FileNotFoundError, match="is not a run directory"):
         Run.open(run.folder / "reports")
 
 
@@ -171,7 +171,7 @@ def test_what_a_killed_process_left_is_deleted_when_training_goes_on(run, tmp_pa
     assert (tmp_path / "elsewhere" / "training.pt").exists()
 
 
-LOST = "has no checkpoint, but its metrics go on after one"
+LOST = "has no checkpoint, but its metrics.jsonl has records after the first one was due"
 
 
 @pytest.mark.parametrize(

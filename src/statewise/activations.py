@@ -19,7 +19,7 @@ from statewise.objectives.predictors import CausalPredictor
 from statewise.types import Batch, LacksPower
 
 LAYERS = "blocks.*.hook_resid_post"
-"""The residual stream behind every block."""
+"""The residual stream after every block."""
 
 
 def backbone_of(predictor: Predictor) -> Backbone:
@@ -55,7 +55,7 @@ def choose(names: Sequence[str], points: Mapping[str, HookPoint]) -> list[str]:
 
 @torch.no_grad()
 def read(backbone: Backbone, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
-    """The chosen activations of a batch, (B, T, ...) each, without meaning on padding; see `choose`."""
+    """The chosen activations of a batch, (B, T, ...) each, undefined on padding; see `choose`."""
     points = hook_points(backbone)
     parts: dict[str, list[Tensor]] = {name: [] for name in choose(names, points)}
 

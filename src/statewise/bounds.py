@@ -22,7 +22,7 @@ def bounded(
     reason: str = "",
 ) -> None:
     """Raises `ValueError` unless each of the attributes `names` of `owner` lies within the bounds, or is None. What is
-    no number, or `LARGEST` and above, lies within none. `prefix` stands before the name in the message, `reason` behind
+    no number, or `LARGEST` and above, lies within none. `prefix` stands before the name in the message, `reason` after
     it."""
     limits = {"at least": at_least, "above": above, "at most": at_most, "below": below}
     words = " and ".join(f"{bound} {limit:,}" for bound, limit in limits.items() if limit is not None)

@@ -156,7 +156,7 @@ def convert_sps(
         }
     weights |= {"norm.weight": take("transformer.output_norm.weight", D), "separated": torch.tensor(True)}
     if left:
-        raise ValueError(f"the checkpoint holds what no such model has: {', '.join(sorted(left)[:5])}")
+        raise ValueError(f"the checkpoint has unexpected tensors: {', '.join(sorted(left)[:5])}")
     return Converted(backbone, weights)
 
 

@@ -201,7 +201,7 @@ def measure(
 ) -> Measured:
     """Takes real training steps with more and more sequences of `part`, up to all of them, until one is long enough or
     the next would take too much memory. Time and what is kept are assumed to grow linearly with the sequences, above a
-    fixed amount: weights are read, and under autocast copied, once a step."""
+    fixed amount: weights are read, and under autocast copied, once per step."""
     machine.keep_freed_memory()
     objective.train()
     objective.set_progress(0.0)

@@ -111,7 +111,7 @@ def report(
     data: Path | None = None,
     protocols: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """An evaluation and its checkpoint's step as a run stores them, for `compare`. `data`: the evaluated file or
+    """An evaluation as a run stores it, for `compare`; the caller adds the checkpoint. `data`: the evaluated file or
     corpus, if not held-out examples; `protocols`: metrics by protocol, for models with a carried state."""
     return {
         "headline": dataclasses.asdict(task.headline),

@@ -93,7 +93,7 @@ class Model:
             return predictor.states(batch if isinstance(batch, Batch) else self.batch(batch))
 
     def activations(self, batch: Batch | Sequence[str], names: Sequence[str]) -> dict[str, Tensor]:
-        """What the model's backbone computes on the way, by name: (B, T, ...) each, without meaning on padding.
+        """What the model's backbone computes on the way, by name: (B, T, ...) each, undefined on padding.
 
         In `names`, `*` stands for any text: `blocks.*.hook_resid_post` are all layers. docs/activations.md lists the
         names. Raises `ValueError` for unknown ones.
@@ -126,7 +126,7 @@ class Model:
     ) -> list[Completion]:
         """A completion for each prompt; `fields` are the decoder's. `decode` of the task makes text of it.
 
-        `goal` is what shall follow the completion, and `limit` by default what the context leaves; the completion then
+        `goal` is what should follow the completion, and `limit` by default what the context leaves; the completion then
         has exactly `limit` tokens, or with `free_length` ends with the closing symbol. A model that reads goals first,
         as with the encoding `fill_in_the_middle`, ends it with the end token in both cases. `reverse`: decodes from the
         last token to the first, see `statewise.decoding.reverse`. Raises `ValueError` for prompts and goals that are

@@ -254,19 +254,19 @@ class Run:
         run = cls(folder)
         if (folder / CREATING).exists() and not run.exists():
             raise FileNotFoundError(
-                f"{folder} is no run: making it was interrupted; give the command that began it once more"
+                f"{folder} is not a run directory: its creation was interrupted; run the command that created it again"
             )
         if (folder / CONFIG).is_dir():
-            raise FileNotFoundError(f"{folder} is no run: its {CONFIG} is a folder, not a file")
+            raise FileNotFoundError(f"{folder} is not a run directory: its {CONFIG} is a folder, not a file")
         if not run.exists():
-            raise FileNotFoundError(f"{folder} is no run: it has no {CONFIG}")
+            raise FileNotFoundError(f"{folder} is not a run directory: it has no {CONFIG}")
         content: Any = None
         with contextlib.suppress(ValueError, OSError):  # of which reading the recipe tells more
             content = read_json(folder / CONFIG, ANYTHING)
         if isinstance(content, dict) and "model_type" in content and "task" not in content:
             tuned = f", or tune it with statewise train RECIPE --backbone hf --backbone.model {folder}"
             raise FileNotFoundError(
-                f"{folder} is no run, but a model of Hugging Face: give the run that it was exported from"
+                f"{folder} is not a run directory, but a Hugging Face model: give the run that it was exported from"
                 f"{'' if content['model_type'] == 'statewise' else tuned}"
             )
         return run
@@ -404,8 +404,8 @@ class Run:
         first = min([every, *(record["step"] for record in records if record["kind"] == "evaluation")])
         if any(record["step"] > first or record.get("reason") in FINISHED for record in records):
             raise FileNotFoundError(
-                f"{self.folder} has no checkpoint, but its metrics go on after one: restore {folder} from a copy, or "
-                "train anew with --overwrite"
+                f"{self.folder} has no checkpoint, but its metrics.jsonl has records after the first one was due: "
+                f"restore {folder} from a copy, or train anew with --overwrite"
             )
 
     def checkpoint(self, step: int) -> Checkpoint:

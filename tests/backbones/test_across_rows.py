@@ -225,7 +225,7 @@ def test_what_lanes_keep_is_taken_up_and_held_to_its_shape():
         ({**kept, "state": kept["state"][:1]}, "has shapes"),
         ({"state": kept["state"]}, "has shapes"),
         ({**kept, "owner": kept["owner"].double()}, "owner is of type float64, not int64"),
-        ({**kept, "hidden": kept["hidden"] * float("nan")}, "hidden holds what is no number"),
+        ({**kept, "hidden": kept["hidden"] * float("nan")}, "hidden contains NaN or infinity"),
     ):
         with pytest.raises(ValueError, match=message):
             other.load_lanes(changed)

@@ -401,7 +401,7 @@ def test_a_kept_state_is_taken_by_its_own_shape_alone():
         ("keys.0", lambda found: found.half(), "keys.0 is of type float16, not bfloat16 or float64"),
         ("state", lambda found: found.long(), "state is of type int64, not bfloat16 or float64"),
         ("length", lambda found: found.double(), "length is of type float64, not int64"),
-        ("hidden", lambda found: found * float("nan"), "hidden holds what is no number"),
+        ("hidden", lambda found: found * float("nan"), "hidden contains NaN or infinity"),
         ("length", lambda found: found + 1, "9 tokens cannot have been read in chunks of 5, with 3 in the last"),
         ("length", lambda found: found - 10, "-2 tokens cannot have been read"),
         ("recent", lambda found: found[..., :3], "it lacks the last state, of width 48"),

@@ -301,7 +301,7 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"backbone.revision is v2, and .*one is a folder: omit it"):
         load_of(folder, revision="v2")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty: no model of Hugging Face: it has no config.json"):
+    with pytest.raises(ValueError, match=r"empty: not a Hugging Face model: it has no config.json"):
         load_of(tmp_path / "empty")
     for folder_with_adapter in (tmp_path / "empty", tmp_path / "one"):
         (folder_with_adapter / "adapter_config.json").write_text("{}")
@@ -312,7 +312,7 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
         ("{", "not JSON"), ("[" * 100_000, "not JSON: brackets are nested too deeply"),
         ("{}", "names no model_type"), ('{"model_type": "t5"}', "no causal language model"),
         ('{"model_type": "nonsense"}', "config.json cannot be used"),
-        ('{"task": {}, "backbone": {}, "objective": {}}', "a run of statewise, not a model"),
+        ('{"task": {}, "backbone": {}, "objective": {}}', "a run of statewise, not a Hugging Face model"),
         ('{"model_type": "llama"}', "its weights cannot be loaded"),
     ):  # fmt: skip
         (tmp_path / "empty" / "config.json").write_text(content)

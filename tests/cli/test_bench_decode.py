@@ -103,7 +103,7 @@ def test_draft_lengths_are_compared_on_the_same_prompts(run, capsys):
     assert found["drafts"]["plain"]["accepted_by_place"] == found["drafts"]["0"]["accepted_by_place"] == []
     assert len(found["drafts"]["1"]["accepted_by_place"]) <= 1
     assert main([*words, "--temperature", "1.0"]) == 0
-    assert "accepted a cycle" in capsys.readouterr().out
+    assert "accepted per cycle" in capsys.readouterr().out
 
 
 def test_both_conventions_accept_the_same_drafts(tmp_path, capsys):
@@ -120,7 +120,7 @@ def test_both_conventions_accept_the_same_drafts(tmp_path, capsys):
     assert list(found["without_cache"]) == ["plain", "1"]
     assert found["without_cache"]["1"]["tokens_per_second"] > 0
     assert main(words) == 0
-    assert "without a cache, two passes a cycle" in capsys.readouterr().out
+    assert "without a cache, two passes per cycle" in capsys.readouterr().out
 
 
 def test_acceptance_is_counted_by_place():

@@ -47,7 +47,7 @@ def test_a_model_of_hugging_face_is_no_run(capsys, tmp_path, words):
     (tmp_path / "questions.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "answer": 0}\n')
     folder = str(tmp_path / "exported")
     said = refused(capsys, *(word.replace("RUN", folder).replace("OUT", str(tmp_path)) for word in words))
-    assert f"{folder} is no run, but a model of Hugging Face: give the run that it was exported from" in said
+    assert f"{folder} is not a run directory, but a Hugging Face model: give the run that it was exported from" in said
 
 
 @pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])

@@ -115,7 +115,7 @@ def test_large_models_are_not_drawn(capsys, tmp_path, monkeypatch):
     for against in ((), ("--against", "blocksworld:3")):
         code, out, _ = called(capsys, "show", "blocksworld:3", *against, "--out", tmp_path / "out")
         assert code == 0
-        assert "no picture of the model: it has 18 actions and 16 atoms, and pictures show up to 17 of each" in out
+        assert "no plot of the model: it has 18 actions and 16 atoms, and plots show up to 17 of each" in out
     assert not list((tmp_path / "out").iterdir())
     assert "model.png" in called(capsys, "show", "simple", "--out", tmp_path / "out")[1]
 

@@ -217,7 +217,7 @@ def test_few_positions_are_read_more_than_once():
 
     search(Counting(model), [1, 2], [3, 4, 5], 10, rollouts=32, batch=8)
     assert read["starts"] == 2  # one to find candidates, one to judge them
-    assert read["steps"] <= 9 + 8 * 10 + 2 * 4  # the first roll-out, at most eight batches, four batches of scores
+    assert read["steps"] <= 9 + 8 * 10 + 2 * 4  # the first rollout, at most eight batches, four batches of scores
 
 
 @pytest.mark.parametrize(

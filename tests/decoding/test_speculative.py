@@ -179,7 +179,7 @@ def test_two_passes_without_a_cache_give_the_same_text(plain):
     with pytest.raises(ValueError, match="fixed length"):
         TwoPass(SpeculativeConfig(draft="auto"))
     for ignored in ({"confidence": 0.5}, {"draft_vocabulary": 3}):
-        with pytest.raises(ValueError, match="is not for two passes a cycle"):
+        with pytest.raises(ValueError, match="is not for two passes per cycle"):
             TwoPass(SpeculativeConfig(**ignored))
 
 

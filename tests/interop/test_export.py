@@ -193,8 +193,8 @@ def test_models_of_no_architecture_say_why_and_keep_all_weights(capsys, runs, tm
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["export", "nowhere", "--out", "out"], "nowhere is no run"),
-        (["export", ".", "--out", "out"], "is no run: it has no config.json"),
+        (["export", "nowhere", "--out", "out"], "nowhere is not a run directory"),
+        (["export", ".", "--out", "out"], "is not a run directory: it has no config.json"),
         (["export", "RUNS/teacherless", "--out", "out"], "teacherless predicts whole answers .* train next_token"),
         (["export", "RUNS/teacherless", "--to", "gguf", "--out", "out"], "teacherless predicts whole answers"),
         (["export", "RUNS/belief_state", "--to", "gguf", "--out", "out"], "BeliefState does not .* export it --to hf"),

@@ -82,7 +82,7 @@ def test_what_cannot_be_shown_is_refused_with_a_sentence(capsys, run, tmp_path):
         ([run, "--export", mine], "exists: choose another --export, or give --overwrite"),
         ([run, "--export", mine, "--overwrite"], "is no page that statewise wrote"),
         ([run, "--export", tmp_path], "is a folder: --export names a file"),
-        ([tmp_path / "no-run"], "is no run: it has no config.json"),
+        ([tmp_path / "no-run"], "is not a run directory: it has no config.json"),
         ([run, run], "two models have the name"),
         ([run, "--examples", "0", "--export", "x.html"], "--examples must be at least 1"),
         ([run, "--port", "70000"], "--port must be at most 65535"),

@@ -86,7 +86,7 @@ def test_every_beginning_of_a_run_has_a_way_on(tmp_path, capsys, source, how):
         if code:
             made += 1
             assert code == 2
-            assert f"{folder} is no run" in error
+            assert f"{folder} is not a run directory" in error
             assert main([*WORDS, "--out", str(folder)]) == 0, (number, state, capsys.readouterr().err)
             assert [path.name for path in folder.parent.iterdir()] == ["run"]
         assert run.complete()
@@ -110,7 +110,7 @@ def test_runs_of_seeds_that_never_began_are_begun_by_the_same_command(tmp_path, 
             (folder / "recipe.yaml").write_text(capsys.readouterr().out)
             (folder / left).write_text("{")
             assert main(["train", "--resume", str(folder)]) == 2
-            assert "give the command that began it once more" in capsys.readouterr().err
+            assert "run the command that created it again" in capsys.readouterr().err
             assert main([*words, *more, "--trainer.steps=3"]) == 2
             assert "or --overwrite" in capsys.readouterr().err
         assert main([*words, *more]) == 0

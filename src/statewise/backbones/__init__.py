@@ -21,7 +21,7 @@ BACKBONES: Table[Backbone] = Table(
         "gpt": ("statewise.backbones.gpt:GPT", "the plain decoder-only transformer"),
         "hf": (
             "statewise.backbones.hf.backbone:HuggingFace",
-            "a causal language model of Hugging Face, trained on: whole, or by LoRA",
+            "fine-tunes a Hugging Face causal language model, fully or with LoRA",
         ),
         "recurrent": ("statewise.backbones.recurrent:Recurrent", "GRU or LSTM: the hidden state is its only memory"),
         "two_stream": ("statewise.backbones.two_stream:TwoStream", "one stream keeps the state, another predicts"),

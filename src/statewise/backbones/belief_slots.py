@@ -51,14 +51,14 @@ class BeliefSlotsConfig(GPTConfig):
     learned_rate: bool = True
     """Whether that weight is learned, per slot."""
     backprop: int | None = None
-    """Updates of the state through which a loss reaches back at most; null: all in the row. The row is walked in
-    stretches of so many updates: the one behind a stretch is cut off from what went into it, and is trained itself. So
-    the chunks that begin a stretch give earlier ones no gradient."""
+    """Updates of the state through which a loss reaches back at most; null: all in the row. The row is processed
+    in segments of this many updates; gradients do not cross segment boundaries. The update after a segment is trained,
+    but its inputs get no gradient."""
     warmup: int = 0
     """Passes over a chunk, in training, before the one whose loss counts; the state has then seen its targets."""
     across_rows: bool = False
     """Whether a training row that continues a document starts with the state after the previous row, detached as
-    between stretches of `backprop`; needs `trainer.rows: consecutive`. False: rows start with the learned state."""
+    between segments of `backprop`; needs `trainer.rows: consecutive`. False: rows start with the learned state."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

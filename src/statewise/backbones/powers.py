@@ -219,7 +219,7 @@ def check_kept(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
             f"a damaged state: {name} is of type {str(tensor.dtype).removeprefix('torch.')}, not {expected}"
         )
     if not tensor.isfinite().all():
-        raise ValueError(f"a damaged state: {name} holds what is no number")
+        raise ValueError(f"a damaged state: {name} contains NaN or infinity")
 
 
 def readouts(backbone: Backbone, batch: Batch) -> Tensor:

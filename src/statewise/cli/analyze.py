@@ -11,7 +11,7 @@ from statewise.cli.arguments import Parser, pairs
 from statewise.cli.commands import listed
 from statewise.json_files import printable
 
-DESCRIPTION = """Analyses a run; writes ANALYSIS.json, ANALYSIS.png and further pictures into its reports
+DESCRIPTION = """Analyses a run; writes ANALYSIS.json, ANALYSIS.png and further plots into its reports
 folder. With --layer their names hold the layer, with --checkpoint the step. The same
 analysis again renews them.
 
@@ -33,7 +33,7 @@ def run(words: list[str]) -> int:
     parser = Parser("analyze", DESCRIPTION + listed(rows), add_help=False)
     parser.add_run()
     parser.add_argument("analysis", metavar="ANALYSIS", help="one of those above, or module:Class")
-    parser.add_argument("--out", metavar="DIR", help="write report and pictures here as well")
+    parser.add_argument("--out", metavar="DIR", help="write report and plots here as well")
     parser.add_overwrite("replace files of the same names in --out")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     if {"-h", "--help"} & set(words):

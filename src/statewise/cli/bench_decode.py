@@ -24,15 +24,15 @@ def run(words: list[str]) -> int:
         "  statewise bench-decode runs/nl-1 --draft 0-8,auto",
     )
     parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--batch", type=at_least(1), help="prompts at once (default 16; with --draft 1)")
+    parser.add_argument("--batch", type=at_least(1), help="prompts at once (default: 16, with --draft 1)")
     parser.add_argument("--prefill", type=at_least(1), help="tokens per prompt (default: a quarter of the context)")
     parser.add_argument("--decode", type=at_least(1), help="new tokens per prompt (default: the rest of the context)")
     parser.add_argument(
-        "--rounds", type=at_least(1), default=3, help="measurements per model; the median is shown (default 3)"
+        "--rounds", type=at_least(1), default=3, help="measurements per model; the median is shown (default: 3)"
     )
     parser.add_argument("--draft", metavar="LENGTHS", help="draft lengths to compare, such as 0-8 or 0,4,auto")
     parser.add_argument(
-        "--drafter", choices=("model", "prompt_lookup"), help="with --draft: what drafts (default model)"
+        "--drafter", choices=("model", "prompt_lookup"), help="with --draft: what drafts (default: model)"
     )
     parser.add_argument(
         "--draft-vocabulary", type=at_least(1), metavar="K", help="with --draft: draft from K frequent tokens"
@@ -40,9 +40,9 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--without-cache",
         action="store_true",
-        help="with --draft: also as published, without a cache and with two passes a cycle",
+        help="with --draft: also as published, without a cache and with two passes per cycle",
     )
-    parser.add_argument("--temperature", type=float, help="with --draft: of sampling (default 0: greedy)")
+    parser.add_argument("--temperature", type=float, help="with --draft: of sampling (default: 0, greedy)")
     parser.add_device()
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
@@ -99,7 +99,7 @@ def run(words: list[str]) -> int:
     if "standard" in medians:
         faster, memory = (medians["this model"][what] / medians["standard"][what]
                           for what in ("tokens_per_second", "megabytes"))  # fmt: skip
-        print(f"against standard: {faster:.2f} times the tokens a second, {memory:.3f} times the memory")
+        print(f"against standard: {faster:.2f} times the tokens per second, {memory:.3f} times the memory")
     return 0
 
 
@@ -126,6 +126,6 @@ def _drafts(options: Any) -> int:
     print(f"{options.run}: {options.rounds} times {batch} rows, each draft length on the same prompts")
     print(draft_table(tables["drafts"]))
     if options.without_cache:
-        print("\nwithout a cache, two passes a cycle; plain: one pass a token")
+        print("\nwithout a cache, two passes per cycle; plain: one pass per token")
         print(draft_table(tables["without_cache"]))
     return 0

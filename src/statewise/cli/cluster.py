@@ -61,11 +61,11 @@ class Settings:
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "partition": ("NAME", str, "partition"),
-    "time": ("MINUTES", at_least(1), "time limit of a job; unfinished ones are queued again (default 60)"),
-    "gpus": ("N", at_least(0), "GPUs of a job (default 0)"),
+    "time": ("MINUTES", at_least(1), "time limit of a job; unfinished ones are queued again (default: 60)"),
+    "gpus": ("N", at_least(0), "GPUs of a job (default: 0)"),
     "cpus": ("N", at_least(1), "CPU cores of a job"),
     "memory": ("GB", at_least(1), "memory of a job"),
-    "array": ("N", at_least(1), "jobs that may run at the same time (default 256)"),
+    "array": ("N", at_least(1), "jobs that may run at the same time (default: 256)"),
     "account": ("NAME", str, "account"),
     "qos": ("NAME", str, "quality of service"),
     "constraint": ("TEXT", str, "constraint on the machines"),

@@ -22,7 +22,9 @@ VARIANTS = ("standard", "sps", "double_memory", "delayed_state", "reverse_sps", 
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser("convert", DESCRIPTION)
-    parser.add_argument("format", choices=["sps"], help="whose checkpoint it is")
+    parser.add_argument(
+        "format", choices=["sps"], help="format of the checkpoint: sps, the State-Prediction Separation paper's code"
+    )
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a .safetensors file, or one of torch.save")
     parser.add_argument("--config", metavar="FILE", required=True, help="the checkpoint's config.json")
     parser.add_argument("--corpus", metavar="DIR", required=True, help="a corpus with the checkpoint's tokenizer")

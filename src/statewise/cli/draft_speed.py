@@ -128,8 +128,8 @@ def two_pass_speeds(
     model: Model, lengths: Sequence[int | str], *, rounds: int, prefill: int | None, decode: int | None,
     **fields: Any,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """As `draft_speeds`, without a cache and with two passes a cycle (`TwoPass`), one prompt at a time; `plain`: one
-    pass a token, without a cache. `auto` and 0 are left out."""
+    """As `draft_speeds`, without a cache and with two passes per cycle (`TwoPass`), one prompt at a time; `plain`: one
+    pass per token, without a cache. `auto` and 0 are left out."""
     decoders = {"plain": _two_pass(0, fields)}
     decoders |= {str(one): _two_pass(one, fields) for one in lengths if isinstance(one, int) and one}
     return _speeds(model, decoders, _prompts(model, rounds, prefill, decode), 1, decode)
@@ -150,4 +150,4 @@ def draft_table(speeds: dict[str, dict[str, Any]]) -> str:
          " ".join(f"{share:.2f}" for share in one["accepted_by_place"])]
         for name, one in speeds.items()
     ]  # fmt: skip
-    return text_table(["draft", "tokens/s", "times plain", "accepted a cycle", "by place"], rows, left=(0, 4))
+    return text_table(["draft", "tokens/s", "times plain", "accepted per cycle", "by place"], rows, left=(0, 4))

@@ -34,7 +34,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="sequences in the task's own format")
     parser.add_argument("--out", metavar="OUT.npy", required=True, help="file to write")
     parser.add_overwrite("replace OUT and the files beside it")
-    parser.add_argument("--prompts", action="store_true", help="FILE holds prompts without answers, one a line")
+    parser.add_argument("--prompts", action="store_true", help="FILE holds prompts without answers, one per line")
     parser.add_argument("--positions", default="last", choices=["last", "prompt", "all"],
                         help="where to read: after the last token, the prompt's last token, or every token "
                         "(default: last)")  # fmt: skip

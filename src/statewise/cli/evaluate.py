@@ -47,12 +47,12 @@ def run(words: list[str]) -> int:
         "--warmup",
         type=at_least(1),
         metavar="N",
-        help="with same-chunk: passes over a chunk before it is scored (default 1)",
+        help="with same-chunk: passes over a chunk before it is scored (default: 1)",
     )
     parser.add_argument(
         "--comprehensive",
         action="store_true",
-        help="read whole held-out documents (such models, task text)",
+        help="read whole held-out documents (models with a carried state, task text)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     others = _other_held_out(words)

@@ -35,7 +35,7 @@ def run(words: list[str]) -> int:
     parser = Parser("fill", DESCRIPTION)
     parser.add_run("run directory; its task must be stories")
     parser.add_argument("--out", metavar="FILE", required=True, help="JSON lines, for `evaluate --fills` and `judge`")
-    parser.add_argument("--num", type=at_least(1), default=100, help="held-out sequences to take (default 100)")
+    parser.add_argument("--num", type=at_least(1), default=100, help="held-out sequences to take (default: 100)")
     parser.add_argument("--decoder", default="greedy", help="`statewise list` shows them (default: greedy)")
     parser.add_argument(
         "--free-length",

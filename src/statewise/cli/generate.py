@@ -44,14 +44,14 @@ def run(words: list[str]) -> int:
     )
     parser.add_run()
     parser.add_argument("--prompt", default="", help="in the format of the task's files")
-    parser.add_argument("--goal", help="text that shall follow the completion (models trained with goals)")
+    parser.add_argument("--goal", help="text that should follow the completion (models trained with goals)")
     parser.add_argument("--decoder", default="greedy", help="`statewise list` shows them (default: greedy)")
     parser.add_argument(
         "--limit",
         "--max-tokens",
         type=at_least(1),
-        help="most tokens to generate; with a goal, exactly so many, unless the model reads goals first, as with the "
-        "encoding fill_in_the_middle (default: what the context leaves; with a carried state, 100)",
+        help="maximum tokens to generate; with a goal, exactly this many, unless the model reads goals first, as with "
+        "the encoding fill_in_the_middle (default: what the context leaves; with a carried state, 100)",
     )
     parser.add_argument(
         "--free-length",
@@ -74,8 +74,8 @@ def run(words: list[str]) -> int:
         metavar="N",
         help="passes over each chunk of the prompt before it is read (models that carry a state)",
     )
-    parser.add_argument("--state", metavar="FILE", help="continue from a saved state (such models)")
-    parser.add_argument("--save-state", metavar="FILE", help="save the state for --state (such models)")
+    parser.add_argument("--state", metavar="FILE", help="continue from a saved state (models with a carried state)")
+    parser.add_argument("--save-state", metavar="FILE", help="save the state for --state (models with a carried state)")
     parser.add_overwrite("replace the file of --save-state")
     parser.add_argument("--json", action="store_true", help="print JSON with the log-probability")
     options, rest = parser.split(words)

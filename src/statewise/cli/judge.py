@@ -36,7 +36,7 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--out", metavar="FILE", required=True, help="judgements, as JSON lines; a summary is written beside it"
     )
-    parser.add_argument("--repeats", type=at_least(1), default=3, help="judgements per pair and order (default 3)")
+    parser.add_argument("--repeats", type=at_least(1), default=3, help="judgements per pair and order (default: 3)")
     parser.add_argument(
         "--instructions",
         metavar="FILE",
@@ -45,9 +45,9 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--temperature", type=not_below(0), help="sampling temperature of the judge (default: the server's)"
     )
-    parser.add_argument("--jobs", type=at_least(1), default=4, help="parallel requests (default 4)")
-    parser.add_argument("--timeout", type=above(0), default=120.0, help="seconds per request (default 120)")
-    parser.add_argument("--retries", type=at_least(0), default=5, help="repetitions of a failed request (default 5)")
+    parser.add_argument("--jobs", type=at_least(1), default=4, help="parallel requests (default: 4)")
+    parser.add_argument("--timeout", type=above(0), default=120.0, help="seconds per request (default: 120)")
+    parser.add_argument("--retries", type=at_least(0), default=5, help="repetitions of a failed request (default: 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options = parser.parse_args(words)
     if options.url is None:

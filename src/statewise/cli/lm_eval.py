@@ -17,7 +17,7 @@ from statewise.overwriting import check_file
 DESCRIPTION = """Scores a run on benchmarks of lm-evaluation-harness (extra `eval`) and writes a report into the run.
 
   statewise lm-eval runs/x --tasks arc_easy,hellaswag,piqa,sciq,lambada_openai
-  statewise lm-eval runs/x --tasks mine --include-path FOLDER  # your own YAML
+  statewise lm-eval runs/x --tasks mine --include-path DIR  # your own YAML
 
 The package downloads the data of its benchmarks. The task of the run must be text or stories."""
 
@@ -29,7 +29,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--tasks", metavar="NAMES", required=True, help="benchmarks or groups, separated by commas")
     parser.add_argument("--include-path", metavar="DIR", help="folder of further benchmarks, as YAML files")
     parser.add_argument("--limit", metavar="N", type=at_least(1), help="documents per benchmark (default: all)")
-    parser.add_argument("--batch", type=at_least(1), default=32, help="texts per batch (default 32)")
+    parser.add_argument("--batch", type=at_least(1), default=32, help="texts per batch (default: 32)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of a table")
     parser.add_argument("--out", metavar="FILE", help="write the report here as well")
     parser.add_overwrite()

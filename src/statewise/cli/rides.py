@@ -21,7 +21,7 @@ DESCRIPTION = """Reads rides, one `ORIGIN DESTINATION turn ... end` per line, gz
   statewise rides map --map maps/city --draw 1000 --corrupt 0.05 --out drawn/
 
 check counts valid rides and the errors of others; --write-labels writes one label per line. map writes the map that
-rides imply, with its picture; rides that never end are left out and counted. Without FILE, map draws valid rides;
+rides imply, with its plot; rides that never end are left out and counted. Without FILE, map draws valid rides;
 --corrupt changes one random turn in a share of them, which shows how much such errors spoil a map."""
 
 
@@ -35,22 +35,22 @@ def run(words: list[str]) -> int:
     parser.add_argument("--map", metavar="DIR", required=True, help="the true map; see statewise data manhattan")
     parser.add_argument("--first", type=at_least(1), metavar="N", help="only the first N rides of the file")
     parser.add_argument("--write-labels", metavar="FILE", help="check: write `line,label,moves` here, lines from 0")
-    parser.add_argument("--out", metavar="DIR", help="map: folder of report and pictures")
+    parser.add_argument("--out", metavar="DIR", help="map: folder for report and plots")
     parser.add_overwrite("replace files of the same names in --out, or the file of --write-labels")
     parser.add_argument("--draw", type=at_least(1), default=1000, metavar="N", help="map: rides to draw without FILE")
     parser.add_argument("--corrupt", type=float, default=0.0, help="map: share of drawn rides with a changed turn")
-    parser.add_argument("--seed", type=at_least(0), default=1, help="map: seed of drawn rides (default 1)")
+    parser.add_argument("--seed", type=at_least(0), default=1, help="map: seed of drawn rides (default: 1)")
     parser.add_argument(
         "--degree",
         type=at_least(1),
         default=MapSettings.degree,
-        help="map: most streets leaving a crossing (default 4, or more if the map has more)",
+        help="map: maximum streets leaving a crossing (default: 4, or more if the map has more)",
     )
     parser.add_argument(
         "--radius",
         type=above(0),
         default=MapSettings.radius,
-        help="map: longest new street, in median street lengths (default 6.5)",
+        help="map: longest new street, in median street lengths (default: 6.5)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
@@ -64,7 +64,7 @@ def run(words: list[str]) -> int:
     if options.action == "check" and options.file is None:
         raise ValueError("give the file of rides to check")
     if options.action == "map" and options.out is None:
-        raise ValueError("give a folder for the map's report and pictures by --out")
+        raise ValueError("give a folder for the map's report and plots by --out")
 
     from statewise.cli.findings import as_plain_data, check_free, save, tell
 

@@ -24,9 +24,9 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser("score", DESCRIPTION)
     parser.add_run()
-    parser.add_argument("file", metavar="FILE", help="questions")
+    parser.add_argument("file", metavar="FILE", help="JSON lines file of questions")
     parser.add_argument("--num", type=at_least(1), help="only the first N questions (default: all)")
-    parser.add_argument("--batch", type=at_least(1), default=32, help="texts per batch (default 32)")
+    parser.add_argument("--batch", type=at_least(1), default=32, help="texts per batch (default: 32)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(words)
 

@@ -30,7 +30,7 @@ DESCRIPTION = f"""Serves runs with the OpenAI protocol for completions and embed
 
 At / is the playground, a page that shows the models token by token; --open opens it in the browser.
 
-A model has the name of its run's folder, or the NAME in NAME=RUN. Ctrl-C lets running requests finish; a second one
+A model has the name of its run directory, or the NAME in NAME=RUN. Ctrl-C lets running requests finish; a second one
 does not. On another address than this machine's own, requests need a key: set it with --api-key, --api-key-file, or in
 the environment variable {KEY}."""
 
@@ -38,9 +38,11 @@ the environment variable {KEY}."""
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser("serve", DESCRIPTION)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories, each perhaps as NAME=RUN")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directories; NAME=RUN sets the model name")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
-    parser.add_argument("--port", type=at_least(0), default=8000, help="its port; 0: a free one (default: 8000)")
+    parser.add_argument(
+        "--port", type=at_least(0), default=8000, help="port to listen on; 0 picks a free one (default: 8000)"
+    )
     parser.add_argument("--open", action="store_true", help="open the playground in the browser")
     parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
     parser.add_device()
@@ -50,7 +52,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--api-key-file", metavar="FILE", help="file that holds the key")
     parser.add_argument("--no-auth", action="store_true", help="allow another address without a key")
     parser.add_argument("--allowed-host", metavar="NAME", type=_host, action="append", default=[],
-                        help="name of this server, besides addresses and localhost (repeatable)")  # fmt: skip
+                        help="additional hostname to accept in the Host header (repeatable)")  # fmt: skip
     parser.add_argument("--cors-origin", metavar="ORIGIN", type=_origin, action="append", default=[],
                         help="site whose pages may use it, as https://example.org (repeatable)")  # fmt: skip
     parser.add_argument("--max-rows", type=at_least(1), default=32, metavar="N",
@@ -58,17 +60,17 @@ def run(words: list[str]) -> int:
     parser.add_argument("--max-waiting", type=at_least(1), default=256, metavar="N",
                         help="sequences that may wait; beyond that, status 429 (default: 256)")  # fmt: skip
     parser.add_argument("--max-tokens", type=at_least(1), default=4096, metavar="N",
-                        help="most tokens of a completion (default: 4096)")  # fmt: skip
+                        help="maximum tokens per completion (default: 4096)")  # fmt: skip
     parser.add_argument("--draft", type=_draft, default=0, metavar="N|auto",
-                        help="tokens that a model drafts in a step, for a pass to check (default: 0, none); auto: as "
-                             "many as are measured to pay, by the number of running sequences")  # fmt: skip
+                        help="tokens that a model drafts in each cycle, at most (default: 0, none); auto: as many as "
+                             "are measured to be fastest, by the number of running sequences")  # fmt: skip
     parser.add_argument("--drafter", choices=("model", "prompt_lookup"), default="model",
                         help="what drafts: the model itself, or for any model what followed its last tokens before "
                              "(default: model)")  # fmt: skip
     parser.add_argument("--request-timeout", type=above(0), default=600.0, metavar="SECONDS",
-                        help="within which a request must be answered (default: 600)")  # fmt: skip
+                        help="seconds within which a request must be answered (default: 600)")  # fmt: skip
     parser.add_argument("--drain-timeout", type=above(0), default=30.0, metavar="SECONDS",
-                        help="which running requests have at the end (default: 30)")  # fmt: skip
+                        help="seconds that running requests get to finish at shutdown (default: 30)")  # fmt: skip
     options = parser.parse_args(words)
     named = names_of(options.runs)
     key = _key(options.api_key, options.api_key_file)
@@ -155,7 +157,7 @@ def names_of(runs: list[str]) -> dict[str, str]:
         if not equals or Path(given).exists():
             name, run = Path(given).resolve().name, given
         if not name or not run:
-            raise ValueError(f"{given!r} is no run directory: give RUN or NAME=RUN")
+            raise ValueError(f"{given!r} is not a run directory: give RUN or NAME=RUN")
         if not name.isprintable():
             raise ValueError(f"the name {name!r} cannot be written: give the model another with NAME={short(run)}")
         if name in named:
@@ -201,5 +203,5 @@ def _key(given: str | None, file: str | None) -> str | None:
     if not key:
         raise ValueError("the key is empty")
     if not re.fullmatch("[!-~]+", key):
-        raise ValueError("the key may hold letters, digits and signs of ASCII alone, and no spaces: give another")
+        raise ValueError("the key may hold printable ASCII characters only, no spaces: give another")
     return key

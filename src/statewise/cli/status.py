@@ -42,7 +42,7 @@ class Status:
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser("status", DESCRIPTION)
-    parser.add_argument("folder", metavar="FOLDER", help="a run, the folder of several seeds, or of a suite")
+    parser.add_argument("folder", metavar="DIR", help="a run, the folder of several seeds, or of a suite")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(words)
     folder = Path(options.folder)

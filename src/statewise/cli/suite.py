@@ -98,7 +98,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("suite", metavar="SUITE", help=f"a suite ({', '.join(suite_names())}), or a YAML file")
     parser.add_argument("--out", metavar="DIR", help="folder of the suite")
     parser.add_argument("--seeds", metavar="1-5", help="a range, or numbers with commas (default: the suite's)")
-    parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="parallel runs (default 1)")
+    parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="parallel runs (default: 1)")
     parser.add_argument(
         "--only", metavar="TEXT", help="train and print only runs with this text in RECIPE/OBJECTIVE-BACKBONE"
     )

@@ -128,12 +128,12 @@ def _parser() -> Parser:
     parser.add_argument(
         "--resume-if-there",
         action="store_true",
-        help="continue the run in --out if it is one of this recipe: for commands that are started again",
+        help="continue the run in --out if it is one of this recipe: for jobs that are restarted (torchrun, Slurm)",
     )
     parser.add_argument("--checkpoint", metavar="STEP", help="with --resume: the step to continue from (default: last)")
     parser.add_argument("--seeds", metavar="1-5", help="one run per seed: a range, or numbers with commas")
     parser.add_argument(
-        "--jobs", type=at_least(1), default=1, metavar="N", help="with --seeds: parallel runs (default 1)"
+        "--jobs", type=at_least(1), default=1, metavar="N", help="with --seeds: parallel runs (default: 1)"
     )
     cluster.add_options(parser)
     parser.add_argument("--print_config", action="store_true", help="print the resolved recipe and exit")
@@ -183,7 +183,7 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
         return seeds.resume(folder, options.jobs, cluster.settings(options))
     if (folder / "recipe.yaml").is_file() and seeds.is_begun(folder):
         raise FileNotFoundError(
-            f"{folder} holds no runs yet: making it was interrupted; give the command that began it once more"
+            f"{folder} holds no runs yet: its creation was interrupted; run the command that created it again"
         )
     _refuse_for_one(options, f"{folder} does not hold several")
     _begin(f"resuming {folder}")

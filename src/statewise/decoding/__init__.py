@@ -23,7 +23,7 @@ DECODERS: Table[Decoder] = Table(
         "beam": ("statewise.decoding.beam:Beam", "beam search: ranked by log-probability"),
         "goal_search": (
             "statewise.decoding.goal_search:GoalSearch",
-            "many roll-outs, ranked by how well they lead to a goal or end",
+            "many rollouts, ranked by how well they lead to a goal or end",
         ),
     },
 )

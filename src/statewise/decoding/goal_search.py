@@ -1,6 +1,6 @@
 """Goal-conditioned planning of the Belief State Transformer: many likely completions, ranked by a second score.
 
-Candidates are greedy roll-outs. The first starts after the prompt; each later one branches off an earlier one with
+Candidates are greedy rollouts. The first starts after the prompt; each later one branches off an earlier one with
 another token at some step. Branches with the highest probability relative to the greedy token come first.
 """
 
@@ -31,7 +31,7 @@ class GoalSearchConfig:
     rollouts: int = 120
     """Candidates to find."""
     candidates_from: Literal["queue", "beam"] = "queue"
-    """How to find candidates: roll-outs from a priority queue, or, an ablation, a beam search of that size."""
+    """How to find candidates: rollouts from a priority queue, or, an ablation, a beam search of that size."""
     score: Literal["goal", "previous", "next"] | None = None
     """Score of candidates. goal: the likelihood of the goal after them. Without a goal, previous: the likelihood of
     their last tokens under the previous-token head; next: an ablation, under the next-token head. null: goal or
@@ -46,12 +46,12 @@ class GoalSearchConfig:
 
 
 class Branch(NamedTuple):
-    """An entry of the queue: the start of a roll-out. Entries sort by priority."""
+    """An entry of the queue: the start of a rollout. Entries sort by priority."""
 
     cost: float
     """Nats lost against greedy choices: minus the logarithm of Algorithm 1's priority."""
     parent: int
-    """Number of the roll-out that it branches off; ties in cost go to the earlier one."""
+    """Number of the rollout that it branches off; ties in cost go to the earlier one."""
     step: int
     """Tokens that it shares with its parent."""
     token: int
@@ -71,7 +71,7 @@ class RollOut:
     """(nats below the chosen token, step, token) of other tokens, best first."""
 
     def branch(self, branch: Branch) -> RollOut:
-        """The start of the roll-out that branches off this one."""
+        """The start of the rollout that branches off this one."""
         kept, log_prob = branch.step, self.log_probs[branch.step] - branch.below
         return RollOut([*self.tokens[:kept], branch.token], [*self.log_probs[:kept], log_prob], [])
 
@@ -81,7 +81,7 @@ class GoalSearch(Search):
     if there is none. Needs a `GoalScorer`.
 
     With a goal, candidates have exactly `limit` tokens, or end with the request's closing symbol, and `end` is never
-    generated; without one, a roll-out ends when it generates `end`. All candidates are distinct: a branch differs from
+    generated; without one, a rollout ends when it generates `end`. All candidates are distinct: a branch differs from
     its parent and from the parent's other branches in the token at that step.
     """
 
@@ -131,9 +131,9 @@ class GoalSearch(Search):
     def _roll_outs(self, predictor: Predictor, request: Request) -> list[Completion]:
         """The candidates, in the order in which Algorithm 1 finds them.
 
-        A roll-out depends only on its start. So the best branches of the queue are run in advance, as a batch, and then
+        A rollout depends only on its start. So the best branches of the queue are run in advance, as a batch, and then
         taken one by one in strict order, each adding its own branches before the next is taken. No more branches can be
-        taken than roll-outs remain, so the queue is a sorted list of that length.
+        taken than rollouts remain, so the queue is a sorted list of that length.
         """
         count = self.config.rollouts
         (limit,) = request.limits(predictor.context).tolist()
@@ -194,13 +194,13 @@ def by_length(found: Sequence[Completion]) -> dict[int, list[int]]:
 
 
 def branches(number: int, cost: float, found: RollOut) -> list[Branch]:
-    """The branches of roll-out `number`, which has `cost` itself, in queue order."""
+    """The branches of rollout `number`, which has `cost` itself, in queue order."""
     return [Branch(cost + below, number, step, token, below) for below, step, token in found.alternatives]
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Completes roll-outs from their starts, in batches."""
+    """Completes rollouts from their starts, in batches."""
 
     rows: Continuations
     limit: int

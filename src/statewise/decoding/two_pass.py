@@ -1,4 +1,4 @@
-"""Speculative decoding as it was published for latent dynamics: without a cache, two passes a cycle.
+"""Speculative decoding as it was published for latent dynamics: without a cache, two passes per cycle.
 
 The convention of Teoh et al. 2026 for speed-ups: the first pass over the whole text gives a token and the state from
 which others are drafted, the second checks the drafts. Both read everything again. A cycle makes the accepted tokens
@@ -22,7 +22,7 @@ from statewise.types import Batch
 
 class TwoPass(Decoder):
     """Drafts of the model itself, of fixed length, for one prompt at a time. With `draft` 0 it is plain decoding
-    without a cache, one pass a token."""
+    without a cache, one pass per token."""
 
     Config = SpeculativeConfig
     config: SpeculativeConfig
@@ -30,8 +30,8 @@ class TwoPass(Decoder):
     def __init__(self, config: SpeculativeConfig) -> None:
         super().__init__(config)
         if config.draft == "auto" or config.drafter != "model":
-            raise ValueError("two passes a cycle need drafts of the model itself, of a fixed length")
-        unset(config, "confidence", "draft_vocabulary", reason="is not for two passes a cycle: omit it")
+            raise ValueError("two passes per cycle need drafts of the model itself, of a fixed length")
+        unset(config, "confidence", "draft_vocabulary", reason="is not for two passes per cycle: omit it")
         self.draft = int(config.draft)
         self.plain = Speculative(config).plain
 

@@ -40,7 +40,7 @@ class ChatJudge(Judge):
         self._options = {} if temperature is None else {"temperature": temperature}
         self._errors = openai
         if key is not None and not key.isascii():
-            raise ValueError("the judge's key may hold letters, digits and signs of ASCII alone")
+            raise ValueError("the judge's key may hold ASCII characters only")
         try:
             self._client = openai.OpenAI(
                 base_url=url,

@@ -49,7 +49,7 @@ OBJECTIVES: Table[Objective] = Table(
         ),
         "semantic_tube": (
             "statewise.objectives.semantic_tube:SemanticTube",
-            "the path of the states is to be straight (STP)",
+            "states follow straight paths (STP)",
         ),
     },
 )

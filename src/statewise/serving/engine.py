@@ -278,7 +278,7 @@ def _running(lane: Lane) -> list[Row]:
 
 
 def _full() -> Refusal:
-    return Refusal(429, "too many requests wait: try again later", code="queue_full", headers={"retry-after": "1"})
+    return Refusal(429, "the request queue is full: retry later", code="queue_full", headers={"retry-after": "1"})
 
 
 def _set_all(tickets: Sequence[Ticket]) -> None:

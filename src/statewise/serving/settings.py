@@ -20,17 +20,18 @@ class Settings:
     max_body: int = 2**20
     """Most bytes of a request's body."""
     body_seconds: float = 10.0
-    """Within which the headers, and then the body of a request must arrive."""
+    """Seconds within which the headers, and then the body of a request must arrive."""
     request_seconds: float = 600.0
-    """Within which a request must be answered, waiting included."""
+    """Seconds within which a request must be answered, waiting included."""
     drain_seconds: float = 30.0
-    """Which running requests have to finish once the server is told to stop."""
+    """Seconds that running requests get to finish once the server is told to stop."""
     chunk_seconds: float = 0.05
     """Least time between two chunks of a stream; tokens that come faster share one."""
     prompt_tokens: int = 256
     """Tokens of prompts that are read between two steps of the running rows."""
     draft: Length = 0
-    """Tokens that models draft in a step, at most; `auto`: as many as pay. Models that cannot draft do not."""
+    """Tokens that models draft in each cycle, at most; `auto`: the number measured to be fastest. Models that cannot
+    draft do not."""
     drafter: Source = "model"
     """What drafts: the models themselves, or for any model what followed its last tokens before."""
     key: str | None = None

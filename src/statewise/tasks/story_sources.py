@@ -1,4 +1,4 @@
-"""Sources of stories: a text file, or a data set that the `datasets` package loads."""
+"""Sources of stories: a text file, or a dataset that the `datasets` package loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Story = tuple[int, str]
 
 
 class Source(ABC):
-    """The stories of a file or of a split of a data set."""
+    """The stories of a file or of a split of a dataset."""
 
     @property
     @abstractmethod
@@ -71,7 +71,7 @@ class StoryFile(Source):
 
 @dataclass(frozen=True)
 class DataSet(Source):
-    """A split of a data set that `datasets.load_dataset` finds by name: on its hub or in a local folder."""
+    """A split of a dataset that `datasets.load_dataset` finds by name: on its hub or in a local folder."""
 
     dataset: str
     split: str
@@ -79,12 +79,12 @@ class DataSet(Source):
 
     @property
     def name(self) -> str:
-        """Data set, split and field."""
-        return f"data set {self.dataset}, split {self.split}, field {self.field}"
+        """Dataset, split and field."""
+        return f"dataset {self.dataset}, split {self.split}, field {self.field}"
 
     def place(self, number: int) -> str:
-        """Data set, split and row."""
-        return f"data set {self.dataset}, split {self.split}, row {number}"
+        """Dataset, split and row."""
+        return f"dataset {self.dataset}, split {self.split}, row {number}"
 
     def read(self) -> list[Story]:
         """One story per row, rows counted from 1."""
@@ -96,10 +96,10 @@ class DataSet(Source):
             rows = datasets.load_dataset(self.dataset, split=self.split)
         except Exception as error:  # the type depends on where the data is
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"data set {self.dataset}, split {self.split}, cannot be loaded: {reason}") from None
+            raise ValueError(f"dataset {self.dataset}, split {self.split}, cannot be loaded: {reason}") from None
         if self.field not in rows.column_names:
             raise ValueError(
-                f"data set {self.dataset} has no field {self.field!r}: set task.dataset_field to one of "
+                f"dataset {self.dataset} has no field {self.field!r}: set task.dataset_field to one of "
                 f"{', '.join(rows.column_names)}"
             )
         stories: list[Story] = []

@@ -76,7 +76,7 @@ def _made(make: Any, what: str) -> Any:
     """Calls the package, and turns any exception into a `ValueError`."""
     try:
         return make()
-    except Exception as error:  # YAML, templates, data sets: each raises its own
+    except Exception as error:  # YAML, templates, datasets: each raises its own
         raise ValueError(f"lm-evaluation-harness cannot load {what}: {type(error).__name__}: {error}") from error
 
 

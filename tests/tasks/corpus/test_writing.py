@@ -344,7 +344,7 @@ def test_an_index_or_tokenizer_of_another_corpus_is_refused(tmp_path):
         ({"tokenizer": "bpe:many"}, "--tokenizer bpe:many: the number of tokens must be a whole number"),
         ({"tokenizer": "bpe:100"}, "at least 257 tokens"),
         ({"tokenizer": "bpe:60000"}, r"set the N of --tokenizer bpe:N to \d+ or less"),
-        ({"tokenizer": "gpt2:nowhere"}, r"nowhere/vocab.json: no such file; gpt2:FOLDER needs"),
+        ({"tokenizer": "gpt2:nowhere"}, r"nowhere/vocab.json: no such file; gpt2:DIR needs"),
         ({"held_out": 0}, "--held-out must be more than 0 and at most 1, not 0"),
         ({"held_out": 1}, "--held-out 1 leaves none"),
         ({"shard_tokens": 0}, "--shard-tokens must be at least 1"),
@@ -423,7 +423,7 @@ def test_a_tokenizer_that_finds_marks_in_texts_is_refused(tmp_path):
         write(find([path]), tmp_path / "c", str(tmp_path / "t.json"))
 
 
-# Data sets
+# Datasets
 
 
 @pytest.fixture

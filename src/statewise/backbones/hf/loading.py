@@ -187,12 +187,12 @@ def _check_folder(folder: Path) -> None:
     if (folder / "adapter_config.json").is_file():
         raise ValueError(f"{folder}: {ADAPTER}")
     if not path.is_file():
-        raise ValueError(f"{folder}: no model of Hugging Face: it has no config.json")
+        raise ValueError(f"{folder}: not a Hugging Face model: it has no config.json")
     content = read_json(path, ANYTHING)
     if isinstance(content, dict) and {"task", "objective", "backbone"} <= content.keys():
         raise ValueError(
-            f"{folder}: a run of statewise, not a model of Hugging Face: write one with "
-            f"statewise export {folder} --to hf --out FOLDER"
+            f"{folder}: a run of statewise, not a Hugging Face model: write one with "
+            f"statewise export {folder} --to hf --out DIR"
         )
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise ValueError(f"{path}: no configuration of a model: it names no model_type")

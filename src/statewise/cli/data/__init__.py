@@ -7,7 +7,7 @@ from statewise.cli.commands import dispatch
 COMMANDS = {
     "city": "make the street map of a grid city",
     "manhattan": "read a published street map",
-    "text": "write a corpus of token shards from text files, JSON lines, parquet or a data set",
+    "text": "write a corpus of token shards from text files, JSON lines, parquet or a dataset",
     "tokens": "write a corpus of token shards from files of token ids",
     "check": "verify the checksums of a corpus",
 }

@@ -23,9 +23,9 @@ city."""
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser("data city", DESCRIPTION)
-    parser.add_argument("--rows", type=at_least(2), default=12, help="rows of crossings (default 12)")
-    parser.add_argument("--columns", type=at_least(2), default=16, help="columns of crossings (default 16)")
-    parser.add_argument("--seed", type=at_least(0), default=1, help="which city (default 1)")
+    parser.add_argument("--rows", type=at_least(2), default=12, help="rows of crossings (default: 12)")
+    parser.add_argument("--columns", type=at_least(2), default=16, help="columns of crossings (default: 16)")
+    parser.add_argument("--seed", type=at_least(0), default=1, help="seed of the generated city (default: 1)")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the map")
     parser.add_overwrite("replace the map in --out")
     options = parser.parse_args(words)

@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Writes a corpus for the task `text`: token shards of encoded documents.
 
-  statewise data text FILE_OR_FOLDER... --tokenizer bpe:4096 --out corpus/
-  statewise data text books/ --tokenizer gpt2:FOLDER \\
+  statewise data text FILE_OR_DIR... --tokenizer bpe:4096 --out corpus/
+  statewise data text books/ --tokenizer gpt2:DIR \\
       --documents blank-lines --out corpus/
   statewise data text --hub tinystories --tokenizer bpe:4096 --out corpus/
 
-Files are UTF-8 text, JSON lines (.jsonl) with one document per line, both maybe gzipped, or parquet with one per row.
-A folder stands for all its files. --tokenizer: bpe:N learns a byte-level BPE of N tokens from the training documents;
-gpt2:FOLDER reads its vocab.json and merges.txt; hf:MODEL is that of a model of Hugging Face, a folder or a name on the
-hub, for --backbone hf; a path reads that tokenizer.json. If interrupted, no corpus is left: run the command again."""
+Files are UTF-8 text, JSON lines (.jsonl) with one document per line, both optionally gzipped, or parquet with one per
+row. A folder stands for all its files. --tokenizer: bpe:N learns a byte-level BPE of N tokens from the training
+documents; gpt2:DIR reads its vocab.json and merges.txt; hf:MODEL is that of a Hugging Face model, a folder or a name on
+the hub, for --backbone hf; a path reads that tokenizer.json. If interrupted, no corpus is left: run the command
+again."""
 
 
 def run(words: list[str]) -> int:
@@ -28,19 +29,17 @@ def run(words: list[str]) -> int:
     from statewise.tasks.corpus.documents import SEPARATIONS
 
     parser = Parser("data text", DESCRIPTION)
-    parser.add_argument("sources", metavar="FILE_OR_FOLDER", nargs="*", help="where the text is")
+    parser.add_argument("sources", metavar="FILE_OR_DIR", nargs="*", help="where the text is")
     parser.add_argument(
         "--hub",
         metavar="NAME",
-        help="instead of files: a data set that the `datasets` package streams, by name or local folder; tinystories "
+        help="instead of files: a dataset that the `datasets` package streams, by name or local folder; tinystories "
         "and fineweb-edu are short names",
     )
-    parser.add_argument("--split", default="train", help="split of that data set (default: train)")
+    parser.add_argument("--split", default="train", help="split of that dataset (default: train)")
     parser.add_argument("--field", default="text", help="field that holds a document (default: text)")
-    parser.add_argument(
-        "--tokenizer", required=True, help="bpe:N, gpt2:FOLDER, hf:MODEL, or the path of a tokenizer.json"
-    )
-    parser.add_argument("--out", metavar="FOLDER", required=True, help="corpus to write")
+    parser.add_argument("--tokenizer", required=True, help="bpe:N, gpt2:DIR, hf:MODEL, or the path of a tokenizer.json")
+    parser.add_argument("--out", metavar="DIR", required=True, help="corpus to write")
     parser.add_argument(
         "--documents",
         default="auto",
@@ -49,9 +48,11 @@ def run(words: list[str]) -> int:
         "file, one per file; auto, the mark if present, else file (default)",
     )
     parser.add_argument(
-        "--held-out", type=float, default=0.01, help="share of documents held out (default 0.01; 1: all)"
+        "--held-out", type=float, default=0.01, help="share of documents held out (default: 0.01; 1: all)"
     )
-    parser.add_argument("--shard-tokens", type=at_least(1), default=100_000_000, help="tokens per shard (default 10^8)")
+    parser.add_argument(
+        "--shard-tokens", type=at_least(1), default=100_000_000, help="tokens per shard (default: 10^8)"
+    )
     parser.add_overwrite("replace the corpus in --out")
     options = parser.parse_args(words)
     if bool(options.sources) == bool(options.hub):

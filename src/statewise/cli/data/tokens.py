@@ -12,16 +12,16 @@ DESCRIPTION = """Writes a corpus for the task `text` from documents that are tok
 
 Files are .parquet, with a list of ids in each row (--field); or one array of ids, in which the end-of-text token ends
 each document: .npy, or raw numbers (.bin, of the type --type). A folder stands for all such files in it. --tokenizer is
-the one that the ids were made with: gpt2:FOLDER, hf:MODEL or the path of a tokenizer.json. If interrupted, no corpus is
+the one that the ids were made with: gpt2:DIR, hf:MODEL or the path of a tokenizer.json. If interrupted, no corpus is
 left: run the command again."""
 
 
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser("data tokens", DESCRIPTION)
-    parser.add_argument("files", metavar="FILE_OR_FOLDER", nargs="+", help="where the token ids are")
-    parser.add_argument("--tokenizer", required=True, help="gpt2:FOLDER, hf:MODEL, or the path of a tokenizer.json")
-    parser.add_argument("--out", metavar="FOLDER", required=True, help="corpus to write")
+    parser.add_argument("files", metavar="FILE_OR_DIR", nargs="+", help="where the token ids are")
+    parser.add_argument("--tokenizer", required=True, help="gpt2:DIR, hf:MODEL, or the path of a tokenizer.json")
+    parser.add_argument("--out", metavar="DIR", required=True, help="corpus to write")
     parser.add_argument("--field", default="tokens", help="column of parquet files (default: tokens)")
     parser.add_argument(
         "--type",
@@ -30,9 +30,11 @@ def run(words: list[str]) -> int:
         help="of .bin files (default: uint16)",
     )
     parser.add_argument(
-        "--held-out", type=float, default=0.01, help="share of documents held out (default 0.01; 1: all)"
+        "--held-out", type=float, default=0.01, help="share of documents held out (default: 0.01; 1: all)"
     )
-    parser.add_argument("--shard-tokens", type=at_least(1), default=100_000_000, help="tokens per shard (default 10^8)")
+    parser.add_argument(
+        "--shard-tokens", type=at_least(1), default=100_000_000, help="tokens per shard (default: 10^8)"
+    )
     parser.add_overwrite("replace the corpus in --out")
     options = parser.parse_args(words)
 

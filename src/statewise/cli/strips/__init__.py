@@ -7,7 +7,7 @@ from statewise.cli.commands import dispatch
 COMMANDS = {
     "traces": "draw random traces from a domain",
     "learn": "learn an action model from traces",
-    "show": "show a model as text and pictures",
+    "show": "show a model as text and plots",
     "verify": "decide equivalence with a reference, or find a shortest counterexample",
     "check": "say of new traces what is certain: valid, invalid, or not decided",
     "evaluate": "score a model on traces and against a true model",

@@ -18,10 +18,10 @@ def run(words: list[str]) -> int:
         "  statewise strips check learned/ new.csv\n"
         "  statewise strips check learned/ new.csv --json",
     )
-    parser.add_argument("model", metavar="FOLDER", help="a learned folder")
+    parser.add_argument("model", metavar="DIR", help="a learned folder")
     parser.add_argument("traces", metavar="FILE", help="traces or plans; labels are only compared with the verdicts")
     parser.add_argument("--lines", type=at_least(0), default=20,
-                        help="traces that are listed, of those not valid (default 20)")  # fmt: skip
+                        help="traces that are listed, of those not valid (default: 20)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead, with all verdicts")
     options = parser.parse_args(words)
 

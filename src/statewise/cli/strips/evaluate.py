@@ -25,11 +25,12 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--traces", metavar="FILE", help="test traces with labels")
     parser.add_argument("--against", metavar="REFERENCE", help=AGAINST)
-    parser.add_argument("--walks", type=at_least(1), default=100, help="random walks for applicability (default 100)")
-    parser.add_argument("--walk-length", type=at_least(1), default=50, help="actions per walk (default 50)")
+    parser.add_argument("--walks", type=at_least(1), default=100, help="random walks for applicability (default: 100)")
+    parser.add_argument("--walk-length", type=at_least(1), default=50, help="actions per walk (default: 50)")
     parser.add_argument("--seed", type=at_least(0), default=1)
     parser.add_argument("--seconds", type=above(0), default=60.0,
-                        help="time limit of finding the simplest equivalent model (default 60)")  # fmt: skip
+                        help="time limit in seconds of the search for the simplest equivalent model "
+                             "(default: 60)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(words)
     if options.traces is None and options.against is None:

@@ -23,7 +23,7 @@ def run(words: list[str]) -> int:
         "  statewise strips export learned/ --out out.pddl --names-from blocksworld:3",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
-    parser.add_argument("--to", choices=["pddl"], default="pddl", help="the format (default pddl)")
+    parser.add_argument("--to", choices=["pddl"], default="pddl", help="the format (default: pddl)")
     parser.add_argument("--lifted", action="store_true", help="a lifted domain, of a model learned with --lifted")
     parser.add_argument("--problem-from", metavar="FILE",
                         help="traces: a problem from the first; over any objects with --lifted")  # fmt: skip

@@ -49,10 +49,12 @@ def run(words: list[str]) -> int:
     parser.add_argument("--positive-only", action="store_true", help="use only the valid actions of the traces")
     parser.add_argument("--symmetry", action="store_true",
                         help="add the traces with objects of one sort permuted, if not contradicted")  # fmt: skip
-    parser.add_argument("--seconds", type=above(0), help="time limit (default: 60 for exact, none for neural)")
+    parser.add_argument(
+        "--seconds", type=above(0), help="time limit in seconds (default: 60 for exact, none for neural)"
+    )
     parser.add_argument("--atoms", help="neural: heads per restart, or auto: find the number (default)")
-    parser.add_argument("--restarts", type=at_least(1), help="neural: restarts (default 10)")
-    parser.add_argument("--steps", type=at_least(1), help="neural: most steps (default 20000)")
+    parser.add_argument("--restarts", type=at_least(1), help="neural: restarts (default: 10)")
+    parser.add_argument("--steps", type=at_least(1), help="neural: maximum training steps per restart (default: 20000)")
     parser.add_argument("--noise", metavar="SHARE",
                         help="share of damaged traces to tolerate, or auto: not known (default: none, unless "
                              "the traces contradict each other)")  # fmt: skip
@@ -62,7 +64,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--lifted", action="store_true",
                         help="learn schemas; actions are named `schema object object`")  # fmt: skip
     parser.add_argument("--seed", type=at_least(0), default=1)
-    parser.add_argument("--out", metavar="FOLDER", required=True)
+    parser.add_argument("--out", metavar="DIR", required=True)
     parser.add_overwrite("replace an earlier result")
     options = parser.parse_args(words)
     trained = [f"--{name}" for name in OF_TRAINING if getattr(options, name) is not None]

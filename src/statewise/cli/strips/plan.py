@@ -27,7 +27,7 @@ def run(words: list[str]) -> int:
         "  statewise strips plan learned/ --domain d.pddl --problem p.pddl --mapping auto",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
-    parser.add_argument("--goal", help="learned atoms that shall be true, separated by commas")
+    parser.add_argument("--goal", help="learned atoms that should hold, separated by commas")
     parser.add_argument("--goal-after", metavar="FILE",
                         help="a goal by example: what holds after the first trace of the file")  # fmt: skip
     parser.add_argument("--goal-possible", metavar="ACTION", help="a plan after which this action is possible")
@@ -40,7 +40,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--certain-only", action="store_true",
                         help="only steps that every model that explains the training traces accepts")  # fmt: skip
     parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
-    parser.add_argument("--timeout", type=above(0), default=60.0, help="seconds (default 60)")
+    parser.add_argument("--timeout", type=above(0), default=60.0, help="time limit in seconds (default: 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 

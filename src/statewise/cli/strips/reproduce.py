@@ -27,7 +27,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("experiment", metavar="EXPERIMENT", help="table1, larger, atoms, noise or lifted")
     parser.add_argument("--domains", help="some of its domains, separated by commas")
     parser.add_argument("--sizes", help="numbers of traces, separated by commas")
-    parser.add_argument("--draws", type=at_least(1), default=1, help="training sets per size (default 1)")
+    parser.add_argument("--draws", type=at_least(1), default=1, help="training sets per size (default: 1)")
     parser.add_argument("--jobs", type=at_least(1), default=cores(), help="parallel cells (default: number of cores)")
     parser.add_argument(
         "--method",
@@ -44,8 +44,10 @@ def run(words: list[str]) -> int:
     parser.add_argument("--protocol", default="early", choices=["early", "paper"],
                         help="early: a restart ends after 20000 steps, or when its accuracy no longer rises (default); "
                              "paper: after 100000 steps")  # fmt: skip
-    parser.add_argument("--steps", type=at_least(1), help="another limit of steps")
-    parser.add_argument("--out", metavar="FOLDER", required=True)
+    parser.add_argument(
+        "--steps", type=at_least(1), help="maximum training steps per restart, in place of the protocol's"
+    )
+    parser.add_argument("--out", metavar="DIR", required=True)
     options = parser.parse_args(words)
     if options.sizes and not re.fullmatch(r"[1-9]\d{0,6}(,[1-9]\d{0,6})*", options.sizes):
         raise ValueError(f"--sizes must be numbers from 1 to 9,999,999 separated by commas, not {options.sizes!r}")

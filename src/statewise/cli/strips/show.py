@@ -1,4 +1,4 @@
-"""statewise strips show: an action model as text and pictures."""
+"""statewise strips show: an action model as text and plots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "strips show",
-        "Shows an action model as text and pictures, and its B-RASP program on a trace. model.png: what each action\n"
+        "Shows an action model as text and plots, and its B-RASP program on a trace. model.png: what each action\n"
         "requires, adds and deletes; of schemas, with the numbers of their arguments, schemas.png; with --against\n"
         "models.png, beside the other model; theta.png: what each restart learned; attention.png: on the trace.\n\n"
         "  statewise strips show learned/\n"
@@ -23,8 +23,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder, a model.json, or a domain such as simple")
     parser.add_argument("--trace", help="actions, separated by spaces or commas")
     parser.add_argument("--against", metavar="REFERENCE", help="a domain, PDDL files, or another model")
-    parser.add_argument("--out", metavar="FOLDER", help="folder of pictures (default: the learned folder)")
-    parser.add_overwrite("replace pictures in --out")
+    parser.add_argument("--out", metavar="DIR", help="folder for the plots (default: the learned folder)")
+    parser.add_overwrite("replace plots in --out")
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
@@ -97,7 +97,7 @@ def run(words: list[str]) -> int:
                 save_theta(theta, picture("theta.png"), names, learned.model.names)
     if into is not None and not drawn:
         actions, atoms = max(sizes, key=max)
-        print(f"no picture of the model: it has {actions:,} actions and {atoms:,} atoms, and pictures show up to "
+        print(f"no plot of the model: it has {actions:,} actions and {atoms:,} atoms, and plots show up to "
               f"{MOST_DRAWN:,} of each")  # fmt: skip
     if written:
         print(f"wrote {', '.join(map(str, written))}")

@@ -25,14 +25,14 @@ def run(words: list[str]) -> int:
         "      --out simple/",
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
-    parser.add_argument("--out", metavar="FOLDER", required=True)
+    parser.add_argument("--out", metavar="DIR", required=True)
     parser.add_overwrite("replace an earlier result")
     parser.add_argument("--against", metavar="REFERENCE", help=AGAINST)
     parser.add_argument("--real-states", action="store_true",
                         help="only traces that are valid in the domain --against, up to their last action, must be "
                              "judged alike")  # fmt: skip
     parser.add_argument("--drawn-only", action="store_true", help="of those, only traces that `traces` can draw")
-    parser.add_argument("--seconds", type=above(0), default=300.0, help="time limit (default 300)")
+    parser.add_argument("--seconds", type=above(0), default=300.0, help="time limit in seconds (default: 300)")
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference

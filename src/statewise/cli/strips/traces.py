@@ -24,13 +24,13 @@ def run(words: list[str]) -> int:
     parser.add_argument("--domain", metavar="FILE", help="a PDDL domain instead")
     parser.add_argument("--problem", metavar="FILE", help="its PDDL problem, with objects and initial state")
     parser.add_argument("--num", type=at_least(1), required=True, help="number of traces")
-    parser.add_argument("--max-length", type=at_least(1), default=20, help="most actions per trace (default 20)")
+    parser.add_argument("--max-length", type=at_least(1), default=20, help="maximum actions per trace (default: 20)")
     parser.add_argument(
-        "--negatives", type=float, default=0.8, help="share of traces that end in an invalid action (default 0.8)"
+        "--negatives", type=float, default=0.8, help="share of traces that end in an invalid action (default: 0.8)"
     )
     parser.add_argument("--split", default="train", choices=["train", "test", "all"],
                         help="which of the four initial states: the first two, the last two, or all")  # fmt: skip
-    parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default 0)")
+    parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default: 0)")
     parser.add_argument("--noise-of", default="labels", choices=["labels", "actions"],
                         help="flip the label, or replace an action")  # fmt: skip
     parser.add_argument("--seed", type=at_least(0), default=1)

@@ -31,8 +31,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--drawn-only", action="store_true",
                         help="of those, only traces that `traces` can draw: the last action is applicable in the real "
                              "state or rejected by Definition 1")  # fmt: skip
-    parser.add_argument("--seconds", type=above(0), default=60.0, help="time limit (default 60)")
-    parser.add_argument("--states", type=at_least(1), default=1_000_000, help="state limit (default a million)")
+    parser.add_argument("--seconds", type=above(0), default=60.0, help="time limit in seconds (default: 60)")
+    parser.add_argument("--states", type=at_least(1), default=1_000_000, help="state limit (default: a million)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 

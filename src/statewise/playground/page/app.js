@@ -253,7 +253,7 @@ async function begin() {
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const key = byId("key").value.trim();
-  if (!/^[!-~]+$/.test(key)) return say(new Error("A key holds letters, digits and signs of ASCII alone, and no spaces."));
+  if (!/^[!-~]+$/.test(key)) return say(new Error("A key holds printable ASCII characters only, no spaces."));
   sessionStorage.setItem(KEY, key);
   begin();
 });

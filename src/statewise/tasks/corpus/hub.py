@@ -1,4 +1,4 @@
-"""Documents of a data set that the `datasets` package loads, by name over the network or from a local folder."""
+"""Documents of a dataset that the `datasets` package loads, by name over the network or from a local folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ KNOWN = {
     "fineweb-edu": ("HuggingFaceFW/fineweb-edu", "sample-10BT"),
     "tinystories": ("roneneldan/TinyStories", None),
 }
-"""Name and configuration of data sets with a short name."""
+"""Name and configuration of datasets with a short name."""
 
 
 class DataSet(Source):
-    """A split of a data set, streamed, one document per row."""
+    """A split of a dataset, streamed, one document per row."""
 
     streamed = True
 
@@ -25,9 +25,9 @@ class DataSet(Source):
 
     @property
     def name(self) -> str:
-        """Data set, split and field."""
+        """Dataset, split and field."""
         config = f", configuration {self.config}" if self.config else ""
-        return f"data set {self.dataset}{config}, split {self.split}, field {self.field}"
+        return f"dataset {self.dataset}{config}, split {self.split}, field {self.field}"
 
     def pieces(self) -> Iterator[Piece]:
         """See `Source.pieces`; rows are counted from 1."""
@@ -35,7 +35,7 @@ class DataSet(Source):
             import datasets
         except ImportError:
             raise ValueError("--hub needs the extra `data`: pip install 'statewise[data]'") from None
-        what = f"data set {self.dataset}, split {self.split}"
+        what = f"dataset {self.dataset}, split {self.split}"
         try:
             rows = iter(datasets.load_dataset(self.dataset, self.config, split=self.split, streaming=True))
         except Exception as error:  # the type depends on where the data is

@@ -11,7 +11,7 @@ from statewise.tasks import bpe
 from statewise.tasks.bpe import BPE, END
 
 FORMS = (
-    "bpe:N (trained on the training documents), gpt2:FOLDER, hf:MODEL (a folder, or a name on the hub), or the path of "
+    "bpe:N (trained on the training documents), gpt2:DIR, hf:MODEL (a folder, or a name on the hub), or the path of "
     "a tokenizer.json"
 )
 MOST = 2**24
@@ -66,14 +66,14 @@ def _gpt2(folder: Path) -> BPE:
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     for path in (vocabulary, merges):
         if not path.is_file():
-            raise ValueError(f"{path}: no such file; gpt2:FOLDER needs vocab.json and merges.txt, or tokenizer.json")
+            raise ValueError(f"{path}: no such file; gpt2:DIR needs vocab.json and merges.txt, or tokenizer.json")
     return BPE(bpe.from_merges(vocabulary, merges), str(folder), (END,))
 
 
 def _of_model(model: str) -> BPE:
     """The tokenizer of a model of Hugging Face, with its own end-of-text token."""
     if not model:
-        raise ValueError("--tokenizer hf: names no model: give hf:FOLDER, or hf:NAME with a name on the hub")
+        raise ValueError("--tokenizer hf: names no model: give hf:DIR, or hf:NAME with a name on the hub")
     found = {name: _file_of(model, name) for name in ("tokenizer.json", "tokenizer_config.json")}
     path, facts = found.values()
     if path is None:
