@@ -22,6 +22,7 @@ from statewise.backbones.powers import Pretrained
 from statewise.building import make_objective, make_task
 from statewise.config import Recipe
 from statewise.data import Stream, collate
+from statewise.messages import counted
 from statewise.nn.embedding import TokenEmbedding
 from statewise.objectives.base import Objective
 from statewise.training import machine
@@ -144,7 +145,7 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
         steps=Schedule.of(config, data.context).steps,
         part=len(data.parts[0].tokens),
         parts=config.accumulate,
-        device=f"{environment['device_name']}, {precision}, {count(environment['threads'], 'thread')}",
+        device=f"{environment['device_name']}, {precision}, {counted(environment['threads'], 'thread')}",
         measured=measured(layers) if fits else deepened([measured(depth) for depth in SHALLOW], layers),
         layers=layers,
         by_layers=not fits,
@@ -266,11 +267,6 @@ def deepened(shallow: list[Measured | None], layers: int) -> Measured | None:
 
     fields = ("pass_seconds", "update_seconds", "kept_bytes", "optimizer_bytes")
     return Measured(second.sequences, *map(at_depth, fields))
-
-
-def count(number: int, thing: str) -> str:
-    """`1 thread`, `2 threads`."""
-    return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def first_rows(batch: Batch, rows: int) -> Batch:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, TypeAlias
 
 from statewise.bounds import LARGEST
-from statewise.messages import short, without_advice
+from statewise.messages import short, suggestion, without_advice
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,13 @@ def parse_json(content: str | bytes, shape: Shape, where: str) -> Any:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     return check(found, shape, where)
+
+
+def check_keys(found: Iterable[str], known: Collection[str], where: str) -> None:
+    """Raises `ValueError`, with near misses, for a key that is not `known`: a misspelt one would be ignored."""
+    for key in found:
+        if key not in known:
+            raise ValueError(f"{where}: unknown key {short(key)}: {suggestion(key, known)}keys: {', '.join(known)}")
 
 
 def finite(value: Any) -> Any:

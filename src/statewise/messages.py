@@ -27,6 +27,11 @@ def cut(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 state`, `1,024 states`."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
 def suggestion(word: str, choices: Iterable[str]) -> str:
     """The `choices` that look like `word`, as "did you mean ...? ", or nothing.
 

@@ -94,9 +94,9 @@ def test_each_group_is_set_against_the_first(folders, tmp_path):
 
 def test_the_loss_is_drawn_over_tokens_and_hours(folders):
     panels = {panel.x_title: panel for panel in training_panels(compare(folders))}
-    assert list(panels) == ["training step", "million training tokens", "hours of training"]
-    mean = panels["million training tokens"].curves[0]
-    assert (mean.x, mean.y) == (pytest.approx([1e-4, 2e-4, 3e-4]), pytest.approx([5.0, 4.0, 3.1]))
+    assert list(panels) == ["training step", "training tokens", "hours of training"]
+    mean = panels["training tokens"].curves[0]
+    assert (mean.x, mean.y) == ([100, 200, 300], pytest.approx([5.0, 4.0, 3.1]))
     assert panels["hours of training"].curves[0].x == [0.5, 1.0, 1.5]
     assert [curve.group for curve in panels["hours of training"].curves if curve.role == "line"] == [
         "next-token", "next-latent",

@@ -24,7 +24,7 @@ def evaluated(folder, metric="path_accuracy", higher=True, **metrics):
 
 def section(report):
     """The page's cells by objective, and what stands above them."""
-    found = report._section("r")
+    found = report._tables("r")[0]
     return {objective: cells[0] for objective, cells in found["rows"]}, found["what"]
 
 
@@ -53,6 +53,17 @@ def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):
     assert "nan" not in report.as_markdown()
     alone, what = section(SuiteReport("t", "", runs[:1], []))
     assert (alone["a"]["best"], what) == (False, "loss, lower is better")
+
+
+def test_the_page_shows_every_metric_that_the_suite_names(tmp_path):
+    runs = [read(evaluated(tmp_path / name, "loss", False, loss=value, r2=1 - value), name)
+            for name, value in (("a", 0.25), ("b", 0.5))]  # fmt: skip
+    report = SuiteReport("t", "", runs, ["r2", "excess"])
+    headline, r2 = report._tables("r")
+    assert (headline["what"].split(",")[0], r2["what"].split(";")[0]) == ("loss", "r2")
+    assert [cells[0]["text"] for _, cells in r2["rows"]] == ["0.7500", "0.5000"]
+    assert not any(cells[0]["best"] for _, cells in r2["rows"]), "nothing says which direction is better"
+    assert report.as_html().count("<thead>") == 3, "two metrics and the runs"
 
 
 def test_metrics_are_those_of_the_evaluated_checkpoint(tmp_path):

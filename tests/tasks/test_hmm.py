@@ -406,6 +406,13 @@ def test_as_an_automaton_it_is_its_own_beliefs():
 # Bad input
 
 
+def test_prompts_that_are_impossible_are_refused():
+    world = task("golden-mean", length=6)
+    np.testing.assert_array_equal(world.encode("1 0 1"), [1, 0, 1])
+    with pytest.raises(ValueError, match="token 2, '1', has probability 0 after 1"):
+        world.encode("1 1 0")
+
+
 def say(tmp_path, *words, capsys):
     code = main(["train", "hmm-rrxor", *words, "--trainer.device=cpu", "--out", str(tmp_path / "run")])
     said = capsys.readouterr().err.strip()
@@ -523,6 +530,12 @@ def test_objects_in_an_npz_file_are_never_unpickled(tmp_path, capsys):
     assert "not an NPZ file of matrices" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
     np.savez(tmp_path / "own.npz", other=np.zeros(3))
     assert "no array named matrices" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
+    np.savez(tmp_path / "own.npz", matrices=np.eye(1)[None], strat=np.ones(1))
+    assert "did you mean start?" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
+    (tmp_path / "own.json").write_text(json.dumps({"matrices": [[[1.0]]], "rihgt": [1.0]}))
+    assert "did you mean right?" in say(tmp_path, f"--task.path={tmp_path / 'own.json'}", capsys=capsys)
+    (tmp_path / "own.json").write_text(json.dumps({"matrices": [[[1.0]]], "right": [1.0], "start": [-1.0]}))
+    assert "start . right above 0" in say(tmp_path, f"--task.path={tmp_path / 'own.json'}", capsys=capsys)
     np.savez(tmp_path / "own.npz", matrices=np.zeros(3))
     assert "must be numbers with 3 axes" in say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
 

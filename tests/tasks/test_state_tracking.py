@@ -243,6 +243,7 @@ def test_a_table_of_your_own_is_kept_by_the_run(tmp_path):
         ({"next": [["even", "odd"], [None, None]]}, "state odd has no legal token"),
         ({"next": [["even", "even"], ["odd", "even"]]}, "state odd cannot be reached from even"),
         ({"start": "off"}, "start: \"off\" is no state"),
+        ({"wieghts": [[1, 1], [1, 1]]}, "unknown key \"wieghts\": did you mean weights?"),
         ({"weights": [[1, 1], [1, -1]]}, "weights must be numbers from 0"),
         ({"weights": [[1, 1], [0, 0]]}, "state odd has no legal token with a weight above 0"),
         ({"weights": [[1, 0], [1, 1]]}, "state odd cannot be reached"),

@@ -137,6 +137,6 @@ def pairs(options: Sequence[str]) -> dict[str, str]:
     for option in options:
         key, equals, value = option.removeprefix("--").partition("=")
         if not equals:
-            raise ValueError(f"option --{key} needs a value")
+            raise ValueError(f"option --{key} is unknown, or lacks its value: see --help, or write --{key} VALUE")
         found[key.replace("-", "_")] = value
     return found

@@ -40,7 +40,8 @@ def training_panels(comparison: Comparison) -> list[Panel]:
         shares = metric.endswith("accuracy") or metric == "exact_match"
         panels.append(Panel("training step", "", curves, shares, title))
     if headline == "loss":
-        for by, unit, x_title in (("tokens", 1e6, "million training tokens"), ("seconds", 3600.0, "hours of training")):
+        for by in ("tokens", "seconds"):
+            unit, x_title = _unit(comparison, by)
             curves = [
                 curve
                 for group in comparison.groups
@@ -51,6 +52,20 @@ def training_panels(comparison: Comparison) -> list[Panel]:
             if curves:
                 panels.append(Panel(x_title, "", curves, False, shown[0][0]))
     return panels
+
+
+UNITS = {
+    "tokens": {"million training tokens": 1e6, "thousand training tokens": 1e3, "training tokens": 1.0},
+    "seconds": {"hours of training": 3600.0, "minutes of training": 60.0, "seconds of training": 1.0},
+}
+"""Of an axis, the largest first."""
+
+
+def _unit(comparison: Comparison, by: str) -> tuple[float, str]:
+    """The largest unit of which the longest run has one, and the axis title."""
+    most = max((float(record[by]) for group in comparison.groups for member in group.members
+                for record in member.records if by in record), default=0.0)  # fmt: skip
+    return next((unit, title) for title, unit in UNITS[by].items() if most >= unit or unit == 1)
 
 
 def analysis_panels(comparison: Comparison) -> list[Panel]:

@@ -64,7 +64,11 @@ class SuiteRun:
     @property
     def value(self) -> float | None:
         """Of the headline metric; None unless it is finite."""
-        value = self.metrics[self.headline.metric] if self.headline else math.nan
+        return self.number(self.headline.metric) if self.headline else None
+
+    def number(self, metric: str) -> float | None:
+        """Of a metric; None unless it is there and finite."""
+        value = self.metrics.get(metric, math.nan)
         return value if math.isfinite(value) else None
 
 
@@ -135,25 +139,34 @@ class SuiteReport:
         """One self-contained page: of each recipe a table of objectives by backbones, then every run. Raises
         `ValueError` if the extra `report` is not installed."""
         recipes = list(dict.fromkeys(run.recipe for run in self.runs))
-        sections = [self._section(recipe) for recipe in recipes]
+        sections = [(recipe, self._tables(recipe)) for recipe in recipes]
         header, rows = self.runs_table()
         return template().render(
             title=self.title, about=self.about, notes=self.notes(), sections=sections, header=header, rows=rows
         )
 
-    def _section(self, recipe: str) -> dict[str, Any]:
+    def _tables(self, recipe: str) -> list[dict[str, Any]]:
+        """Of the headline metric and of each other one that is shown and that some run has."""
+        runs = [run for run in self.runs if run.recipe == recipe]
+        headline = next((run.headline for run in runs if run.headline), None)
+        had = [name for name in self.shown if any(run.number(name) is not None for run in runs)]
+        first = headline.metric if headline else ""
+        return [self._table_of(recipe, metric, headline) for metric in dict.fromkeys([first, *had])]
+
+    def _table_of(self, recipe: str, metric: str, headline: Headline | None) -> dict[str, Any]:
+        """A table of objectives by backbones."""
         cells = {names[1:]: runs for names, runs in self.cells().items() if names[0] == recipe}
         objectives, backbones = (list(dict.fromkeys(names[place] for names in cells)) for place in (0, 1))
-        values = [run.value for runs in cells.values() for run in runs if run.value is not None]
-        headline = next((run.headline for runs in cells.values() for run in runs if run.headline), None)
+        values = [value for runs in cells.values() for run in runs if (value := run.number(metric)) is not None]
+        ranks = headline is not None and headline.metric == metric
         means = {}
         for names, runs in cells.items():
-            found = [run.value for run in runs if run.state == "finished"]
+            found = [run.number(metric) for run in runs if run.state == "finished"]
             finite_ones = [value for value in found if value is not None]
             if finite_ones and len(finite_ones) == len(found):  # else the cell shows no mean
                 means[names] = sum(finite_ones) / len(finite_ones)
         best = None
-        if headline is not None and means:
+        if headline is not None and ranks and means:
             best = (max if headline.higher_is_better else min)(means.values())
         rows = []
         for objective in objectives:
@@ -164,17 +177,17 @@ class SuiteReport:
                 failed = sum(run.state == "failed" for run in runs)
                 is_best = best is not None and means.get((objective, backbone)) == best
                 shown.append({
-                    "text": mean_of(done, headline.metric) if done and headline else "-",
-                    "solved": solved(done), "failed": failed, "best": is_best,
-                    "dots": dots([run.value for run in done if run.value is not None], values),
+                    "text": mean_of(done, metric), "solved": solved(done) if ranks else "-",
+                    "failed": failed if ranks else 0, "best": is_best,
+                    "dots": dots([value for run in done if (value := run.number(metric)) is not None], values),
                 })  # fmt: skip
             rows.append((objective, shown))
         what = "no finished run" if headline is None else (
-            f"{headline.metric}, {'higher' if headline.higher_is_better else 'lower'} is better"
+            f"{metric}, {'higher' if headline.higher_is_better else 'lower'} is better" if ranks else metric
         )  # fmt: skip
         if values:
             what += f"; dots: seeds, from {number(min(values))} (left) to {number(max(values))} (right)"
-        return {"recipe": recipe, "backbones": backbones, "rows": rows, "what": what}
+        return {"backbones": backbones, "rows": rows, "what": what}
 
 
 def mean_of(runs: Sequence[SuiteRun], metric: str) -> str:
@@ -219,8 +232,8 @@ small { color: #5d6878; }
 <h1>{{ title }}</h1>
 {% if about %}<p>{{ about }}</p>{% endif %}
 {% for note in notes %}<p class="note">{{ note }}</p>{% endfor %}
-{% for section in sections %}<h2>{{ section.recipe }}</h2>
-<p class="note">{{ section.what }}</p>
+{% for recipe, tables in sections %}<h2>{{ recipe }}</h2>
+{% for section in tables %}<p class="note">{{ section.what }}</p>
 <div class="scroll"><table>
 <thead><tr><th>objective</th>{% for name in section.backbones %}<th>{{ name }}</th>{% endfor %}</tr></thead><tbody>
 {% for objective, cells in section.rows %}<tr><td>{{ objective }}</td>{% for cell in cells %}<td>
@@ -228,7 +241,7 @@ small { color: #5d6878; }
 {% if cell.solved != "-" %}<small>solved {{ cell.solved }}</small>{% endif %}
 {% if cell.failed %}<span class="failed">{{ cell.failed }} failed</span>{% endif %}
 {% if cell.dots %}<br>{{ cell.dots | safe }}{% endif %}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div>{% endfor %}
+{% endfor %}</tbody></table></div>{% endfor %}{% endfor %}
 <h2>Each run</h2>
 <div class="scroll"><table><thead><tr>{% for cell in header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in rows %}<tr>{% for cell in row %}<td{% if row[5] == "failed" %} class="failed"{% endif %}>{{ cell }}</td>

@@ -86,7 +86,8 @@ class StateTracking(Task, Automaton):
             path = Path(config.process)
             if not path.is_file():
                 names = ", ".join(["flip-flop", *PRESETS])
-                raise ValueError(f"task.process {config.process}: no such file, and none of {names}")
+                what = "a folder" if path.is_dir() else "no such file"
+                raise ValueError(f"task.process {config.process}: {what}, and none of {names}")
             self._files = {TABLE_FILE: path.read_bytes()}
         self.process = self._process(config.reveal_rate)
         self.vocab = Vocab(self.process.symbols)

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from statewise.json_files import NUMBER, TEXT, Maybe, Shape, parse_json
+from statewise.json_files import NUMBER, TEXT, Maybe, Shape, check_keys, parse_json
 from statewise.messages import short
 
 MOST_STATES = 5000
 SHAPE: Shape = {
     "states": [TEXT], "tokens": [TEXT], "next": [[Maybe(TEXT)]], "start?": TEXT, "weights?": [[NUMBER]],
 }  # fmt: skip
+KEYS = ("states", "tokens", "next", "start", "weights")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Table:
 def parse_table(content: bytes, where: str) -> Table:
     """The table of a file named `where`. Raises `ValueError` with the name for anything that is no automaton."""
     found = parse_json(content, SHAPE, where)
+    check_keys(found, KEYS, where)
     try:
         return _checked(found)
     except ValueError as error:

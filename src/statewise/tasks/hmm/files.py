@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from statewise.json_files import NUMBER, TEXT, Shape, parse_json
+from statewise.json_files import NUMBER, TEXT, Shape, check_keys, parse_json
 from statewise.messages import without_advice
 from statewise.tasks.hmm.process import Factor, factor
 
 SHAPE: Shape = {"matrices": [[[NUMBER]]], "tokens?": [TEXT], "start?": [NUMBER], "right?": [NUMBER]}
 """Of the JSON file, and of what a run keeps."""
+KEYS = ("matrices", "tokens", "start", "right")
+"""Of the content."""
 LARGEST = 2**28
 """Bytes of a file, or of its arrays in memory."""
 
@@ -32,7 +34,8 @@ def read_matrices(path: Path) -> dict[str, Any]:
     if path.suffix == ".npz" or content[:4] == b"PK\x03\x04":
         return _read_arrays(content, path)
     found: dict[str, Any] = parse_json(content, SHAPE, str(path))
-    return {key: found[key] for key in ("matrices", "tokens", "start", "right") if key in found}
+    check_keys(found, KEYS, str(path))
+    return found
 
 
 def as_factor(content: dict[str, Any], where: str) -> Factor:
@@ -66,8 +69,9 @@ def _read_arrays(content: bytes, path: Path) -> dict[str, Any]:
         if size > LARGEST:
             raise ValueError(f"its arrays have {size:,} bytes; at most {LARGEST:,} are read")
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            for key in ("matrices", "tokens", "start", "right"):
-                if key not in arrays:
+            names = list(arrays)
+            for key in KEYS:
+                if key not in names:
                     continue
                 array = arrays[key]
                 kinds, axes = ("US", 1) if key == "tokens" else ("fiu", 3 if key == "matrices" else 1)
@@ -80,4 +84,5 @@ def _read_arrays(content: bytes, path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not an NPZ file of matrices: {problem}") from None
     if "matrices" not in found:
         raise ValueError(f"{path}: there is no array named matrices")
+    check_keys(names, KEYS, str(path))
     return found

@@ -105,7 +105,12 @@ def factor(
             f"{off[worst]:.3g} off"
         )
     begin = _left_eigenvector(total, what) if start is None else np.array(start, np.float64)
-    if begin.shape != (S,) or not np.isfinite(begin).all() or abs(begin @ right) < IMPOSSIBLE:
+    if (
+        begin.shape != (S,)
+        or not np.isfinite(begin).all()
+        or abs(begin @ right) < IMPOSSIBLE
+        or (start is not None and begin @ right < 0)
+    ):
         raise ValueError(f"{what}: start must be {S} finite numbers with start . right above 0")
     found = Factor(matrices[None], begin / (begin @ right), right, names)
     _check_probabilities(found, what)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from statewise.bounds import bounded
-from statewise.messages import cut
+from statewise.messages import counted, cut
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.believed import Believed, Prefixes
@@ -113,13 +113,13 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     def summary(self) -> list[str]:
         """What the process is."""
         known = self._finite
-        beliefs = f"{len(known.beliefs):,} beliefs" if known else f"more than {FINITE:,} beliefs"
+        beliefs = counted(len(known.beliefs), "belief") if known else f"more than {FINITE:,} beliefs"
         scored = self._floors[0][-self.config.length + (not self.config.bos) :]
         exact = "" if self._floors[1] else ", estimated for positions with too many beliefs to list"
         return [
-            f"{self.config.path or self.config.process}: {self.process.states:,} hidden states, "
-            f"{self.process.vocabulary:,} tokens, {beliefs}; the floor of the loss is {scored.mean():.5f} nats per "
-            f"token{exact}"
+            f"{self.config.path or self.config.process}: {counted(self.process.states, 'hidden state')}, "
+            f"{counted(self.process.vocabulary, 'token')}, {beliefs}; "
+            f"the floor of the loss is {scored.mean():.5f} nats per token{exact}"
         ]
 
     # Sequences
@@ -145,8 +145,12 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         return Examples(tokens, np.full(n, tokens.shape[1]), np.zeros(n, np.int64))
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of token names separated by spaces."""
-        return self.vocab.encode(text.split())
+        """Token ids of token names separated by spaces. Raises `ValueError` for tokens that the process cannot emit."""
+        row = self.vocab.encode(text.split())
+        impossible = self._impossible(row) if len(row) else ""
+        if impossible:
+            raise ValueError(impossible)
+        return row
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Token names separated by spaces."""
@@ -162,6 +166,10 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         """What is wrong with a sequence; nothing if it is possible."""
         if not 2 <= len(row) <= self.context:
             return f"{len(row)} tokens, but there must be 2 to {self.context} (task.length {self.config.length})"
+        return ""
+
+    def _impossible(self, row: np.ndarray) -> str:
+        """Which token of a sequence has probability 0; nothing if it is possible."""
         given = np.atleast_1d(self._given(Examples.of([row], [0]))[0])
         bad = np.flatnonzero(~(given > 0))
         if not len(bad):
