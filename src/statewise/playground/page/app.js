@@ -73,7 +73,7 @@ const restart = () => trace(chosen(), null, true);
 
 const actions = {
   go(step) { stop(); page.step = step; render(); },
-  canForce: (panel) => !recorded && panel.step >= panel.trace.prompt && !panel.ended && true,
+  canForce: (panel) => !recorded && panel.step >= panel.trace.prompt && !panel.ended,
   force(panel, token) {
     const { model, trace: found } = panel, before = page.forced.get(model.name), place = panel.step;
     const tokens = found.places.slice(found.prompt, place).map((one) => one.token);
@@ -99,7 +99,7 @@ function drawPanel(model) {
   const found = page.traces.get(model.name);
   if (!found) return null;
   const panel = new Panel(model, found, page.step, actions), view = viewOf(model), forced = page.forced.get(model.name);
-  const plain = model.view === "text", drawn = view.draw(panel);
+  const plain = Boolean(view.plainTokens), drawn = view.draw(panel);
   const notes = [];
   if (byId("goal").value.trim() && !model.goal && !recorded) notes.push(el("p", { class: "note warn" }, "This model cannot condition on a goal; it was traced without one."));
   if (forced) notes.push(el("p", { class: "note" }, `Forced: ${[...forced.places].map((place) => visible(panel.text(found.places[place].token))).join(", ")}. `,
@@ -134,7 +134,7 @@ function render() {
   byId("next").disabled = page.step >= last;
   const one = page.traces.get(models[0]?.name), at = one && one.places[Math.min(page.step, one.places.length) - 1];
   byId("status").textContent = at ? [`Token ${page.step} of ${last}, ${visible(one.texts[at.token])}`, ...models.map(statusOf)].filter(Boolean).join(". ") + "." : "";
-  byId("mode").hidden = Boolean(recorded) || !models.some((model) => model.view === "star" && model.goal);
+  byId("mode").hidden = Boolean(recorded) || !models.some((model) => viewOf(model).choosesGoal && model.goal);
   for (const now of document.querySelectorAll("ol.tokens > .now")) {
     const list = now.parentElement;
     list.scrollTop = now.offsetTop - (list.clientHeight - now.offsetHeight) / 2;

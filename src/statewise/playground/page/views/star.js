@@ -1,6 +1,7 @@
 // Path-star graphs: the graph with arms around the start, the path as it is decoded, probabilities at the nodes.
 
 views.star = {
+  choosesGoal: true, // a click on a node may make it the goal
   draw(panel) {
     const { scene, places, prompt, goal } = panel.trace;
     if (!scene.edges) return null;
