@@ -5,6 +5,7 @@ import json
 import math
 import random
 import zipfile
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -206,7 +207,33 @@ def test_entropy_rates():
     for text, rate in (("rrxor", 2 / 3), ("z1r", 1 / 3), ("golden-mean", 2 / 3), ("even", 2 / 3)):
         *_, last = levels(process(text), 300, 1000)
         assert last.entropy == pytest.approx(rate * math.log(2), abs=1e-6)
-    assert [round(level.entropy, 5) for level in levels(process("rrxor"), 60, 1000)][20::10][:2] == [0.46657, 0.46255]
+    rrxor = [round(level.entropy, 5) for level in levels(process("rrxor"), 60, 1000)]
+    assert (rrxor[20], rrxor[30], rrxor[60]) == (0.46657, 0.46255, 0.46210)
+    *_, last = levels(process("sns"), 40, 1000)
+    assert round(last.entropy, 5) == 0.46986
+
+
+def test_rrxor_has_more_beliefs_than_predictions():
+    """Why it is the test of belief states: 36 beliefs, and 11 next-token distributions, counted by exact fractions."""
+    (factor,) = process("rrxor").factors
+    matrices = [
+        [[Fraction(x).limit_denominator(10) for x in row] for row in one] for one in factor.matrices[0].tolist()
+    ]
+    start = tuple(Fraction(x).limit_denominator(10) for x in factor.start.tolist())
+    ahead, left = {}, [start]
+    while left:
+        belief = left.pop()
+        if belief in ahead:
+            continue
+        joint = [[sum(b * row[state] for b, row in zip(belief, one)) for state in range(5)] for one in matrices]
+        ahead[belief] = tuple(map(sum, joint))
+        left += [tuple(x / total for x in each) for each, total in zip(joint, ahead[belief]) if total]
+    assert len(ahead) == 36
+    assert len(set(ahead.values())) == 11
+    world = task("rrxor", length=10)
+    prefixes = world.prefixes(59049, 1)
+    found = world.beliefs(prefixes.examples)[prefixes.rows, prefixes.columns]
+    assert len(np.unique(found.round(5), axis=0)) == 35, "all but that before the first token"
 
 
 @pytest.mark.parametrize(
