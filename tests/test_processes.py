@@ -14,7 +14,7 @@ from statewise import processes
 from statewise.building import read_recipe
 from statewise.cli import main
 from statewise.durable import lock
-from statewise.launch import Listener, resume, train, train_or_resume
+from statewise.launch import Listener, train, train_or_resume
 from statewise.recipes import recipe_text
 from statewise.run import Run
 
@@ -122,35 +122,6 @@ def test_a_command_that_is_given_again_continues_its_run(tmp_path):
     assert [record.get("loss") for record in Run(folder).metrics()] == [
         record.get("loss") for record in Run(tmp_path / "whole").metrics()
     ]
-
-
-def test_states_of_earlier_versions_with_numbers_resume(tmp_path):
-    import torch
-
-    def stop(step):
-        if step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    recipe = read_recipe(recipe_text("path-star-small"), TINY)
-    train(recipe, tmp_path / "whole")
-    train(recipe, tmp_path / "cut", listener=Listener(step=stop))
-    found = Run(tmp_path / "cut").find_checkpoint("last")
-    state = torch.load(found.training, weights_only=True)
-    names = [name for group in state["optimizer"]["param_groups"] for name in group["params"]]
-    assert "backbone.embedding.weight" in names
-    optimizer = {
-        "state": {names.index(name): kept for name, kept in state["optimizer"]["state"].items()},
-        "param_groups": [
-            {"params": [names.index(name) for name in group["params"]], "betas": "those of the recipe count"}
-            for group in state["optimizer"]["param_groups"]
-        ],
-    }
-    Run(tmp_path / "cut").write_checkpoint(found.step, {
-        "weights.safetensors": found.weights.read_bytes(), "training.pt": _saved({**state, "optimizer": optimizer}),
-    })  # fmt: skip
-    resume(tmp_path / "cut")
-    one, two = (Run(tmp_path / name).find_checkpoint("last").weights.read_bytes() for name in ("whole", "cut"))
-    assert one == two
 
 
 def _saved(state):

@@ -43,9 +43,14 @@ class Ledger:
         self._held.close()
 
     def add(self, record: Record) -> None:
-        """Writes a result durably."""
-        self._write(record)
+        """Writes a result durably. It is among the records first: an interrupt may come while it is written, and what
+        is then added again would be there twice."""
         self.records.append(record)
+        try:
+            self._write(record)
+        except OSError:
+            self.records.pop()
+            raise
 
     def _write(self, row: Mapping[str, Any]) -> None:
         append(self.path, json.dumps(row).encode() + b"\n")

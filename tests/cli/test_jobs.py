@@ -112,5 +112,3 @@ def test_the_state_names_what_has_succeeded(tmp_path):
     jobs = [Job("it", {"b": python("pass"), "c": python("raise SystemExit('full')")}, tmp_path / "it.log", ["a"])]
     run(jobs)
     assert read_state(jobs[0].log) == (["a", "b"], "code 1: full")
-    (tmp_path / "it.state.json").write_text('{"done": 2, "failed": ""}')  # of an older version
-    assert read_state(jobs[0].log, ["a", "b", "c"]) == (["a", "b"], "")

@@ -80,7 +80,8 @@ def test_the_untrained_control_is_another_model_of_the_same_recipe(run):
             examples = subject.task.held_out(3)
             from statewise.data import collate
 
-            for model in (subject.snapshot, subject.untrained(), *subject.checkpoints("all")):
+            others = [load() for _, load in subject.checkpoints("all")]
+            for model in (subject.snapshot, subject.untrained(), *others):
                 found[model.label] = model.predictor.states(collate(examples)).state.numpy()
 
     model = load_model(run, "4")

@@ -14,8 +14,10 @@ import pytest
 from scipy import stats
 
 from statewise.cli import main
-from statewise.judging.protocol import INSTRUCTIONS, VERDICT_FORM, Question, questions
+from statewise.judging.pairs import Pair
+from statewise.judging.protocol import INSTRUCTIONS, NEEDED, VERDICT_FORM, Judge, Question, judge, questions
 from statewise.judging.summary import summarise
+from statewise.ledger import Ledger
 from statewise.reporting.statistics import wilson
 
 
@@ -377,6 +379,33 @@ def test_stopped_or_killed_it_goes_on_where_it_was(capsys, tmp_path, files, numb
         assert judged(capsys, files, url, out)[0] == 0
     assert ledger(out)[: len(kept)] == kept
     assert len(again.questions) == 24 - len(kept)
+
+
+@pytest.mark.parametrize("when", ["before it is written", "after it is written"])
+def test_an_answer_that_is_being_kept_when_interrupted_is_there_once(tmp_path, when):
+    class Answering(Judge):
+        def ask(self, instructions, question):
+            return "A"
+
+    class Interrupted(Ledger):
+        def _write(self, row):
+            stopped, first = getattr(self, "stopped", False), "story" in row
+            if when.startswith("after"):
+                super()._write(row)
+            if first and not stopped:
+                self.stopped = True
+                raise KeyboardInterrupt
+            if when.startswith("before"):
+                super()._write(row)
+
+    path, known = tmp_path / "judged.jsonl", {"model": "m"}
+    with Interrupted(path, "judging", known, NEEDED) as found, pytest.raises(KeyboardInterrupt):
+        judge([Pair("x", "y")], Answering(), found, repeats=4, jobs=2, made=lambda count: None)
+    with Ledger(path, "judging", known, NEEDED) as found:
+        before = len(found.records)
+        records = judge([Pair("x", "y")], Answering(), found, repeats=4, jobs=2, made=lambda count: None)
+    assert before >= (when.startswith("after"))
+    assert len(records) == len({(one["first"], one["repeat"]) for one in records}) == 8
 
 
 def test_one_judging_at_a_time_writes_a_file(capsys, tmp_path, files):

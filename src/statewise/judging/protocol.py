@@ -107,6 +107,10 @@ def facts(
     }  # fmt: skip
 
 
+def _question(record: Record) -> Question:
+    return Question(record["story"], record["first"], record["repeat"])
+
+
 def judge(
     pairs: Sequence[Pair],
     reader: Judge,
@@ -123,7 +127,7 @@ def judge(
     unsent requests remain for another call, and the error is raised.
     """
     wanted = list(questions(len(pairs), repeats))
-    known = {Question(record["story"], record["first"], record["repeat"]) for record in ledger.records}
+    known = set(map(_question, ledger.records))
     strange = known.difference(wanted)
     if strange or len(known) != len(ledger.records):
         what = f"{min(strange)} is unexpected" if strange else "one occurs twice"
@@ -142,22 +146,23 @@ def judge(
             raise
         return {**question._asdict(), "verdict": question.verdict(text), "answer": text}
 
-    def keep(record: Record | None) -> None:
-        if record is not None:
-            ledger.add(record)
-
     made(len(known))
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(answer, question) for question in waiting}
         try:
             for done in as_completed(running):
-                running.discard(done)
-                keep(done.result())
+                record = done.result()
+                if record is not None:
+                    ledger.add(record)
                 made(len(ledger.records))
         except BaseException:
             pool.shutdown(cancel_futures=True)
+            # An interrupt may come at any moment: which answers are kept is told by the ledger alone.
+            kept = set(map(_question, ledger.records))
             for done in running:
                 if not done.cancelled() and done.exception() is None:
-                    keep(done.result())
+                    record = done.result()
+                    if record is not None and _question(record) not in kept:
+                        ledger.add(record)
             raise
     return ledger.records

@@ -119,7 +119,7 @@ class PathStar(Task, World):
         self._sums: dict[str, str] = {}
         if kept is None:
             self._sums = {field: checksum(path) for field, path in self._paths.items()}
-        elif self._paths:
+        elif self._paths or KEPT_FILE in kept:
             facts = kept_json(kept, KEPT_FILE, KEPT)
             if not self._paths.keys() == facts["paths"].keys() == facts["sha256"].keys():
                 raise ValueError(f"task/{KEPT_FILE} of this run is not of the files in its recipe")
