@@ -147,7 +147,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     def encode(self, text: str) -> np.ndarray:
         """Token ids of token names separated by spaces. Raises `ValueError` for tokens that the process cannot emit."""
         row = self.vocab.encode(text.split())
-        impossible = self._impossible(row) if len(row) else ""
+        impossible = self._impossible(row[: self.context]) if len(row) else ""  # longer ones are refused by length
         if impossible:
             raise ValueError(impossible)
         return row
