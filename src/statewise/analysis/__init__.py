@@ -38,6 +38,10 @@ ANALYSES: Table[Analysis] = Table(
             "statewise.analysis.distinction:Distinction",
             "whether prefixes that lead to different states have different continuations",
         ),
+        "dynamics-accuracy": (
+            "statewise.analysis.dynamics_accuracy:DynamicsAccuracy",
+            "accuracy of answers from learned dynamics alone, by length, beside the backbone's (next_latent)",
+        ),
         "effective-rank": (
             "statewise.analysis.effective_rank:EffectiveRank",
             "how many dimensions the belief states effectively use",
