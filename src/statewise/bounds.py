@@ -42,9 +42,9 @@ def bounded(
             raise ValueError(f"{prefix}{name} must be below {LARGEST:,}, not {short(value)}")
 
 
-def unset(owner: Any, *names: str, reason: str) -> None:
+def unset(owner: Any, *names: str, prefix: str = "", reason: str) -> None:
     """Raises `ValueError` unless each of the fields `names` of the dataclass `owner` has its default: it would be
-    ignored. `reason` stands behind the name in the message."""
+    ignored. `prefix` stands before the name in the message, `reason` behind it."""
     for field in dataclasses.fields(owner):
         if field.name in names and getattr(owner, field.name) != field.default:
-            raise ValueError(f"{field.name} {reason}")
+            raise ValueError(f"{prefix}{field.name} {reason}")

@@ -72,19 +72,24 @@ class BeliefStateConfig:
     for `mlp` and `mixture`."""
 
     def __post_init__(self) -> None:
-        bounded(self, "next_weight", above=0)
-        bounded(self, "previous_weight", at_least=0)
-        bounded(self, "share", above=0, at_most=1)
-        bounded(self, "head_width", "experts", "expert_width", at_least=1)
-        bounded(self, "max_gap", at_least=2)
-        bounded(self, "gap_exponent", at_least=0)
+        bounded(self, "next_weight", prefix="objective.", above=0)
+        bounded(self, "previous_weight", prefix="objective.", at_least=0)
+        bounded(self, "share", prefix="objective.", above=0, at_most=1)
+        bounded(self, "head_width", "experts", "expert_width", prefix="objective.", at_least=1)
+        bounded(self, "max_gap", prefix="objective.", at_least=2)
+        bounded(self, "gap_exponent", prefix="objective.", at_least=0)
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
         if self.head == "mixture":
-            unset(self, "head_width", reason="is of the heads mlp and gated: add --objective.head mlp, or set experts")
+            unset(
+                self,
+                "head_width",
+                prefix="objective.",
+                reason="is of the heads mlp and gated: add --objective.head mlp, or set experts",
+            )
         else:
             # Runs from before the mixture became the default have stored expert_width null with the other heads.
             names = ("experts",) if self.expert_width is None else ("experts", "expert_width")
-            unset(self, *names, reason=f"is of the head mixture, not of {self.head}")
+            unset(self, *names, prefix="objective.", reason=f"is of the head mixture, not of {self.head}")
 
     @property
     def sampling(self) -> Sampling:

@@ -45,8 +45,10 @@ class FutureSummaryConfig:
     backbone's."""
 
     def __post_init__(self) -> None:
-        bounded(self, "window", at_least=2)
-        bounded(self, "summary_weight", above=0, reason="without it this is the objective next_token")
+        bounded(self, "window", prefix="objective.", at_least=2)
+        bounded(
+            self, "summary_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
+        )
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
         if self.summary not in ("reverse", "bag"):
             raise ValueError(f"objective.summary must be reverse or bag, not {self.summary!r}")

@@ -32,7 +32,9 @@ class LatentMultiTokenConfig(MultiTokenConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        bounded(self, "latent_weight", above=0, reason="without it this is the objective multi_token")
+        bounded(
+            self, "latent_weight", prefix="objective.", above=0, reason="without it this is the objective multi_token"
+        )
 
 
 class LatentMultiToken(MultiToken):

@@ -67,14 +67,18 @@ class NextLatentConfig:
     backbone's, without scaling by depth."""
 
     def __post_init__(self) -> None:
-        bounded(self, "horizon", at_least=1)
-        bounded(self, "dynamics_factor", above=0)
-        bounded(self, "latent_weight", "kl_weight", "ce_weight", at_least=0)
+        bounded(self, "horizon", prefix="objective.", at_least=1)
+        bounded(self, "dynamics_factor", prefix="objective.", above=0)
+        bounded(self, "latent_weight", "kl_weight", "ce_weight", prefix="objective.", at_least=0)
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
         if not self.weights:
-            raise ValueError("latent_weight, kl_weight and ce_weight are all 0: that is the objective next_token")
+            raise ValueError(
+                "objective.latent_weight, kl_weight and ce_weight are all 0: that is the objective next_token"
+            )
         if self.head_gradient and not self.reads_head:
-            raise ValueError("head_gradient needs kl_weight or ce_weight above 0: nothing else reads the head")
+            raise ValueError(
+                "objective.head_gradient needs kl_weight or ce_weight above 0: nothing else reads the head"
+            )
 
     @property
     def weights(self) -> dict[str, float]:

@@ -34,7 +34,7 @@ class SemanticTubeConfig:
     """Factor of 1 - cos."""
 
     def __post_init__(self) -> None:
-        bounded(self, "tube_weight", above=0, reason="without it this is the objective next_token")
+        bounded(self, "tube_weight", prefix="objective.", above=0, reason="without it this is the objective next_token")
 
 
 class SemanticTube(Objective):

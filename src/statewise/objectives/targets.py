@@ -69,8 +69,10 @@ class AheadConfig:
     """Factor of their mean loss."""
 
     def __post_init__(self) -> None:
-        bounded(self, "horizon", at_least=1)
-        bounded(self, "ahead_weight", above=0, reason="without it this is the objective next_token")
+        bounded(self, "horizon", prefix="objective.", at_least=1)
+        bounded(
+            self, "ahead_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
+        )
 
 
 def ahead_counts(batch: Batch, horizon: int) -> dict[str, Tensor]:

@@ -41,8 +41,10 @@ class TokenOrderConfig:
     backbone's."""
 
     def __post_init__(self) -> None:
-        bounded(self, "window", at_least=1)
-        bounded(self, "order_weight", above=0, reason="without it this is the objective next_token")
+        bounded(self, "window", prefix="objective.", at_least=1)
+        bounded(
+            self, "order_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
+        )
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
 
 
