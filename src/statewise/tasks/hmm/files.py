@@ -33,6 +33,8 @@ def read_matrices(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     if path.suffix == ".npz" or content[:4] == b"PK\x03\x04":
         return _read_arrays(content, path)
+    if content[:6] == b"\x93NUMPY":
+        raise ValueError(f"{path}: one array; give a JSON file, or an NPZ file of which `matrices` is one array")
     found: dict[str, Any] = parse_json(content, SHAPE, str(path))
     check_keys(found, KEYS, str(path))
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from statewise.bounds import bounded
-from statewise.messages import counted, cut
+from statewise.messages import counted, cut, short
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.believed import Believed, Prefixes
@@ -87,6 +87,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self.config = config
         self._content = None
         if config.path is None:
+            if config.process.endswith((".json", ".npz", ".npy")):
+                raise ValueError(f"task.process {short(config.process)} is a file's name: give it as task.path")
             self.process = process(config.process, config.noise)
         elif kept is not None:
             self._content = kept_json(kept, "process.json", SHAPE)
