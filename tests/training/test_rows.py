@@ -112,7 +112,7 @@ def run_to_end(*words):
     assert "deprecated" not in done.stderr
 
 
-@pytest.mark.parametrize("shard", ["none", "full"])
+@pytest.mark.parametrize("shard", ["none", pytest.param("full", marks=pytest.mark.slow)])
 def test_two_processes_carry_what_one_does_and_go_on_bit_for_bit(tmp_path, recipe, corpus, shard):
     train(recipe(), tmp_path / "one")
     two, divided = tmp_path / "two", ("--trainer.devices=2", f"--trainer.shard={shard}")
