@@ -26,6 +26,9 @@ def test_intervals_have_digits_as_their_means():
     assert spread(2e-5, (1e-5, 3e-5)) == "2.00e-05 ±1.00e-05"
     assert spread(1.5e9, (1.4e9, 1.6e9)) == "1.50e+09 ±1.00e+08"
     assert spread(0.5, (0.25, 0.75)) == "0.5000 ±0.2500"
+    assert spread(0.5, (0.4992, 0.5008)) == "0.5000 ±0.0008"
+    assert spread(0.5, (0.49999, 0.50001)) == "0.5000 ±<0.0001"
+    assert spread(0.5, (0.5, 0.5)) == "0.5000 ±0.0000"
     assert spread(0.5, None) == "0.5000"
     assert spread(math.nan, (math.nan, math.nan)) == "-"
 

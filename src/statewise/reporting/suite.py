@@ -222,7 +222,7 @@ PAGE = """<!doctype html>
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; color: #2f3b4c; max-width: 1180px; margin: 2rem auto; padding: 0 1.5rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
-p.note { color: #5d6878; margin: .2rem 0; } .scroll { overflow-x: auto; }
+p.note { color: #5d6878; margin: .2rem 0; } .scroll { overflow-x: auto; } .scroll + p.note { margin-top: 1.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .8rem; text-align: left; border-bottom: 1px solid #e3e7ec; white-space: nowrap; }
 thead th { border-bottom: 2px solid #2f3b4c; } .best { font-weight: 600; } .failed { color: #c8442f; }

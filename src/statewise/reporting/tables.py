@@ -21,10 +21,13 @@ def number(value: float | int | None) -> str:
 
 
 def spread(mean: float, interval: tuple[float, float] | None) -> str:
-    """A mean with half the width of its interval, if it has one; a dash if it came to nothing."""
+    """A mean with half the width of its interval, in as many decimals, if it has one; a dash if it came to nothing."""
     if interval is None or not all(map(math.isfinite, (mean, *interval))):
         return number(mean)
-    return f"{number(mean)} ±{number((interval[1] - interval[0]) / 2)}"
+    half, shown = (interval[1] - interval[0]) / 2, number(mean)
+    if "e" in shown or half >= 1e6:
+        return f"{shown} ±{number(half)}"
+    return f"{shown} ±{half:.4f}" if half >= 5e-5 or half == 0 else f"{shown} ±<0.0001"
 
 
 def text_table(header: Sequence[str], rows: Rows, left: Collection[int] = (0,)) -> str:
