@@ -1,6 +1,6 @@
 from itertools import combinations_with_replacement
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statewise.strips.domains import domain
@@ -42,7 +42,14 @@ def slow_pairs(model, starts):
         known |= news
 
 
+NEW_BESIDE_ANOTHER = ActionModel(
+    ("p0", "p1", "p2"), (Action("a0", pre=0, add=0b100, delete=0), Action("a1", pre=0, add=0b011, delete=0b100))
+)
+"""a1 makes p1 true beside p0, which it adds, too; then a0 makes p2 true beside p1."""
+
+
 @given(tasks())
+@example((NEW_BESIDE_ANOTHER, [0b101]))
 @settings(max_examples=300, deadline=None)
 def test_the_masks_are_the_fixpoint_over_pairs(task):
     model, starts = task
@@ -53,6 +60,7 @@ def test_the_masks_are_the_fixpoint_over_pairs(task):
 
 
 @given(tasks())
+@example((NEW_BESIDE_ANOTHER, [0b101]))
 @settings(max_examples=200, deadline=None)
 def test_nothing_reachable_is_ruled_out(task):
     model, starts = task

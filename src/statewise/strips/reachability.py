@@ -38,11 +38,11 @@ def reachable_pairs(model: ActionModel, *start_true: Atoms) -> list[Atoms]:
                 continue
             added = action.add & ~action.delete
             after = added | holds & ~action.delete
+            if not all(beside[atom] for atom in bits(added)):
+                due.update(free)  # actions without preconditions may now happen beside an atom that is new
             for atom in bits(added):
                 news = after & ~beside[atom]
                 if news:
-                    if not beside[atom]:
-                        due.update(free)  # an action without preconditions may now happen beside this atom
                     beside[atom] |= news
                     due.update(users[atom])
                     for other in bits(news):
