@@ -76,7 +76,6 @@ def hub(folder):
         server.server_close()
 
 
-@pytest.mark.slow
 def test_a_model_of_the_hub_is_trained_on_with_its_commit(tmp_path):
     pytest.importorskip("peft")
     for commit in (OLD, NEW):

@@ -124,7 +124,7 @@ def test_without_a_goal_it_ends_at_the_end_and_scores_by_equation_8(seed, rollou
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 7, 40]), st.sampled_from([1, 4, 16]), st.booleans())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_a_real_cache_gives_what_reading_anew_gives(seed, rollouts, batch, has_goal):
     model = tiny_objective("belief_state", seed=seed).double()
     spread_weights(model, seed)

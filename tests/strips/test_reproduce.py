@@ -251,7 +251,6 @@ def test_damaged_traces_are_a_cell_of_the_exact_method(quick):
     assert found["sift"]["pooled"]["test"] < 1
 
 
-@pytest.mark.slow
 def test_both_methods_together_are_a_cell_on_the_same_traces(quick):
     cell = Cell("simple", 150, 1, 10, noise=0.05, noise_of="labels", restarts=2, drawn_only=True)
     found = {method: run_cell(replace(cell, method=method)) for method in ("hybrid", "exact")}

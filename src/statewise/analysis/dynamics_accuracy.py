@@ -17,6 +17,7 @@ from statewise.bounds import bounded
 from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
 from statewise.figures import Curve, Panel
+from statewise.messages import short
 from statewise.tasks.base import Task
 from statewise.types import Batch, Examples
 
@@ -43,7 +44,9 @@ class DynamicsAccuracyConfig:
         bounded(self, "sequences", at_least=1, at_most=10**7)
         bounded(self, "read", at_least=1, at_most=10**6)
         if self.by is not None and not all(part.strip() for part in self.by.partition("=")):
-            raise ValueError(f"by must be an option of a test set and its value, such as length=64,128, not {self.by}")
+            raise ValueError(
+                f"by must be an option of a test set and its value, such as length=64,128, not {short(self.by)}"
+            )
 
 
 class DynamicsAccuracy(Analysis):
@@ -63,14 +66,13 @@ class DynamicsAccuracy(Analysis):
         trained = task.held_out(self.config.sequences)
         if trained.documents is not None:
             raise ValueError("rows of this task hold several documents: dynamics are rolled along one sequence each")
-        read, vocabulary = self.config.read, len(task.vocab)
+        read, vocabulary, longest = self.config.read, len(task.vocab), int(trained.lengths.max())
         own = _answers(predictor, dynamics, trained, vocabulary, read)
         others = {
             length: _answers(predictor, dynamics, examples, vocabulary, read)
             for length, examples in self._others(task, trained)
         }
         if not len(own.before):
-            longest = int(trained.lengths.max())
             raise ValueError(
                 f"no scored token of the test set, whose sequences have at most {longest} tokens, comes after the "
                 f"dynamics' first: set read, {self.config.read}, lower"
@@ -82,8 +84,8 @@ class DynamicsAccuracy(Analysis):
             for length, found in others.items():
                 metrics |= _shares(f"_length_{length}", [found])
         counts = {"test set": len(own.before), **{str(length): len(found.before) for length, found in others.items()}}
-        details = {"read": read, "by": self.config.by, "longest": int(trained.lengths.max()), "answers": counts}
-        marked = int(trained.lengths.max()) if any(length > trained.lengths.max() for length in others) else None
+        details = {"read": read, "by": self.config.by, "longest": longest, "answers": counts}
+        marked = longest if any(length > longest for length in others) else None
         panel = _panel(_Answers.joined([own, *others.values()]), marked, task.chance.get("accuracy"))
         main: list[str] = [
             key for key in ("dynamics", "dynamics_other", "backbone", "backbone_other") if key in metrics
@@ -155,8 +157,7 @@ def _shares(suffix: str, parts: Sequence[_Answers]) -> dict[str, float]:
 
 
 def _panel(found: _Answers, trained: int | None, chance: float | None) -> Panel:
-    """By number of tokens before the answer; numbers with few answers, or too many for the drawing, are pooled with
-    their neighbours. `trained`: the longest sequence of training, where longer ones follow."""
+    """By number of tokens before the answer; of more than `POINTS` numbers neighbours are pooled. `trained`: the longest sequence of training, where longer ones follow."""
     least, most = int(found.before.min()), int(found.before.max())
     width = -(-(most - least + 1) // POINTS)
     pool = (found.before - least) // width
