@@ -157,7 +157,8 @@ def _shares(suffix: str, parts: Sequence[_Answers]) -> dict[str, float]:
 
 
 def _panel(found: _Answers, trained: int | None, chance: float | None) -> Panel:
-    """By number of tokens before the answer; of more than `POINTS` numbers neighbours are pooled. `trained`: the longest sequence of training, where longer ones follow."""
+    """By number of tokens before the answer; of more than `POINTS` numbers neighbours are pooled. `trained`:
+    the longest sequence of training, where longer ones follow."""
     least, most = int(found.before.min()), int(found.before.max())
     width = -(-(most - least + 1) // POINTS)
     pool = (found.before - least) // width
