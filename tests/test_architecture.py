@@ -171,6 +171,22 @@ def test_training_speaks_before_it_loads_anything_heavy(words, tmp_path):
     assert done.stdout.endswith(": loading PyTorch\n")
 
 
+def test_models_load_no_compiler_before_it_is_needed():
+    """It takes as long as PyTorch itself, and only optimisers and `torch.compile` need it."""
+    code = """
+import sys
+from statewise.building import read_recipe
+from statewise.loading import new_model
+from statewise.objectives import OBJECTIVES
+from statewise.recipes import recipe_text
+[OBJECTIVES[name] for name in OBJECTIVES]
+new_model(read_recipe(recipe_text("path-star-small"), ["--task.held_out_graphs=4"])).evaluate()
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("path", sorted((SOURCE / "strips").glob("*.py")), ids=lambda path: path.stem)
 def test_strips_loads_without_what_it_may_not_need(path):
     loaded = modules_after(

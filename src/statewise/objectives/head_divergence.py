@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from statewise.nn.eager import eager
 from statewise.objectives.head_blocks import GradientsInForward, product_dtype, rows_of_block
 from statewise.objectives.targets import to_float32
 
@@ -24,7 +25,7 @@ def whole(ahead: Tensor, known_log_probs: Tensor, weight: Tensor, counted: Tenso
     return (divergence * counted).sum()
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@eager
 def blockwise(ahead: Tensor, known: Tensor, weight: Tensor, counted: Tensor, rows: int | None = None) -> Tensor:
     """Scalar: summed divergence KL(p(known) || p(ahead)) in nats, p the softmax of `weight` times a vector; next-latent
     prediction, equation 4.

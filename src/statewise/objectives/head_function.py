@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from statewise.nn.eager import eager
 from statewise.objectives.head_blocks import GradientsInForward, product_dtype, rows_of_block
 
 OfLogits = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
@@ -20,7 +21,7 @@ OfLogits = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 gradient with respect to the logits. It may overwrite them."""
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@eager
 def head_function(readout: Tensor, weight: Tensor, of_logits: OfLogits, rows: int | None = None) -> Tensor:
     """Scalar: the sum of `of_logits` over blocks of `rows` positions of `readout` (..., D), flattened; `weight` (V, D).
     None: as many as `head_loss` takes. Under autocast products are taken in its precision."""

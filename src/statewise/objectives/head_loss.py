@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from statewise.nn.eager import eager
 from statewise.objectives.head_blocks import GradientsInForward, product_dtype, rows_of_block
 from statewise.objectives.targets import IGNORED, to_float32
 
@@ -42,7 +43,7 @@ def whole(readout: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return F.nll_loss(log_probs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@eager
 def blockwise(readout: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
     """`head_loss` in blocks of `rows` positions."""
     flat = readout.reshape(-1, readout.shape[-1])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statewise.nn.eager import eager
 from statewise.objectives.mixture_pairs import MixtureWorker
 from statewise.objectives.pair_workers import AutogradWorker, MLPWorker, Worker
 from statewise.objectives.pairs import Group, Layout
@@ -21,7 +22,7 @@ WORKERS: dict[type[TextHead], type[Worker]] = {MLPHead: MLPWorker, MixtureHead: 
 """For heads whose gradient is written out; autograd does the others."""
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # otherwise unrolled, block by block
+@eager  # otherwise unrolled, block by block
 def pair_loss(head: TextHead, prefix: Tensor, suffix: Tensor, layout: Layout, weights: Tensor) -> Tensor:
     """(K,): summed, weighted cross-entropy in nats of the pairs, of the next and (if K = 2) the previous token.
 

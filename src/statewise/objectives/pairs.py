@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statewise.nn.eager import eager
 from statewise.nn.masks import document_starts
 from statewise.types import sent
 
@@ -209,7 +210,7 @@ class _Stretches(NamedTuple):
         return _Stretches(*(part[kept] for part in self))
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # depends on the batch's documents, on the host
+@eager  # depends on the batch's documents, on the host
 def layout(pairs: Pairs, sampling: Sampling, closing: int | None) -> Layout:
     """The pairs of a batch. `closing`: the symbol of pairs with nothing between them, which are added; None: they are
     not. Draws from torch's generator of the CPU if `sampling.share` is below 1."""

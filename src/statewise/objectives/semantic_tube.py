@@ -15,6 +15,7 @@ from torch import Tensor
 
 from statewise.backbones.base import BackboneFactory
 from statewise.bounds import bounded
+from statewise.nn.eager import eager
 from statewise.objectives.base import Objective
 from statewise.objectives.costs import document_flops, token_flops
 from statewise.objectives.head_loss import head_loss
@@ -79,7 +80,7 @@ class SemanticTube(Objective):
         return head_predictor(self.backbone)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@eager
 def bend(states: Tensor, batch: Batch) -> Tensor:
     """Scalar: the sum over documents of at least three tokens of the mean over spans s < t, but for the whole document,
     of 1 - cos between h_t - h_s and the rest of the way. `states` (B, T, E); products in float32 or better. Where one

@@ -1,0 +1,20 @@
+"""Functions that `torch.compile` calls as they are: what depends on the batch on the host, or would be unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from torch._compile import _disable_dynamo
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def eager(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """`function`, left out of compiled graphs; a decorator.
+
+    As `torch.compiler.disable`, which imports the compiler at once: a third of the time in which a command starts. This
+    one, with which torch marks its own optimisers, imports it at the first call.
+    """
+    return _disable_dynamo(function)
