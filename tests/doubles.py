@@ -214,6 +214,12 @@ def spread_weights(module: torch.nn.Module, seed: int = 1) -> None:
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
 
 
+def rotate(heads: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Rotary positions as they are defined: `heads` (..., T, W), `rotation` of `rotary_angles`."""
+    straight, swapped = (part.to(heads.dtype) for part in rotation)
+    return heads * straight + heads.roll(heads.shape[-1] // 2, dims=-1) * swapped
+
+
 def random_examples(rng: np.random.Generator, n: int = 4, longest: int = 10, prompts: bool = True) -> Examples:
     """Sequences of different lengths with prompts of different lengths."""
     lengths = rng.integers(4, longest + 1, n)

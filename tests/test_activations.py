@@ -13,6 +13,7 @@ from doubles import (
     VOCABULARY,
     pack,
     random_batch,
+    rotate,
     spread_weights,
     tiny_gpt,
     tiny_objective,
@@ -24,7 +25,7 @@ from statewise import activations, load, snapshots
 from statewise.backbones import BACKBONES
 from statewise.building import make_analysis
 from statewise.cli import main
-from statewise.nn.block import rotary_angles, rotate
+from statewise.nn.rotary import rotary_angles
 from statewise.nn.streams import INPUT, PREDICTION, stream_mask
 from statewise.objectives import OBJECTIVES
 from statewise.overwriting import strangers

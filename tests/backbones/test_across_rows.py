@@ -9,7 +9,8 @@ from doubles import VOCABULARY, CutStream, spread_weights, tiny_belief_slots, ti
 from torch.utils.checkpoint import checkpoint
 
 from statewise.data import Stream
-from statewise.nn.block import BlockContext, rotary_angles
+from statewise.nn.block import BlockContext
+from statewise.nn.rotary import rotary_angles
 from statewise.objectives import OBJECTIVES
 from statewise.types import Batch
 

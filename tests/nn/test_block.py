@@ -2,10 +2,11 @@ import itertools
 
 import pytest
 import torch
-from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
+from doubles import CONTEXT, VOCABULARY, rotate, spread_weights, tiny_gpt
 
 from statewise.backbones.base import plain_batch
-from statewise.nn.block import BlockConfig, rotary_angles, rotate
+from statewise.nn.block import BlockConfig
+from statewise.nn.rotary import rotary_angles
 
 CHOICES = list(itertools.product(["rms", "layer"], ["rope", "learned"], ["swiglu", "gelu", "relu"], [False, True]))
 

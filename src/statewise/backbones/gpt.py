@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from statewise.backbones.base import Backbone, check_context
 from statewise.backbones.powers import Branch, Branching, Counted, Followed
-from statewise.nn.block import Block, BlockConfig, BlockContext, rotary_angles
+from statewise.nn.block import Block, BlockConfig, BlockContext
 from statewise.nn.cache import KeyValueCache
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint, block_hook_points
 from statewise.nn.initialisation import init_weights
 from statewise.nn.masks import Documents, causal
 from statewise.nn.norm import make_norm
+from statewise.nn.rotary import rotary_angles
 from statewise.nn.streams import keys_in_reach
 from statewise.types import Batch, Hidden
 

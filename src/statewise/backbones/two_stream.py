@@ -32,12 +32,13 @@ from statewise.backbones.powers import (
 )
 from statewise.bounds import bounded
 from statewise.nn.attention import attend
-from statewise.nn.block import FeedForward, rotary_angles, rotate
+from statewise.nn.block import FeedForward
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint, block_hook_points, stream_hook_points
 from statewise.nn.initialisation import init_weights
 from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
+from statewise.nn.rotary import rotary_angles, split_heads
 from statewise.nn.stream_attention import attend_streams
 from statewise.nn.stream_cache import StreamCache
 from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, own_columns, stream_mask
@@ -119,7 +120,7 @@ class StreamContext(NamedTuple):
     """The streams in the residual stream, in order."""
     reach: Reach
     rotation: tuple[Tensor, Tensor] | None
-    """The result of `rotary_angles`, broadcastable to (B, H, S, T, W)."""
+    """The result of `rotary.rotary_angles`, broadcastable to (B, H, S, T, W)."""
     documents: Documents | None
     cache: StreamCache | None
     mask: Tensor | None
@@ -180,7 +181,7 @@ class StreamAttention(nn.Module):
         width, streams = x.shape[-1], context.streams
         read = tuple(stream for stream in streams if context.reach[stream] != -1)
         if context.whole or asking == streams == read:
-            query, key, value = self._heads(self.in_proj(x), 3)
+            query, key, value = split_heads(self.in_proj(x), 3, self.heads, 2, context.rotation)
         else:  # skip unused queries, keys and values
             weight, bias = self.in_proj.weight, self.in_proj.bias
             parts = slice(None, width), slice(width, None)
@@ -188,18 +189,14 @@ class StreamAttention(nn.Module):
                 x[:, [streams.index(stream) for stream in those]] if those != streams else x for those in (asking, read)
             ]
             (query,), (key, value) = (
-                self._heads(F.linear(what, weight[part], None if bias is None else bias[part]), count)
+                split_heads(
+                    F.linear(what, weight[part], None if bias is None else bias[part]),
+                    count, self.heads, turned=1, rotation=context.rotation,
+                )
                 for what, part, count in zip(given, parts, (1, 2))
-            )
-        if context.rotation is not None:
-            query, key = rotate(query, context.rotation), rotate(key, context.rotation)
+            )  # fmt: skip
         kept = streams if context.whole else read
         return query, {stream: (key[:, :, kept.index(stream)], value[:, :, kept.index(stream)]) for stream in read}
-
-    def _heads(self, mixed: Tensor, count: int) -> tuple[Tensor, ...]:
-        """(B, S, T, count * D) -> `count` times (B, H, S, T, W)."""
-        B, S, T, _ = mixed.shape
-        return mixed.view(B, S, T, count, self.heads, -1).permute(3, 0, 4, 1, 2, 5).contiguous().unbind()
 
 
 class StreamBlock(nn.Module):

@@ -21,7 +21,7 @@ from statewise.backbones.gpt import GPTConfig
 from statewise.interop.tensor_maps import Stacked, TensorMap, Zeros
 
 ROPE_BASE = 10000.0
-"""See `nn.block.ROTARY_BASE`."""
+"""See `nn.rotary.ROTARY_BASE`."""
 
 
 class Layout(ABC):

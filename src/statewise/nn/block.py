@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.bounds import bounded
 from statewise.nn.attention import attend
 from statewise.nn.cache import KeyValueCache
+from statewise.nn.gating import gated_silu
 from statewise.nn.initialisation import Init, check_init
 from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
+from statewise.nn.rotary import split_heads
 
 
 @dataclass(frozen=True)
@@ -68,36 +69,12 @@ class BlockContext(NamedTuple):
     """What all blocks of a forward pass share."""
 
     rotation: tuple[Tensor, Tensor] | None
-    """The result of `rotary_angles`, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
+    """The result of `rotary.rotary_angles`, (T, W) or (B, 1, T, W) each; None: positions were added to the input."""
     documents: Documents | None = None
     """The documents packed in the rows; None: one per row."""
     cache: KeyValueCache | None = None
     mask: Tensor | None = None
     """(B, 1, T, K) bool over the keys that the cache returns; None: all keys up to the query's position are read."""
-
-
-ROTARY_BASE = 10000.0
-"""The planes of rotary positions turn by angles of 1 to nearly 1 / `ROTARY_BASE` per position."""
-
-
-def rotary_angles(positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:
-    """Factors of a vector and of its half-swapped copy for `positions` (T,) or (B, T), broadcastable to (B, H, T, W).
-
-    Rotary positions (Su et al. 2021): the first half of a vector holds the first coordinates of its W/2 planes, the
-    second half the second coordinates.
-    """
-    rates = ROTARY_BASE ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
-    angles = positions[..., None].float() * rates
-    if positions.dim() == 2:
-        angles = angles[:, None]
-    cosine, sine = angles.cos(), angles.sin()
-    return torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)
-
-
-def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotates queries or keys or both, (..., B, H, T, W)."""
-    straight, swapped = (part.to(heads.dtype) for part in rotation)
-    return heads * straight + heads.roll(heads.shape[-1] // 2, dims=-1) * swapped
 
 
 class SelfAttention(nn.Module):
@@ -112,12 +89,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, context: BlockContext) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         B, T, D = x.shape
-        # A single copy here puts all heads into the layout of the products; later each would need its own.
-        mixed = self.in_proj(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).contiguous()
-        pair, single = mixed.split((2, 1))
-        if context.rotation is not None:
-            pair = rotate(pair, context.rotation)
-        (query, key), value = pair.unbind(), single[0]
+        query, key, value = split_heads(self.in_proj(x), 3, self.heads, turned=2, rotation=context.rotation)
         if context.cache is not None:
             key, value = context.cache.append_keys(self.layer, key, value)
         dropout = self.dropout if self.training else 0.0
@@ -139,8 +111,7 @@ class FeedForward(nn.Module):
         """(B, T, D) -> (B, T, D)."""
         x = self.in_proj(x)
         if self.kind == "swiglu":
-            gate, x = x.chunk(2, dim=-1)
-            return self.out_proj(F.silu(gate) * x)
+            return self.out_proj(gated_silu(x))
         return self.out_proj(F.gelu(x) if self.kind == "gelu" else F.relu(x))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from statewise.nn.gating import gated_silu
 from statewise.nn.initialisation import Init, init_weights
 from statewise.nn.norm import make_norm
 
@@ -133,12 +134,12 @@ class GatedHead(TextHead):
         """See `TextHead`."""
         kept = self.outputs if outputs is None else outputs
         inner = 2 * self.hidden
-        gate, value = (prefix[..., :inner] + suffix[..., :inner]).chunk(2, dim=-1)
+        gated = gated_silu(prefix[..., :inner] + suffix[..., :inner])
         residual = prefix[..., inner:]
         if self.reads_suffix:
-            shape = gate.shape[:-1]
+            shape = gated.shape[:-1]
             residual = torch.cat((residual.expand(*shape, -1), suffix[..., inner:].expand(*shape, -1)), dim=-1)
-        x = self.norm(residual + self.second(F.silu(gate) * value))
+        x = self.norm(residual + self.second(gated))
         return self.third(x.view(*x.shape[:-1], self.outputs, -1)[..., :kept, :])
 
     def pair_parameters(self) -> list[Tensor]:

@@ -1,0 +1,80 @@
+"""Rotary positions (Su et al. 2021), and the heads that they turn.
+
+The first half of a vector holds the first coordinates of its W/2 planes, the second half the second coordinates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROTARY_BASE = 10000.0
+"""The planes of rotary positions turn by angles of 1 to nearly 1 / `ROTARY_BASE` per position."""
+
+
+def rotary_angles(positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:
+    """Factors of a vector and of its half-swapped copy for `positions` (T,) or (B, T); broadcastable to
+    (B, H, T, W)."""
+    rates = ROTARY_BASE ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
+    angles = positions[..., None].float() * rates
+    if positions.dim() == 2:
+        angles = angles[:, None]
+    cosine, sine = angles.cos(), angles.sin()
+    return torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)
+
+
+def split_heads(
+    mixed: Tensor, count: int, heads: int, turned: int = 0, rotation: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, ...]:
+    """(B, ..., T, count * D) -> `count` times (B, H, ..., T, W), the first `turned` of them rotated by `rotation`,
+    the result of `rotary_angles`; None: none is.
+
+    All heads are written once, in the layout of attention's products; their gradients go the same way back.
+    """
+    apart = mixed.view(*mixed.shape[:-1], count, heads, -1)
+    if rotation is None or not turned:
+        return heads_first(apart).contiguous().unbind()
+    straight, swapped = (part.to(mixed.dtype) for part in rotation)
+    split: tuple[Tensor, ...] = _SplitHeads.apply(apart, straight, swapped, turned)  # type: ignore[no-untyped-call]
+    return split
+
+
+def heads_first(apart: Tensor) -> Tensor:
+    """(B, ..., T, N, H, W) -> (N, B, H, ..., T, W), a view."""
+    last = apart.dim() - 1
+    return apart.permute(last - 2, 0, last - 1, *range(1, last - 2), last)
+
+
+class _SplitHeads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, apart: Tensor, straight: Tensor, swapped: Tensor, turned: int) -> tuple[Tensor, ...]:
+        """See `split_heads`."""
+        ctx.save_for_backward(straight, swapped)
+        ctx.shape, ctx.turned = apart.shape, turned
+        given = heads_first(apart)
+        found = given.new_empty(given.shape)
+        turn(given[:turned], straight, swapped, out=found[:turned])
+        found[turned:].copy_(given[turned:])
+        return found.unbind()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """The opposite turn."""
+        straight, swapped = ctx.saved_tensors
+        found = gradients[0].new_empty(ctx.shape)
+        for place, (gradient, part) in enumerate(zip(gradients, heads_first(found))):
+            if place < ctx.turned:
+                turn(gradient, straight, -swapped, out=part)
+            else:
+                part.copy_(gradient)
+        return found, None, None, None
+
+
+def turn(heads: Tensor, straight: Tensor, swapped: Tensor, out: Tensor) -> None:
+    """Writes rotated vectors (..., W) into `out`, by halves: that is faster than with a swapped copy."""
+    half = heads.shape[-1] // 2
+    torch.mul(heads, straight, out=out)
+    out[..., :half].addcmul_(heads[..., half:], swapped[..., :half])
+    out[..., half:].addcmul_(heads[..., :half], swapped[..., half:])
