@@ -64,7 +64,7 @@ def test_metrics_of_one_name_are_told_apart_by_their_analysis(folders):
         "path_accuracy": 0.5, "loss": 0.5, "future-probe-layer-all:accuracy_blocks.0": 0.25,
         "future-probe-layer-all:loss": 0.25, "prompt-probe-layer-all:accuracy_blocks.0": 0.75, "other": 1,
     }  # fmt: skip
-    assert "prompt-probe-layer-all:accuracy_blocks.0, other." in compared.as_text()
+    assert "prompt-probe-layer-all:accuracy_blocks.0, other." in compared.as_text(10_000)
     one = compare(folders, metrics="prompt-probe-layer-all:accuracy_blocks.0")
     assert one.shown_metrics() == ["path_accuracy", "prompt-probe-layer-all:accuracy_blocks.0"]
     with pytest.raises(ValueError, match=r"several analyses have the metric 'accuracy_blocks.0': choose future-probe-"):

@@ -86,7 +86,7 @@ def test_each_group_is_set_against_the_first(folders, tmp_path):
         ["next-token", "next-latent", "2.0000", "not reached", "-", "0/2"],
     ]
     assert json.loads(found.as_json())["tokens_to_match"][0]["tokens"] == {"1": pytest.approx(200.0)}
-    for text in (found.as_text(), found.as_markdown(), write_report(found, tmp_path / "report")[-1].read_text()):
+    for text in (found.as_text(10_000), found.as_markdown(), write_report(found, tmp_path / "report")[-1].read_text()):
         assert "not reached" in text
         assert "66.7%" in text
         assert "interpolated linearly between evaluations" in text

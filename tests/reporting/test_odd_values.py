@@ -143,7 +143,7 @@ def test_notes_are_no_markup(tmp_path):
     content = {"checkpoint": 10, "headline": {"metric": "loss"}, "file": data, "num": 2, "metrics": {"loss": 1.0}}
     Run(folder).write_report(evaluation_of(Path(data)), content)
     found = compare([folder], metrics="all")
-    assert data in found.as_text()
+    assert data in found.as_text(10_000)
     assert "<img" not in found.as_markdown()
     assert "&lt;img src=x&gt;\\|.txt" in found.as_markdown()
 

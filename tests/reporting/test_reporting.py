@@ -19,7 +19,7 @@ from statewise.reporting.plots import draw_panels, interactive
 from statewise.reporting.report import write_report
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
-from statewise.reporting.tables import fitted_tables, markdown_table, number, text_table
+from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, number, text_table
 from statewise.reporting.words import setting_words
 from statewise.run import Run
 
@@ -260,7 +260,7 @@ def test_runs_that_are_not_finished_are_named(tmp_path):
     (note,) = [note for note in found.notes() if "not finished" in note]
     assert f"{begun} (step 10); {stopped} (step 7)" in note
     assert str(whole) not in note
-    for text in (found.as_text(), found.as_markdown()):
+    for text in (found.as_text(10_000), found.as_markdown()):
         assert note in text
 
 
@@ -351,7 +351,7 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
     assert first.p_value < 0.001
     assert single.p_value is None
     assert apart.p_value > 0.99
-    for text in (found.as_text(), found.as_markdown()):
+    for text in (found.as_text(10_000), found.as_markdown()):
         assert "next-latent is better than next-token" in text
         assert "next-token equals, within 0.1, next-latent" in text
         assert "within 0.1, teacherless" not in text  # one seed
@@ -366,7 +366,7 @@ def test_a_group_is_tested_against_every_other_and_two_for_equality(tmp_path):
     alone = compare([folders[0], folders[6]], margin=0.1)
     assert [claim.p_value for claim in alone.claims] == [None]
     assert "claim about" not in alone.as_text() + alone.as_markdown()
-    assert "no interval and no test: next-token; teacherless." in alone.as_text()
+    assert "no interval and no test: next-token; teacherless." in alone.as_text(10_000)
     assert "<h2>Tests</h2>" not in write_report(alone, tmp_path / "alone")[-1].read_text()
 
 
@@ -419,6 +419,16 @@ def test_tables_that_are_too_wide_are_split(header, rows, width, keys):
     assert [name for words in headers for name in words[keys:]] == header[keys:]
     if sum(sizes) + 10 <= width:
         assert len(tables) == 1
+
+
+def test_notes_keep_to_the_width_and_lose_nothing():
+    path = "runs/" + "long-" * 30
+    notes = ["short.", f"Every word of {path} stays whole, and {'many more ' * 20}follow."]
+    lines = fitted_notes(notes, 40).split("\n")
+    assert [line for line in lines if not line.startswith("  ")] == ["short.", "Every word of"]
+    assert all(len(line) <= 40 or line.strip() == path for line in lines)
+    assert " ".join(line.strip() for line in lines) == " ".join(notes)
+    assert fitted_notes(["a b c"], 1) == "a b c"  # a terminal that is not wide enough for anything
 
 
 def test_numbers_stay_readable():

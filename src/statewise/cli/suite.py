@@ -244,11 +244,12 @@ def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, 
 
 def _write(out: Path, report: SuiteReport, shown: SuiteReport) -> None:
     """Writes the report, and prints what is to be shown."""
-    from statewise.reporting.tables import fitted_tables
+    from statewise.reporting.tables import fitted_notes, fitted_tables
 
     written = {"table.md": report.as_markdown(), "results.json": report.as_json(), "index.html": report.as_html()}
-    print(fitted_tables(*shown.table(), shutil.get_terminal_size((100, 24)).columns, keys=3))
-    print("\n".join(shown.notes()))
+    width = shutil.get_terminal_size((100, 24)).columns
+    print(fitted_tables(*shown.table(), width, keys=3))
+    print(fitted_notes(shown.notes(), width))
     for name, content in written.items():
         write_atomically(out / name, content.encode())
         print(f"wrote {out / name}")

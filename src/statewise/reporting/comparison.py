@@ -11,7 +11,7 @@ from statewise.json_files import printable
 from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
 from statewise.reporting.statistics import Claim, Summary
-from statewise.reporting.tables import fitted_tables, markdown_table, markdown_text, number, spread
+from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, markdown_text, number, spread
 from statewise.types import DETAILS, Headline
 
 
@@ -289,7 +289,7 @@ class Comparison:
             parts.append(fitted_tables(*self.matches_table(), width, keys=2))
         if any(len(group.members) > 1 for group in self.groups):
             parts.append(fitted_tables(*self.seeds_table(), width, keys=2))
-        return "\n\n".join([*parts, "\n".join([*self.notes(), *self.claims_notes(), *self.matches_notes()])])
+        return "\n\n".join([*parts, fitted_notes([*self.notes(), *self.claims_notes(), *self.matches_notes()], width)])
 
     def _is_lettered(self) -> bool:
         return all(group.label == _letter(place) for place, group in enumerate(self.groups))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
 Rows = Sequence[Sequence[str]]
@@ -64,6 +65,15 @@ def fitted_tables(header: Sequence[str], rows: Rows, width: int, keys: int = 1) 
         kept = [[row[column] for column in columns] for row in rows if any(row[column] != "-" for column in part)]
         tables.append(text_table([header[column] for column in columns], kept))
     return "\n\n".join(tables)
+
+
+def fitted_notes(notes: Sequence[str], width: int) -> str:
+    """Sentences below a table, each on lines of its own of at most `width` characters; all but the first of them are
+    indented. Words that are longer, such as paths, overflow."""
+    return "\n".join(
+        textwrap.fill(note, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        for note in notes
+    )
 
 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
