@@ -1,5 +1,6 @@
 """What a run will need: parameters as the papers print them, and measurements against the whole thing."""
 
+import json
 import re
 from pathlib import Path
 
@@ -189,7 +190,27 @@ def test_the_table_fits_a_terminal_and_nothing_is_written(capsys, monkeypatch, t
     assert not list(tmp_path.iterdir())
 
 
+def test_as_json_it_says_the_same(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = ["fineweb-edu", "--vocabulary", "300", "--length", "12", "--trainer.steps=7", "--trainer.tokens=null"]
+    small = ["--backbone.layers=1", "--backbone.width=32", "--trainer.batch_size=4", "--trainer.accumulate=2"]
+    assert main(["train", "--dry-run", "--json", *words, *small]) == 0
+    found = json.loads(capsys.readouterr().out)
+    counts = found["parameters"]
+    assert counts.pop("total") == sum(counts.values())
+    assert counts["embeddings"] == counts["head"] == 300 * 32
+    assert (found["steps"], found["sequences_per_step"], found["sequences_at_a_time"]) == (7, 4, 2)
+    assert found["tokens_per_step"] == 48
+    assert found["bytes"]["weights"] == found["bytes"]["gradients"] == 4 * sum(counts.values())
+    assert found["bytes"]["optimiser"] == pytest.approx(8 * sum(counts.values()), rel=0.05)
+    assert found["bytes"]["activations"] > 0
+    assert found["seconds"] == pytest.approx(7 * found["seconds_per_step"])
+    assert found["estimated_from_fewer_layers"] is False
+    assert not list(tmp_path.iterdir())
+
+
 MISTAKES = [
+    (["path-star-demo", "--json", "--out", "x"], "--json is for --dry-run"),
     (["manhattan", "--dry-run"], "--vocabulary N --length T"),
     (["path-star-demo", "--vocabulary", "5", "--length", "5", "--out", "x"], "give it with --dry-run"),
     (["path-star-demo", "--dry-run", "--vocabulary", "5"], "give both"),

@@ -107,6 +107,17 @@ class Plan:
         return sum(self.parameters.values())
 
     @property
+    def bytes(self) -> dict[str, float | None]:
+        """Memory of a device by what it holds; None: not known."""
+        weights, measured = float(FLOAT * self.total), self.measured
+        return {
+            "weights": weights,
+            "gradients": weights,
+            "optimiser": None if measured is None else measured.optimizer_bytes,
+            "activations": None if measured is None else measured.kept_bytes,
+        }
+
+    @property
     def step_seconds(self) -> float | None:
         """Of one step; None: not known."""
         if self.measured is None:

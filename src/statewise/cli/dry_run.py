@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from statewise.json_files import printable
+
 if TYPE_CHECKING:
     from statewise.dry_run import Plan
 
@@ -40,15 +42,32 @@ def as_text(plan: Plan) -> str:
     return "\n".join([*lines[1:], "", *notes(plan)])
 
 
+def as_json(plan: Plan) -> str:
+    """The same figures: counts, bytes and seconds; null where one is not known."""
+    seconds = plan.step_seconds
+    return printable({
+        "parameters": {**plan.parameters, "total": plan.total},
+        "steps": plan.steps,
+        "sequences_per_step": plan.sequences,
+        "tokens_per_step": plan.tokens,
+        "flops_per_step": plan.flops,
+        "sequences_at_a_time": plan.part,
+        "bytes": plan.bytes,
+        "seconds_per_step": seconds,
+        "seconds": None if seconds is None else seconds * plan.steps,
+        "device": plan.device,
+        "estimated_from_fewer_layers": plan.by_layers,
+    })  # fmt: skip
+
+
 def memory(plan: Plan) -> Rows:
     """Rows of what the weights take, and of what was measured."""
-    weights = 4.0 * plan.total
-    parts = {"weights": weights, "gradients": weights}
-    if plan.measured is not None:
-        parts |= {"optimiser": plan.measured.optimizer_bytes, f"activations of {plan.part:,} sequences":
-                  plan.measured.kept_bytes}  # fmt: skip
-        return [*((name, gibibytes(size)) for name, size in parts.items()), ("total", gibibytes(sum(parts.values())))]
-    return [*((name, gibibytes(size)) for name, size in parts.items()), ("optimiser, activations", NOT_KNOWN)]
+    found = {name: size for name, size in plan.bytes.items() if size is not None}
+    shown = [(f"activations of {plan.part:,} sequences" if name == "activations" else name, gibibytes(size))
+             for name, size in found.items()]  # fmt: skip
+    if plan.measured is None:
+        return [*shown, ("optimiser, activations", NOT_KNOWN)]
+    return [*shown, ("total", gibibytes(sum(found.values())))]
 
 
 def times(plan: Plan) -> Rows:

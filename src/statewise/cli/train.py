@@ -49,10 +49,13 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--{given[0]} replaces the data of a dry run: give it with --dry-run")
     if len(given) == 1:
         raise ValueError("--vocabulary and --length replace the data of a dry run together: give both")
+    if options.json and not options.dry_run:
+        raise ValueError("--json is for --dry-run; of a finished run `statewise evaluate RUN --json` prints JSON")
     if options.resume_if_there and options.overwrite:
         raise ValueError("give --resume-if-there or --overwrite, not both")
     if options.dry_run and not options.print_config:
-        _begin(f"dry run of {source}")
+        if not options.json:
+            _begin(f"dry run of {source}")
     elif not options.print_config:
         if options.out is None:
             raise ValueError("--out is missing: the directory of the new run")
@@ -96,7 +99,7 @@ def _refuse_for_one(options: argparse.Namespace, instead: str) -> None:
 
 def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
     """Prints what a run will need."""
-    from statewise.cli.dry_run import as_text
+    from statewise.cli.dry_run import as_json, as_text
     from statewise.dry_run import make_plan, random_data, task_data
 
     if options.vocabulary is not None:
@@ -108,6 +111,9 @@ def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
             hint = "Without these data give --vocabulary N --length T: rows of T random tokens, of a vocabulary of N"
             raise ValueError(f"{error}. {hint}") from None
     plan = make_plan(recipe, data)
+    if options.json:
+        print(as_json(plan))
+        return 0
     print(f"{recipe.objective.name} on {recipe.task.name}, backbone {recipe.backbone.name}\n\n{as_text(plan)}")
     return 0
 
@@ -140,6 +146,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print parameters, FLOPs, memory and time; writes nothing"
     )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print JSON instead of a table")
     parser.add_argument(
         "--vocabulary", type=at_least(2), metavar="N", help="with --dry-run: random tokens of N in place of the data"
     )
@@ -168,7 +175,7 @@ def _recipe(options: argparse.Namespace) -> tuple[str | bytes, str]:
 
 def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     others = (options.recipe, options.config, options.out, options.seeds, options.overwrite, options.print_config,
-              options.resume_if_there, options.dry_run, options.vocabulary, options.length)  # fmt: skip
+              options.resume_if_there, options.dry_run, options.json, options.vocabulary, options.length)  # fmt: skip
     changed = [flag for flag in flags if flag.removeprefix("--").partition("=")[0] not in processes.PLACING]
     if any(others) or changed:
         raise ValueError("--resume continues a run unchanged: give no recipe, --out or other fields with it")
