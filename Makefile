@@ -54,8 +54,9 @@ bench: setup
 	$(BIN)/python benchmarks/run_all.py
 
 # What only a GPU can show: figures and a page under runs/gpu; a second call continues. See benchmarks/gpu/run.py.
+# `make gpu GPU="--long --text stories.txt"` adds curves of ten minutes each.
 gpu: setup
-	$(BIN)/python benchmarks/gpu/run.py
+	$(BIN)/python benchmarks/gpu/run.py $(GPU)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

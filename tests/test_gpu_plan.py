@@ -1,11 +1,14 @@
 """`make gpu` says what it needs, continues where it was, and writes a page. Its steps: test_benchmarks.py."""
 
+import itertools
 import json
 
 import pytest
 from gpu import page as pages
-from gpu import run
+from gpu import run, steps
 from gpu.steps import Figures, Machine
+
+from statewise.recipes import recipe_names
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):
@@ -13,6 +16,25 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path):
     assert run.main(["--out", str(tmp_path / "gpu")]) == 2
     assert "make gpu needs a CUDA GPU" in capsys.readouterr().err
     assert not (tmp_path / "gpu").exists()
+
+
+def test_text_that_is_not_there_is_named(capsys, tmp_path):
+    assert run.main(["--long", "--text", str(tmp_path / "none.txt"), "--out", str(tmp_path / "gpu")]) == 2
+    assert f"--text {tmp_path / 'none.txt'}: no such file" in capsys.readouterr().err
+    assert not (tmp_path / "gpu").exists()
+
+
+def test_every_long_curve_is_of_a_recipe_and_has_the_time_it_takes(tmp_path):
+    where = Machine("cuda", False, tmp_path, (tmp_path / "text.txt",))
+    names = list(steps.long_steps(where))
+    assert len(names) == 2 * 2 * 3 + 2 + 2
+    assert not [
+        name for name in names if "two streams" in name and name in steps.long_steps(Machine("cuda", False, tmp_path))
+    ]
+    assert {run.limit(name) for name in names} == {600}
+    assert {run.limit(name) for name in ("contracts", "G(5,5): next_token")} == {120}
+    for graph, regime in itertools.product(("g5-5", "g2-20"), ("fixed", "fresh")):
+        assert f"path-star-{graph}-{regime}" in recipe_names()
 
 
 def test_it_continues_with_what_is_missing_or_failed(monkeypatch, capsys, tmp_path):

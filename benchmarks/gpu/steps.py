@@ -22,6 +22,7 @@ from torch import Tensor
 
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.building import make_objective, make_task, read_recipe
+from statewise.cli import main as command
 from statewise.config import Recipe
 from statewise.data import Stream, collate
 from statewise.decoding import DECODERS
@@ -40,8 +41,8 @@ from statewise.training.config import TrainerConfig
 from statewise.training.optim import make_optimizer
 from statewise.types import Batch
 
-TRAINED_FOR = 75
-"""Seconds of training of each curve."""
+SHORT, LONG = 75, 480
+"""Seconds of training of a curve; what comes around it fits into `LIMITS` of run.py."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Machine:
     device: str
     smoke: bool
     folder: Path
+    text: tuple[Path, ...] = ()
+    """Files of the user's text, for curves on text."""
 
     @property
     def precision(self) -> str:
@@ -378,37 +381,100 @@ def compiled(name: str, where: Machine) -> Figures:
     return Figures({**found, **losses}, [(f"{name}: losses apart with torch.compile", worst, "<=", 0.02)])
 
 
-def curve(name: str, where: Machine) -> Figures:
-    """G(5,5) at the size and batch of the Belief State Transformer paper, for a minute; continue it by
-    `statewise train --resume`."""
-    folder = where.folder / f"g55-{name}"
-    tiny = ["--backbone.width=32", "--backbone.layers=1", "--trainer.batch_size=4", "--trainer.steps=4"]
+@dataclass(frozen=True)
+class Curve:
+    """A training run of a given time, continued where there is one; `statewise train --resume` goes on from there."""
+
+    recipe: str
+    flags: tuple[str, ...]
+    metric: str
+    """Shown by step, of each evaluation."""
+    seconds: float
+    tiny: tuple[str, ...]
+    """What a smoke run changes."""
+    then: tuple[tuple[str, ...], ...] = ()
+    """Words of commands on the run, and the names of the reports that they write."""
+
+    def run(self, where: Machine, folder: Path, *more: str) -> dict[str, Any]:
+        """Trains it in `folder`; returns figures."""
+        began = time.monotonic()
+
+        def step(number: int) -> None:
+            if time.monotonic() - began > self.seconds:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        listener = Listener(step=step)
+        if not Run(folder).exists():
+            flags = [*self.flags, f"--trainer.device={where.device}", *more, *(self.tiny if where.smoke else ())]
+            train(recipe_of(self.recipe, *flags), folder, listener=listener)
+        else:
+            resume(folder, listener=listener)
+        records = Run.open(folder).metrics()
+        trained = [one for one in records if one["kind"] == "train"]
+        later = [(b["step"] - a["step"]) / (b["seconds"] - a["seconds"]) for a, b in pairwise(trained)]
+        last = trained[-1]
+        found = {
+            "steps": last["step"],
+            "iterations per second": statistics.median(later) if later else last["step"] / last["seconds"],
+            "tokens per second": last.get("tokens_per_second"),
+            "MFU": last.get("mfu"),
+            "loss by step": [[one["step"], one["loss"]] for one in trained][:: max(1, len(trained) // 12)],
+            f"{self.metric} by step": [[one["step"], one[self.metric]] for one in records if self.metric in one
+                                       and one["kind"] == "evaluation"],
+        }  # fmt: skip
+        for *words, report in self.then:
+            if command([words[0], str(folder), *words[1:]]) != 0:
+                raise RuntimeError(f"{' '.join(words)} failed")
+            metrics = (Run.open(folder).report(report) or {})["metrics"]
+            found |= {f"{report}: {name}": value for name, value in metrics.items()}
+        return found
+
+
+def path_star(recipe: str, objective: str, seconds: float, where: Machine) -> Figures:
+    """A curve on star graphs, with 512 held-out graphs; the Belief State Transformer of G(5,5) against its authors'
+    speed."""
     num = 8 if where.smoke else 512
-    flags = [f"--objective={name}", f"--trainer.device={where.device}", f"--trainer.evaluate_num={num}",
-             f"--trainer.report_num={num}", "--trainer.log_every=50", *(tiny if where.smoke else [])]  # fmt: skip
-    began = time.monotonic()
+    flags = (f"--objective={objective}", f"--task.held_out_graphs={num}", f"--trainer.evaluate_num={num}",
+             f"--trainer.report_num={num}", "--trainer.log_every=50")  # fmt: skip
+    tiny = ("--backbone.width=32", "--backbone.layers=1", "--backbone.heads=2", "--trainer.batch_size=4",
+            "--trainer.steps=4")  # fmt: skip
+    one = Curve(recipe, flags, "path_accuracy", seconds, tiny)
+    found = one.run(where, where.folder / f"{recipe}-{objective}")
+    bars = []
+    if (recipe, objective) == ("path-star-g5-5-fresh", "belief_state"):
+        rate = found["iterations per second"]
+        bars = [("belief_state: iterations per second, official 1.2 on an H100", rate, ">=", 1.2)]
+    return Figures(found, bars)
 
-    def step(number: int) -> None:
-        if time.monotonic() - began > TRAINED_FOR:
-            os.kill(os.getpid(), signal.SIGTERM)
 
-    listener = Listener(step=step)
-    held_out = f"--task.held_out_graphs={num}"
-    if not Run(folder).exists():
-        train(recipe_of("path-star-g5-5-fresh", *flags, held_out), folder, listener=listener)
-    else:
-        resume(folder, listener=listener)
-    records = Run.open(folder).metrics()
-    trained = [one for one in records if one["kind"] == "train"]
-    evaluated = [[one["step"], one["path_accuracy"]] for one in records if one["kind"] == "evaluation"]
-    later = [(b["step"] - a["step"]) / (b["seconds"] - a["seconds"]) for a, b in pairwise(trained)]
-    last = trained[-1]
-    per_second = statistics.median(later) if later else last["step"] / last["seconds"]
-    found = {"steps": last["step"], "iterations per second": per_second, "MFU": last.get("mfu"),
-             "loss by step": [[one["step"], one["loss"]] for one in trained][:: max(1, len(trained) // 12)],
-             "path_accuracy by step": evaluated}  # fmt: skip
-    bars = [("belief_state: iterations per second, official 1.2 on an H100", per_second, ">=", 1.2)]
-    return Figures(found, bars if name == "belief_state" else [])
+def group_a5(objective: str, where: Machine) -> Figures:
+    """A5 at the size of the next-latent paper; accuracy by length, of `next_latent` also of the dynamics alone."""
+    flags = (f"--objective={objective}", "--trainer.evaluate_every=500", "--trainer.log_every=50")
+    tiny = ("--task.length=8", "--task.longest=16", "--task.held_out_sequences=16", "--backbone.width=32",
+            "--backbone.layers=1", "--backbone.heads=2", "--trainer.batch_size=4", "--trainer.steps=4")  # fmt: skip
+    dynamics = ("analyze", "dynamics-accuracy", "dynamics-accuracy")
+    lengths = ("evaluate", "--length", "16" if where.smoke else "24,48,96,192")
+    then = (dynamics,) if objective == "next_latent" else ((*lengths, f"evaluation-length-{lengths[-1]}"),)
+    one = Curve("a5", flags, "accuracy", LONG, tiny, then)
+    return Figures(one.run(where, where.folder / f"a5-{objective}"))
+
+
+def two_stream_text(variant: str, where: Machine) -> Figures:
+    """Size XS of the State-Prediction Separation paper on the user's text, its vocabulary made from it."""
+    corpus = where.folder / "corpus"
+    if not corpus.exists():
+        tokens = "300" if where.smoke else "32768"
+        files = [str(path) for path in where.text]
+        words = ["data", "text", *files, "--tokenizer", f"bpe:{tokens}", "--held-out", "0.05", "--out", str(corpus)]
+        if command(words) != 0:
+            raise RuntimeError("the corpus could not be written")
+    flags = (f"--task.path={corpus}", f"--backbone.variant={variant}", "--trainer.evaluate_every=100",
+             "--trainer.log_every=10")  # fmt: skip
+    tiny = ("--task.context=32", "--backbone.window=8", "--backbone.width=32", "--backbone.layers=1",
+            "--backbone.heads=2", "--trainer.batch_size=4", "--trainer.tokens=512", "--trainer.warmup_tokens=0",
+            "--trainer.precision=auto", "--trainer.evaluate_num=2")  # fmt: skip
+    one = Curve("two-stream-xs", flags, "loss", LONG, tiny)
+    return Figures(one.run(where, where.folder / f"two-stream-xs-{variant}"))
 
 
 def steps(where: Machine) -> dict[str, Callable[[Machine], Figures]]:
@@ -425,5 +491,23 @@ def steps(where: Machine) -> dict[str, Callable[[Machine], Figures]]:
         "two streams: attention": stream_attention,
         "two streams: decoding": stream_decoding,
         **{f"torch.compile: {name}": partial(compiled, name) for name in tried},
-        **{f"G(5,5): {name}": partial(curve, name) for name in curves},
+        **{f"G(5,5): {name}": partial(path_star, "path-star-g5-5-fresh", name, SHORT) for name in curves},
     }
+
+
+def long_steps(where: Machine) -> dict[str, Callable[[Machine], Figures]]:
+    """Curves of ten minutes, by name; those on text where there is one."""
+    # The short curve is a smoke test of these, too.
+    graphs = {} if where.smoke else {"G(5,5)": "path-star-g5-5", "G(2,20)": "path-star-g2-20"}
+    found = {
+        f"ten minutes: {graph}, {regime}: {objective}": partial(path_star, f"{recipe}-{regime}", objective, LONG)
+        for graph, recipe in graphs.items()
+        for regime in ("fixed", "fresh")
+        for objective in ("next_token", "next_latent", "belief_state")
+    }
+    groups = ("next_latent",) if where.smoke else ("next_token", "next_latent")
+    found |= {f"ten minutes: A5: {objective}": partial(group_a5, objective) for objective in groups}
+    if where.text:
+        variants = ("sps",) if where.smoke else ("standard", "sps")
+        found |= {f"ten minutes: two streams, XS: {name}": partial(two_stream_text, name) for name in variants}
+    return found
