@@ -11,7 +11,7 @@ from doubles import SMALL_RUN
 from statewise import dry_run
 from statewise.building import make_objective, read_recipe
 from statewise.cli import main
-from statewise.cli.dry_run import as_text, span
+from statewise.cli.dry_run import as_json, as_text, span
 from statewise.dry_run import count_parameters, make_plan, random_data, task_data
 from statewise.recipes import recipe_names, recipe_text
 
@@ -175,6 +175,11 @@ def test_a_model_that_does_not_fit_is_measured_with_fewer_layers(monkeypatch, wh
     nothing = make_plan(recipe, task_data(recipe))
     assert (nothing.measured, nothing.step_seconds) == (None, None)
     assert "not known" in as_text(nothing)
+    unknown = json.loads(as_json(nothing))
+    assert unknown["total_parameters"] == nothing.total
+    assert [unknown[name] for name in ("seconds", "seconds_per_step", "sequences_measured")] == [None] * 3
+    assert unknown["bytes"] == {"weights": 4 * nothing.total, "gradients": 4 * nothing.total, "optimiser": None,
+                                "activations": None}  # fmt: skip
 
 
 def test_the_table_fits_a_terminal_and_nothing_is_written(capsys, monkeypatch, tmp_path):
@@ -197,13 +202,14 @@ def test_as_json_it_says_the_same(capsys, monkeypatch, tmp_path):
     assert main(["train", "--dry-run", "--json", *words, *small]) == 0
     found = json.loads(capsys.readouterr().out)
     counts = found["parameters"]
-    assert counts.pop("total") == sum(counts.values())
+    assert found["total_parameters"] == sum(counts.values())
     assert counts["embeddings"] == counts["head"] == 300 * 32
     assert (found["steps"], found["sequences_per_step"], found["sequences_at_a_time"]) == (7, 4, 2)
     assert found["tokens_per_step"] == 48
     assert found["bytes"]["weights"] == found["bytes"]["gradients"] == 4 * sum(counts.values())
     assert found["bytes"]["optimiser"] == pytest.approx(8 * sum(counts.values()), rel=0.05)
     assert found["bytes"]["activations"] > 0
+    assert found["sequences_measured"] == 2
     assert found["seconds"] == pytest.approx(7 * found["seconds_per_step"])
     assert found["estimated_from_fewer_layers"] is False
     assert not list(tmp_path.iterdir())
@@ -211,6 +217,7 @@ def test_as_json_it_says_the_same(capsys, monkeypatch, tmp_path):
 
 MISTAKES = [
     (["path-star-demo", "--json", "--out", "x"], "--json is for --dry-run"),
+    (["path-star-demo", "--json", "--dry-run", "--print_config"], "not both"),
     (["manhattan", "--dry-run"], "--vocabulary N --length T"),
     (["path-star-demo", "--vocabulary", "5", "--length", "5", "--out", "x"], "give it with --dry-run"),
     (["path-star-demo", "--dry-run", "--vocabulary", "5"], "give both"),

@@ -2,11 +2,11 @@ import itertools
 
 import pytest
 import torch
-from doubles import CONTEXT, VOCABULARY, rotate, spread_weights, tiny_gpt
+from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
 
 from statewise.backbones.base import plain_batch
 from statewise.nn.block import BlockConfig
-from statewise.nn.rotary import rotary_angles
+from statewise.nn.rotary import rotary_angles, split_heads
 
 CHOICES = list(itertools.product(["rms", "layer"], ["rope", "learned"], ["swiglu", "gelu", "relu"], [False, True]))
 
@@ -30,16 +30,30 @@ def test_every_choice_is_causal_and_cacheable(norm, positions, mlp, bias):
 
 
 def test_rotation_keeps_lengths_and_depends_on_distance_alone():
-    query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
+    query, key = torch.randn(2, 1, 1, 8, dtype=torch.float64)
 
     def product(query_position, key_position):
-        turned = [rotate(vector, rotary_angles(torch.tensor([place]), 8))
+        turned = [split_heads(vector, 1, 1, turned=1, rotation=rotary_angles(torch.tensor([place]), 8))[0]
                   for vector, place in ((query, query_position), (key, key_position))]  # fmt: skip
         torch.testing.assert_close(turned[0].norm(), query.norm(), rtol=1e-5, atol=1e-5)
         return (turned[0] * turned[1]).sum()
 
     torch.testing.assert_close(product(5, 2), product(13, 10), rtol=1e-5, atol=1e-5)
     assert not torch.isclose(product(5, 2), product(5, 3))
+
+
+def test_a_model_compiles_to_one_graph():
+    """What is written by hand for CPUs would break it."""
+    model = tiny_gpt()
+    tokens = torch.randint(0, VOCABULARY, (2, 6), generator=torch.Generator().manual_seed(0))
+    whole = torch.compile(lambda tokens: model.encode(plain_batch(tokens)).state, backend="eager", fullgraph=True)
+    states, compiled = (read(tokens) for read in (lambda tokens: model.encode(plain_batch(tokens)).state, whole))
+    torch.testing.assert_close(states, compiled)
+    weights = torch.randn_like(states)
+    gradients = [
+        torch.autograd.grad((found * weights).sum(), model.embedding.matrix)[0] for found in (states, compiled)
+    ]
+    torch.testing.assert_close(*gradients)
 
 
 def test_dropout_acts_in_training_alone():

@@ -181,7 +181,7 @@ class StreamAttention(nn.Module):
         width, streams = x.shape[-1], context.streams
         read = tuple(stream for stream in streams if context.reach[stream] != -1)
         if context.whole or asking == streams == read:
-            query, key, value = split_heads(self.in_proj(x), 3, self.heads, 2, context.rotation)
+            query, key, value = split_heads(self.in_proj(x), 3, self.heads, turned=2, rotation=context.rotation)
         else:  # skip unused queries, keys and values
             weight, bias = self.in_proj.weight, self.in_proj.bias
             parts = slice(None, width), slice(width, None)

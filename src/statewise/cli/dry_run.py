@@ -43,16 +43,18 @@ def as_text(plan: Plan) -> str:
 
 
 def as_json(plan: Plan) -> str:
-    """The same figures: counts, bytes and seconds; null where one is not known."""
+    """Counts, bytes and seconds as numbers; null where one is not known."""
     seconds = plan.step_seconds
     return printable({
-        "parameters": {**plan.parameters, "total": plan.total},
+        "parameters": plan.parameters,
+        "total_parameters": plan.total,
         "steps": plan.steps,
         "sequences_per_step": plan.sequences,
         "tokens_per_step": plan.tokens,
         "flops_per_step": plan.flops,
         "sequences_at_a_time": plan.part,
-        "bytes": plan.bytes,
+        "sequences_measured": None if plan.measured is None else plan.measured.sequences,
+        "bytes": {name: None if size is None else round(size) for name, size in plan.bytes.items()},
         "seconds_per_step": seconds,
         "seconds": None if seconds is None else seconds * plan.steps,
         "device": plan.device,

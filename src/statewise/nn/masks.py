@@ -15,10 +15,18 @@ def causal(queries: int, keys: int, device: torch.device) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-@lru_cache(maxsize=64)
 def causal_bias(queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(queries, keys): 0 where the causal mask allows attention, otherwise -inf; cached between calls."""
+    """(queries, keys): 0 where the causal mask allows attention, otherwise -inf; cached between calls that are
+    not compiled."""
+    make = _new_causal_bias if torch.compiler.is_compiling() else _kept_causal_bias
+    return make(queries, keys, device, dtype)
+
+
+def _new_causal_bias(queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     return as_bias(causal(queries, keys, device), dtype)
+
+
+_kept_causal_bias = lru_cache(maxsize=64)(_new_causal_bias)
 
 
 def as_bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:

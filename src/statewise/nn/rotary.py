@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from statewise.nn.by_hand import trained_on_cpu
 
 ROTARY_BASE = 10000.0
 """The planes of rotary positions turn by angles of 1 to nearly 1 / `ROTARY_BASE` per position."""
 
 
 def rotary_angles(positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:
-    """Factors of a vector and of its half-swapped copy for `positions` (T,) or (B, T); broadcastable to
-    (B, H, T, W)."""
+    """Factors of a vector and of its half-swapped copy for `positions` (T,) or (B, T): (T, W) or (B, 1, T, W) each."""
     rates = ROTARY_BASE ** (-torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width)
     angles = positions[..., None].float() * rates
     if positions.dim() == 2:
@@ -26,19 +28,26 @@ def rotary_angles(positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:
 
 
 def split_heads(
-    mixed: Tensor, count: int, heads: int, turned: int = 0, rotation: tuple[Tensor, Tensor] | None = None
+    mixed: Tensor, count: int, heads: int, *, turned: int, rotation: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, ...]:
-    """(B, ..., T, count * D) -> `count` times (B, H, ..., T, W), the first `turned` of them rotated by `rotation`,
-    the result of `rotary_angles`; None: none is.
+    """Splits (B, ..., T, count * D) into `count` tensors (B, H, ..., T, W), and rotates the first `turned` of them by
+    `rotation`, of `rotary_angles`, each part broadcastable to their shape; None: no rotation.
 
-    All heads are written once, in the layout of attention's products; their gradients go the same way back.
+    In training on a CPU all heads are written once, in the layout of attention's products, and their gradients go the
+    same way back; differentiable once.
     """
-    apart = mixed.view(*mixed.shape[:-1], count, heads, -1)
+    apart = mixed.view(*mixed.shape[:-1], count, heads, mixed.shape[-1] // (count * heads))
     if rotation is None or not turned:
         return heads_first(apart).contiguous().unbind()
     straight, swapped = (part.to(mixed.dtype) for part in rotation)
-    split: tuple[Tensor, ...] = _SplitHeads.apply(apart, straight, swapped, turned)  # type: ignore[no-untyped-call]
-    return split
+    # Narrow halves of bfloat16 take longer, as do single tokens.
+    if trained_on_cpu(mixed) and mixed.dtype != torch.bfloat16:
+        split: tuple[Tensor, ...] = _SplitHeads.apply(apart, straight, swapped, turned)  # type: ignore[no-untyped-call]
+        return split
+    parts = heads_first(apart).contiguous()
+    turning, others = parts[:turned], parts[turned:]
+    found = turning * straight + turning.roll(turning.shape[-1] // 2, dims=-1) * swapped
+    return *found.unbind(), *others.unbind()
 
 
 def heads_first(apart: Tensor) -> Tensor:
@@ -60,6 +69,7 @@ class _SplitHeads(torch.autograd.Function):
         return found.unbind()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         """The opposite turn."""
         straight, swapped = ctx.saved_tensors

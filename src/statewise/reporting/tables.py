@@ -68,8 +68,8 @@ def fitted_tables(header: Sequence[str], rows: Rows, width: int, keys: int = 1) 
 
 
 def fitted_notes(notes: Sequence[str], width: int) -> str:
-    """Sentences below a table, each on lines of its own of at most `width` characters; all but the first of them are
-    indented. Words that are longer, such as paths, overflow."""
+    """Sentences below a table, each on lines of its own of at most `width` characters (20 at least); all but the first
+    of them are indented. Longer words, such as paths, overflow."""
     return "\n".join(
         textwrap.fill(note, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         for note in notes
