@@ -217,7 +217,6 @@ def test_as_json_it_says_the_same(capsys, monkeypatch, tmp_path):
 
 MISTAKES = [
     (["path-star-demo", "--json", "--out", "x"], "--json is for --dry-run"),
-    (["path-star-demo", "--json", "--dry-run", "--print_config"], "not both"),
     (["manhattan", "--dry-run"], "--vocabulary N --length T"),
     (["path-star-demo", "--vocabulary", "5", "--length", "5", "--out", "x"], "give it with --dry-run"),
     (["path-star-demo", "--dry-run", "--vocabulary", "5"], "give both"),

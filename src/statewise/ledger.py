@@ -27,6 +27,7 @@ class Ledger:
         file, the settings only if it has results. Every record has the `shape`."""
         self.path, self.title, self.facts, self.shape = path, title, dict(facts), shape
         self.records: list[Record] = []
+        self._written, self._begun = 0, False
 
     def __enter__(self) -> Ledger:
         """Creates the file or resumes it. Raises `ValueError` if it belongs to other work or is damaged, and
@@ -40,20 +41,40 @@ class Ledger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        with self._held:
+            self._catch_up()
 
     def add(self, record: Record) -> None:
-        """Writes a result durably. It is among the records first: an interrupt may come while it is written, and what
-        is then added again would be there twice."""
+        """Writes a result durably. If an interrupt comes while it is written, it is among the records, and written with
+        the next one or when the ledger is closed."""
+        self._catch_up()
         self.records.append(record)
-        try:
-            self._write(record)
-        except OSError:
-            self.records.pop()
-            raise
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Writes the last record, unless it is in the file. Whether one whose writing was interrupted is there is told
+        by the file's end alone."""
+        if self._written == len(self.records):
+            return
+        record = self.records[-1]
+        if not self._begun or not self._ends_with(record):
+            self._begun = True
+            try:
+                self._write(record)
+            except OSError:
+                self.records.pop()
+                self._begun = False
+                raise
+        self._written, self._begun = len(self.records), False
+
+    def _ends_with(self, record: Record) -> bool:
+        with open(self.path, "rb") as file:
+            line = _line(record)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - len(line)))
+            return file.read() == line
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        append(self.path, json.dumps(row).encode() + b"\n")
+        append(self.path, _line(row))
 
     def _resume(self) -> None:
         content = self.path.read_bytes() if self.path.exists() else b""
@@ -79,3 +100,8 @@ class Ledger:
         if content != whole:
             os.truncate(self.path, len(whole))  # a last line without its end is incomplete after a kill during writing
         self.records = rows[1:]
+        self._written = len(self.records)
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row).encode() + b"\n"

@@ -431,7 +431,7 @@ def test_what_was_found_at_another_checkpoint_is_not_compared(run, tmp_path, cap
     shown = ["compare", str(run), "--metrics", "distinction_recall", "--overwrite", "--out", str(tmp_path / "report")]
     assert main(shown) == 0
     before = capsys.readouterr().out
-    assert "From analyze distinction (trials 4, samples 3, floor 0.01, seed 1, length 5): " in before
+    assert "From analyze distinction (trials 4, samples 3, floor 0.01, seed 1, length 5): " in " ".join(before.split())
     assert main(["analyze", str(run), "distinction", "--trials", "9", "--checkpoint", "last"]) == 0
     capsys.readouterr()
     assert main(shown) == 0

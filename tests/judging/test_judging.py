@@ -404,7 +404,7 @@ def test_an_answer_that_is_being_kept_when_interrupted_is_there_once(tmp_path, w
     with Ledger(path, "judging", known, NEEDED) as found:
         before = len(found.records)
         records = judge([Pair("x", "y")], Answering(), found, repeats=4, jobs=2, made=lambda count: None)
-    assert before >= (when.startswith("after"))
+    assert before >= 1
     assert len(records) == len({(one["first"], one["repeat"]) for one in records}) == 8
 
 

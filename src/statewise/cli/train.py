@@ -49,8 +49,6 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--{given[0]} replaces the data of a dry run: give it with --dry-run")
     if len(given) == 1:
         raise ValueError("--vocabulary and --length replace the data of a dry run together: give both")
-    if options.json and options.print_config:
-        raise ValueError("give --json or --print_config, not both: a recipe is printed as YAML")
     if options.json and not options.dry_run:
         raise ValueError("--json is for --dry-run; of a finished run `statewise evaluate RUN --json` prints JSON")
     if options.resume_if_there and options.overwrite:
