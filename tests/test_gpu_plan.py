@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 from gpu import page as pages
@@ -24,15 +25,23 @@ def test_text_that_is_not_there_is_named(capsys, tmp_path):
     assert not (tmp_path / "gpu").exists()
 
 
-def test_every_long_curve_is_of_a_recipe_and_has_the_time_it_takes(tmp_path):
+def test_every_long_curve_is_of_a_recipe_and_has_the_time_it_takes(monkeypatch, tmp_path):
     where = Machine("cuda", False, tmp_path, (tmp_path / "text.txt",))
     names = list(steps.long_steps(where))
     assert len(names) == 2 * 2 * 3 + 2 + 2
     assert not [
         name for name in names if "two streams" in name and name in steps.long_steps(Machine("cuda", False, tmp_path))
     ]
-    assert {run.limit(name) for name in names} == {600}
-    assert {run.limit(name) for name in ("contracts", "G(5,5): next_token")} == {120}
+    given = []
+
+    def fails(command, timeout, check):
+        given.append(timeout)
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.setattr(run.subprocess, "run", fails)
+    for name in (*names, *steps.steps(where)):
+        assert "ended with code 1" in run.apart(where, name)["error"]
+    assert given == [600] * len(names) + [120] * len(steps.steps(where))
     for graph, regime in itertools.product(("g5-5", "g2-20"), ("fixed", "fresh")):
         assert f"path-star-{graph}-{regime}" in recipe_names()
 

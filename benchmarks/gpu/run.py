@@ -34,8 +34,8 @@ from timing import Benchmark, parser
 from statewise.training.config import TrainerConfig
 from statewise.training.machine import describe
 
-LIMITS = {"": 120, "ten minutes": 600}
-"""Most seconds of a step, by what its name begins with; the last that fits counts."""
+LIMIT, LONG_LIMIT = 120, 600
+"""Most seconds of a step, and of a long one."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -99,13 +99,9 @@ def run_all(where: Machine, only: Sequence[str] | None = None, long: bool = Fals
     return 1 if failed else bench.exit_code()
 
 
-def limit(name: str) -> int:
-    """Most seconds of the step of that name."""
-    return [seconds for start, seconds in LIMITS.items() if name.startswith(start)][-1]
-
-
 def apart(where: Machine, name: str) -> dict[str, Any]:
     """The figures of a step, from a process of its own."""
+    limit = LONG_LIMIT if name in long_steps(where) else LIMIT
     if where.smoke:
         return figures(where, name)
     result, began = where.folder / "step.json", time.monotonic()
@@ -114,10 +110,10 @@ def apart(where: Machine, name: str) -> dict[str, Any]:
     command = [sys.executable, __file__, "--out", str(where.folder), "--step", name, *text]
     error = None
     try:
-        code = subprocess.run(command, timeout=limit(name), check=False).returncode
+        code = subprocess.run(command, timeout=limit, check=False).returncode
         error = None if code == 0 and result.exists() else f"the process ended with code {code}"
     except subprocess.TimeoutExpired:
-        error = f"took more than {limit(name)} seconds"
+        error = f"took more than {limit} seconds"
     if error is not None:
         return {"seconds": time.monotonic() - began, "error": error}
     made: dict[str, Any] = json.loads(result.read_text())

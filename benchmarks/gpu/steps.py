@@ -42,7 +42,7 @@ from statewise.training.optim import make_optimizer
 from statewise.types import Batch
 
 SHORT, LONG = 75, 480
-"""Seconds of training of a curve; what comes around it fits into `LIMITS` of run.py."""
+"""Seconds of training of a curve; what comes around it fits into the limits of run.py."""
 
 
 @dataclass(frozen=True)
@@ -392,10 +392,12 @@ class Curve:
     seconds: float
     tiny: tuple[str, ...]
     """What a smoke run changes."""
-    then: tuple[tuple[str, ...], ...] = ()
-    """Words of commands on the run, and the names of the reports that they write."""
+    then: tuple[str, ...] = ()
+    """Words of a command on the run, with which it ends."""
+    report: str = ""
+    """The report that this command writes."""
 
-    def run(self, where: Machine, folder: Path, *more: str) -> dict[str, Any]:
+    def run(self, where: Machine, folder: Path) -> dict[str, Any]:
         """Trains it in `folder`; returns figures."""
         began = time.monotonic()
 
@@ -405,7 +407,7 @@ class Curve:
 
         listener = Listener(step=step)
         if not Run(folder).exists():
-            flags = [*self.flags, f"--trainer.device={where.device}", *more, *(self.tiny if where.smoke else ())]
+            flags = [*self.flags, f"--trainer.device={where.device}", *(self.tiny if where.smoke else ())]
             train(recipe_of(self.recipe, *flags), folder, listener=listener)
         else:
             resume(folder, listener=listener)
@@ -419,14 +421,15 @@ class Curve:
             "tokens per second": last.get("tokens_per_second"),
             "MFU": last.get("mfu"),
             "loss by step": [[one["step"], one["loss"]] for one in trained][:: max(1, len(trained) // 12)],
-            f"{self.metric} by step": [[one["step"], one[self.metric]] for one in records if self.metric in one
-                                       and one["kind"] == "evaluation"],
+            f"{self.metric} by step": [[one["step"], one[self.metric]] for one in records
+                                       if one["kind"] == "evaluation"],
         }  # fmt: skip
-        for *words, report in self.then:
-            if command([words[0], str(folder), *words[1:]]) != 0:
-                raise RuntimeError(f"{' '.join(words)} failed")
-            metrics = (Run.open(folder).report(report) or {})["metrics"]
-            found |= {f"{report}: {name}": value for name, value in metrics.items()}
+        if self.then:
+            verb, *words = self.then
+            if command([verb, str(folder), *words]) != 0:
+                raise RuntimeError(f"{' '.join(self.then)} failed")
+            metrics = (Run.open(folder).report(self.report) or {})["metrics"]
+            found |= {f"{self.report}: {name}": value for name, value in metrics.items()}
         return found
 
 
@@ -452,10 +455,11 @@ def group_a5(objective: str, where: Machine) -> Figures:
     flags = (f"--objective={objective}", "--trainer.evaluate_every=500", "--trainer.log_every=50")
     tiny = ("--task.length=8", "--task.longest=16", "--task.held_out_sequences=16", "--backbone.width=32",
             "--backbone.layers=1", "--backbone.heads=2", "--trainer.batch_size=4", "--trainer.steps=4")  # fmt: skip
-    dynamics = ("analyze", "dynamics-accuracy", "dynamics-accuracy")
-    lengths = ("evaluate", "--length", "16" if where.smoke else "24,48,96,192")
-    then = (dynamics,) if objective == "next_latent" else ((*lengths, f"evaluation-length-{lengths[-1]}"),)
-    one = Curve("a5", flags, "accuracy", LONG, tiny, then)
+    lengths = "8,16" if where.smoke else "24,48,96,192"
+    then, report = ("evaluate", "--length", lengths), f"evaluation-length-{lengths}"
+    if objective == "next_latent":
+        then, report = ("analyze", "dynamics-accuracy"), "dynamics-accuracy"
+    one = Curve("a5", flags, "accuracy", LONG, tiny, then, report)
     return Figures(one.run(where, where.folder / f"a5-{objective}"))
 
 
@@ -505,8 +509,7 @@ def long_steps(where: Machine) -> dict[str, Callable[[Machine], Figures]]:
         for regime in ("fixed", "fresh")
         for objective in ("next_token", "next_latent", "belief_state")
     }
-    groups = ("next_latent",) if where.smoke else ("next_token", "next_latent")
-    found |= {f"ten minutes: A5: {objective}": partial(group_a5, objective) for objective in groups}
+    found |= {f"ten minutes: A5: {name}": partial(group_a5, name) for name in ("next_token", "next_latent")}
     if where.text:
         variants = ("sps",) if where.smoke else ("standard", "sps")
         found |= {f"ten minutes: two streams, XS: {name}": partial(two_stream_text, name) for name in variants}

@@ -27,7 +27,7 @@ class Ledger:
         file, the settings only if it has results. Every record has the `shape`."""
         self.path, self.title, self.facts, self.shape = path, title, dict(facts), shape
         self.records: list[Record] = []
-        self._written, self._begun = 0, False
+        self._written = 0
 
     def __enter__(self) -> Ledger:
         """Creates the file or resumes it. Raises `ValueError` if it belongs to other work or is damaged, and
@@ -49,23 +49,18 @@ class Ledger:
         the next one or when the ledger is closed."""
         self._catch_up()
         self.records.append(record)
-        self._catch_up()
+        try:
+            self._write(record)
+        except OSError:
+            self.records.pop()
+            raise
+        self._written = len(self.records)
 
     def _catch_up(self) -> None:
-        """Writes the last record, unless it is in the file. Whether one whose writing was interrupted is there is told
-        by the file's end alone."""
-        if self._written == len(self.records):
-            return
-        record = self.records[-1]
-        if not self._begun or not self._ends_with(record):
-            self._begun = True
-            try:
-                self._write(record)
-            except OSError:
-                self.records.pop()
-                self._begun = False
-                raise
-        self._written, self._begun = len(self.records), False
+        """Writes the last record if an interrupt kept it from the file, whose end alone tells whether it did."""
+        if self._written < len(self.records) and not self._ends_with(self.records[-1]):
+            self._write(self.records[-1])
+        self._written = len(self.records)
 
     def _ends_with(self, record: Record) -> bool:
         with open(self.path, "rb") as file:

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from statewise.bounds import bounded
 from statewise.nn.attention import attend
 from statewise.nn.cache import KeyValueCache
-from statewise.nn.gating import gated_silu
 from statewise.nn.initialisation import Init, check_init
 from statewise.nn.masks import Documents
 from statewise.nn.norm import make_norm
@@ -111,7 +110,8 @@ class FeedForward(nn.Module):
         """(B, T, D) -> (B, T, D)."""
         x = self.in_proj(x)
         if self.kind == "swiglu":
-            return self.out_proj(gated_silu(x))
+            gate, x = x.chunk(2, dim=-1)
+            return self.out_proj(F.silu(gate) * x)
         return self.out_proj(F.gelu(x) if self.kind == "gelu" else F.relu(x))
 
 

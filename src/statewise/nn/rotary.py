@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from statewise.nn.by_hand import trained_on_cpu
-
 ROTARY_BASE = 10000.0
 """The planes of rotary positions turn by angles of 1 to nearly 1 / `ROTARY_BASE` per position."""
 
@@ -40,14 +38,20 @@ def split_heads(
     if rotation is None or not turned:
         return heads_first(apart).contiguous().unbind()
     straight, swapped = (part.to(mixed.dtype) for part in rotation)
-    # Narrow halves of bfloat16 take longer, as do single tokens.
-    if trained_on_cpu(mixed) and mixed.dtype != torch.bfloat16:
+    if written_by_hand(mixed):
         split: tuple[Tensor, ...] = _SplitHeads.apply(apart, straight, swapped, turned)  # type: ignore[no-untyped-call]
         return split
     parts = heads_first(apart).contiguous()
     turning, others = parts[:turned], parts[turned:]
     found = turning * straight + turning.roll(turning.shape[-1] // 2, dims=-1) * swapped
     return *found.unbind(), *others.unbind()
+
+
+def written_by_hand(mixed: Tensor) -> bool:
+    """Whether the gradients of the heads are. `benchmarks/heads.py` measures the gain; in bfloat16, narrow halves of
+    heads take longer, and `torch.compile` fuses what autograd records."""
+    training = mixed.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return training and mixed.device.type == "cpu" and mixed.dtype != torch.bfloat16
 
 
 def heads_first(apart: Tensor) -> Tensor:

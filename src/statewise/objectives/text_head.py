@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewise.nn.gating import gated_silu
 from statewise.nn.initialisation import Init, init_weights
 from statewise.nn.norm import make_norm
 
@@ -134,12 +133,12 @@ class GatedHead(TextHead):
         """See `TextHead`."""
         kept = self.outputs if outputs is None else outputs
         inner = 2 * self.hidden
-        gated = gated_silu(prefix[..., :inner] + suffix[..., :inner])
+        gate, value = (prefix[..., :inner] + suffix[..., :inner]).chunk(2, dim=-1)
         residual = prefix[..., inner:]
         if self.reads_suffix:
-            shape = gated.shape[:-1]
+            shape = gate.shape[:-1]
             residual = torch.cat((residual.expand(*shape, -1), suffix[..., inner:].expand(*shape, -1)), dim=-1)
-        x = self.norm(residual + self.second(gated))
+        x = self.norm(residual + self.second(F.silu(gate) * value))
         return self.third(x.view(*x.shape[:-1], self.outputs, -1)[..., :kept, :])
 
     def pair_parameters(self) -> list[Tensor]:
