@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     model = new_model(read_recipe(recipe_text("path-star-small"), flags))
     predictor, decoder = model.predictor(), make_decoder("greedy")
     examples = model.task.held_out()
-    prompts, limit = examples.tokens[:, : examples.prompt_lengths[0]], 20
+    prompts, limit = examples.tokens[:, : examples.prompt_lengths[0]], 5 if bench.smoke else 20
     print(f"{machine.processor_name()}: {len(prompts)} prompts of {prompts.shape[1]} tokens, {limit} tokens each")
     for precision in ("fp32", machine.choose_precision("auto", "cpu")):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):

@@ -122,7 +122,8 @@ def measure(bench: Benchmark, name: str, model: Model, temperature: float, rows:
     held_out = task.held_out(rows)
     requests = []
     for tokens, length, prompt in zip(held_out.tokens, held_out.lengths.tolist(), held_out.prompt_lengths.tolist()):
-        requests.append(Request([tokens[: min(length, prompt or task.context // 4)]], task.context, task.end))
+        prompts = [tokens[: min(length, prompt or task.context // 4)]]
+        requests.append(Request(prompts, 16 if bench.smoke else task.context, task.end))
     decoders = {"plain": make_decoder("sample", temperature=temperature) if temperature else make_decoder("greedy")}
     decoders |= {str(one): make_decoder("speculative", draft=one, temperature=temperature) for one in LENGTHS}
     speeds: list[dict[str, DraftSpeed]] = []

@@ -1,12 +1,14 @@
+import os
 import sys
 from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start, too: as many tests run as there are cores
 
 import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that every test finds `doubles`
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # whose scripts import the parts they share
-torch.set_num_threads(1)  # tests are small: threads would only wait for each other
 
 
 def pytest_addoption(parser):
@@ -22,6 +24,12 @@ def pytest_configure(config):
 
     for name in config.getoption("--backbone"):
         doubles.TINY_BACKBONES[name] = doubles.tiny_of(BACKBONES[name])
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tests are small: threads would only wait for each other. A training run, or a benchmark, may have set more."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

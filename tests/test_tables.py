@@ -48,18 +48,25 @@ def installed(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def called(installed, tmp_path):
-    """The command line in a process of its own that finds the example package."""
+COMMANDS = """
+import contextlib, io, json, sys
+from statewise.cli import main
 
-    def call(*words, code=0):
-        path = os.pathsep.join([str(installed), str(Path(statewise.__file__).parent.parent)])
-        done = subprocess.run([sys.executable, "-m", "statewise", *map(str, words)], capture_output=True, text=True,
-                              cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})  # fmt: skip
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
+said = []
+for words in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        code = main(words)
+    said.append((code, out.getvalue()))
+print(json.dumps(said))
+"""
 
-    return call
+
+def called(folder, installed, *commands):
+    """(exit code, what it printed) of each command line, in a process that finds the example package."""
+    path = os.pathsep.join([str(installed), str(Path(statewise.__file__).parent.parent)])
+    done = subprocess.run([sys.executable, "-c", COMMANDS], input=json.dumps(commands), capture_output=True, text=True,
+                          cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=True)  # fmt: skip
+    return json.loads(done.stdout)
 
 
 def announce(folder, monkeypatch, *lines, name="other", group="statewise.objectives"):
@@ -72,17 +79,19 @@ def announce(folder, monkeypatch, *lines, name="other", group="statewise.objecti
         monkeypatch.syspath_prepend(str(folder))
 
 
-def test_a_package_of_its_own_is_trained_from_the_command_line(called, tmp_path):
-    listed = called("list")
-    assert "example_parts.counting:Counting, from statewise-example 0.3" in " ".join(listed.split())
-    assert "example_parts.short_embeddings:ShortEmbeddings, from statewise-example 0.3" in " ".join(listed.split())
+def test_a_package_of_its_own_is_trained_from_the_command_line(installed, tmp_path):
     (tmp_path / "mine.yaml").write_text("{task: {name: counting, numbers: 40}, backbone: gpt, objective: next_token}")
     flags = ["--config", "mine.yaml", "--objective", "short_embeddings", "--objective.penalty", "0.5", *TINY]
-    called("train", *flags, "--out", "run")
+    commands = [["list"], ["train", *flags, "--out", "run"], ["evaluate", "run", "--beginning-with", "even"],
+                ["evaluate", "run", "--begining-with", "even"]]  # fmt: skip
+    codes, (listed, _, evaluated, mistaken) = zip(*called(tmp_path, installed, *commands))
+    assert codes == (0, 0, 0, 2), (listed, evaluated, mistaken)
+    assert "example_parts.counting:Counting, from statewise-example 0.3" in " ".join(listed.split())
+    assert "example_parts.short_embeddings:ShortEmbeddings, from statewise-example 0.3" in " ".join(listed.split())
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert "length" in records[0]
-    assert called("evaluate", "run", "--beginning-with", "even").count("run, step 3, 20 examples") == 1
-    assert "did you mean --beginning-with?" in called("evaluate", "run", "--begining-with", "even", code=2)
+    assert evaluated.count("run, step 3, 20 examples") == 1
+    assert "did you mean --beginning-with?" in mistaken
     missing = called_without(tmp_path, "evaluate", "run")
     assert "unknown task 'counting'" in missing
     assert "Those of other packages need these installed" in missing

@@ -58,9 +58,21 @@ def test_who_may_merge_the_two_prefixes_at_no_cost(theorem, questions, may_merge
 @pytest.fixture(scope="module")
 def guide():
     """The names that the first example of the guide defines, after it ran."""
-    names = {}
+    names, models = {}, {}
+    definitions, loop, rest = blocks("docs/theory.md", "python")[0].partition("\nfor theorem")
+    exec(compile(definitions, "docs/theory.md", "exec"), names)
+    train = names["trained"]
+
+    def trained(name, words, **fields):
+        """Each model is trained once."""
+        key = (name, *words, *fields.items())
+        if key not in models:
+            models[key] = train(name, words, **fields)
+        return models[key]
+
+    names["trained"] = trained
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(blocks("docs/theory.md", "python")[0], "docs/theory.md", "exec"), names)
+        exec(compile(loop + rest, "docs/theory.md", "exec"), names)
     names["printed"] = printed.getvalue()
     return names
 

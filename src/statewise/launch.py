@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import gc
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -253,6 +254,7 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
 def _disband() -> None:
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+        gc.collect()  # its threads end with the last reference; the trainer's are parts of cycles
 
 
 def _train(

@@ -22,7 +22,7 @@ DOMAIN = """(define (domain blocks) (:requirements :strips :typing) (:types bloc
  :effect (and (not (holding ?x)) (not (clear ?y)) (on ?x ?y) (clear ?x) (handempty)))
 (:action unstack :parameters (?x ?y - block) :precondition (and (on ?x ?y) (clear ?x) (handempty))
  :effect (and (not (on ?x ?y)) (not (clear ?x)) (not (handempty)) (holding ?x) (clear ?y))))"""
-QUICK = ["--restarts", "4", "--steps", "2000"]
+QUICK = ["--restarts", "3", "--steps", "1000"]
 
 
 def called(capsys, *words):

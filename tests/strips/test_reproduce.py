@@ -4,7 +4,6 @@ import json
 import os
 from collections import Counter
 from dataclasses import asdict, replace
-from functools import partial
 
 import pytest
 
@@ -66,8 +65,9 @@ def quick(monkeypatch):
     from statewise.strips import settings
 
     monkeypatch.setattr(module, "TEST", 200)
-    few = partial(settings.Settings, steps=700, learning_rate=0.05, check_every=50, stay=1)
-    monkeypatch.setattr(settings, "Settings", few)
+    few = {"steps": 700, "learning_rate": 0.05, "check_every": 50, "stay": 1}
+    whole = settings.Settings
+    monkeypatch.setattr(settings, "Settings", lambda **given: whole(**{**given, **few}))
 
 
 def test_a_cell_draws_learns_and_measures(quick):
@@ -119,7 +119,7 @@ def test_cells_are_told_the_truth_about_noise_and_atoms(quick, monkeypatch):
     assert sum(one != other for one, other in zip(clean.rows, damaged.rows)) == 5
 
 
-def test_the_paper_s_protocol_has_more_steps_and_no_stall_rule(quick, monkeypatch, tmp_path):
+def test_the_paper_s_protocol_has_more_steps_and_no_stall_rule(monkeypatch, tmp_path):
     from statewise.strips import learning
 
     class SeenError(Exception):
