@@ -41,20 +41,21 @@ def slow(backbone, row, documents=None):
     return np.array(own), np.array(keys), losses
 
 
-@pytest.mark.parametrize("scores", [2**24, 100, 1], ids=["at once", "in parts", "one by one"])
 @pytest.mark.parametrize("packed", [None, PACKED], ids=["apart", "packed"])
 @pytest.mark.parametrize("start", ["predict", "own"])
 @pytest.mark.parametrize("variant", PREDICTING)
-def test_weights_are_those_of_the_paper(variant, start, packed, scores, monkeypatch):
-    monkeypatch.setattr(two_stream, "SCORES", scores)
+def test_weights_are_those_of_the_paper(variant, start, packed, monkeypatch):
+    """Whether they are computed at once, in parts, or one by one."""
     backbone, tokens = made(variant, prediction_start=start), torch.from_numpy(task().held_out().tokens)
     documents = None if packed is None else torch.from_numpy(packed)
-    weights, keys = backbone.fetches(plain_batch(tokens, documents))
-    assert weights.shape == (3, 9, 2, 2)
-    for row in range(3):
-        own, count, _ = slow(backbone, tokens[row], None if packed is None else packed[row].tolist())
-        np.testing.assert_allclose(weights[row].detach().numpy(), own, rtol=1e-6)
-        assert keys[row].tolist() == count.tolist()
+    expected = [slow(backbone, tokens[row], None if packed is None else packed[row].tolist()) for row in range(3)]
+    for scores in (2**24, 100, 1):
+        monkeypatch.setattr(two_stream, "SCORES", scores)
+        weights, keys = backbone.fetches(plain_batch(tokens, documents))
+        assert weights.shape == (3, 9, 2, 2)
+        for row, (own, count, _) in enumerate(expected):
+            np.testing.assert_allclose(weights[row].detach().numpy(), own, rtol=1e-6)
+            assert keys[row].tolist() == count.tolist()
 
 
 def test_learned_positions_and_bfloat16_are_read_too():

@@ -91,14 +91,14 @@ def test_reading_with_a_cache_is_reading_at_once(variant, window, start):
     backbone, tokens = made(variant, window, context=LATE, prediction_start=start), tokens_of(places=LATE)
     with torch.no_grad():
         whole = backbone.encode(plain_batch(tokens))
-        for first in (1, 7):
+        for first, last in ((1, LATE), (7, 2 * SLACK)):
             cache = backbone.make_cache(len(tokens))
             piece = backbone.extend(tokens[:, :first], cache)
             torch.testing.assert_close(piece.readout, whole.readout[:, :first])
             at = first
             sizes = iter([1, 1, 4, SLACK + 9, 2] + [1] * LATE)
-            while at < LATE:
-                size = min(next(sizes), LATE - at)
+            while at < last:
+                size = min(next(sizes), last - at)
                 piece = backbone.extend(tokens[:, at : at + size], cache)
                 torch.testing.assert_close(piece.readout, whole.readout[:, at : at + size])
                 torch.testing.assert_close(piece.state, whole.state[:, at : at + size])

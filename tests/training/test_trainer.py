@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -109,6 +110,19 @@ def stop_at(step):
     return Listener(step=check)
 
 
+@pytest.fixture(scope="module")
+def uncut(tmp_path_factory):
+    """The folder of a run that nothing cut off, trained once."""
+
+    @functools.cache
+    def trained(flags):
+        folder = tmp_path_factory.mktemp("uncut") / "whole"
+        train(tiny(*flags), folder)
+        return folder
+
+    return trained
+
+
 @pytest.mark.parametrize("step", [3, 7, 10, 19])
 @pytest.mark.parametrize(
     "flags",
@@ -119,18 +133,18 @@ def stop_at(step):
     ],
     ids=["fresh graphs", "middle of an epoch, with dropout", "muon in bf16"],
 )
-def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, step, flags):
-    train(tiny(*flags), tmp_path / "whole")
+def test_a_run_that_was_cut_off_goes_on_bit_for_bit(tmp_path, uncut, step, flags):
+    whole = uncut(flags)
     with pytest.raises(Stop):
         train(tiny(*flags), tmp_path / "cut", listener=stop_at(step))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
     resume(tmp_path / "cut")
-    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-    states = [torch.load(tmp_path / name / "checkpoints/step-00000020/training.pt", weights_only=True)["optimizer"]
-              for name in ("cut", "whole")]  # fmt: skip
+    assert_same(weights(tmp_path / "cut"), weights(whole))
+    states = [torch.load(folder / "checkpoints/step-00000020/training.pt", weights_only=True)["optimizer"]
+              for folder in (tmp_path / "cut", whole)]  # fmt: skip
     for moments, others in zip(states[0]["state"].values(), states[1]["state"].values()):
         assert_same(moments, others)
-    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+    assert numbers(tmp_path / "cut") == numbers(whole)
     assert resume(tmp_path / "cut") is None  # complete
 
 
