@@ -405,6 +405,14 @@ def test_tables_line_up(rows):
         assert len(re.findall(r"(?<!\\)\|", line)) == 4
 
 
+def test_columns_of_numbers_are_to_the_right_in_markdown():
+    rows = [["1", "gpt", "3/3", "0.5 ±<0.1", "-"], ["2", "-", "-", "-1.2e-05", ""]]
+    assert markdown_table(["run", "backbone", "runs", "loss", "gap"], rows).splitlines()[1] == (
+        "| --- | --- | ---: | ---: | ---: |"
+    )
+    assert markdown_table(["run"], []).splitlines()[1] == "| --- |"
+
+
 WIDE = st.lists(st.text("ab-", min_size=1, max_size=20), min_size=6, max_size=6)
 
 

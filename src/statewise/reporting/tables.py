@@ -77,8 +77,9 @@ def fitted_notes(notes: Sequence[str], width: int) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
-    """The same as a Markdown table."""
-    lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
+    """A Markdown table: columns of numbers and dashes to the right, the others and the first to the left."""
+    numbers = [column > 0 and all(row[column][:1] in "0123456789+-±<" for row in rows) for column in range(len(header))]
+    lines = [header, ["---:" if right else "---" for right in numbers], *rows]
     return "\n".join("| " + " | ".join(markdown_text(cell) for cell in line) + " |" for line in lines)
 
 
