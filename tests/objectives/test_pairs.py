@@ -128,7 +128,7 @@ def test_drawn_pairs_count_as_much_as_all_on_average(share):
     pairs = draw_pairs(3, B=2, T=10)
     full = Sampling(exponent=0.5)
     expected = flat(directly(pairs, full, None))
-    draws = 500
+    draws = 1500
     torch.manual_seed(0)
     sums: dict = {}
     for _ in range(draws):

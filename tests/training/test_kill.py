@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from statewise.cli import main
 from statewise.run import Run
 
-STEPS = 600  # several seconds of training, so that a kill comes while it runs
+STEPS = 900  # several seconds of training, so that a kill comes while it runs
 
 FLAGS = [
     *SMALL_RUN,
@@ -88,7 +88,7 @@ def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path, extra):
     wait_for((cut / "config.json").exists, process)
     kills, seen = 0, 0
     chance = random.Random(len(extra))
-    while kills < 2:
+    while kills < 3:
         wait_for(lambda seen=seen: last_step(cut) > seen, process)  # it trains again: now any moment will do
         time.sleep(chance.uniform(0.0, 0.6))
         if process.poll() is not None:
