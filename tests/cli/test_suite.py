@@ -37,7 +37,8 @@ settings:
 seeds: 1-2
 then:
   bits: ["evaluate --length 12,24"]
-metrics: [accuracy_length_24]
+metrics:
+  accuracy_length_24: accuracy at 24 bits
 """
 
 
@@ -162,6 +163,8 @@ def test_the_files_have_all_runs_whatever_is_chosen(file, tmp_path, in_process, 
     for chosen, printed in (
         ([], "3 runs finished."),
         (["--only", "bits"], "2 runs finished."),
+        (["--only", "bits", "stars"], "3 runs finished."),
+        (["--only", "bits"], "accuracy_length_24: accuracy at 24 bits."),
         (["--seeds", "7"], "1 runs"),
     ):
         capsys.readouterr()
@@ -171,8 +174,8 @@ def test_the_files_have_all_runs_whatever_is_chosen(file, tmp_path, in_process, 
         assert "stars" in (out / "index.html").read_text()
         assert main([*command, *chosen, "--table"]) == 0
         assert printed in capsys.readouterr().out
-    assert main([*command, "--only", "stars/far", "--table"]) == 2
-    assert f"{out} holds no run of {file} with stars/far in its name" in capsys.readouterr().err
+    assert main([*command, "--only", "stars/far", "bits/far", "--table"]) == 2
+    assert f"{out} holds no run of {file} with stars/far or bits/far in its name" in capsys.readouterr().err
 
 
 def test_two_commands_do_not_train_in_one_folder(file, tmp_path, in_process, capsys):
@@ -248,6 +251,8 @@ def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
         ("{objectives: [far], trainer: {steps: 4}}", "{trainer: 4}", "settings: trainer must be a mapping"),
         ("{objectives: [far], trainer: {steps: 4}}", "far", "settings[1] must be"),
         ("optimizer: muon", "optimizer: muo", "bits/next_token-gpt"),
+        ("metrics:\n  accuracy_length_24: accuracy at 24 bits", "metrics: [r2]", "metrics must be an object with keys"),
+        ("accuracy at 24 bits", "[24]", "metrics.accuracy_length_24 must be text, not"),
         ("bits: [\"evaluate", "bits: [\"rm", "must begin with analyze or evaluate"),
         ("bits: [\"evaluate", "bit: [\"evaluate", "then: unknown recipe 'bit'"),
         ("  far: {name", "  ../far: {name", "is no name"),
@@ -289,7 +294,7 @@ def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):
     assert "begun with another recipe" in capsys.readouterr().err
     for words, message in ((["suite"], "SUITE"), (["suite", "belif", "--out", "x"], "unknown suite 'belif'"),
                            (["suite", "belief"], "--out is missing"),
-                           (["suite", str(file), "--out", "x", "--only", "zzz"], "no run of"),
+                           (["suite", str(file), "--out", "x", "--only", "bits", "zzz"], "--only zzz: no run of"),
                            (["suite", str(file), "--out", str(tmp_path / "x"), "--table"], "holds no suite"),
                            (["suite", str(file), "--out", str(file)], "is a file")):  # fmt: skip
         assert main(words) == 2

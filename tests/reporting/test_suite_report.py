@@ -32,7 +32,7 @@ def section(report):
 def test_the_best_is_the_best_by_the_headlines_direction(tmp_path, higher, best, words):
     runs = [read(evaluated(tmp_path / name, "score", higher, score=value), name)
             for name, value in (("low", 0.25), ("middle", 0.5), ("high", 0.75))]  # fmt: skip
-    cells, what = section(SuiteReport("t", "", runs, []))
+    cells, what = section(SuiteReport("t", "", runs, {}))
     assert [name for name, cell in cells.items() if cell["best"]] == [best]
     assert words in what
     assert [cell["dots"].split('cx="')[1].split('"')[0] for cell in cells.values()] == ["6.0", "60.0", "114.0"]
@@ -42,7 +42,7 @@ def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):
     values = {"a": math.nan, "b": 0.5, "c": 0.25, "d": math.inf}
     runs = [read(evaluated(tmp_path / name, "loss", False, loss=value), name) for name, value in values.items()]
     runs.append(read(evaluated(tmp_path / "a2", "loss", False, loss=0.1), "a", seed=2))
-    report = SuiteReport("t", "", runs, [])
+    report = SuiteReport("t", "", runs, {})
     cells, what = section(report)
     assert [name for name, cell in cells.items() if cell["best"]] == ["c"]
     assert "from 0.1000 (left) to 0.5000 (right)" in what
@@ -51,19 +51,22 @@ def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):
     written = json.loads(report.as_json(), parse_constant=pytest.fail)
     assert written["runs"][0]["metrics"]["loss"] is None
     assert "nan" not in report.as_markdown()
-    alone, what = section(SuiteReport("t", "", runs[:1], []))
+    alone, what = section(SuiteReport("t", "", runs[:1], {}))
     assert (alone["a"]["best"], what) == (False, "loss, lower is better")
 
 
 def test_the_page_shows_every_metric_that_the_suite_names(tmp_path):
     runs = [read(evaluated(tmp_path / name, "loss", False, loss=value, r2=1 - value), name)
             for name, value in (("a", 0.25), ("b", 0.5))]  # fmt: skip
-    report = SuiteReport("t", "", runs, ["r2", "excess"])
+    report = SuiteReport("t", "", runs, {"r2": "of the <belief>", "excess": ""})
     headline, r2 = report._tables("r")
-    assert (headline["what"].split(",")[0], r2["what"].split(";")[0]) == ("loss", "r2")
+    assert (headline["what"].split(",")[0], r2["what"].split(";")[0]) == ("loss", "r2: of the <belief>")
     assert [cells[0]["text"] for _, cells in r2["rows"]] == ["0.7500", "0.5000"]
     assert not any(cells[0]["best"] for _, cells in r2["rows"]), "nothing says which direction is better"
-    assert report.as_html().count("<thead>") == 3, "two metrics and the runs"
+    page = report.as_html()
+    assert page.count("<thead>") == 3, "two metrics and the runs"
+    assert "r2: of the &lt;belief&gt;;" in page
+    assert report.notes()[-1] == "r2: of the <belief>.", "nothing is said of excess, which has no words"
 
 
 def test_metrics_are_those_of_the_evaluated_checkpoint(tmp_path):
@@ -92,5 +95,5 @@ def test_damaged_reports_are_named(tmp_path, name, content, message):
 
 def test_words_of_users_are_no_markup(tmp_path):
     runs = [read(evaluated(tmp_path / "a", path_accuracy=0.5))]
-    text = SuiteReport("<b>|title", "<script>\n| about", runs, []).as_markdown()
+    text = SuiteReport("<b>|title", "<script>\n| about", runs, {}).as_markdown()
     assert text.startswith("# &lt;b&gt;\\|title\n\n&lt;script&gt; \\| about\n\n")

@@ -100,8 +100,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--seeds", metavar="1-5", help="a range, or numbers with commas (default: the suite's)")
     parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="parallel runs (default: 1)")
     parser.add_argument(
-        "--only", metavar="TEXT", help="train and print only runs with this text in RECIPE/OBJECTIVE-BACKBONE"
-    )
+        "--only", nargs="+", default=[], metavar="TEXT",
+        help="train and print only runs with one of these texts in RECIPE/OBJECTIVE-BACKBONE",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
     parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
     cluster.add_options(parser)
@@ -117,10 +118,10 @@ def run(words: list[str]) -> int:
     whole = suite = read_suite(text, source)
     seeds = parse(options.seeds or suite.seeds)
     if options.only:
-        cells = [cell for cell in suite.cells if options.only in cell.name]
-        if not cells:
-            raise ValueError(f"--only {options.only}: no run of {source} has this in its name")
-        suite = replace(suite, cells=cells)
+        for wanted in options.only:
+            if not any(wanted in cell.name for cell in suite.cells):
+                raise ValueError(f"--only {wanted}: no run of {source} has this in its name")
+        suite = replace(suite, cells=[cell for cell in suite.cells if any(one in cell.name for one in options.only)])
     if options.out is None and not options.dry_run:
         raise ValueError("--out is missing: the folder of the suite")
     print(f"{source}: loading PyTorch", flush=True)
@@ -147,7 +148,8 @@ def run(words: list[str]) -> int:
         shown = planned if options.seeds else [one for one in there if one.cell in suite.cells]
         if not there or not shown:
             raise ValueError(
-                f"{out} holds no run of {source}" + f" with {options.only} in its name" * bool(options.only)
+                f"{out} holds no run of {source}"
+                + f" with {' or '.join(options.only)} in its name" * bool(options.only)
             )
         _write(out, _report(title, whole, there), _report(title, whole, shown))
     again = f"statewise suite {options.suite} --out {out}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -79,8 +79,8 @@ class SuiteReport:
     title: str
     about: str
     runs: list[SuiteRun]
-    shown: list[str]
-    """Metrics shown beside the headline."""
+    shown: Mapping[str, str]
+    """Metrics shown beside the headline, each with what it is in words; those may be empty."""
 
     def cells(self) -> dict[tuple[str, str, str], list[SuiteRun]]:
         """Runs that differ in the seed alone, by recipe, objective and backbone."""
@@ -122,6 +122,7 @@ class SuiteReport:
             ", ".join(f"{count} runs {state}" for state, count in counts.items() if count) + ".",
             "mean: of the task's headline metric over the finished runs, with the 95% confidence interval of the mean "
             "over seeds (Student's t). solved: runs that reach the task's threshold.",
+            *(f"{name}: {words}." for name, words in self.shown.items() if words),
         ]
 
     def as_markdown(self) -> str:
@@ -182,8 +183,10 @@ class SuiteReport:
                     "dots": dots([value for run in done if (value := run.number(metric)) is not None], values),
                 })  # fmt: skip
             rows.append((objective, shown))
+        words = self.shown.get(metric)
+        name = f"{metric}: {words}" if words else metric
         what = "no finished run" if headline is None else (
-            f"{metric}, {'higher' if headline.higher_is_better else 'lower'} is better" if ranks else metric
+            f"{name}, {'higher' if headline.higher_is_better else 'lower'} is better" if ranks else name
         )  # fmt: skip
         if values:
             what += f"; dots: seeds, from {number(min(values))} (left) to {number(max(values))} (right)"

@@ -19,7 +19,8 @@ A suite is a YAML file, of this package or of the user:
     seeds: 1-5
     then:                           # commands on each trained run, by recipe
       parity: ["evaluate --length 64,128"]
-    metrics: [accuracy]             # shown besides the headline metric, where a report has them
+    metrics:                        # shown besides the headline metric, where a report has them, and what they are
+      accuracy_length_64: accuracy at 64 tokens
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from typing import Any
 import yaml
 
 from statewise.config import read_yaml, unknown
-from statewise.json_files import TEXT, Shape, check
+from statewise.json_files import TEXT, Maybe, Shape, check
 from statewise.recipes import merged, recipe_fields
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 SHAPE: Shape = {
     "about?": TEXT, "recipes": {}, "objectives": {}, "backbones": {}, "without?": [{...: [TEXT]}],
-    "settings?": [{}], "then?": {...: [TEXT]}, "metrics?": [TEXT],
+    "settings?": [{}], "then?": {...: [TEXT]}, "metrics?": {...: Maybe(TEXT)},
 }  # fmt: skip
 AXES = ("recipes", "objectives", "backbones")
 PARTS = ("task", "objective", "backbone", "trainer")
@@ -81,7 +82,8 @@ class Suite:
     about: str
     cells: list[Cell]
     seeds: str
-    metrics: list[str] = field(default_factory=list)
+    metrics: dict[str, str] = field(default_factory=dict)
+    """Shown besides the headline metric, each with what it is in words; those may be empty."""
 
 
 def suite_names() -> list[str]:
@@ -120,7 +122,8 @@ def read_suite(text: str | bytes, source: str) -> Suite:
     if not cells:
         raise ValueError(f"{source}: without leaves out every combination")
     _check_folders(cells, source)
-    return Suite(given.get("about", ""), cells, str(seeds), given.get("metrics", []))
+    metrics = {str(name): words or "" for name, words in given.get("metrics", {}).items()}
+    return Suite(given.get("about", ""), cells, str(seeds), metrics)
 
 
 def _axis(given: dict[str, Any], axis: str, source: str) -> dict[str, dict[str, Any]]:
