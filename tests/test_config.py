@@ -2,6 +2,7 @@ import dataclasses
 import operator
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,6 +144,17 @@ def test_a_flag_that_names_another_part_drops_the_fields_of_the_old_one():
     base = {**BASE, "objective": {"name": "next_latent", "horizon": 3}}
     assert parse(base, [], TABLES).objective.config.horizon == 3
     assert parse(base, ["--objective=next_token"], TABLES).objective.name == "next_token"
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_cell_may_stand_for_the_recurrent_backbone_with_it(cell):
+    text = yaml.safe_dump(BASE | {"backbone": {"name": "recurrent", "width": 24, "cell": "gru"}})
+    for flags, width in ([f"--backbone={cell}"], 24), ([f"--backbone={cell}", "--backbone.width=8"], 8):
+        read = read_recipe(text, flags).backbone
+        assert (read.name, read.config.cell, read.config.width) == ("recurrent", cell, width)
+    assert read_recipe(yaml.safe_dump(BASE), [f"--backbone={cell}"]).backbone.config.cell == cell
+    with pytest.raises(ValueError, match="unknown option '--backbone\\.heads'"):
+        read_recipe(text, [f"--backbone={cell}", "--backbone.heads=2"])
 
 
 @pytest.mark.parametrize(

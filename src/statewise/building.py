@@ -10,7 +10,7 @@ import torch
 
 from statewise.analysis import ANALYSES
 from statewise.analysis.base import Analysis
-from statewise.backbones import BACKBONES
+from statewise.backbones import BACKBONES, with_cells
 from statewise.backbones.base import Backbone
 from statewise.backbones.powers import Pretrained
 from statewise.config import Recipe, fill, parse
@@ -30,7 +30,7 @@ TABLES: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objectiv
 
 def read_recipe(text: str | bytes, flags: Sequence[str] = (), source: str = "recipe") -> Recipe:
     """The recipe of YAML `text` with dotted `flags` over it. Raises `ValueError` if it does not parse."""
-    return parse(recipe_fields(text, source), flags, TABLES, source)
+    return parse(recipe_fields(text, source), with_cells(flags), TABLES, source)
 
 
 def make_task(recipe: Recipe, kept: Kept | None = None) -> Task:

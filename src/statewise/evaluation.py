@@ -110,14 +110,17 @@ def report(
     evaluation: Evaluation,
     data: Path | None = None,
     protocols: Mapping[str, Mapping[str, float]] | None = None,
+    by: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
     """An evaluation as a run stores it, for `compare`; the caller adds the checkpoint. `data`: the evaluated file or
-    corpus, if not held-out examples; `protocols`: metrics by protocol, for models with a carried state."""
+    corpus, if not held-out examples; `by`: the option and its value that chose another held-out set; `protocols`:
+    metrics by protocol, for models with a carried state."""
     return {
         "headline": dataclasses.asdict(task.headline),
         "chance": dict(task.chance),
         **dataclasses.asdict(evaluation),
         **({"file": str(data)} if data else {}),
+        **({"set": {"option": by[0], "value": by[1]}} if by else {}),
         **({"protocols": dict(protocols), "sees_its_own_targets": seeing_targets(protocols)} if protocols else {}),
     }
 

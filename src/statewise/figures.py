@@ -9,7 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from statewise.json_files import SHARE, metric
+
 Role = Literal["line", "series", "control", "raw", "background"]
+LOGARITHMIC = 16.0
+"""Numbers above 0 of which the largest is so many times the smallest have a logarithmic axis."""
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric of this name lies between 0 and 1."""
+    return metric(name) is SHARE
+
+
+def needs_log_axis(first: float, last: float) -> bool:
+    """Whether an axis from `first` to `last` is to be logarithmic."""
+    return first > 0 and last / first >= LOGARITHMIC
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,12 @@ def evaluation_of(data: Path) -> str:
     return report_of("evaluation", data)
 
 
+def evaluation_on(option: str, value: str) -> str:
+    """The name of the report of an evaluation on another held-out set of the task, which an option and its value
+    choose."""
+    return f"evaluation-{option}-{shortened(value)}"
+
+
 _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"format": ANYTHING, "task?": _NAMED, "backbone?": _NAMED, "objective?": _NAMED,
                  "trainer?": Maybe({"steps?": COUNT})}  # fmt: skip

@@ -119,7 +119,7 @@ def test_a_run_that_was_stopped_is_resumed_and_further_commands_follow(file, tmp
     command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-gpt", "--seeds", "1"]
     assert main(command) == 0
     folder = out / "bits" / "next_token-gpt" / "seed-1"
-    assert (Run(folder).reports_folder / "evaluation-length-12,24.json").is_file()
+    assert Run(folder).report("evaluation-length-12,24")["set"] == {"option": "length", "value": "12,24"}
     for longest in (23, 24):  # too long for the name of a file, and alike in the beginning
         lengths = ",".join(f"{length:09}" for length in range(12, longest + 1))
         assert main(["evaluate", str(folder), "--length", lengths]) == 0

@@ -72,6 +72,23 @@ def test_metrics_of_one_name_are_told_apart_by_their_analysis(folders):
     assert compare(folders, metrics="loss").groups[0].metrics["loss"].mean == 0.5
 
 
+def test_metrics_that_are_not_main_are_shown_by_name(folders):
+    for folder in folders:
+        analysed(folder, "belief-geometry", main=["r2"])
+        report = Run(folder).report("belief-geometry")
+        Run(folder).write_report(
+            "belief-geometry", {**report, "metrics": {"r2": 0.5, "r2_untrained": 0.25, "loss": 2.0}}
+        )
+    assert "r2_untrained" not in compare(folders, metrics="all").groups[0].metrics
+    found = compare(folders, metrics="r2_untrained,belief-geometry:loss").groups[0].metrics
+    assert {name: one.mean for name, one in found.items()} == {
+        "path_accuracy": 0.5, "loss": 0.5, "r2": 0.5, "r2_untrained": 0.25, "belief-geometry:loss": 2.0,
+    }  # fmt: skip
+    Run(folders[1]).write_report("belief-geometry", {**report, "metrics": {"r2": 0.5}})
+    with pytest.raises(ValueError, match="not every run has the metric 'r2_untrained'"):
+        compare(folders, metrics="r2_untrained")
+
+
 def test_what_not_every_run_has_is_left_out_and_other_settings_are_refused(folders):
     analysed(folders[0], "map", main=["new_streets"], sequences=100)
     assert compare(folders, metrics="all").groups[0].members[0].analyses == {}

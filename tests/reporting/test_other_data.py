@@ -1,6 +1,8 @@
 """Corpora and benchmarks that runs were evaluated on, in a comparison."""
 
+import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,8 @@ from doubles import make_run
 
 from statewise.reporting.compare import compare
 from statewise.reporting.other_data import labels
-from statewise.run import Run, evaluation_of
+from statewise.reporting.panels import set_panels
+from statewise.run import Run, evaluation_of, evaluation_on
 
 
 def evaluated(folder, file, checkpoint=10, num=20, name=None, **metrics):
@@ -104,6 +107,61 @@ def test_benchmarks_show_their_main_metric(folders):
     assert metrics["benchmarks:accuracy"].mean == 0.4
     assert not [name for name in metrics if "stderr" in name]
     assert any(note.startswith("From arc_easy, piqa (lm_eval 0.4, documents of arc_easy 50") for note in found.notes())
+
+
+def on_set(folder, value, option="length", name=None, num=20, **metrics):
+    content = {"checkpoint": 10, "headline": {"metric": "path_accuracy"}, "set": {"option": option, "value": value},
+               "num": num, "metrics": {"loss": 1.0, "path_accuracy": 0.5, **metrics}}  # fmt: skip
+    Run(folder).write_report(name or evaluation_on(option, value), content)
+
+
+def test_other_held_out_sets_have_columns_and_a_curve_by_number(folders):
+    for place, folder in enumerate(folders):
+        on_set(folder, "8,16", path_accuracy_length_8=0.5 + place / 8, path_accuracy_length_16=0.25)
+        on_set(folder, "64", path_accuracy=place / 4)
+        on_set(folder, "8,32", name="evaluation-length-8,32-first-3", path_accuracy_length_32=0.9)
+    found = compare(folders, metrics="all")
+    metrics = found.groups[0].metrics
+    assert (metrics["path_accuracy_length_8"].mean, metrics["path_accuracy_length_64"].mean) == (0.5625, 0.125)
+    assert "path_accuracy_length_32" not in metrics
+    assert any(note.startswith("From --length 8,16 (examples 20): path_accuracy_length_8, ") for note in found.notes())
+    (panel,) = set_panels(found)
+    assert (panel.x_title, panel.title, panel.shares, panel.log_x) == ("length", "path accuracy by length", True, False)
+    means = {curve.group: (curve.x, curve.y) for curve in panel.curves if curve.role == "line"}
+    assert list(means.values()) == [([8.0, 16.0], [0.5625, 0.25]), ([8.0, 16.0], [0.75, 0.25])]
+    chosen = compare(folders, metrics="path_accuracy_length_64")
+    assert "path_accuracy_length_8" not in chosen.groups[0].metrics
+    assert set_panels(chosen) == []
+    on_set(folders[1], "64", num=30)
+    with pytest.raises(ValueError, match=r"evaluated on --length 64 with different settings \(examples 20 and 30"):
+        compare(folders, metrics="all")
+
+
+def test_sets_that_are_no_numbers_have_no_curve(folders):
+    for folder in folders:
+        on_set(folder, "a,b", "test", path_accuracy_test_a=0.5, path_accuracy_test_b=0.25)
+    found = compare(folders, metrics="all")
+    assert found.groups[0].metrics["path_accuracy_test_b"].mean == 0.25
+    assert set_panels(found) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda content: content.update(set="long"), "set must be an object"),
+        (lambda content: content["set"].pop("value"), "set.value is missing"),
+        (lambda content: content["metrics"].pop("path_accuracy"), "metrics.path_accuracy, the headline metric, is mis"),
+        (lambda content: content["metrics"].update(path_accuracy_length_8="a"), "path_accuracy_length_8 must be a num"),
+    ],
+)
+def test_a_damaged_report_of_a_set_is_named(folders, harm, message):
+    on_set(folders[0], "8,16", path_accuracy_length_8=0.5)
+    path = Run(folders[0]).reports_folder / "evaluation-length-8,16.json"
+    content = json.loads(path.read_text())
+    harm(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}.*{re.escape(message)}"):
+        compare(folders, metrics="all")
 
 
 def test_different_settings_are_refused(folders):

@@ -126,6 +126,9 @@ def test_lengths_are_those_asked_for():
     found = made.score_positions(longer, chosen)
     assert found["accuracy_length_10"] == pytest.approx(6 / 7)
     assert (found["accuracy_length_40"], found["accuracy"]) == (1.0, pytest.approx(20 / 21))
+    assert found["length_kept"] == 0.0, "the shorter ones have fewer than nine of ten right"
+    chosen[0, 9], chosen[-7:] = longer.tokens[0, 9], 0
+    assert made.score_positions(longer, chosen)["length_kept"] == 40.0
     assert found["glitch_rate"] == pytest.approx(1 / 21)
     assert found["scaled_accuracy"] == pytest.approx(1 - 2 / 21, abs=0.01)
     trained = {tuple(row[:length]) for row, length in zip(rows.tokens.tolist(), rows.lengths)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from statewise.tables import Table
@@ -27,3 +28,16 @@ BACKBONES: Table[Backbone] = Table(
         "two_stream": ("statewise.backbones.two_stream:TwoStream", "one stream keeps the state, another predicts"),
     },
 )
+
+CELLS = ("gru", "lstm")
+"""Of `recurrent`. On the command line each may stand for the backbone with this cell."""
+
+
+def with_cells(flags: Sequence[str]) -> list[str]:
+    """`--backbone=lstm` as the flags of `recurrent` that it stands for."""
+    found: list[str] = []
+    for flag in flags:
+        key, _, value = flag.partition("=")
+        short = key == "--backbone" and value in CELLS
+        found += ["--backbone=recurrent", f"--backbone.cell={value}"] if short else [flag]
+    return found

@@ -13,7 +13,7 @@ from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.reports import keep_report
 from statewise.json_files import printable
-from statewise.run import Run, evaluation_of, report_of, shortened
+from statewise.run import Run, evaluation_of, evaluation_on, report_of
 from statewise.tasks import TASKS
 from statewise.types import Evaluation
 
@@ -92,16 +92,16 @@ def run(words: list[str]) -> int:
     # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
     data = Path(options.data).resolve() if options.data else None
     deviations = ["comprehensive"] if options.comprehensive else []
-    deviations += [f"{option}-{shortened(value)}" for option, value in by]
     deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
     deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]
     deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
-    name = "-".join([evaluation_of(data) if data else "evaluation", *deviations])
+    whole = evaluation_of(data) if data else evaluation_on(*by[0]) if by else "evaluation"
+    name = "-".join([whole, *deviations])
     for note in model.task.notes:
         if not data or note not in own_notes:  # notes on the run's own data do not concern a file
             print(note, file=sys.stderr)
-    return _show(model, evaluation, name, options, data, found if asked else {})
+    return _show(model, evaluation, name, options, data, found if asked else {}, by[0] if by else None)
 
 
 def _asked(model: Model, options: argparse.Namespace) -> list[Asked]:
@@ -123,13 +123,15 @@ def _show(
     options: argparse.Namespace,
     data: Path | None = None,
     asked: Mapping[str, Evaluation] | None = None,
+    by: tuple[str, str] | None = None,
 ) -> int:
-    """Prints the report and writes it into the run; `asked`: evaluations by protocol."""
+    """Prints the report and writes it into the run; `asked`: evaluations by protocol; `by`: the option and value of
+    another held-out set."""
     from statewise.evaluation import report
     from statewise.reporting.tables import baselines_table, metrics_table, number, text_table
 
     protocols = {protocol: found.metrics for protocol, found in (asked or {}).items()}
-    content, written = keep_report(model, name, report(model.task, evaluation, data, protocols))
+    content, written = keep_report(model, name, report(model.task, evaluation, data, protocols, by))
     if options.json:
         shown = ["checkpoint", "num", "metrics", "baselines", "protocols"]
         print(printable({key: content[key] for key in shown if content.get(key)}))

@@ -229,7 +229,7 @@ def _help(parser: Parser, options: argparse.Namespace, flags: list[str]) -> int:
     parser.print_help()
     if options.recipe is None and options.config is None:
         return 0
-    from statewise.backbones import BACKBONES
+    from statewise.backbones import BACKBONES, with_cells
     from statewise.config import field_help
     from statewise.objectives import OBJECTIVES
     from statewise.recipes import recipe_fields
@@ -238,5 +238,7 @@ def _help(parser: Parser, options: argparse.Namespace, flags: list[str]) -> int:
     tables: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
     text, source = _recipe(options)
     print("\nfields of this recipe, with its values:")
-    print(field_help(recipe_fields(text, source), flags, lambda kind, name: tables[kind].target(name), source))
+    print(
+        field_help(recipe_fields(text, source), with_cells(flags), lambda kind, name: tables[kind].target(name), source)
+    )
     return 0

@@ -10,7 +10,7 @@ from statewise.figures import Panel
 from statewise.reporting.comparison import Comparison
 from statewise.reporting.drawings import figure as drawing_figure
 from statewise.reporting.multiples import small_multiples
-from statewise.reporting.panels import analysis_panels, drawings, notes_without_mean, training_panels
+from statewise.reporting.panels import analysis_panels, drawings, notes_without_mean, set_panels, training_panels
 from statewise.reporting.plots import COLOURS, interactive
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.sweeps import sweep_panels
@@ -138,7 +138,7 @@ def page(comparison: Comparison) -> str:
     seeds_header, seeds_rows = comparison.seeds_table()
     claims_header, claims_rows = comparison.claims_table()
     matches_header, matches_rows = comparison.matches_table()
-    trained, analysed = training_panels(comparison), analysis_panels(comparison)
+    trained, analysed = training_panels(comparison), [*set_panels(comparison), *analysis_panels(comparison)]
     samples, swept = _kept(comparison, "samples", 4), sweep_panels(comparison)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]

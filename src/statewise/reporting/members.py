@@ -62,8 +62,8 @@ class Member:
     analyses: dict[str, dict[str, Any]]
     """Reports of `analyze` that belong to the evaluated checkpoint, by name."""
     shown: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By analysis the names under which its main metrics are shown: `ANALYSIS:METRIC` where another analysis, or the
-    evaluation, has a metric of that name."""
+    """By analysis the names under which its main metrics, and others that are chosen, are shown: `ANALYSIS:METRIC`
+    where another analysis, or the evaluation, has a metric of that name."""
     other_data: dict[str, OtherData] = field(default_factory=dict)
     """Its reports of other data, by name."""
     data: dict[str, Any] = field(default_factory=dict)
@@ -201,7 +201,7 @@ def _check_analysis(content: dict[str, Any], path: Path) -> None:
 def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
     """Keeps the analyses and reports of other data that all members have and that supply a shown metric. Raises
     `ValueError` if their settings differ."""
-    shown = _shown_names(members)
+    shown = _shown_names(members, chosen)
     for wanted in chosen:
         several = [names[wanted] for names in shown.values() if names.get(wanted, wanted) != wanted]
         if several and wanted not in members[0].report["metrics"]:
@@ -209,10 +209,11 @@ def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
     common = [name for name in shown if not chosen or set(chosen) & set(shown[name].values())]
     for name in common:
         _check_settings(members, f"analysed by {name}", [member.analyses[name]["settings"] for member in members])
+    part_of_name = any(":" in metric for metric in chosen)
     others = [
-        name for name in members[0].other_data
+        name for name, data in members[0].other_data.items()
         if all(name in member.other_data for member in members)
-        and (not chosen or any(":" in metric for metric in chosen))
+        and (not chosen or part_of_name or set(chosen) & set(metrics_of([data])))
     ]  # fmt: skip
     for name in others:
         source = members[0].other_data[name].source
@@ -228,10 +229,17 @@ def alike(members: list[Member], chosen: Sequence[str]) -> list[Member]:
     ]
 
 
-def _shown_names(members: Sequence[Member]) -> dict[str, dict[str, str]]:
-    """`Member.shown` of the analyses that all members have."""
+def _shown_names(members: Sequence[Member], chosen: Sequence[str]) -> dict[str, dict[str, str]]:
+    """`Member.shown` of the analyses that all members have: of their main metrics, and of others that are chosen."""
     common = [name for name in members[0].analyses if all(name in member.analyses for member in members)]
-    mains = {name: members[0].analyses[name]["main"] for name in common}
+    mains = {name: [*members[0].analyses[name]["main"]] for name in common}
+    for name, main in mains.items():
+        several = [member.analyses[name]["metrics"] for member in members]
+        main += [
+            metric for metric in several[0]
+            if metric not in main and {metric, f"{name}:{metric}"} & set(chosen)
+            and all(metric in metrics for metrics in several)
+        ]  # fmt: skip
     taken = Counter(metric for main in mains.values() for metric in main)
     taken.update({metric for member in members for metric in member.report["metrics"]})
     return {

@@ -1,18 +1,21 @@
-"""Reports of other data than a run's held-out examples: of files and corpora that `evaluate --data` read, and of the
-benchmarks of `lm-eval`."""
+"""Reports of other data than a run's held-out examples: of files and corpora that `evaluate --data` read, of the task's
+other held-out sets (`evaluate --length`), and of the benchmarks of `lm-eval`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from statewise.json_files import COUNT, MEASURED, NUMBER, TEXT, Maybe, Shape, check
-from statewise.run import Run, evaluation_of
+from statewise.run import Run, evaluation_of, evaluation_on
 
 _HEADLINE: Shape = {"metric": TEXT}
 EVALUATION: Shape = {"checkpoint": COUNT, "file": TEXT, "headline": _HEADLINE, "metrics": {...: MEASURED}, "num": COUNT}
+SET: Shape = {"checkpoint": COUNT, "set": {"option": TEXT, "value": TEXT}, "headline": _HEADLINE,
+              "metrics": {...: MEASURED}, "num": COUNT}  # fmt: skip
 _BENCHMARK: Shape = {"main": Maybe(TEXT), "num": Maybe(COUNT), "metrics": {...: Maybe(MEASURED)}}
 BENCHMARKS: Shape = {
     "checkpoint": COUNT,
@@ -29,16 +32,21 @@ LOSSES = ("loss", "loss_per_word")
 class OtherData:
     """One such report."""
 
-    kind: Literal["corpus", "benchmarks"]
+    kind: Literal["corpus", "set", "benchmarks"]
     source: str
-    """The file or corpus; or the benchmarks' names."""
+    """The file or corpus; the option and its value that chose the held-out set; or the benchmarks' names."""
     metrics: dict[str, float]
     settings: dict[str, Any]
     """What must be the same of all runs that are compared."""
+    option: str = ""
+    """Of a held-out set: the option that chose it."""
+    numbers: list[float] = field(default_factory=list)
+    """Of a held-out set: for each metric the value of the option, such as a length; empty unless all are numbers."""
 
 
 def read_other_data(run: Run, checkpoint: int) -> dict[str, OtherData]:
-    """The reports of a run's checkpoint, by name; of a file only that of all its examples, asked in the usual way."""
+    """The reports of a run's checkpoint, by name; of a file or a set only that of all its examples, asked in the usual
+    way."""
     found = {}
     for name in run.reports():
         content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
@@ -46,6 +54,10 @@ def read_other_data(run: Run, checkpoint: int) -> dict[str, OtherData]:
             continue
         if isinstance(content.get("file"), str) and name == evaluation_of(Path(content["file"])):
             found[name] = _of_file(check(content, EVALUATION, where))
+        elif "set" in content:
+            chosen = check(content, SET, where)["set"]
+            if name == evaluation_on(chosen["option"], chosen["value"]):
+                found[name] = _of_set(content, where)
         elif "benchmarks" in content:
             found[name] = _of_benchmarks(check(content, BENCHMARKS, where), where)
     return found
@@ -55,6 +67,30 @@ def _of_file(content: dict[str, Any]) -> OtherData:
     shown = dict.fromkeys([content["headline"]["metric"], *LOSSES])
     metrics = {name: content["metrics"][name] for name in shown if name in content["metrics"]}
     return OtherData("corpus", content["file"], metrics, {"examples": content["num"]})
+
+
+def _of_set(content: dict[str, Any], where: str) -> OtherData:
+    """Its headline metric as METRIC_OPTION_VALUE, which tasks give of each of several values."""
+    option, value, headline = content["set"]["option"], content["set"]["value"], content["headline"]["metric"]
+    start, metrics = f"{headline}_{option}_", content["metrics"]
+    if headline not in metrics:
+        raise ValueError(f"{where}: metrics.{headline}, the headline metric, is missing")
+    each = {name: of_one for name, of_one in metrics.items() if name.startswith(start)}
+    shown = each or {f"{start}{value}": metrics[headline]}
+    numbers = [_number(name.removeprefix(start)) for name in shown]
+    known = [number for number in numbers if number is not None]
+    return OtherData(
+        "set", f"--{option} {value}", shown, {"examples": content["num"]}, option,
+        known if len(known) == len(shown) else [],
+    )  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _of_benchmarks(content: dict[str, Any], where: str) -> OtherData:
@@ -74,7 +110,8 @@ def _of_benchmarks(content: dict[str, Any], where: str) -> OtherData:
 
 
 def metrics_of(reports: Sequence[OtherData]) -> dict[str, float]:
-    """Their metrics as `LABEL:METRIC`, and of several corpora the means of those that all have as `corpora:METRIC`."""
+    """Metrics of corpora as `LABEL:METRIC`, and of several the means of those that all have as `corpora:METRIC`; those
+    of held-out sets and benchmarks as they are."""
     corpora = [report for report in reports if report.kind == "corpus"]
     found = {
         f"{label}:{name}": value
@@ -87,7 +124,7 @@ def metrics_of(reports: Sequence[OtherData]) -> dict[str, float]:
             if len(values) == len(corpora):
                 found[f"corpora:{name}"] = sum(values) / len(values)
     for report in reports:
-        if report.kind == "benchmarks":
+        if report.kind != "corpus":
             found |= report.metrics
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from statewise.figures import Curve, Drawing, Panel
+from statewise.figures import Curve, Drawing, Panel, is_share, needs_log_axis
 from statewise.reporting.comparison import Comparison, Group
 from statewise.reporting.members import Member
 
@@ -37,8 +37,7 @@ def training_panels(comparison: Comparison) -> list[Panel]:
                 if ends[0] == ends[1]:  # of one evaluation: a line across the axis
                     ends = [ends[0] - 1, ends[1] + 1]
                 curves.append(Curve(name, ends, [metrics[metric]] * 2, "control"))
-        shares = metric.endswith("accuracy") or metric == "exact_match"
-        panels.append(Panel("training step", "", curves, shares, title))
+        panels.append(Panel("training step", "", curves, is_share(metric), title))
     if headline == "loss":
         for by in ("tokens", "seconds"):
             unit, x_title = _unit(comparison, by)
@@ -66,6 +65,26 @@ def _unit(comparison: Comparison, by: str) -> tuple[float, str]:
     most = max((float(record[by]) for group in comparison.groups for member in group.members
                 for record in member.records if by in record), default=0.0)  # fmt: skip
     return next((unit, title) for title, unit in UNITS[by].items() if most >= unit or unit == 1)
+
+
+def set_panels(comparison: Comparison) -> list[Panel]:
+    """The headline metric over the numbers of an option that chose other held-out sets, such as lengths."""
+    panels = []
+    for name, data in comparison.groups[0].members[0].other_data.items():
+        if len(data.numbers) < 2 or comparison.relative:
+            continue
+        curves = []
+        for group in comparison.groups:
+            found = [(member, member.other_data[name]) for member in group.members]
+            curves += _group_curves(
+                group, "", [(one, Curve("", of.numbers, [*of.metrics.values()])) for one, of in found]
+            )
+        first, last, headline = min(data.numbers), max(data.numbers), comparison.headline.metric
+        if headline in comparison.chance:
+            curves.append(Curve("chance", [first, last], [comparison.chance[headline]] * 2, "control"))
+        title = f"{headline.replace('_', ' ')} by {data.option}"
+        panels.append(Panel(data.option, "", curves, is_share(headline), title, needs_log_axis(first, last)))
+    return panels
 
 
 def analysis_panels(comparison: Comparison) -> list[Panel]:

@@ -9,7 +9,7 @@ from statewise.durable import write_atomically
 from statewise.reporting.comparison import Comparison
 from statewise.reporting.drawings import save_drawings
 from statewise.reporting.html import page
-from statewise.reporting.panels import analysis_panels, drawings, training_panels
+from statewise.reporting.panels import analysis_panels, drawings, set_panels, training_panels
 from statewise.reporting.plots import save_panels
 from statewise.reporting.sweeps import sweep_panels
 
@@ -32,7 +32,8 @@ def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) 
     write_atomically(folder / "table.md", comparison.as_markdown().encode())
     save_panels(training_panels(comparison), folder / "curves.png", labels)
     without = set()
-    drawn, analysed, swept = drawings(comparison), analysis_panels(comparison), sweep_panels(comparison)
+    analysed = [*set_panels(comparison), *analysis_panels(comparison)]
+    drawn, swept = drawings(comparison), sweep_panels(comparison)
     if drawn:
         save_drawings(drawn, folder / "drawings.png")
     else:

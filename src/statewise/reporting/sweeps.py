@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from statewise.figures import Curve, Panel
+from statewise.figures import Curve, Panel, is_share, needs_log_axis
 from statewise.reporting.comparison import Comparison
 from statewise.reporting.words import setting_name, setting_words
 
 FEWEST = 3
 """Values of a setting that make a sweep."""
-LOGARITHMIC = 16.0
-"""A setting above 0 whose largest value is so many times its smallest has a logarithmic axis."""
 
 
 def sweep_panels(comparison: Comparison) -> list[Panel]:
@@ -33,7 +31,7 @@ def sweep_panels(comparison: Comparison) -> list[Panel]:
         return []
     first, last = min(swept), max(swept)
     wanted = dict.fromkeys([comparison.headline.metric, *comparison.chosen, "loss"])
-    panels = []
+    panels, log_x = [], needs_log_axis(first, last)
     for metric in wanted:
         if not all(metric in group.metrics for group in comparison.groups):
             continue
@@ -47,10 +45,8 @@ def sweep_panels(comparison: Comparison) -> list[Panel]:
             else:
                 band = ends if any(low < high for low, high in ends) else None
                 curves.append(Curve(label, [x for x, _ in ordered], means, band=band))
-        shares = metric.endswith("accuracy") or metric == "exact_match"
-        log_x = first > 0 and last / first >= LOGARITHMIC
         title = metric.replace("_", " ") + (" (nats per token)" if metric == "loss" else "")
-        panels.append(Panel(setting_name(key), title, curves, shares, log_x=log_x))
+        panels.append(Panel(setting_name(key), title, curves, is_share(metric), log_x=log_x))
     return panels
 
 

@@ -7,6 +7,7 @@ scored. The state is the last answer and the tokens since, or all tokens: it can
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ class StateTracking(Task, Automaton):
         self._lengths = self._whole(config.min_length or config.length), self._whole(config.length)
         rate = config.reveal_rate if config.ask == "reveals" else 0.0
         chance = self.process.chance(self._lengths[1], rate)
-        solved_at = 0.999 if config.process == "flip-flop" else 0.99
+        solved_at, self._kept_at = (0.999, 0.999) if config.process == "flip-flop" else (0.99, 0.9)
         self.headline = Headline("accuracy", higher_is_better=True, solved_at=solved_at)
         self.chance = {"accuracy": chance, "scaled_accuracy": 0.0, "glitch_rate": 1 - chance}
         self._held_out: Examples | None = None
@@ -253,7 +254,8 @@ class StateTracking(Task, Automaton):
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`accuracy`: the share of answers that are the most likely token; `glitch_rate`, the rest; `scaled_accuracy`:
         0 at chance, 1 if all are right; `sequence_accuracy`: sequences with all answers right. Of several
-        lengths with equally many sequences, accuracies of each (`accuracy_length_512`)."""
+        lengths with equally many sequences, accuracies of each (`accuracy_length_512`), and `length_kept`, the greatest
+        of them up to which all are at least 0.9, of flip-flop 0.999; 0 if that of the shortest is not."""
         asked = chosen >= 0
         right = asked & (chosen == examples.tokens)
 
@@ -263,12 +265,15 @@ class StateTracking(Task, Automaton):
         overall, chance = accuracy(slice(None)), self.chance["accuracy"]
         lengths, counts = np.unique(examples.lengths, return_counts=True)
         several = lengths.tolist() if len(lengths) > 1 and len(set(counts.tolist())) == 1 else []
+        by_length = {length: accuracy(examples.lengths == length) for length in several}
+        kept = list(itertools.takewhile(lambda length: by_length[length] >= self._kept_at, several))
         return {
             "accuracy": overall,
             "glitch_rate": 1 - overall,
             "scaled_accuracy": (overall - chance) / (1 - chance) if chance < 1 else 0.0,
             "sequence_accuracy": float((right == asked).all(axis=1).mean()),
-            **{f"accuracy_length_{length}": accuracy(examples.lengths == length) for length in several},
+            **{f"accuracy_length_{length}": share for length, share in by_length.items()},
+            **({"length_kept": float(kept[-1] if kept else 0)} if several else {}),
         }
 
     # World
