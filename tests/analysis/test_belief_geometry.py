@@ -114,7 +114,8 @@ def test_guessing_the_mean_has_the_error_of_the_fact_sheet():
 def test_distances_between_the_beliefs_of_rrxor_are_hardly_those_of_their_predictions():
     states = task("rrxor")._finite
     count = len(states.beliefs)
-    found = _Known(states.beliefs, states.beliefs, states.next_tokens, np.full(count, 1 / count)).errors(states.beliefs)
+    known = _Known(states.beliefs, states.beliefs, states.next_tokens, np.full(count, 1 / count))
+    found = known.correlations(states.beliefs)
     assert found["distances_r2"] == pytest.approx(1)
     assert found["next_token_distances_r2"] == pytest.approx(0.239, abs=6e-4)
     pairs = [
@@ -236,9 +237,11 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
     assert steps.curves[0].y[1] > 0.99 > steps.curves[0].y[0]
     factors = len(world.widths)
     titles = [drawing.title for drawing in found.drawings]
-    named = "factor 1, " if factors > 1 else ""
-    assert len(titles) == 3 * factors + 2
-    assert titles[-2].startswith(f"{named}step 2: R2 ")
+    named = [f"factor {place + 1}, " for place in range(factors)] if factors > 1 else [""]
+    assert len(titles) == 3 * factors + 2 * factors
+    strip = [f"{name}step {step}: R2 " for name in named for step in (2, 9)]
+    assert all(title.startswith(start) for title, start in zip(titles[3 * factors :], strip, strict=True))
+    assert any("kept 2 checkpoints: for more of its training" in note for note in found.notes)
     first, second = found.drawings[:2]
     for one, other in zip(first.points, second.points):
         np.testing.assert_allclose(one.places, other.places, atol=1e-3)
@@ -332,6 +335,31 @@ def test_directions_of_little_variance_do_not_hide_what_the_dynamics_keep():
     assert min(fixed.panels[-1].curves[0].y) == 0, "drawn within the panel"
 
 
+def test_prefixes_count_as_they_are_likely_or_all_alike():
+    world = task("mess3", length=4)
+    predictor = Bayesian(world)
+    predictor.into[:] = predictor.into[:, :1]  # directions are lost, so the fit is not exact
+    found = {}
+    for weighting in ("probability", "equal"):
+        config = BeliefGeometryConfig(layers=None, weighting=weighting)
+        found[weighting] = BeliefGeometry(config).analyze(subject(world, predictor)).metrics
+    prefixes = world.prefixes(10_000, 1)
+    at = prefixes.rows, prefixes.columns
+    beliefs = world.beliefs(prefixes.examples)[at]
+    for weighting, weights in (("probability", prefixes.weights), ("equal", np.ones(len(at[0])))):
+        root = np.sqrt(weights)[:, None]
+        features = np.hstack([beliefs @ predictor.into, np.ones((len(beliefs), 1))])
+        predicted = features @ np.linalg.lstsq(features * root, beliefs * root, rcond=1e-9)[0]
+        mean = np.average(beliefs, axis=0, weights=weights)
+        spread = weights @ ((beliefs - mean) ** 2).sum(1)
+        slow = 1 - weights @ ((beliefs - predicted) ** 2).sum(1) / spread
+        assert found[weighting]["r2"] == pytest.approx(slow, abs=1e-4)
+    assert abs(found["equal"]["r2"] - found["probability"]["r2"]) > 1e-3
+    assert found["equal"]["excess"] == found["probability"]["excess"]
+    with pytest.raises(ValueError, match="weighting equal counts each prefix once, but there are too many to list"):
+        BeliefGeometry(BeliefGeometryConfig(layers=None, weighting="equal", words=5)).analyze(subject(world, predictor))
+
+
 def test_drawings_of_factors_have_the_r2_of_the_factor():
     world = task("mess3 * bloch-walk", length=4)
     predictor = Bayesian(world)
@@ -391,5 +419,8 @@ def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):
     assert found["details"]["layers"] == [*names, "concat", "state"]
     for name in names:
         assert found["metrics"][f"r2_{name}"] <= found["metrics"]["r2_concat"] + 1e-6
+        assert found["metrics"][f"mse_{name}"] >= found["metrics"]["mse_concat"] - 1e-9
+        assert found["metrics"][f"distance_{name}"] > 0
+    assert any("the run kept 3 checkpoints: for more" in note for note in found["notes"])
     assert main(["analyze", str(run), "belief-dynamics", "--sequences", "30", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["details"]["length"] == 10

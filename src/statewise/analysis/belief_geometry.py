@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ FOLDS, SHUFFLES, HISTORY, FROZEN, VARIED = 5, 10, 4, 10, 200
 factors, and for each the sequences of one factor, from which its subspace is found."""
 DISTANCES = 1500
 """Most distinct beliefs of which all pairs of distances are compared."""
+FEW = 4
+"""Fewer checkpoints than these show little of training."""
 SPREAD = 0.95
 """Share of the variance for which components are counted."""
 STATE = "state"
@@ -46,6 +48,9 @@ class BeliefGeometryConfig:
     words: int = 10_000
     """Most sequences. All prefixes up to the length for which they suffice are used, with their exact probabilities; if
     they do not suffice for half a sequence, a sample of whole sequences."""
+    weighting: Literal["probability", "equal"] = "probability"
+    """How much a prefix counts in fits and figures, except the excess: as much as it is likely, or as much as every
+    other one, as in Shai et al. 2024, where rare words decide."""
     cutoff: float = 1e-6
     """Directions of the activations with less than this share of the largest standard deviation are not used."""
     seed: int = 1
@@ -64,8 +69,9 @@ class BeliefGeometry(Analysis):
     config: BeliefGeometryConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME` of
-        every layer and `r2_concat` of all; `..._held_out` from other prefixes; the controls `r2_untrained`,
+        """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME`,
+        `mse_NAME` and `distance_NAME` of every layer, and `..._concat` of all; `..._held_out` from other prefixes; the
+        controls `r2_untrained`,
         `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_history_all_held_out`, `r2_next_token`;
         `r2_constrained`, `r2_constrained_NAME`, `r2_constrained_untrained`, ...: the same of what a sum over tokens can
         know (`Believed.constrained_beliefs`);
@@ -74,7 +80,12 @@ class BeliefGeometry(Analysis):
         prediction. Of several factors: see `_factors`."""
         world, config = believed(subject.task), self.config
         prefixes = world.prefixes(config.words, config.seed)
-        known = _Known.of(world, prefixes)
+        if config.weighting == "equal" and not prefixes.exact:
+            raise ValueError(
+                f"weighting equal counts each prefix once, but there are too many to list with words {config.words:,}: "
+                "set words higher, or weighting probability"
+            )
+        known = _Known.of(world, prefixes, config.weighting)
         own = self._features(subject.snapshot, prefixes)
         rng = np.random.default_rng(config.seed)
         folds = rng.integers(FOLDS, size=len(known.weights))
@@ -86,11 +97,12 @@ class BeliefGeometry(Analysis):
             predicted = maps[name](features)
             label = "r2" if name == STATE else f"r2_{name}"
             metrics[label] = r2(predicted, known.beliefs, known.weights)
+            errors = known.errors(predicted)
             if name in (STATE, CONCAT):
                 held_out = held_out_r2(features, known.beliefs, known.weights, config.cutoff, folds)
                 metrics[f"{label}_held_out"] = held_out
-                end = "" if name == STATE else f"_{name}"
-                metrics |= {f"{key}{end}": value for key, value in known.errors(predicted).items()}
+                errors |= known.correlations(predicted)
+            metrics |= {key if name == STATE else f"{key}_{name}": value for key, value in errors.items()}
         untrained = self._features(dataclasses.replace(subject.untrained(), label="untrained model"), prefixes)
         fitted = {}
         for name, features in untrained.items():
@@ -103,7 +115,7 @@ class BeliefGeometry(Analysis):
         metrics |= self._constrained({**own, **compared}, known)
         excess = _excess(subject.snapshot, known, prefixes)
         asked = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
-        parts = excess[asked], known.weights[asked], prefixes.columns[asked]
+        parts = excess[asked], prefixes.weights[asked], prefixes.columns[asked]
         metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
         panels = [*self._panels(own, metrics), _by_position(*parts)]
         drawn_on = planes(world, known.beliefs, known.weights)
@@ -114,10 +126,14 @@ class BeliefGeometry(Analysis):
         sampled = f"a sample of {len(prefixes.examples):,} sequences: there are too many words to list them all"
         notes = notes if prefixes.exact else [sampled, *notes]
         if config.checkpoints is not None:
-            steps, strip = self._over_training(subject, prefixes, known, drawn_on[0])
+            steps, strip = self._over_training(subject, prefixes, known, drawn_on)
             panels.append(steps)
             drawings += strip
             details["checkpoints"] = [dataclasses.asdict(curve) for curve in steps.curves]
+            count = len(steps.curves[0].x)
+            if count < FEW and config.checkpoints == ALL:
+                kept = f"the run kept {count} checkpoint{'s' * (count != 1)}"
+                notes = [f"{kept}: for more of its training, train with --trainer.keep 0,log:10", *notes]
         if len(world.widths) > 1:
             found, panel = self._factors(subject, world, own[STATE], known, maps[STATE](own[STATE]), rng)
             metrics |= found
@@ -203,12 +219,12 @@ class BeliefGeometry(Analysis):
         ]
 
     def _over_training(
-        self, subject: Subject, prefixes: Prefixes, known: _Known, plane: Plane
+        self, subject: Subject, prefixes: Prefixes, known: _Known, drawn_on: list[Plane]
     ) -> tuple[Panel, list[Drawing]]:
-        """R^2 of the last state and all layers by training step, and a drawing for each."""
+        """R^2 of the last state and all layers by training step, and of each step a drawing on each plane."""
         steps: list[float] = []
         found: dict[str, list[float]] = {}
-        strip = []
+        strips: list[list[Drawing]] = [[] for _ in drawn_on]
         for snapshot in subject.each_step(self.config.checkpoints):
             steps.append(float(snapshot.step or 0))
             for name, features in self._features(snapshot, prefixes).items():
@@ -216,7 +232,8 @@ class BeliefGeometry(Analysis):
                 found.setdefault(name, []).append(r2(made(features), known.beliefs, known.weights))
                 if name == STATE:
                     beliefs = made(features)
-                    strip.append(plane.draw(f"step {snapshot.step}: R2 {plane.r2(beliefs):.3f}", beliefs))
+                    for strip, plane in zip(strips, drawn_on):
+                        strip.append(plane.draw(f"step {snapshot.step}: R2 {plane.r2(beliefs):.3f}", beliefs))
         labels = {STATE: "last state", CONCAT: "all layers"}
         order = np.argsort(steps)
         curves = [
@@ -224,7 +241,9 @@ class BeliefGeometry(Analysis):
                   "line" if name in labels else "series")
             for name, values in found.items()
         ]  # fmt: skip
-        return Panel("training step", "R2 of the belief", curves, shares=True), [strip[place] for place in order]
+        return Panel("training step", "R2 of the belief", curves, shares=True), [
+            strip[place] for strip in strips for place in order
+        ]
 
     def _factors(
         self, subject: Subject, world: Believed, states: np.ndarray, known: _Known, predicted: np.ndarray,
@@ -272,22 +291,28 @@ class _Known:
     next_tokens: np.ndarray
     """(m, V)."""
     weights: np.ndarray
-    """(m,)."""
+    """(m,) with sum 1."""
 
     @classmethod
-    def of(cls, world: Believed, prefixes: Prefixes) -> _Known:
+    def of(cls, world: Believed, prefixes: Prefixes, weighting: str = "probability") -> _Known:
         at = prefixes.rows, prefixes.columns
         examples = prefixes.examples
         constrained = world.constrained_beliefs(examples)[at]
-        return cls(world.beliefs(examples)[at], constrained, world.next_tokens(examples)[at], prefixes.weights)
+        weights = prefixes.weights
+        weights = np.full_like(weights, 1 / len(weights)) if weighting == "equal" else weights
+        return cls(world.beliefs(examples)[at], constrained, world.next_tokens(examples)[at], weights)
 
     def errors(self, predicted: np.ndarray) -> dict[str, float]:
-        """Errors of predicted beliefs, and correlations of distances between them."""
+        """Errors of predicted beliefs."""
         apart = predicted - self.beliefs
-        found = {
+        return {
             "mse": float(self.weights @ (apart**2).mean(1)),
             "distance": float(self.weights @ np.linalg.norm(apart, axis=1)),
         }
+
+    def correlations(self, predicted: np.ndarray) -> dict[str, float]:
+        """Of distances between predicted beliefs with those between true ones, squared."""
+        found = {}
         first, which = equal_beliefs(self.beliefs)
         mass = np.bincount(which, weights=self.weights)
         centres = np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in predicted.T], 1)
