@@ -336,7 +336,7 @@ def test_directions_of_little_variance_do_not_hide_what_the_dynamics_keep():
 
 
 def test_prefixes_count_as_they_are_likely_or_all_alike():
-    world = task("mess3", length=4)
+    world = task("z1r", length=6)
     predictor = Bayesian(world)
     predictor.into[:] = predictor.into[:, :1]  # directions are lost, so the fit is not exact
     found = {}
