@@ -93,8 +93,9 @@ class Case:
 
 CASES = {
     "MTP, d = 1": Case("multi_token", {"horizon": 1}, 1.19, 64),
-    "MTP, d = 8": Case("multi_token", {"horizon": 8}, 2.06, 114),
+    "MTP, d = 8": Case("multi_token", {"horizon": 8}, 2.06, 114, bar=1.03),
     "JTP, d = 1": Case("joint_multi_token", {"horizon": 1}, 1.12, 60),
+    # Its products are counted as 1.45, where multiplications alone are 1.48: 3% above these are 5% above those.
     "JTP, d = 8": Case("joint_multi_token", {"horizon": 8}, 1.43, 60),
     "NextLat, d = 1": Case("next_latent", {"horizon": 1, "dynamics_factor": 4 / 3}, 1.14, 66),
     "NextLat, d = 8": Case("next_latent", {"horizon": 8, "dynamics_factor": 4 / 3}, 1.97, 66),

@@ -2,7 +2,8 @@
 
 python benchmarks/run_all.py [--smoke]
 
-With `--smoke`, the comparison with other programs is run, too: it has no bars.
+With `--smoke` those in folders are run, too: comparisons with other programs, whose bars are judged where they are
+started by themselves, and what needs a GPU.
 """
 
 from __future__ import annotations

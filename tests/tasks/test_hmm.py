@@ -267,6 +267,13 @@ def test_constrained_beliefs_add_what_each_token_says_alone(text, bos):
             np.testing.assert_allclose(found[row, count - 1 + int(bos)], expected, atol=1e-12)
 
 
+def test_the_published_factored_process_has_few_dimensions_of_factors_and_many_of_all():
+    made = task("mess3 * mess3 * mess3 * bloch-walk * bloch-walk", length=3, held_out_sequences=5)
+    assert len(made.vocab) == 432
+    assert sum(made.dimensions) == 10
+    assert made.joint_states - 1 == 242
+
+
 @pytest.mark.parametrize(
     ("text", "by_depth"),
     [

@@ -139,7 +139,7 @@ class BeliefGeometry(Analysis):
             metrics |= found
             panels.append(panel)
         details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own)}
-        main = ["r2", *(["r2_concat"] if CONCAT in own else []), "r2_held_out", "excess"]
+        main = ["r2", *(["r2_concat"] if CONCAT in own else []), "r2_held_out", "excess", "r2_untrained", "r2_next_token"]
         return Findings(metrics, panels, details, notes, drawings, main)
 
     def _features(self, snapshot: Snapshot, prefixes: Prefixes) -> dict[str, np.ndarray]:
