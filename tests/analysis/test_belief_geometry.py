@@ -235,6 +235,9 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
     steps = next(panel for panel in found.panels if panel.x_title == "training step")
     assert steps.curves[0].x == [2.0, 9.0]
     assert steps.curves[0].y[1] > 0.99 > steps.curves[0].y[0]
+    controls = {curve.label: (curve.x, curve.y) for curve in steps.curves if curve.role == "control"}
+    assert controls["untrained"] == ([2.0, 9.0], [metrics["r2_untrained"]] * 2)
+    assert controls["shuffled beliefs"][1] == [metrics["r2_shuffled"]] * 2
     factors = len(world.widths)
     titles = [drawing.title for drawing in found.drawings]
     named = [f"factor {place + 1}, " for place in range(factors)] if factors > 1 else [""]

@@ -8,6 +8,7 @@ untrained model, shuffled beliefs, the last tokens as one-hot vectors, the true 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +35,10 @@ FEW = 4
 SPREAD = 0.95
 """Share of the variance for which components are counted."""
 STATE = "state"
+CONTROLS = {
+    "next-token distribution": "r2_next_token", "all tokens": "r2_history_all", "shuffled beliefs": "r2_shuffled",
+}  # fmt: skip
+"""What is no model, or fits no belief, by the label of its line across a plot, with the metric."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,10 @@ class BeliefGeometry(Analysis):
         notes = notes if prefixes.exact else [sampled, *notes]
         if config.checkpoints is not None:
             steps, strip = self._over_training(subject, prefixes, known, drawn_on)
-            panels.append(steps)
+            first, last = min(steps.curves[0].x), max(steps.curves[0].x)
+            ends = [first, last] if first < last else [first - 1, last + 1]
+            across = _across({"untrained": "r2_untrained", **CONTROLS}, metrics, ends)
+            panels.append(dataclasses.replace(steps, curves=[*steps.curves, *across]))
             drawings += strip
             details["checkpoints"] = [dataclasses.asdict(curve) for curve in steps.curves]
             count = len(steps.curves[0].x)
@@ -139,7 +147,14 @@ class BeliefGeometry(Analysis):
             metrics |= found
             panels.append(panel)
         details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own)}
-        main = ["r2", *(["r2_concat"] if CONCAT in own else []), "r2_held_out", "excess", "r2_untrained", "r2_next_token"]
+        main = [
+            "r2",
+            *(["r2_concat"] if CONCAT in own else []),
+            "r2_held_out",
+            "excess",
+            "r2_untrained",
+            "r2_next_token",
+        ]
         return Findings(metrics, panels, details, notes, drawings, main)
 
     def _features(self, snapshot: Snapshot, prefixes: Prefixes) -> dict[str, np.ndarray]:
@@ -204,9 +219,7 @@ class BeliefGeometry(Analysis):
             Curve("trained", x, [*(metrics[f"r2_{name}"] for name in names), metrics["r2"]]),
             Curve("untrained", x, [*(metrics[f"r2_untrained_{name}"] for name in names), metrics["r2_untrained"]]),
         ]
-        across = {"all layers": "r2_concat", "next-token distribution": "r2_next_token", "all tokens": "r2_history_all",
-                  "shuffled beliefs": "r2_shuffled"}  # fmt: skip
-        curves += [Curve(label, ends, [metrics[key]] * 2, "control") for label, key in across.items() if key in metrics]
+        curves += _across({"all layers": "r2_concat", **CONTROLS}, metrics, ends)
         constrained = [
             Curve(label, x, [*(metrics[f"{key}_{name}"] for name in names), metrics[key]])
             for label, key in (("trained", "r2_constrained"), ("untrained", "r2_constrained_untrained"))
@@ -326,6 +339,11 @@ class _Known:
                 if of_true.std() > 0 and of_centres.std() > 0:
                     found[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
         return found
+
+
+def _across(labels: Mapping[str, str], metrics: Mapping[str, float], ends: list[float]) -> list[Curve]:
+    """A line from end to end for each of the metrics, by label, that there are."""
+    return [Curve(label, ends, [metrics[key]] * 2, "control") for label, key in labels.items() if key in metrics]
 
 
 def history(prefixes: Prefixes, count: int) -> np.ndarray:
