@@ -343,7 +343,7 @@ def main(words: Sequence[str] | None = None) -> int:
          number(row.atoms), row.equivalent, "-" if row.seconds is None else f"{row.seconds:.3f}"]
         for row in rows
     ]  # fmt: skip
-    print(text_table(header, cells, left=(0, 2)))
+    print(text_table(header, cells))
     print("", *remarks, sep="\n")
     return 0
 

@@ -392,7 +392,7 @@ def test_tests_that_make_no_sense_are_named(tmp_path):
         compare(folders, margin=0.0)
 
 
-CELLS = st.text("ab|é", min_size=1, max_size=5)
+CELLS = st.text("ab|é19", min_size=1, max_size=5)
 
 
 @given(st.lists(st.lists(CELLS, min_size=3, max_size=3), max_size=4))
@@ -400,17 +400,30 @@ def test_tables_line_up(rows):
     table = ["x", "yy", "zzz"]
     lines = text_table(table, rows).splitlines()
     assert len(lines) == len(rows) + 2
-    assert {len(line) for line in lines} == {len(lines[1])}  # the last column ends where its rule ends
+    ends = [match.end() for match in re.finditer("-+", lines[1])]
+    starts = [match.start() for match in re.finditer("-+", lines[1])]
+    for cells, line in zip([table, *rows], [lines[0], *lines[2:]]):
+        for column, cell in enumerate(cells):
+            right = column > 0 and all(row[column][0] in "19" for row in rows)
+            at = ends[column] - len(cell) if right else starts[column]
+            assert line[at : at + len(cell)] == cell
+            assert not line[starts[column] : ends[column]].replace(cell, "", 1).strip()
     for line in markdown_table(table, rows).splitlines():
         assert len(re.findall(r"(?<!\\)\|", line)) == 4
 
 
-def test_columns_of_numbers_are_to_the_right_in_markdown():
+def test_columns_of_numbers_are_to_the_right():
     rows = [["1", "gpt", "3/3", "0.5 ±<0.1", "-"], ["2", "-", "-", "-1.2e-05", ""]]
     assert markdown_table(["run", "backbone", "runs", "loss", "gap"], rows).splitlines()[1] == (
         "| --- | --- | ---: | ---: | ---: |"
     )
     assert markdown_table(["run"], []).splitlines()[1] == "| --- |"
+    assert text_table(["run", "backbone", "runs", "loss"], [row[:4] for row in rows]).splitlines() == [
+        "run  backbone  runs       loss",
+        "---  --------  ----  ---------",
+        "1    gpt        3/3  0.5 ±<0.1",
+        "2    -            -   -1.2e-05",
+    ]
 
 
 WIDE = st.lists(st.text("ab-", min_size=1, max_size=20), min_size=6, max_size=6)

@@ -104,7 +104,7 @@ def table(content: Mapping[str, Any]) -> str:
             if "_stderr" not in metric:
                 error = metrics.get(metric.replace(",", "_stderr,", 1) if "," in metric else f"{metric}_stderr")
                 rows.append([name, number(benchmark["num"]), metric, number(value), number(error)])
-    lines = [text_table(["benchmark", "documents", "metric", "value", "± error"], rows, left=(0, 2))]
+    lines = [text_table(["benchmark", "documents", "metric", "value", "± error"], rows)]
     for name, texts in content["whole_texts"].items():
         both = [texts["with_first"], texts["without_first"]]
         rows = [[metric, *(number(one.get(metric)) for one in both)] for metric in both[0]]

@@ -31,8 +31,10 @@ def spread(mean: float, interval: tuple[float, float] | None) -> str:
     return f"{shown} ±{half:.4f}" if half >= 5e-5 or half == 0 else f"{shown} ±<0.0001"
 
 
-def text_table(header: Sequence[str], rows: Rows, left: Collection[int] = (0,)) -> str:
-    """Aligned columns: those numbered in `left` to the left, the others to the right."""
+def text_table(header: Sequence[str], rows: Rows, left: Collection[int] | None = None) -> str:
+    """Aligned columns: those numbered in `left` to the left, the others to the right. None: columns of numbers and
+    dashes to the right, the others and the first to the left."""
+    left = _of_text(header, rows) if left is None else left
     widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
@@ -78,9 +80,18 @@ def fitted_notes(notes: Sequence[str], width: int) -> str:
 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
     """A Markdown table: columns of numbers and dashes to the right, the others and the first to the left."""
-    numbers = [column > 0 and all(row[column][:1] in "0123456789+-±<" for row in rows) for column in range(len(header))]
-    lines = [header, ["---:" if right else "---" for right in numbers], *rows]
+    text = _of_text(header, rows)
+    lines = [header, ["---" if column in text else "---:" for column in range(len(header))], *rows]
     return "\n".join("| " + " | ".join(markdown_text(cell) for cell in line) + " |" for line in lines)
+
+
+def _of_text(header: Sequence[str], rows: Rows) -> list[int]:
+    """The first column, and those that hold something else than numbers and dashes."""
+    return [
+        column
+        for column in range(len(header))
+        if column == 0 or any(row[column][:1] not in "0123456789+-±<" for row in rows)
+    ]
 
 
 def markdown_text(text: str) -> str:

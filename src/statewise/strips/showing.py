@@ -84,7 +84,7 @@ def _table(model: ActionModel, room: int) -> str:
     for action in model.actions:
         cells = [[action.name], cell(action.pre), cell(action.add), cell(action.delete)]
         rows += [[each[line] if line < len(each) else "" for each in cells] for line in range(max(map(len, cells)))]
-    return text_table(["action", "requires", "adds", "deletes"], rows, left=range(4))
+    return text_table(["action", "requires", "adds", "deletes"], rows)
 
 
 def _trace_parts(model: ActionModel, trace: Sequence[int]) -> Iterator[str]:
