@@ -117,7 +117,7 @@ def on_set(folder, value, option="length", name=None, num=20, **metrics):
 
 def test_other_held_out_sets_have_columns_and_a_curve_by_number(folders):
     for place, folder in enumerate(folders):
-        on_set(folder, "8,16", path_accuracy_length_8=0.5 + place / 8, path_accuracy_length_16=0.25)
+        on_set(folder, "8,16", path_accuracy_length_16=0.25, path_accuracy_length_8=0.5 + place / 8)
         on_set(folder, "64", path_accuracy=place / 4)
         on_set(folder, "8,32", name="evaluation-length-8,32-first-3", path_accuracy_length_32=0.9)
     found = compare(folders, metrics="all")

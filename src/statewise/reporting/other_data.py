@@ -77,11 +77,14 @@ def _of_set(content: dict[str, Any], where: str) -> OtherData:
         raise ValueError(f"{where}: metrics.{headline}, the headline metric, is missing")
     each = {name: of_one for name, of_one in metrics.items() if name.startswith(start)}
     shown = each or {f"{start}{value}": metrics[headline]}
-    numbers = [_number(name.removeprefix(start)) for name in shown]
-    known = [number for number in numbers if number is not None]
+    numbers = {name: _number(name.removeprefix(start)) for name in shown}
+    known = {name: number for name, number in numbers.items() if number is not None}
+    if len(known) < len(shown):
+        known = {}
+    else:
+        shown = {name: shown[name] for name in sorted(shown, key=known.__getitem__)}
     return OtherData(
-        "set", f"--{option} {value}", shown, {"examples": content["num"]}, option,
-        known if len(known) == len(shown) else [],
+        "set", f"--{option} {value}", shown, {"examples": content["num"]}, option, sorted(known.values())
     )  # fmt: skip
 
 
