@@ -77,8 +77,8 @@ class BeliefGeometry(Analysis):
         """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME`,
         `mse_NAME` and `distance_NAME` of every layer, and `..._concat` of all; `..._held_out` from other prefixes; the
         controls `r2_untrained`, `r2_shuffled`, `r2_history_1`, ..., `r2_history_all`, `r2_history_all_held_out`,
-        `r2_next_token`; `r2_constrained`, `r2_constrained_NAME`, `r2_constrained_untrained`, ...: the same of what a sum over tokens can
-        know (`Believed.constrained_beliefs`);
+        `r2_next_token`; `r2_constrained`, `r2_constrained_NAME`, `r2_constrained_untrained`, ...: the same of what a
+        sum over tokens can know (`Believed.constrained_beliefs`);
         `distances_r2` and `next_token_distances_r2`, squared correlations of distances between predicted beliefs with
         those between true ones, and between next-token distributions; `excess`, the exact divergence from the true
         prediction. Of several factors: see `_factors`."""
