@@ -30,18 +30,39 @@ def section(report):
 
 @pytest.mark.parametrize(("higher", "best", "words"), [(True, "high", "higher is"), (False, "low", "lower is")])
 def test_the_best_is_the_best_by_the_headlines_direction(tmp_path, higher, best, words):
-    runs = [read(evaluated(tmp_path / name, "score", higher, score=value), name)
-            for name, value in (("low", 0.25), ("middle", 0.5), ("high", 0.75))]  # fmt: skip
+    runs = [read(evaluated(tmp_path / f"{name}{seed}", "score", higher, score=value + seed / 1000), name, seed)
+            for name, value in (("low", 0.25), ("middle", 0.5), ("high", 0.75)) for seed in (1, 2)]  # fmt: skip
     cells, what = section(SuiteReport("t", "", runs, {}))
     assert [name for name, cell in cells.items() if cell["best"]] == [best]
     assert words in what
-    assert [cell["dots"].split('cx="')[1].split('"')[0] for cell in cells.values()] == ["6.0", "60.0", "114.0"]
+    assert "bold" in what
+    first = [cell["dots"].split('cx="')[1].split('"')[0] for cell in cells.values()]
+    assert first == ["6.0", "59.9", "113.8"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "bold"),
+    [
+        ({"a": [0.9, 0.91, 0.92], "b": [0.89, 0.9, 0.92], "c": [0.1, 0.11, 0.12]}, "ab"),
+        ({"a": [0.9, 0.91, 0.92], "b": [0.89, 0.9, 0.92]}, ""),  # all alike
+        ({"a": [0.9], "b": [0.1], "c": [0.1, 0.2]}, ""),  # nothing is told of one seed
+        ({"a": [1.0, 1.0], "b": [0.5, 0.5], "c": [1.0, 1.0]}, "ac"),  # they do not vary
+        ({"a": [1.0, 1.0], "b": [0.2, 0.9], "c": [0.5, 0.5]}, "ab"),
+    ],
+)
+def test_bold_are_the_best_and_what_is_not_told_apart_from_it(tmp_path, groups, bold):
+    runs = [read(evaluated(tmp_path / f"{name}{seed}", "score", True, score=value), name, seed)
+            for name, values in groups.items() for seed, value in enumerate(values)]  # fmt: skip
+    cells, what = section(SuiteReport("t", "", runs, {}))
+    assert "".join(name for name, cell in cells.items() if cell["best"]) == bold
+    assert ("bold" in what) == bool(bold)
 
 
 def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):
     values = {"a": math.nan, "b": 0.5, "c": 0.25, "d": math.inf}
     runs = [read(evaluated(tmp_path / name, "loss", False, loss=value), name) for name, value in values.items()]
-    runs.append(read(evaluated(tmp_path / "a2", "loss", False, loss=0.1), "a", seed=2))
+    for name, value in (("a", 0.1), ("b", 0.49), ("c", 0.26)):
+        runs.append(read(evaluated(tmp_path / f"{name}2", "loss", False, loss=value), name, seed=2))
     report = SuiteReport("t", "", runs, {})
     cells, what = section(report)
     assert [name for name, cell in cells.items() if cell["best"]] == ["c"]

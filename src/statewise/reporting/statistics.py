@@ -71,6 +71,14 @@ def welch(
         return float(stats.ttest_ind(values, reference, equal_var=False, alternative=alternative).pvalue)
 
 
+def told_apart(values: Sequence[float], reference: Sequence[float]) -> bool:
+    """Whether p of Welch's two-sided t-test is below 0.05; where neither varies, whether they differ."""
+    if min(len(values), len(reference)) < 2:
+        return False
+    p = welch(values, reference)
+    return values[0] != reference[0] if p is None else p < 0.05
+
+
 def equivalence(values: Sequence[float], reference: Sequence[float], margin: float) -> float | None:
     """p of two one-sided Welch tests (TOST) that the means differ by less than `margin`; None where `welch` is.
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any, Literal
 
 from statewise.json_files import MEASURED, Maybe, Shape, check, printable
 from statewise.reporting.members import read_evaluation
-from statewise.reporting.statistics import summarise
+from statewise.reporting.statistics import summarise, told_apart
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
 from statewise.run import Run
 from statewise.types import Headline
@@ -160,15 +161,13 @@ class SuiteReport:
         objectives, backbones = (list(dict.fromkeys(names[place] for names in cells)) for place in (0, 1))
         values = [value for runs in cells.values() for run in runs if (value := run.number(metric)) is not None]
         ranks = headline is not None and headline.metric == metric
-        means = {}
+        groups = {}
         for names, runs in cells.items():
             found = [run.number(metric) for run in runs if run.state == "finished"]
             finite_ones = [value for value in found if value is not None]
             if finite_ones and len(finite_ones) == len(found):  # else the cell shows no mean
-                means[names] = sum(finite_ones) / len(finite_ones)
-        best = None
-        if headline is not None and ranks and means:
-            best = (max if headline.higher_is_better else min)(means.values())
+                groups[names] = finite_ones
+        best = leading(groups, headline.higher_is_better) if headline is not None and ranks else set()
         rows = []
         for objective in objectives:
             shown = []
@@ -176,10 +175,9 @@ class SuiteReport:
                 runs = cells.get((objective, backbone), [])
                 done = [run for run in runs if run.state == "finished"]
                 failed = sum(run.state == "failed" for run in runs)
-                is_best = best is not None and means.get((objective, backbone)) == best
                 shown.append({
                     "text": mean_of(done, metric), "solved": solved(done) if ranks else "-",
-                    "failed": failed if ranks else 0, "best": is_best,
+                    "failed": failed if ranks else 0, "best": (objective, backbone) in best,
                     "dots": dots([value for run in done if (value := run.number(metric)) is not None], values),
                 })  # fmt: skip
             rows.append((objective, shown))
@@ -188,9 +186,21 @@ class SuiteReport:
         what = "no finished run" if headline is None else (
             f"{name}, {'higher' if headline.higher_is_better else 'lower'} is better" if ranks else name
         )  # fmt: skip
+        if best:
+            what += "; bold: the best mean, and each that is not told apart from it"
         if values:
             what += f"; dots: seeds, from {number(min(values))} (left) to {number(max(values))} (right)"
         return {"backbones": backbones, "rows": rows, "what": what}
+
+
+def leading(groups: Mapping[tuple[str, str], Sequence[float]], higher_is_better: bool) -> set[tuple[str, str]]:
+    """The group with the best mean, and those not told apart from it: Welch's two-sided t-test, p of 0.05 and more, not
+    adjusted for their number. Nothing if that is all of them, as with one seed each."""
+    if not groups:
+        return set()
+    best = (max if higher_is_better else min)(groups.values(), key=mean)
+    found = {names for names, values in groups.items() if not told_apart(values, best)}
+    return found if len(found) < len(groups) else set()
 
 
 def mean_of(runs: Sequence[SuiteRun], metric: str) -> str:
