@@ -269,22 +269,23 @@ def product_rate(where: Machine, rows: int, inner: int, outer: int) -> float:
 
 
 def pairs_against_gathering(where: Machine) -> Figures:
-    """The pair loss, forward and backward, against gathering all pairs, and against products alone."""
+    """The pair loss, forward and backward, of both heads, against gathering all pairs, and against products alone."""
     size = pair_ways.SMOKE if where.smoke else replace(pair_ways.FULL, tokens=512)
     torch.manual_seed(0)
     with torch.device(where.device):
-        head = pair_ways.MLPHead(size.width, size.hidden, size.vocabulary)
+        mlp = pair_ways.MLPHead(size.width, size.hidden, size.vocabulary)
+        mixture = pair_ways.MixtureHead(size.width, 8, size.expert_width, size.vocabulary)
         states = [torch.randn(1, size.tokens, size.width, requires_grad=True) for _ in range(2)]
         tokens = torch.randint(0, size.vocabulary, (1, size.tokens))
-    wanted = [*states, *head.parameters()]
 
     def step(way: str) -> list[Tensor]:
+        head: pair_ways.TextHead = mixture if way == "mixture" else mlp
         with torch.device(where.device), where.autocast():
             loss = pair_ways.WAYS[way](head, *states, tokens)
-        return [loss.detach(), *torch.autograd.grad(loss, wanted)]
+        return [loss.detach(), *torch.autograd.grad(loss, [*states, *head.parameters()])]
 
     found: dict[str, Any] = {"pairs": size.pairs}
-    for way in ("blockwise", "gathered"):
+    for way in ("blockwise", "gathered", "mixture"):
         if where.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         found[f"{way}, ms"] = 1000 * where.seconds(partial(step, way))
@@ -295,6 +296,7 @@ def pairs_against_gathering(where: Machine) -> Figures:
     rate = product_rate(where, 2**6 if where.smoke else 2**16, size.hidden, 2 * size.vocabulary)
     found["products alone, ms"] = 1000 * arithmetic / rate
     found["share of products' speed"] = found["products alone, ms"] / found["blockwise, ms"]
+    found["mixture, speed against MLP"] = found["blockwise, ms"] / found["mixture, ms"]
     faster = found["gathered, ms"] / found["blockwise, ms"]
     bars = [("pair loss: speed against gathering", faster, ">=", 1.0), ("pair loss: apart", found["apart"], "<=", 0.05)]
     return Figures(found, bars)
