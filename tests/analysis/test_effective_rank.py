@@ -53,6 +53,7 @@ def test_of_multi_token_prediction_the_first_head_has_the_rank_and_the_trunk_the
 QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe") else [] for name in ANALYSES}
 QUICK |= {"gradient-ratio": ["--furthest=4", "--sequences=2"], "restricted-state": ["--keep=2"]}
 QUICK |= {"compression": ["--trials=3"], "distinction": ["--trials=3"], "detours": ["--probabilities=0.5"]}
+QUICK |= {"inductive-bias": ["--datasets=3", "--examples=20", "--training_sequences=40"]}
 QUICK |= {"map": ["--sequences=5"], "belief-dynamics": ["--sequences=20"]}
 QUICK |= {"rollout-drift": ["--sequences=10", "--steps=3"]}
 STAR = "path-star-small --task.held_out_graphs 40"
@@ -61,6 +62,7 @@ RECIPES = dict.fromkeys(("compression", "distinction", "detours", "map"), CITY)
 BELIEFS = "hmm-mess3 --task.held_out_sequences 20 --task.length 5"
 RECIPES |= {"belief-geometry": BELIEFS, "belief-dynamics": f"{BELIEFS} --objective next_latent"}
 RECIPES |= dict.fromkeys(("rollout-drift", "dynamics-accuracy"), f"{STAR} --objective next_latent")
+RECIPES |= {"inductive-bias": "s3 --task.length 8 --task.longest 8 --task.held_out_sequences 40 --backbone gpt"}
 RECIPES |= {"slot-trace": "recall-small --task.held_out_sequences 40"}
 RECIPES |= {"answer-from-state": f"{STAR} --objective belief_state --objective.experts 2"}
 RECIPES |= {"equations": "countdown-small --task.held_out_problems 40"}

@@ -62,6 +62,10 @@ ANALYSES: Table[Analysis] = Table(
             "statewise.analysis.gradient_ratio:GradientRatio",
             "how much gradient of later losses each stream of a position receives",
         ),
+        "inductive-bias": (
+            "statewise.analysis.inductive_bias:InductiveBias",
+            "whether functions learned from few examples are functions of the true state",
+        ),
         "map": (
             "statewise.analysis.map:MapReconstruction",
             "the street map implied by a model's rides, with a drawing",

@@ -8,6 +8,10 @@ import numpy as np
 
 CONSTANT = 1e-20
 """Targets of less variance do not vary."""
+CUTOFF = 1e-6
+"""Features whose standard deviation is below so much of the largest do not vary."""
+PENALTIES = np.logspace(-4, 4, 17)
+"""Of ridge regression, relative to the mean squared norm of the features."""
 
 
 class Fit(NamedTuple):
@@ -58,3 +62,25 @@ def held_out_r2(
         here = folds == fold
         predicted[here] = fit(features[~here], targets[~here], weights[~here], cutoff)(features[here])
     return r2(predicted, targets, weights)
+
+
+def ridge(features: np.ndarray, targets: np.ndarray, tested: np.ndarray) -> np.ndarray:
+    """(n,) float64: ridge regression of targets (m,) on features (m, D), at the features `tested` (n, D).
+
+    Features that vary are standardised by those of the m rows. Of `PENALTIES` the one is taken with the lowest squared
+    error if each row is left out in turn, which has a closed form.
+    """
+    m, features = len(targets), np.asarray(features, np.float64)
+    centre, spread = features.mean(0), features.std(0)
+    spread = np.where(spread > CUTOFF * spread.max(), spread, 1.0)
+    scaled, mean = (features - centre) / spread, targets.mean()
+    values, axes = np.linalg.eigh(scaled @ scaled.T)
+    values = values.clip(min=0)
+    penalties = PENALTIES[:, None] * (values.mean() or 1.0)
+    kept, onto = values / (values + penalties), axes.T @ (targets - mean)  # (penalties, m), (m,)
+    own = kept @ (axes**2).T + 1 / m  # (penalties, m): how far each row's prediction follows its own target
+    missed = (targets - mean - (kept * onto) @ axes.T) / np.maximum(1 - own, np.finfo(np.float64).eps)
+    penalty = penalties[(missed**2).mean(1).argmin(), 0]
+    dual = axes @ (onto / (values + penalty))
+    found: np.ndarray = (np.asarray(tested, np.float64) - centre) / spread @ (scaled.T @ dual) + mean
+    return found

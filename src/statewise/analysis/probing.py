@@ -123,7 +123,7 @@ class Probing(Analysis):
         widths = {}
         if layer is not None and is_several(layer):
             widths = layer_widths(subject.snapshot, task.held_out(1), layer)
-        test, train = task.held_out(config.sequences), draw_training(task, config)
+        test, train = task.held_out(config.sequences), draw_training(task, config.seed, config.training_sequences)
         asked = self.ask(task, test, np.random.default_rng([POSITION, config.seed, 1]))
         trained = self.ask(task, train, np.random.default_rng([POSITION, config.seed, 2]))
         validates = trained.rows >= len(train) - max(1, round(VALIDATION_SHARE * len(train)))
@@ -297,14 +297,15 @@ class Result:
         return self.by_x(right), self.by_x(nats)
 
 
-def draw_training(task: Task, config: ProbingConfig) -> Examples:
-    """Training examples, without repetition if the training set is fixed. Raises `ValueError` if there are too few."""
-    seed, every = [DRAW, config.seed], task.training()
+def draw_training(task: Task, seed: int, count: int) -> Examples:
+    """At most `count` training examples, without repetition if the training set is fixed. Raises `ValueError` if there
+    are too few."""
+    key, every = [DRAW, seed], task.training()
     if every is None:
-        return task.sample(np.random.default_rng(seed), config.training_sequences)
+        return task.sample(np.random.default_rng(key), count)
     if len(every) < FEWEST:
         raise ValueError(f"the training set has {len(every)} sequences: a probe needs at least {FEWEST}")
-    return every[shuffled(len(every), seed)[np.arange(min(len(every), config.training_sequences))]]
+    return every[shuffled(len(every), key)[np.arange(min(len(every), count))]]
 
 
 def number_labels(*arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
