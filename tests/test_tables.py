@@ -137,6 +137,24 @@ def test_a_class_goes_where_a_name_does_and_is_kept_with_the_run(tmp_path, monke
     assert "options of mine:Analysis" in capsys.readouterr().out
 
 
+AWKWARD = """
+from dataclasses import dataclass
+from statewise.objectives.base import Objective
+from statewise.objectives.next_token import NextToken, NextTokenConfig
+
+class Half(Objective):
+    Config = NextTokenConfig
+    def loss(self, batch, counts): ...
+
+@dataclass(frozen=True)
+class NamedConfig:
+    name: str = "mine"
+
+class Named(NextToken):
+    Config = NamedConfig
+"""
+
+
 @pytest.mark.parametrize(
     ("table", "name", "said"),
     [
@@ -147,11 +165,17 @@ def test_a_class_goes_where_a_name_does_and_is_kept_with_the_run(tmp_path, monke
         (OBJECTIVES, "os:system", "it must subclass statewise.objectives.base.Objective"),
         (TASKS, "statewise.objectives.next_token:NextToken", "it must subclass statewise.tasks.base.Task"),
         (BACKBONES, "statewise.backbones.base:Backbone", "has no dataclass Config"),
+        (OBJECTIVES, "awkward_parts:Half", "Half is not complete: it lacks counts, predictor of statewise"),
+        (OBJECTIVES, "awkward_parts:Named", "a field of its Config is called name, which names the class itself"),
+        (OBJECTIVES, "leaving_parts:Any", "cannot be imported: SystemExit: 3"),
         (DECODERS, "statewise.decoding.sample:greedily", "has no attribute 'greedily'"),
         (ANALYSES, "gradient_ratio", "unknown analysis 'gradient_ratio': did you mean gradient-ratio"),
     ],
 )  # fmt: skip
-def test_what_is_no_part_is_said_in_a_sentence(table, name, said):
+def test_what_is_no_part_is_said_in_a_sentence(table, name, said, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "awkward_parts.py").write_text(AWKWARD)
+    (tmp_path / "leaving_parts.py").write_text("import sys\nsys.exit(3)\n")
     with pytest.raises(ValueError, match=said.replace("(", r"\(").replace("?", r"\?")):
         table[name]
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:
+def load(folder: str | Path, checkpoint: str | int = "best", device: str = "auto") -> Model:
     """The model of a run directory; see `statewise.loading.load_model`."""
     from statewise.loading import load_model
 
-    return load_model(folder, checkpoint, device)
+    return load_model(folder, str(checkpoint), device)
 
 
 def build(recipe: str, *flags: str, **fields: Any) -> Model:

@@ -107,12 +107,15 @@ class Stream:
         process draws only the blocks that its share overlaps."""
         size = self.task.drawn_at_once
         first, end = self.share.start // size, -(-self.share.stop // size)
-        parts = [
-            self.task.sample(
-                np.random.default_rng([self.seed, number, block]), min(size, self.batch_size - block * size)
-            )
-            for block in range(first, end)
-        ]
+        parts = []
+        for block in range(first, end):
+            wanted = min(size, self.batch_size - block * size)
+            part = self.task.sample(np.random.default_rng([self.seed, number, block]), wanted)
+            if len(part) != wanted:
+                raise ValueError(
+                    f"{type(self.task).__name__}.sample drew {len(part):,} sequences in place of {wanted:,}"
+                )
+            parts.append(part)
         return Examples.joined(parts)[self.share.start - first * size : self.share.stop - first * size]
 
     def epoch(self, number: int) -> float:

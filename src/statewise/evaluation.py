@@ -14,12 +14,15 @@ from statewise.carried_state.protocol import seeing_targets
 from statewise.data import blocks, collate, rows_at_once, same_prompt_length
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor
+from statewise.messages import short
 from statewise.scoring import per_token, per_unit, score_batch
 from statewise.tasks.base import HasBaselines, Task
 from statewise.types import Batch, Completion, Evaluation, Examples, Part
 
 Measure = Callable[[Batch], Mapping[str, Part]]
 """Sums and counts over a batch, by name."""
+TAKEN = {"kind", "step", "tokens", "seconds", "reason", "part", "loss", "perplexity", "token_accuracy"}
+"""Names that no task may give to a metric of its own."""
 SAMPLES = 6
 """Examples stored in reports."""
 EXTREMES = 5
@@ -83,14 +86,15 @@ def evaluate(
     if task.decoded and len(prompted):
         asked = examples[prompted]
         completions = complete(task, predictor, decoder, asked, block=block, share=share)
-        metrics = task.score(asked, completions)
+        metrics = _plain(task, task.score(asked, completions))
         samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
     few = rows_at_once(examples.tokens.shape[1], len(task.vocab), block)
     forced, chosen, nats = teacher_forced(predictor, examples, block=few, share=share)
     units = task.units(examples)
     if units:
         forced |= per_unit(float(nats.sum()), units)
-    metrics |= forced | task.score_positions(examples, chosen) | task.score_nats(examples, nats, chosen >= 0)
+    metrics |= forced | _plain(task, task.score_positions(examples, chosen))
+    metrics |= _plain(task, task.score_nats(examples, nats, chosen >= 0))
     if measure is not None:
         metrics |= means(measure, examples, block=few, share=share)
     if not details:
@@ -103,6 +107,20 @@ def evaluate(
         baselines=task.baselines(examples) if isinstance(task, HasBaselines) else {},
         hardest=hardest, easiest=easiest,
     )  # fmt: skip
+
+
+def _plain(task: Task, found: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics of the task as plain numbers. Raises `ValueError` if one is none, or has a name that is taken."""
+    plain: dict[str, float] = {}
+    for name, value in found.items():
+        what = f"{type(task).__name__}: the metric {name}"
+        if name in TAKEN:
+            raise ValueError(f"{what} has the name of something else that is kept beside it: rename it")
+        number = value.item() if isinstance(value, np.generic) else value
+        if not isinstance(number, (int, float)):
+            raise ValueError(f"{what} must be a number, not {short(value)}")
+        plain[name] = number
+    return plain
 
 
 def report(

@@ -228,6 +228,8 @@ class Run:
                 (folder / CREATING).touch()
                 (folder / "task").mkdir(exist_ok=True)
                 for name, content in task_files.items():
+                    if Path(name).name != name:
+                        raise ValueError(f"the task keeps a file called {name!r}: it must be a name without a folder")
                     write_atomically(folder / "task" / name, content)
                 write_atomically(folder / ENVIRONMENT_FILE, _as_json(environment or {}))
                 write_atomically(folder / DATA, _as_json(data_identity or {}))

@@ -91,12 +91,18 @@ class Table(Generic[Part]):
             if error.name and target.startswith(error.name):
                 hint = ": is it installed, or its folder in the environment variable PYTHONPATH?"
             raise ValueError(f"{what}: there is no module {error.name}{hint}") from error
-        except Exception as error:  # an external module may raise anything
+        except (Exception, SystemExit) as error:  # an external module may raise anything
             raise ValueError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
         if not (isinstance(found, type) and issubclass(found, _import(self.base))):
             raise ValueError(f"{what} is not a valid {self.kind}: it must subclass {self.base.replace(':', '.')}")
-        if not dataclasses.is_dataclass(getattr(found, "Config", None)):
+        config = getattr(found, "Config", None)
+        if not dataclasses.is_dataclass(config):
             raise ValueError(f"{what} has no dataclass Config, which defines its fields")
+        lacking = sorted(getattr(found, "__abstractmethods__", ()))
+        if lacking:
+            raise ValueError(f"{what} is not complete: it lacks {', '.join(lacking)} of {self.base.replace(':', '.')}")
+        if any(field.name == "name" for field in dataclasses.fields(config)):
+            raise ValueError(f"{what}: a field of its Config is called name, which names the class itself: rename it")
         return found
 
 

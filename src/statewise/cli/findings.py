@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
 def as_plain_data(findings: Findings) -> dict[str, Any]:
     """Findings as they stand in a report."""
-    return dataclasses.asdict(findings)
+    plain: dict[str, Any] = _plain(dataclasses.asdict(findings))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Without arrays and numbers of NumPy, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def check_free(folder: Path, name: str, overwrite: bool) -> None:
@@ -36,13 +46,15 @@ def save(findings: Findings, content: Mapping[str, Any], folder: Path, name: str
 
 
 def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> list[Path]:
-    """`NAME.png` of panels, with the title; of drawings `NAME-drawing.png` and, with the extra `report`,
-    `NAME-drawing.html`."""
+    """`NAME.png` of panels, if there are any, with the title; of drawings `NAME-drawing.png` and, with the extra
+    `report`, `NAME-drawing.html`."""
     from statewise.reporting.drawings import save_drawings, save_page
     from statewise.reporting.plots import save_panels
 
-    written = [folder / f"{name}.png"]
-    save_panels(findings.panels, written[0], heading=title)
+    written = []
+    if findings.panels:
+        written.append(folder / f"{name}.png")
+        save_panels(findings.panels, written[-1], heading=title)
     if findings.drawings:
         written.append(folder / f"{name}-drawing.png")
         save_drawings(findings.drawings, written[-1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -112,7 +113,11 @@ def run(words: list[str]) -> int:
     if options.suite in suite_names():
         text = suite_text(options.suite)
     elif Path(options.suite).is_file():
-        text, source = Path(options.suite).read_text(), options.suite
+        source = options.suite
+        try:
+            text = Path(options.suite).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{source}: this is not text in UTF-8: {error}") from None
     else:
         text = suite_text(options.suite)  # says which there are
     whole = suite = read_suite(text, source)
@@ -152,7 +157,7 @@ def run(words: list[str]) -> int:
                 + f" with {' or '.join(options.only)} in its name" * bool(options.only)
             )
         _write(out, _report(title, whole, there), _report(title, whole, shown))
-    again = f"statewise suite {options.suite} --out {out}"
+    again = shlex.join(["statewise", "suite", *words])
     if code >= 128 and asked:
         print(f"the jobs go on; statewise status {out} shows them, the same command waits for them", file=sys.stderr)
     elif code >= 128:

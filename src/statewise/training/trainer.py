@@ -61,6 +61,13 @@ class Outcome:
     signal: int | None = None
 
 
+LOGGED = {
+    "kind", "step", "steps", "tokens", "loss", "gradient_norm", "learning_rate", "epoch", "tokens_per_second",
+    "seconds", "flops", "flops_per_second", "mfu", "reason", "part",
+}  # fmt: skip
+"""Names in the log of training that no part of a loss may have."""
+
+
 @dataclass
 class Progress:
     """The training state besides weights and optimiser; saved in every checkpoint."""
@@ -228,6 +235,12 @@ class Trainer:
                 loss = self.wrapped(batch, counts)
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value() * self.fabric.world_size)
+            taken = sorted(loss.parts.keys() & LOGGED)
+            if taken:
+                raise ValueError(
+                    f"{type(self.objective).__name__}: a part of its loss is called {taken[0]}, which the log of "
+                    "training uses for something else: rename it"
+                )
             for name, part in loss.parts.items():
                 share = part.mean().detach()
                 sums[name] = sums[name] + share if name in sums else share
