@@ -299,3 +299,20 @@ def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):
                            (["suite", str(file), "--out", str(file)], "is a file")):  # fmt: skip
         assert main(words) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("binary.yaml", b"recipes:\xda\xff", "binary.yaml: this is not text in UTF-8"),
+        ("missing.yaml", None, "missing.yaml: no such file"),
+        ("seeds.yaml", b"{recipes: {a: {base: path-star-small}}, objectives: {next_token: {}}, backbones: {gpt: {}}, seeds: 0-}",  # noqa: E501
+         "seeds.yaml: seeds 0-: give a range"),
+    ],
+)  # fmt: skip
+def test_a_suites_file_is_named(name, content, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert main(["suite", name, "--dry-run"]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())

@@ -52,19 +52,20 @@ MOST = 10_000
 """Runs in one directory."""
 
 
-def parse(text: str) -> list[int]:
-    """`1-5` or `1,2,7-9` as numbers. Raises `ValueError` for anything else, and for more than `MOST`."""
+def parse(text: str, source: str = "--seeds") -> list[int]:
+    """`1-5` or `1,2,7-9` as numbers. Raises `ValueError`, which begins with `source`, for anything else, and for more
+    than `MOST`."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if not match or (match[2] and int(match[2]) < int(match[1])):
-            raise ValueError(f"--seeds {text}: give a range like 1-5, or numbers with commas")
+            raise ValueError(f"{source} {text}: give a range like 1-5, or numbers with commas")
         numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
         if numbers[-1] >= LARGEST or numbers[-1] - numbers[0] >= MOST or len(found) >= MOST:
-            raise ValueError(f"--seeds {text}: at most {MOST:,} seeds, each below {LARGEST:,}")
+            raise ValueError(f"{source} {text}: at most {MOST:,} seeds, each below {LARGEST:,}")
         found += numbers
     if len(set(found)) != len(found):
-        raise ValueError(f"--seeds {text}: a seed is named twice")
+        raise ValueError(f"{source} {text}: a seed is named twice")
     return found
 
 

@@ -118,10 +118,14 @@ def run(words: list[str]) -> int:
             text = Path(options.suite).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{source}: this is not text in UTF-8: {error}") from None
+    elif Path(options.suite).suffix in (".yaml", ".yml") or Path(options.suite).is_dir():
+        raise ValueError(
+            f"{options.suite}: " + ("this is a folder" if Path(options.suite).is_dir() else "no such file")
+        )
     else:
         text = suite_text(options.suite)  # says which there are
     whole = suite = read_suite(text, source)
-    seeds = parse(options.seeds or suite.seeds)
+    seeds = parse(options.seeds) if options.seeds else parse(suite.seeds, f"{source}: seeds")
     if options.only:
         for wanted in options.only:
             if not any(wanted in cell.name for cell in suite.cells):
