@@ -1,5 +1,6 @@
 import dataclasses
 import operator
+import re
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ import statewise
 from statewise.analysis import ANALYSES
 from statewise.backbones.gpt import GPTConfig
 from statewise.building import TABLES, read_recipe
-from statewise.config import field_help, field_names, parse
+from statewise.config import field_help, field_names, parse, read_yaml
 from statewise.declarations import Declared, declared_fields
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_names, recipe_text
@@ -246,3 +247,20 @@ def test_source_of_other_packages_is_told_or_refused(tmp_path, monkeypatch):
 def test_impossible_shares_are_refused():
     with pytest.raises(ValueError, match="decay_share must be at least 0 and at most 1"):
         TrainerConfig(decay_share=1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("trainer: {}\nseed: 1\ntrainer: {steps: 4}\n", "x.yaml:3: not YAML: the key \"trainer\" stands twice"),
+        ("trainer: &a {steps: *a}", "x.yaml: keys and lists are nested too deeply, or within themselves"),
+        ("a: " + "[" * 60 + "]" * 60, "x.yaml: keys and lists are nested too deeply"),
+    ],
+)  # fmt: skip
+def test_keys_that_stand_twice_and_data_that_hold_themselves_are_refused(text, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_yaml(text, "x.yaml")
+
+
+def test_merged_keys_may_be_given_anew():
+    assert read_yaml("base: &b {a: 1, c: 3}\nown: {<<: *b, a: 2}", "x.yaml")["own"] == {"a": 2, "c": 3}

@@ -31,6 +31,7 @@ def test_half_precision_is_summed_in_full():
 def test_means_by_token_and_by_unit():
     assert per_token(6.0, 3) == {"loss": 2.0, "perplexity": math.exp(2.0)}
     assert per_token(1e6, 1)["perplexity"] == math.inf
+    assert math.isnan(per_token(math.nan, 1)["perplexity"])
     with pytest.raises(ValueError, match="no token to score"):
         per_token(0.0, 0)
     assert per_unit(8.0, {"word": 4, "byte": 16, "line": 0}) == {

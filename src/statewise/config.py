@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 KINDS = ("task", "backbone", "objective")
 """The parts of a recipe that are chosen by name from a table."""
+DEEPEST = 50
+"""Most keys and lists within each other in a file."""
 
 
 class Choices(Protocol):
@@ -153,12 +155,41 @@ def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str
     return [f"--{key}={_as_flag(value)}" for key, value in flat.items()]
 
 
+@lru_cache
+def _loader() -> Any:
+    """Of plain data alone, as `yaml.SafeLoader`; a key that stands twice is an error, where that keeps the last."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        said = f"the key {short(key.value)} stands twice"
+                        raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+def _check_depth(value: Any, source: str, depth: int = 0) -> None:
+    """Raises `ValueError` for data that hold themselves, or are nested deeper than anything here needs."""
+    if depth > DEEPEST:
+        raise ValueError(f"{source}: keys and lists are nested too deeply, or within themselves")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        _check_depth(each, source, depth + 1)
+
+
 def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
     """The mapping in YAML `text`. Raises `ValueError` with the line if it is not YAML, or not a mapping."""
     import yaml
 
     try:
-        found = yaml.safe_load(text) or {}
+        found = yaml.load(text, _loader()) or {}
+        _check_depth(found, source)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source

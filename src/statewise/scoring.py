@@ -60,4 +60,4 @@ def per_unit(nats: float, units: Mapping[str, int]) -> dict[str, float]:
 
 def perplexity(loss: float) -> float:
     """Of a loss in nats; infinite from 700 on."""
-    return math.exp(loss) if loss < 700 else math.inf
+    return math.inf if loss >= 700 else math.exp(loss)

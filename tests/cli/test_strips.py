@@ -513,3 +513,11 @@ def test_what_was_cut_short_does_not_say_that_nothing_is_open(capsys, tmp_path):
     assert "no predicate was found: give more --seconds" in err
     assert "open       nothing" not in out
     assert "open       nothing" in called(capsys, *learn, "--overwrite")[1]
+
+
+@pytest.mark.parametrize("flags", [["--positive-only"], ["--lifted"]])
+def test_traces_without_a_valid_action_are_refused(flags, tmp_path, capsys):
+    path = tmp_path / "neg.csv"
+    path.write_text("trace_id,action,label\n0,a b,1\n1,c d,1\n")
+    assert main(["strips", "learn", str(path), *flags, "--out", str(tmp_path / "model")]) == 2
+    assert "neg.csv: no trace has a valid action: label 1 marks" in " ".join(capsys.readouterr().err.split())

@@ -301,15 +301,23 @@ def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):
         assert message in capsys.readouterr().err
 
 
+CELL = b"{recipes: {a: {base: %s}}, objectives: {next_token: {}}, backbones: {gpt: {}}, seeds: %s}"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("binary.yaml", b"recipes:\xda\xff", "binary.yaml: this is not text in UTF-8"),
         ("missing.yaml", None, "missing.yaml: no such file"),
-        ("seeds.yaml", b"{recipes: {a: {base: path-star-small}}, objectives: {next_token: {}}, backbones: {gpt: {}}, seeds: 0-}",  # noqa: E501
-         "seeds.yaml: seeds 0-: give a range"),
+        ("seeds.yaml", CELL % (b"path-star-small", b"0-"), "seeds.yaml: seeds 0-: give a range"),
+        ("long.yaml", CELL % (b"path-star-small", b"1-" + b"9" * 5000), "give a range like 1-5"),
+        (
+            "based.yaml",
+            CELL % (b"path-star-smal", b"1"),
+            "based.yaml: recipes.a: base: unknown recipe",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_suites_file_is_named(name, content, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if content is not None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from schemas_by_hand import BLOCKSWORLD, FERRY, as_schemas
 
+from statewise.strips import learn_schemas
 from statewise.strips.domains import domain
 from statewise.strips.head_arrays import Heads
 from statewise.strips.lifted import COPIES, Space, _schemas, learn_lifted, sorts_of
@@ -212,6 +213,18 @@ def test_lifted_learning_is_the_same_each_time():
     first, again = (learn_lifted(given, settings, copies={0: 1, 1: 1}) for _ in range(2))
     assert first == again
     assert [each["steps"] for each in first.report["restarts"]] == [75, 75]
+
+
+def test_lifted_learning_keeps_to_its_time_and_stops_when_it_is_told_to():
+    given = traces(domain("ferry:2x1"), 30, 8, 1)
+    settings = Settings(restarts=2, steps=10**6, check_every=50, stall=None)
+    late = learn_lifted(given, settings, copies={0: 1, 1: 1}, seconds=0.0)
+    told = learn_lifted(given, settings, copies={0: 1, 1: 1}, stop=lambda: True)
+    by_name = learn_schemas(given, settings, method="neural", stop=lambda: True)
+    for found in (late, told, by_name):
+        assert found.report["unfinished"] == ["training: 1 of at most 1000000 steps"]
+        assert [each["steps"] for each in found.report["restarts"]] == [1, 1]
+    assert learn_lifted(given, Settings(restarts=1, steps=2)).report["unfinished"] == []
 
 
 def test_lifted_learning_needs_negatives_and_steady_schemas():

@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        system_failed = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        full = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
+        system_failed = isinstance(error, OSError) and error.errno in full
         return _fail(1 if system_failed else 2, error, debug)
     except NotFinite as error:
         return _fail(1, error, debug)

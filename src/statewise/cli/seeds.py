@@ -23,6 +23,7 @@ from statewise.cli.progress import Display, record_line, total_steps
 from statewise.config import Recipe, read_yaml
 from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
+from statewise.messages import cut
 from statewise.run import FILES as RUN_FILES
 from statewise.run import SIGNS as RUN_SIGNS
 from statewise.run import Run
@@ -57,15 +58,15 @@ def parse(text: str, source: str = "--seeds") -> list[int]:
     than `MOST`."""
     found: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip())
         if not match or (match[2] and int(match[2]) < int(match[1])):
-            raise ValueError(f"{source} {text}: give a range like 1-5, or numbers with commas")
+            raise ValueError(f"{source} {cut(text)}: give a range like 1-5, or numbers with commas")
         numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
         if numbers[-1] >= LARGEST or numbers[-1] - numbers[0] >= MOST or len(found) >= MOST:
-            raise ValueError(f"{source} {text}: at most {MOST:,} seeds, each below {LARGEST:,}")
+            raise ValueError(f"{source} {cut(text)}: at most {MOST:,} seeds, each below {LARGEST:,}")
         found += numbers
     if len(set(found)) != len(found):
-        raise ValueError(f"{source} {text}: a seed is named twice")
+        raise ValueError(f"{source} {cut(text)}: a seed is named twice")
     return found
 
 

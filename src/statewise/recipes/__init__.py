@@ -32,7 +32,11 @@ def recipe_fields(text: str | bytes, source: str) -> dict[str, Any]:
         return own
     if not isinstance(base, str):
         raise ValueError(f"{source}: base is the name of a recipe, not {base!r}")
-    return merged(recipe_fields(recipe_text(base), f"recipe {base}"), own)
+    try:
+        below = recipe_text(base)
+    except ValueError as error:
+        raise ValueError(f"{source}: base: {error}") from None
+    return merged(recipe_fields(below, f"recipe {base}"), own)
 
 
 def merged(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class SuiteReport:
     def as_markdown(self) -> str:
         """Both tables."""
         title, about = markdown_text(self.title), markdown_text(self.about)
-        parts = [f"# {title}", about, markdown_table(*self.table()), "\n".join(self.notes())]
+        parts = [f"# {title}", about, markdown_table(*self.table()), "\n".join(map(markdown_text, self.notes()))]
         return "\n\n".join([*(part for part in parts if part), markdown_table(*self.runs_table())]) + "\n"
 
     def as_json(self) -> str:

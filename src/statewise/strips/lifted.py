@@ -10,6 +10,7 @@ Objects have sorts, inferred from the traces: objects at the same argument of th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations, product
@@ -164,6 +165,8 @@ def learn_lifted(
     settings: Settings,
     *,
     copies: dict[int, int] | None = None,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
     folder: Path | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int, np.ndarray, int], None] | None = None,
@@ -172,7 +175,8 @@ def learn_lifted(
     """Learns action schemas from ground traces whose actions are written `schema object object`.
 
     Restarts train together as in `learning.learn`; predicates whose ground heads are all sound are pooled.
-    `settings.atoms` is not used: the number of predicates is learned. With `folder`, the result is written there;
+    `settings.atoms` is not used: the number of predicates is learned. After `seconds`, or once `stop()` is true, the
+    best model so far is returned, `report["unfinished"]`. With `folder`, the result is written there;
     `overwrite` replaces an earlier one; `finish` is as in `learned.Finish`. Raises `ValueError` if
     there are no negative traces, or if a schema occurs with different numbers of arguments; `FileExistsError` if the
     folder holds anything else.
@@ -190,9 +194,12 @@ def learn_lifted(
     results = [Attempt(number) for number in range(settings.restarts)]
     library: dict[tuple[tuple[int, ...], bytes], tuple[int, np.ndarray]] = {}
     heads = len(space.owner)
-    while len(group.numbers) and group.steps < settings.steps:
+    end = time.monotonic() + seconds if seconds is not None else float("inf")
+    cut = False
+    while len(group.numbers) and group.steps < settings.steps and not cut:
         group.step()
-        if group.steps % settings.check_every and group.steps < settings.steps:
+        cut = stop() or time.monotonic() > end
+        if group.steps % settings.check_every and group.steps < settings.steps and not cut:
             continue
         verdicts = judge.verdicts(Heads.of_theta(group.binary()))
         right = judge.right(*(each.reshape(-1, heads, len(traces)) for each in (verdicts.alarms, verdicts.catches)))
@@ -217,6 +224,7 @@ def learn_lifted(
         "offered": len(offered),
         "sound": pooled.sound,
         "predicates": len(kept),
+        "unfinished": [f"training: {group.steps} of at most {settings.steps} steps"] if cut else [],
         "training_accuracy": pooled.accuracy,
         "cover_proven": pooled.proven,
     }

@@ -68,7 +68,7 @@ def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[Op
 
 def learn_schemas(traces: Traces, settings: Settings | None = None, **options: Unpack[Options]) -> LiftedModel:
     """Learns action schemas as `learn` learns a ground model: by `exact.lifted`, from damaged traces by
-    `exact.noisy_lifted`, or by training (`lifted`), which has no time limit and starts over."""
+    `exact.noisy_lifted`, or by training (`lifted`), which starts over."""
     if options.get("method") == "hybrid":
         raise ValueError("the hybrid method learns ground models alone: omit --lifted, or give another --method")
     call = Call(traces, settings or Settings(), lifted=True, **options)
@@ -82,8 +82,8 @@ def learn_schemas(traces: Traces, settings: Settings | None = None, **options: U
         learned = learn_lifted_noisy(traces, **call.how())
         if call.suits_damaged(learned.report):
             return learned
-    return learn_lifted(traces, call.settings, folder=call.folder, overwrite=call.overwrite, progress=call.progress,
-                        finish=call.because(call.why))  # fmt: skip
+    return learn_lifted(traces, call.settings, seconds=call.left(), stop=call.stop, folder=call.folder,
+                        overwrite=call.overwrite, progress=call.progress, finish=call.because(call.why))  # fmt: skip
 
 
 def _by_schemas_or_atoms(call: Call) -> Learned | None:

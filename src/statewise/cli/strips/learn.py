@@ -81,6 +81,11 @@ def run(words: list[str]) -> int:
     given = read_traces(Path(options.traces))
     print(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
           f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
+    if (options.positive_only or options.lifted) and not len(given.valid_only()):
+        raise ValueError(
+            f"{options.traces}: no trace has a valid action: label 1 marks a trace whose last action is invalid, "
+            "label 0 one that is valid to its end"
+        )
     if options.positive_only:
         given = given.valid_only()
     if options.symmetry:
