@@ -11,6 +11,7 @@ from statewise.analysis.inductive_bias import Pairs, Prefixes
 from statewise.analysis.least_squares import PENALTIES, ridge
 from statewise.building import make_analysis
 from statewise.cli import main
+from statewise.tasks.hmm.task import Hmm, HmmConfig
 from statewise.tasks.state_tracking import StateTracking, StateTrackingConfig
 from statewise.types import Examples, Hidden
 
@@ -185,3 +186,28 @@ def test_on_a_run(tmp_path, capsys):
         assert metrics["respects_state_true_state"] == 1.0
     assert main(["analyze", run, "inductive-bias", "--layer", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_where_nothing_is_held_out_values_are_predicted_after_other_prefixes_than_are_labelled():
+    task = Hmm(HmmConfig(process="rrxor", length=8, held_out_sequences=400))
+    read = []
+
+    class Seen(OfState):
+        """Remembers what it was asked for, in order: the pool, then the held-out prefixes."""
+
+        def states(self, batch):
+            read.append({tuple(row[:count].tolist()) for row, count in zip(batch.tokens, batch.real.sum(1))})
+            return super().states(batch)
+
+    found = make_analysis("inductive-bias", datasets=2, examples=48).analyze(subject(Seen(task, np.eye(99)), task))
+    assert "values are predicted after other prefixes than are labelled" in found.notes[0]
+    assert found.metrics["respects_state"] == 1.0
+    half = len(read) // 2  # the model, then the same untrained
+    blocks = [len(part) for part in read[:half]]
+    tested = int(found.metrics["prefixes"])
+    assert sum(blocks) > tested
+    ends = np.cumsum(blocks[::-1])
+    last = int(np.searchsorted(ends, tested)) + 1
+    of_test, of_pool = set().union(*read[half - last : half]), set().union(*read[: half - last])
+    assert len(of_test) == tested
+    assert not of_test & of_pool

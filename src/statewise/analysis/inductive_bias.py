@@ -17,15 +17,16 @@ import numpy as np
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs import is_several, states_of
 from statewise.analysis.least_squares import ridge
+from statewise.analysis.prefix_split import TEST, prefix_hashes, split_by_prefix
 from statewise.analysis.probes import draw_positions
 from statewise.analysis.probing import UNTRAINED, draw_training
 from statewise.analysis.trials import share
 from statewise.bounds import bounded
 from statewise.figures import Curve, Panel
 from statewise.tasks.base import World
-from statewise.tasks.holding_out import hash_prefixes
 from statewise.types import Examples, LacksPower
 
+OTHER_PREFIXES = "the task holds out no sequences: values are predicted after other prefixes than are labelled"
 SIZES = 4
 """Numbers of labelled prefixes of the curves: that of the options, half of it, a quarter, and an eighth."""
 
@@ -99,7 +100,13 @@ class InductiveBias(Analysis):
         sets: dict[bytes, int] = {}
         drawn = draw_training(task, config.seed, config.training_sequences)
         pool = Prefixes.draw(task, drawn, sets, [config.seed, 2])
-        test = Prefixes.draw(task, task.held_out(config.sequences), sets, [config.seed, 1]).distinct()
+        test = Prefixes.draw(task, task.held_out(config.sequences), sets, [config.seed, 1])
+        notes = []
+        if not task.disjoint:
+            of_pool, of_test = split_by_prefix(pool.hashes, test.hashes, validation=0)
+            pool, test = pool[of_pool != TEST], test[of_test == TEST]
+            notes.append(OTHER_PREFIXES)
+        test = test[np.unique(test.hashes, return_index=True)[1]]
         if len(pool.states) < config.examples:
             raise ValueError(
                 f"{len(pool.states):,} training sequences have a known state, fewer than the {config.examples:,} "
@@ -119,24 +126,25 @@ class InductiveBias(Analysis):
             "_next_tokens": one_hot(pool.next, test.next),
         }
         sizes = sorted({max(2, config.examples >> halved) for halved in range(SIZES)})
-        datasets = [self._dataset(number, pool, test) for number in range(config.datasets)]
+        states, numbers = np.unique(np.concatenate([pool.states, test.states]), return_inverse=True)
+        datasets = [self._dataset(number, len(states), numbers, len(pool.states)) for number in range(config.datasets)]
         found = {
             name: np.array(
                 [[pairs.bias(each.predict(*both, size), each.of_test) for each in datasets] for size in sizes]
             )
             for name, both in features.items()
         }
-        return findings(found, sizes, test, pairs)
+        return findings(found, sizes, test, pairs, notes)
 
     def _states(self, snapshot: Snapshot, prefixes: Prefixes) -> np.ndarray:
         return states_of(snapshot, prefixes.examples, prefixes.rows, prefixes.positions, self.config.layer)
 
-    def _dataset(self, number: int, pool: Prefixes, test: Prefixes) -> Dataset:
+    def _dataset(self, number: int, states: int, of_prefixes: np.ndarray, pool: int) -> Dataset:
+        """Dataset `number`. `of_prefixes`: the state, below `states`, of each of the `pool`, then of the others."""
         rng = np.random.default_rng([self.config.seed, 3, number])
-        states, where = np.unique(np.concatenate([pool.states, test.states]), return_inverse=True)
-        values = rng.choice([-1.0, 1.0], len(states))[where]
-        labelled = rng.permutation(len(pool.states))[: self.config.examples]
-        return Dataset(labelled, values[labelled], values[len(pool.states) :])
+        values = rng.choice([-1.0, 1.0], states)[of_prefixes]
+        labelled = rng.permutation(pool)[: self.config.examples]
+        return Dataset(labelled, values[labelled], values[pool:])
 
 
 @dataclass(frozen=True)
@@ -162,11 +170,14 @@ class Prefixes:
         numbers = np.array([sets.setdefault(each, len(sets)) for each in following], np.int64)
         return cls(examples, rows, positions, labels[rows, positions], numbers)
 
-    def distinct(self) -> Prefixes:
-        """Each prefix once."""
-        hashes = hash_prefixes(self.examples.tokens)[self.rows, self.positions]
-        kept = np.unique(hashes, return_index=True)[1]
-        return Prefixes(self.examples, self.rows[kept], self.positions[kept], self.states[kept], self.next[kept])
+    @property
+    def hashes(self) -> np.ndarray:
+        """(n,) uint64: of the tokens of each."""
+        return prefix_hashes(self.examples, self.rows, self.positions)
+
+    def __getitem__(self, chosen: np.ndarray) -> Prefixes:
+        """Those `chosen`, (n,) bool or (m,) int."""
+        return Prefixes(self.examples, *(each[chosen] for each in (self.rows, self.positions, self.states, self.next)))
 
 
 @dataclass(frozen=True)
@@ -224,7 +235,9 @@ def one_hot(pool: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return (pool[:, None] == known).astype(float), (test[:, None] == known).astype(float)
 
 
-def findings(found: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, pairs: Pairs) -> Findings:
+def findings(
+    found: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, pairs: Pairs, notes: list[str]
+) -> Findings:
     """From `found`, (sizes, datasets, fields of `Bias`) of the model and of each control."""
     metrics: dict[str, float] = {}
     for name, values in found.items():
@@ -233,7 +246,7 @@ def findings(found: Mapping[str, np.ndarray], sizes: list[int], test: Prefixes, 
                 of_one = share(f"{figure}{name}", values[-1, :, place])
                 metrics |= {key: value for key, value in of_one.items() if not name or key == f"{figure}{name}"}
     metrics |= {"prefixes": len(test.states), "states": len(np.unique(test.states))}
-    notes = [
+    notes = notes + [
         f"no two held-out prefixes of different states have {words} next tokens"
         for words, count in zip(("the same legal", "different legal"), pairs.counts[1:])
         if not count

@@ -235,10 +235,10 @@ class Trainer:
                 loss = self.wrapped(batch, counts)
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value() * self.fabric.world_size)
-            taken = sorted(loss.parts.keys() & LOGGED)
-            if taken:
+            if not LOGGED.isdisjoint(loss.parts):
+                taken = min(LOGGED & loss.parts.keys())
                 raise ValueError(
-                    f"{type(self.objective).__name__}: a part of its loss is called {taken[0]}, which the log of "
+                    f"{type(self.objective).__name__}: a part of its loss is called {taken}, which the log of "
                     "training uses for something else: rename it"
                 )
             for name, part in loss.parts.items():
