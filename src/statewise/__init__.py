@@ -27,41 +27,44 @@ def load(folder: str | Path, checkpoint: str | int = "best", device: str = "auto
     return load_model(folder, str(checkpoint), device)
 
 
-def build(recipe: str, *flags: str, **fields: Any) -> Model:
-    """An untrained model of a named recipe: `build("path-star-small", objective="next_latent", seed=2)`.
+def build(recipe: str | Path, *flags: str, **fields: Any) -> Model:
+    """An untrained model of a recipe: `build("path-star-small", objective="next_latent", seed=2)`. The recipe is the
+    name of one of ours, the path of a YAML file, or a run to repeat.
 
     `fields` are as in `statewise.config.as_flags`; `flags` are those of the command, such as `--backbone.width=64`.
     """
     from statewise.building import read_recipe
     from statewise.config import as_flags
     from statewise.loading import new_model
-    from statewise.recipes import recipe_text
+    from statewise.recipes import recipe_given
 
-    return new_model(read_recipe(recipe_text(recipe), [*flags, *as_flags(fields)], recipe))
+    text, source = recipe_given(recipe)
+    return new_model(read_recipe(text, [*flags, *as_flags(fields)], source))
 
 
 def train(
-    recipe: str,
+    recipe: str | Path,
     *flags: str,
     out: str | Path | None = None,
     overwrite: bool = False,
     listener: Listener | None = None,
     **fields: Any,
 ) -> Outcome:
-    """Trains a named recipe: `train("path-star-small", objective="next_latent", steps=20)`.
+    """Trains a recipe: `train("path-star-small", objective="next_latent", steps=20)`, `train("my.yaml")`.
 
-    `flags` and `fields` are as in `build`. The run directory is `out`, by default a new one in `runs` that bears the
-    recipe's name; `load` takes the `folder` of what is returned. Raises `FileExistsError` if there is something at
-    `out` already, unless `overwrite` says to replace a run.
+    `recipe`, `flags` and `fields` are as in `build`. The run directory is `out`, by default a new one in `runs` that
+    bears the recipe's name; `load` takes the `folder` of what is returned. Raises `FileExistsError` if there is
+    something at `out` already, unless `overwrite` says to replace a run.
     """
     from statewise.building import read_recipe
     from statewise.config import as_flags
     from statewise.launch import train as train_recipe
-    from statewise.recipes import recipe_text
+    from statewise.recipes import recipe_given
 
     given = as_flags(fields, besides=("out", "overwrite", "listener"))
-    read = read_recipe(recipe_text(recipe), [*flags, *given], recipe)
-    return train_recipe(read, out or _new_folder(recipe), overwrite=overwrite, listener=listener)
+    text, source = recipe_given(recipe)
+    read = read_recipe(text, [*flags, *given], source)
+    return train_recipe(read, out or _new_folder(Path(recipe).stem), overwrite=overwrite, listener=listener)
 
 
 def export(

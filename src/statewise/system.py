@@ -6,8 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+PR_SET_PDEATHSIG = 1
+"""Of Linux's `prctl`: which signal a process gets when its parent ends."""
 
 
 def sync_folder(folder: Path) -> None:
@@ -47,6 +51,23 @@ def process_lives(number: int) -> bool:
     except PermissionError:  # another user's
         return True
     return True
+
+
+def ended_with_parent() -> Callable[[], None] | None:
+    """What a new process is to call, as `preexec_fn`, so that it is asked to end (SIGTERM) when the process that
+    started it is killed; None where the system has no such thing (it is Linux that has)."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    parent, prctl = os.getpid(), ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:  # it has ended meanwhile
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:

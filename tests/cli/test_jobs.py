@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -112,3 +113,30 @@ def test_the_state_names_what_has_succeeded(tmp_path):
     jobs = [Job("it", {"b": python("pass"), "c": python("raise SystemExit('full')")}, tmp_path / "it.log", ["a"])]
     run(jobs)
     assert read_state(jobs[0].log) == (["a", "b"], "code 1: full")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let the processes go on")
+def test_processes_end_when_the_one_that_runs_them_is_killed(tmp_path):
+    child = (
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(143)))\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
+        "time.sleep(60)"
+    )
+    parent = (
+        "from pathlib import Path\n"
+        "from statewise.cli.jobs import Job, run_jobs\n"
+        f"job = Job('one', {{'wait': {python(child)!r}}}, Path({str(tmp_path / 'one.log')!r}))\n"
+        "run_jobs([job], 1, started=lambda job: None, looked_at=lambda job: None, ended=lambda job, code: None)"
+    )
+    process = subprocess.Popen(python(parent))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    while last_line(tmp_path / "one.log") != "saved":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, pairs
 from statewise.cli.commands import listed
 from statewise.json_files import printable
+
+if TYPE_CHECKING:
+    from statewise.analysis.base import Analysis
 
 DESCRIPTION = """Analyses a run; writes ANALYSIS.json, ANALYSIS.png and further plots into its reports
 folder. With --layer their names hold the layer, with --checkpoint the step. The same
@@ -29,33 +35,22 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     from statewise.analysis import ANALYSES
 
-    rows = {name: ANALYSES.describe(name) for name in [*ANALYSES, *ANALYSES.announced()]}
-    parser = Parser("analyze", DESCRIPTION + listed(rows), add_help=False)
-    parser.add_run()
-    parser.add_argument("analysis", metavar="ANALYSIS", help="one of those above, or module:Class")
-    parser.add_argument("--out", metavar="DIR", help="write report and plots here as well")
-    parser.add_overwrite("replace files of the same names in --out")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     if {"-h", "--help"} & set(words):
-        parser.print_help()
+        _parser().print_help()
         from statewise.config import lines_of
         from statewise.declarations import declared_fields
 
         for name in words:
-            if name in rows or ":" in name:
+            if name in _described() or ":" in name:
                 fields = declared_fields(ANALYSES.target(name))
                 print(f"\noptions of {name}, with their defaults:", *lines_of(fields), sep="\n")
         return 0
-    options, rest = parser.split(words)
-    if options.overwrite and options.out is None:
-        raise ValueError("--overwrite replaces files in --out, which is not given; those in the run are always renewed")
+    options, analysis = options_of(words)
 
-    from statewise.building import make_analysis
     from statewise.cli.findings import as_plain_data, check_free, save, save_pictures, tell
     from statewise.cli.reports import if_writable
     from statewise.loading import load_model
 
-    analysis = make_analysis(options.analysis, **pairs(rest))
     model = load_model(options.run, options.checkpoint, options.device)
     assert model.run is not None
     assert model.checkpoint is not None
@@ -83,6 +78,34 @@ def run(words: list[str]) -> int:
     else:
         tell(title, findings, written)
     return 0
+
+
+def options_of(words: Sequence[str]) -> tuple[argparse.Namespace, Analysis]:
+    """The options of the command's `words`, and the analysis that they ask for. Raises `ValueError` for unknown
+    options, fields and values."""
+    options, rest = _parser().split(words)
+    if options.overwrite and options.out is None:
+        raise ValueError("--overwrite replaces files in --out, which is not given; those in the run are always renewed")
+    from statewise.building import make_analysis
+
+    return options, make_analysis(options.analysis, **pairs(rest))
+
+
+def _parser() -> Parser:
+    parser = Parser("analyze", DESCRIPTION + listed(_described()), add_help=False)
+    parser.add_run()
+    parser.add_argument("analysis", metavar="ANALYSIS", help="one of those above, or module:Class")
+    parser.add_argument("--out", metavar="DIR", help="write report and plots here as well")
+    parser.add_overwrite("replace files of the same names in --out")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser
+
+
+def _described() -> dict[str, str]:
+    """What each analysis does, by name."""
+    from statewise.analysis import ANALYSES
+
+    return {name: ANALYSES.describe(name) for name in [*ANALYSES, *ANALYSES.announced()]}
 
 
 def _in_a_file_name(layer: str) -> str:

@@ -33,6 +33,45 @@ Of those `compare --metrics all` reads the ones of --data."""
 
 def run(words: list[str]) -> int:
     """Runs the command."""
+    options, by = options_of(words)
+
+    from statewise.loading import load_model
+
+    model = load_model(options.run, options.checkpoint, options.device)
+    if options.fills:
+        return _referee(model, Path(options.fills), options)
+    asked = _asked(model, options)
+    own_notes = list(model.task.notes)
+    if options.comprehensive:
+        from statewise.carried_state.whole_texts import evaluate_whole_texts
+
+        with model.asking() as predictor:
+            found = {how.label: evaluate_whole_texts(model.task, predictor, how) for how in asked}
+    else:
+        found = {
+            how.label: model.evaluate(options.num, options.data, by=by, protocol=how.protocol,
+                                           warmup=how.passes or None, details=not place)
+            for place, how in enumerate(asked)
+        } or {"": model.evaluate(options.num, options.data, by=by)}  # fmt: skip
+    evaluation = next(iter(found.values()))
+    # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
+    data = Path(options.data).resolve() if options.data else None
+    deviations = ["comprehensive"] if options.comprehensive else []
+    deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
+    deviations += [] if options.num is None else [f"first-{options.num}"]
+    deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]
+    deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
+    whole = evaluation_of(data) if data else evaluation_on(*by) if by else "evaluation"
+    name = "-".join([whole, *deviations])
+    for note in model.task.notes:
+        if not data or note not in own_notes:  # notes on the run's own data do not concern a file
+            print(note, file=sys.stderr)
+    return _show(model, evaluation, name, options, data, found if asked else {}, by)
+
+
+def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.Namespace, tuple[str, str] | None]:
+    """The options of the command's `words`, and the other held-out set that they ask for; `task`: the run's, if it is
+    not there yet. Raises `ValueError` for unknown options and for such as do not go together."""
     parser = Parser("evaluate", DESCRIPTION)
     parser.add_run()
     parser.add_argument("--num", type=at_least(1), help="examples to evaluate (default: all held out)")
@@ -55,12 +94,10 @@ def run(words: list[str]) -> int:
         help="read whole held-out documents (models with a carried state, task text)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    others = _other_held_out(words)
+    others = _other_held_out(words, task)
     for option, sets in others.items():
         parser.add_argument(f"--{option}", dest=option, metavar="SET", help=f"evaluate another held-out set: {sets}")
     options = parser.parse_args(words)
-
-    from statewise.loading import load_model
 
     by = [(option, value) for option in others if (value := getattr(options, option)) is not None]
     if options.fills and (options.data or options.num is not None or by):
@@ -70,38 +107,9 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--fills scores what was filled in, without chunks or documents: omit {ignored[0]}")
     if len(by) > 1:
         raise ValueError(f"{' and '.join(f'--{option}' for option, _ in by)} are different sets: give one")
-    model = load_model(options.run, options.checkpoint, options.device)
-    if options.fills:
-        return _referee(model, Path(options.fills), options)
     if options.comprehensive and (options.data or options.num is not None or by):
         raise ValueError("--comprehensive reads all held-out documents: omit --data, --num and other sets")
-    asked = _asked(model, options)
-    own_notes = list(model.task.notes)
-    if options.comprehensive:
-        from statewise.carried_state.whole_texts import evaluate_whole_texts
-
-        with model.asking() as predictor:
-            found = {how.label: evaluate_whole_texts(model.task, predictor, how) for how in asked}
-    else:
-        found = {
-            how.label: model.evaluate(options.num, options.data, by=by[0] if by else None, protocol=how.protocol,
-                                           warmup=how.passes or None, details=not place)
-            for place, how in enumerate(asked)
-        } or {"": model.evaluate(options.num, options.data, by=by[0] if by else None)}  # fmt: skip
-    evaluation = next(iter(found.values()))
-    # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
-    data = Path(options.data).resolve() if options.data else None
-    deviations = ["comprehensive"] if options.comprehensive else []
-    deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
-    deviations += [] if options.num is None else [f"first-{options.num}"]
-    deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]
-    deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
-    whole = evaluation_of(data) if data else evaluation_on(*by[0]) if by else "evaluation"
-    name = "-".join([whole, *deviations])
-    for note in model.task.notes:
-        if not data or note not in own_notes:  # notes on the run's own data do not concern a file
-            print(note, file=sys.stderr)
-    return _show(model, evaluation, name, options, data, found if asked else {}, by[0] if by else None)
+    return options, by[0] if by else None
 
 
 def _asked(model: Model, options: argparse.Namespace) -> list[Asked]:
@@ -157,20 +165,20 @@ def _show(
     return 0
 
 
-def _other_held_out(words: Sequence[str]) -> dict[str, str]:
+def _other_held_out(words: Sequence[str], task: str | None) -> dict[str, str]:
     """Options that select another held-out set of a task, with their values and tasks in words.
 
-    They come from all our tasks and from those of the runs named in `words`, which may be of other packages. Known
-    before a model is loaded, so that a mistyped option is refused with its near misses.
+    They come from all our tasks, from `task` and from those of the runs named in `words`, which may be of other
+    packages. Known before a model is loaded, so that a mistyped option is refused with its near misses.
     """
-    tasks = {name: TASKS[name] for name in TASKS}
+    tasks = {name: TASKS[name] for name in [*TASKS, *([task] if task else [])]}
     for word in words:
         with suppress(OSError, ValueError, KeyError):  # reported when the run is loaded
             name = Run.open(Path(word)).recipe()["task"]["name"]
             tasks[name] = TASKS[name]
     found: dict[str, list[str]] = {}
-    for name, task in tasks.items():
-        for option, values in task.other_held_out.items():
+    for name, kind in tasks.items():
+        for option, values in kind.other_held_out.items():
             found.setdefault(option, []).append(f"{' or '.join(values)} (task {name})")
     return {option: ", ".join(sets) for option, sets in found.items()}
 

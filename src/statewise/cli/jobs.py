@@ -17,7 +17,7 @@ from pathlib import Path
 
 from statewise.durable import write_atomically
 from statewise.json_files import TEXT, Shape, read_json
-from statewise.system import cores
+from statewise.system import cores, ended_with_parent
 
 POLL_SECONDS = 0.2
 HANDLED = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -76,7 +76,8 @@ def run_jobs(
     SIGINT and SIGTERM are passed on to the processes that run, and no others are started; SIGHUP, which a closed
     terminal sends, and SIGUSR1 and SIGUSR2, by which schedulers warn, are passed on as SIGTERM. Returns the signal that
     was passed on, after all have ended; None: there was none. `ended` is not called for jobs that a signal stopped. If
-    anything raises, such as a callback, the processes are terminated and waited for first.
+    anything raises, such as a callback, the processes are terminated and waited for first. If this process is killed,
+    Linux ends them with SIGTERM; elsewhere they go on.
     """
     waiting, received = list(jobs), list[int]()
     running: list[tuple[Job, subprocess.Popen[bytes], list[str]]] = []
@@ -90,8 +91,9 @@ def run_jobs(
     def start(job: Job, names: list[str]) -> None:
         with open(job.log, "ab") as log:
             process = subprocess.Popen(
-                job.commands[names[0]], stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+                job.commands[names[0]], stdout=log, stderr=log, env=environment, start_new_session=True,
+                preexec_fn=ended_with_parent(),
+            )  # fmt: skip
         running.append((job, process, names))
 
     forwarded = False

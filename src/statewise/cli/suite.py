@@ -172,10 +172,12 @@ def run(words: list[str]) -> int:
 
 
 def _recipes(suite: Suite, source: str) -> dict[str, Recipe]:
-    """The recipe of each cell. Raises `ValueError` for one that does not parse, or whose parts do not go together."""
+    """The recipe of each cell. Raises `ValueError` for one that does not parse, or whose parts do not go together, and
+    for commands on its runs that do not parse."""
     import torch
 
     from statewise.building import make_objective, make_task, read_recipe
+    from statewise.cli import analyze, evaluate
 
     found, tasks = {}, {}
     for cell in suite.cells:
@@ -186,6 +188,11 @@ def _recipes(suite: Suite, source: str) -> dict[str, Recipe]:
                 tasks[key] = make_task(recipe)
             with torch.device("meta"):
                 make_objective(recipe, tasks[key])
+            for command, *words in cell.then:
+                if command == "analyze":
+                    analyze.options_of(["RUN", *words])
+                elif by := evaluate.options_of(["RUN", *words], recipe.task.name)[1]:
+                    tasks[key].held_out_by(*by, 1)
         except ValueError as error:
             raise ValueError(f"{source}, {cell.name}: {error}") from None
         found[cell.name] = recipe

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """Trains a run from a recipe, or resumes one.
 
   statewise train path-star-small --objective next_latent --out runs/nl-1
-  statewise train --config my.yaml --trainer.steps 2000 --out runs/x
+  statewise train my.yaml --trainer.steps 2000 --out runs/x
   statewise train --resume runs/nl-1
   statewise train path-star-small --seeds 1-5 --jobs 2 --out runs/nl
   statewise train path-star-small --seeds 1-20 --on slurm --out runs/nl
@@ -126,7 +126,7 @@ def _begin(what: str) -> None:
 
 def _parser() -> Parser:
     parser = Parser("train", DESCRIPTION, add_help=False)
-    parser.add_argument("recipe", nargs="?", help="name of a recipe; `statewise list` shows them")
+    parser.add_argument("recipe", nargs="?", help="name of a recipe (`statewise list` shows them), or a YAML file")
     parser.add_argument("--config", metavar="FILE", help="a YAML recipe, or a run to repeat")
     parser.add_argument("--out", metavar="DIR", help="new run directory")
     parser.add_overwrite("replace the run in --out")
@@ -157,20 +157,15 @@ def _parser() -> Parser:
 
 def _recipe(options: argparse.Namespace) -> tuple[str | bytes, str]:
     """The recipe's YAML and its source."""
-    from statewise.recipes import recipe_names, recipe_text
+    from statewise.recipes import recipe_at, recipe_given, recipe_names
 
     if (options.recipe is None) == (options.config is None):
         raise ValueError(
             f"name one recipe, or give --config FILE or --resume DIR; recipes: {', '.join(recipe_names())}"
         )
     if options.config is None:
-        return recipe_text(options.recipe), f"recipe {options.recipe}"
-    path = Path(options.config)
-    if path.is_dir():
-        from statewise.run import Run
-
-        return yaml.safe_dump(Run.open(path).recipe(), sort_keys=False), options.config
-    return path.read_bytes(), options.config
+        return recipe_given(options.recipe)
+    return recipe_at(Path(options.config)), options.config
 
 
 def _resume(options: argparse.Namespace, flags: list[str]) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from statewise.config import read_yaml, unknown
 
@@ -19,6 +22,26 @@ def recipe_text(name: str) -> str:
     if name not in recipe_names():
         raise ValueError(unknown("recipe", name, recipe_names()))
     return (resources.files(__name__) / f"{name}.yaml").read_text()
+
+
+def recipe_given(given: str | Path) -> tuple[str | bytes, str]:
+    """The YAML and the source of a recipe: the name of one of ours, the path of a YAML file, or a run to repeat. Raises
+    `ValueError` with the choices for an unknown name, `OSError` for a path that cannot be read."""
+    path = Path(given)
+    if str(given) in recipe_names():
+        return recipe_text(str(given)), f"recipe {given}"
+    if isinstance(given, Path) or path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return recipe_at(path), str(given)
+    raise ValueError(unknown("recipe", given, recipe_names()))
+
+
+def recipe_at(path: Path) -> str | bytes:
+    """The YAML of a file, or of the run of a folder. Raises `OSError` if it cannot be read."""
+    if not path.is_dir():
+        return path.read_bytes()
+    from statewise.run import Run
+
+    return yaml.safe_dump(Run.open(path).recipe(), sort_keys=False)
 
 
 def recipe_fields(text: str | bytes, source: str) -> dict[str, Any]:

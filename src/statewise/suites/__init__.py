@@ -49,7 +49,7 @@ PARTS = ("task", "objective", "backbone", "trainer")
 FILES = ("suite.yaml", "table.md", "results.json", "index.html", "submitted")
 """What is written beside the folders of the recipes."""
 COMMANDS = ("analyze", "evaluate")
-"""What may be done with a trained run."""
+"""What may be done with a trained run; their words are checked where the recipes are read."""
 
 
 @dataclass(frozen=True)
