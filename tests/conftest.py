@@ -14,6 +14,8 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # whose scrip
 def pytest_addoption(parser):
     parser.addoption("--backbone", action="append", default=[], metavar="MODULE:CLASS",
                      help="backbone of another package for the contract suite (docs/adding-a-backbone.md)")  # fmt: skip
+    parser.addoption("--objective", action="append", default=[], metavar="MODULE:CLASS",
+                     help="objective of another package for the same (docs/adding-an-objective.md)")  # fmt: skip
 
 
 def pytest_configure(config):
@@ -24,6 +26,7 @@ def pytest_configure(config):
 
     for name in config.getoption("--backbone"):
         doubles.TINY_BACKBONES[name] = doubles.tiny_of(BACKBONES[name])
+    doubles.OWN_OBJECTIVES += config.getoption("--objective")
 
 
 @pytest.fixture(autouse=True)

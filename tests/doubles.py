@@ -119,6 +119,8 @@ def tiny_hf(
     return HuggingFace(config, vocabulary=tokens, context=context, embedding_of=embedding_of)
 
 
+OWN_OBJECTIVES: list[str] = []
+"""Objectives of other packages that the contract suite is to try, as `module:Class`."""
 TINY_BACKBONES: dict[str, Callable[..., Backbone]] = {
     "gpt": tiny_gpt,
     "hf": tiny_hf,

@@ -11,6 +11,7 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from doubles import pack, random_batch, small_stories, spread_weights, tiny_gpt
@@ -89,6 +90,63 @@ def test_the_backbone_of_the_guide_is_used_from_outside_and_holds_the_contract(t
     assert done.returncode == 0, done.stdout + done.stderr
     assert "next_token on moving_averages:MovingAverages" in done.stdout
     assert "[multi_token on moving_averages:MovingAverages]" in done.stdout  # refused, with the reason
+
+
+def test_the_contract_suite_of_the_guide_tries_an_objective_from_outside(tmp_path):
+    (code,) = blocks("docs/adding-an-objective.md", "python")
+    (tmp_path / "two_ahead.py").write_text(code)
+    (line,) = re.findall(r"^    PYTHONPATH=PATH_OF_YOURS (.*--objective.*)$", page("docs/adding-an-objective.md"), re.M)
+    words = shlex.split(line)[1:]
+    words[-1] += " and gpt"
+    paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    done = subprocess.run([sys.executable, *words, "-p", "no:cacheprovider", "-vv", "--color=no"], cwd=ROOT,
+                          env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_no_leak_from_the_future[two_ahead:TwoAhead on gpt]" in done.stdout
+
+
+def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, code in zip(("calibration", "min_p"), blocks("docs/adding-an-analysis.md", "python"), strict=True):
+        (tmp_path / f"{name}.py").write_text(code)
+    few = ["--task.held_out_graphs=20", "--trainer.precision=fp32", *TINY]
+    assert main(["train", "path-star-demo", *few, "--out", "runs/demo"]) == 0
+    model = load_model("runs/demo")
+    for block in blocks("docs/adding-an-analysis.md", "sh"):
+        for line in block.splitlines():
+            assert main(shlex.split(line)[2:]) == 0, capsys.readouterr().err
+    with pytest.raises(ValueError, match="unknown field 'bin'"):
+        model.analyze("calibration:Calibration", bin=5)
+    (python,) = blocks("docs/adding-an-analysis.md", "py")
+    found: dict = {"statewise": statewise}
+    exec(python, found)
+    metrics = found["findings"].metrics
+    assert (tmp_path / "runs/demo/reports/calibration.Calibration.json").is_file()
+    # The slow twin: token by token, from the definitions.
+    examples, seen = model.task.held_out(256), []
+    for row in range(len(examples)):
+        tokens = torch.from_numpy(examples.tokens[row : row + 1])
+        cursor, logits = model.predictor().start(tokens[:, : examples.prompt_lengths[row]])
+        for place in range(examples.prompt_lengths[row], examples.lengths[row]):
+            probability, choice = logits.double().softmax(-1).max(-1)
+            seen.append((float(probability), bool(choice == tokens[0, place])))
+            logits = model.predictor().extend(cursor, tokens[:, place : place + 1])[:, -1]
+    bins = [[one for one in seen if min(int(one[0] * 5), 4) == number] for number in range(5)]
+    error = sum(abs(sum(p for p, _ in some) - sum(right for _, right in some)) for some in bins) / len(seen)
+    assert metrics["calibration_error"] == pytest.approx(error, abs=1e-5)
+    assert metrics["accuracy"] == pytest.approx(sum(right for _, right in seen) / len(seen))
+
+
+def test_the_decoder_of_the_guide_draws_what_it_may():
+    found: dict = {}
+    exec(blocks("docs/adding-an-analysis.md", "python")[1], found)
+    decoder = found["MinP"](found["MinPConfig"](share=0.3))
+    logits = torch.tensor([[0.5, 0.16, 0.14, 0.2]]).log().expand(4000, 4)
+    noise = decoder.noise(np.arange(4000), np.zeros(4000, np.int64), 4)
+    shares = torch.bincount(decoder.choose(logits, noise), minlength=4) / 4000
+    torch.testing.assert_close(shares, torch.tensor([0.5, 0.16, 0.0, 0.2]) / 0.86, atol=0.03, rtol=0)
+    assert shares[2] == 0
 
 
 @pytest.mark.parametrize("added", [("docs/adding-a-task.md", TASKS)], indirect=True)

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import statewise
 from statewise.building import make_objective, read_recipe
+from statewise.cli import main
 from statewise.recipes import recipe_names, recipe_text
 
 ROOT = Path(__file__).parent.parent
@@ -109,3 +111,20 @@ def test_the_page_of_recipes_lists_every_one_once():
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/recipes.md").read_text(), flags=re.MULTILINE)
     listed = [name for row in rows for name in re.findall(r"`([\w-]+)`", row)]
     assert sorted(listed) == recipe_names()
+
+
+def test_a_recipe_is_given_by_name_by_file_or_as_a_run_to_repeat(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("base: path-star-demo\nseed: 3\ntrainer: {steps: 2, batch_size: 4}\n")
+    first = statewise.train("mine.yaml", "--task.held_out_graphs=8", backbone={"width": 16, "layers": 1, "heads": 2})
+    assert (first.folder, first.step) == (Path("runs/mine"), 2)
+    assert statewise.build(Path("mine.yaml")).recipe.seed == 3
+    again = statewise.build(first.folder, seed=4)
+    assert (again.recipe.seed, again.objective.backbone.config.width) == (4, 16)
+    assert main(["train", "mine.yaml", "--print_config"]) == 0
+    assert "seed: 3" in capsys.readouterr().out
+    for given, message in (("mien.yaml", "mien.yaml: No such file"), ("pathstar", "unknown recipe 'pathstar'"),
+                           ("runs", "runs is not a run directory"), ("runs/none", "runs/none: No such file")):  # fmt: skip
+        assert main(["train", given, "--out", "x"]) == 2
+        told = capsys.readouterr().err
+        assert message in told, told

@@ -16,7 +16,7 @@ from torch import Tensor
 from statewise import activations
 from statewise.analysis.base import Analysis, Findings
 from statewise.analysis.beliefs import Beliefs, Positions, Side, beliefs
-from statewise.building import make_decoder, make_search
+from statewise.building import make_analysis, make_decoder, make_search
 from statewise.carried_state.protocol import StateProtocol, ask
 from statewise.config import Recipe
 from statewise.data import collate, rows_at_once
@@ -200,8 +200,14 @@ class Model:
                 self.task, predictor, make_decoder(decoder), examples, details=details, measure=measure, share=share
             )
 
-    def analyze(self, analysis: Analysis) -> Findings:
-        """What an analysis finds in this model."""
+    def analyze(self, analysis: str | Analysis, **fields: Any) -> Findings:
+        """What an analysis finds in this model: `analyze("effective-rank", positions=50)`. `fields` are those of the
+        named analysis, as of the command. Raises `ValueError` for unknown names, fields and values, and if the analysis
+        does not suit the model or its task."""
+        if isinstance(analysis, str):
+            analysis = make_analysis(analysis, **fields)
+        elif fields:
+            raise ValueError(f"{next(iter(fields))} is a field of an analysis by name: this one is made already")
         step, patched = self.checkpoint.step if self.checkpoint else None, self._patches > 0
         with self.asking():
             return analysis.analyze(subject(self.recipe, self.task, self.objective, step, self.run, patched=patched))

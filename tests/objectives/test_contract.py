@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import (
+    OWN_OBJECTIVES,
     TINY_BACKBONES,
     VOCABULARY,
     pack,
@@ -38,7 +39,7 @@ GUIDE = "the guide's"
 REFUSED = {(objective, name) for objective in ("multi_token", "latent_multi_token") for name in BACKBONES_OF
            if not issubclass(BACKBONES[name.partition(",")[0]], Branching)}  # fmt: skip
 """Pairs that make no sense, since the last block of these cannot be had twice."""
-pairs = [(name, backbone) for backbone in BACKBONES_OF for name in (*OBJECTIVES, GUIDE)]
+pairs = [(name, backbone) for backbone in BACKBONES_OF for name in (*OBJECTIVES, *OWN_OBJECTIVES, GUIDE)]
 names = [f"{name} on {backbone}" for name, backbone in pairs if (name, backbone) not in REFUSED]
 every_objective = pytest.mark.parametrize("name", names)
 
