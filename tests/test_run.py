@@ -229,6 +229,14 @@ def test_a_pickle_in_its_place_is_refused_and_never_executed(run, file, tmp_path
     assert not victim.exists()
 
 
+def test_weights_that_are_not_finite_are_refused(run):
+    objective = tiny_objective("next_token")
+    next(objective.parameters()).data[0] = float("nan")
+    found = checkpoints.save(run, 7, objective.state_dict(), {})
+    with pytest.raises(DamagedCheckpoint, match=r"step-00000007/\S+: backbone\.\S+ holds numbers that are not finite"):
+        checkpoints.load_weights(found, tiny_objective("next_token"))
+
+
 def test_weights_of_another_model_are_refused(run):
     found = save(run, 5)
     with pytest.raises(DamagedCheckpoint, match="does not fit the run's recipe"):

@@ -174,13 +174,21 @@ def _loader() -> Any:
     return Loader
 
 
-def _check_depth(value: Any, source: str, depth: int = 0) -> None:
-    """Raises `ValueError` for data that hold themselves, or are nested deeper than anything here needs."""
+def _check(value: Any, source: str, depth: int = 0) -> None:
+    """Raises `ValueError` for data that hold themselves, or are nested deeper than anything here needs, and for text
+    that no file can hold."""
     if depth > DEEPEST:
         raise ValueError(f"{source}: keys and lists are nested too deeply, or within themselves")
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{source}: {short(value)} holds half of a surrogate pair, which is no character"
+            ) from None
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
     for each in inner:
-        _check_depth(each, source, depth + 1)
+        _check(each, source, depth + 1)
 
 
 def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
@@ -189,7 +197,7 @@ def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
 
     try:
         found = yaml.load(text, _loader()) or {}
-        _check_depth(found, source)
+        _check(found, source)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source

@@ -289,6 +289,15 @@ def test_a_loss_that_is_not_finite_stops_before_anything_bad_is_saved(tmp_path):
     assert resume(tmp_path / "run").reason == "steps"
 
 
+def test_a_loss_that_is_not_finite_at_once_is_not_put_down_to_the_learning_rate(tmp_path, monkeypatch):
+    from statewise.objectives import next_token
+
+    original = next_token.head_loss
+    monkeypatch.setattr(next_token, "head_loss", lambda *given: original(*given) * float("nan"))
+    with pytest.raises(NotFinite, match=r"step 1: .*no checkpoint yet\. No step had been made: the loss"):
+        train(tiny(), tmp_path / "run")
+
+
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     model = new_model(tiny())
     monkeypatch.setattr("statewise.launch.new_model", lambda recipe: model)

@@ -23,7 +23,7 @@ from statewise.bounds import bounded
 from statewise.data import blocks, collate
 from statewise.figures import Curve, Drawing, Panel
 from statewise.tasks.believed import Believed, Prefixes, believed
-from statewise.types import Examples
+from statewise.types import Examples, LacksPower
 
 FOLDS, SHUFFLES, HISTORY, FROZEN, VARIED = 5, 10, 4, 10, 200
 """Folds of `r2_held_out`; permutations of the beliefs; longest history with a figure of its own; sequences of the other
@@ -156,7 +156,10 @@ class BeliefGeometry(Analysis):
         found = {}
         if layers is not None:
             pattern = LAYERS if layers == ALL else layers
-            widths = layer_widths(snapshot, examples[:1], pattern)
+            try:
+                widths = layer_widths(snapshot, examples[:1], pattern)
+            except LacksPower as error:
+                raise LacksPower(f"{error}; with --layers null the last state alone is read", error.power) from None
             every = states_of(snapshot, examples, rows, columns, pattern)
             found = dict(zip(widths, np.split(every, np.cumsum(list(widths.values()))[:-1], axis=1)))
             if len(found) > 1:

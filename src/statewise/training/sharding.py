@@ -125,6 +125,8 @@ def pieces(tensors: Mapping[str, Tensor], first: bool) -> dict[str, Piece | Tens
 def not_finite(module: nn.Module) -> list[str]:
     """Names of the trained parameters of which this process holds numbers that are not finite."""
     trained = {name: parameter.detach() for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if not trained:
+        return []
     own = [cast("DTensor", one).to_local() if _is_sharded(one) else one for one in trained.values()]
     finite = torch.stack([one.isfinite().all() for one in own]).tolist()  # together: each would wait for the device
     return [name for name, fine in zip(trained, finite, strict=True) if not fine]

@@ -333,7 +333,10 @@ class Trainer:
         last = self.run.checkpoints()
         kept = f"the last checkpoint is that of step {last[-1].step}" if last else "there is no checkpoint yet"
         self._write({"kind": "end", "step": step, "reason": "not finite", "part": part})
-        raise NotFinite(f"step {step}: {what}; training stopped, {kept}. Try a lower learning rate.")
+        advice = "Try a lower learning rate."
+        if step == 1:
+            advice = "No step had been made: the loss, the data or the initialisation is the cause."
+        raise NotFinite(f"step {step}: {what}; training stopped, {kept}. {advice}")
 
     def _log(self) -> None:
         self._flush()
