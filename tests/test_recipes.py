@@ -123,8 +123,9 @@ def test_a_recipe_is_given_by_name_by_file_or_as_a_run_to_repeat(tmp_path, monke
     assert (again.recipe.seed, again.objective.backbone.config.width) == (4, 16)
     assert main(["train", "mine.yaml", "--print_config"]) == 0
     assert "seed: 3" in capsys.readouterr().out
-    for given, message in (("mien.yaml", "mien.yaml: No such file"), ("pathstar", "unknown recipe 'pathstar'"),
-                           ("runs", "runs is not a run directory"), ("runs/none", "runs/none: No such file")):  # fmt: skip
+    refused = {"mien.yaml": "mien.yaml: No such file", "pathstar": "unknown recipe 'pathstar'",
+               "runs": "runs is not a run directory", "runs/none": "runs/none: No such file"}  # fmt: skip
+    for given, message in refused.items():
         assert main(["train", given, "--out", "x"]) == 2
         told = capsys.readouterr().err
         assert message in told, told
