@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from statewise import __version__
+from statewise.backbones import BACKBONES
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.durable import write_atomically
 from statewise.interop import folder_files as files
@@ -26,6 +27,7 @@ from statewise.interop.tuned import tuned
 from statewise.interop.tuned import write as write_tuned
 from statewise.json_files import check
 from statewise.model import Model
+from statewise.objectives import OBJECTIVES
 from statewise.objectives.predictors import CausalPredictor
 from statewise.whole_folder import writing
 
@@ -50,6 +52,10 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
             fields, tensors, beside = _mapped(found, notes)
         except NotPlain as error:
             notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
+            recipe = model.recipe
+            names = {recipe.backbone.name: BACKBONES, recipe.objective.name: OBJECTIVES}
+            if own := [name for name, table in names.items() if name not in table]:
+                notes.append(f"{' and '.join(own)} must be importable, too, where it is loaded")
             fields, tensors = _registered(model, notes)
     content = tokenizer_json(model.task)
     if content is None:
