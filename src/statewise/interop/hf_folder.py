@@ -53,9 +53,10 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
         except NotPlain as error:
             notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
             recipe = model.recipe
-            names = {recipe.backbone.name: BACKBONES, recipe.objective.name: OBJECTIVES}
-            if own := [name for name, table in names.items() if name not in table]:
-                notes.append(f"{' and '.join(own)} must be importable, too, where it is loaded")
+            others = [recipe.backbone.name] * (recipe.backbone.name not in BACKBONES)
+            others += [recipe.objective.name] * (recipe.objective.name not in OBJECTIVES)
+            if others:
+                notes.append(f"{' and '.join(others)} must be importable, too, where it is loaded")
             fields, tensors = _registered(model, notes)
     content = tokenizer_json(model.task)
     if content is None:
