@@ -69,6 +69,7 @@ DEEP = b'{"prompt": ' + b"[" * 9000 + b"]" * 9000 + b"}"
         (b"[1]", "must be a JSON object"),
         (b'{"prompt": "\xff"}', "not UTF-8"),
         (b'{"prompt": NaN}', "not JSON"),
+        (b'{"prompt": "a", "temperature": 1e999}', "a number that is too large to read"),
         (b'{"temperature": 1e999}', "not JSON"),
         (b'{"prompt": "\\ud800"}', "surrogate"),
         (b'{"n": ' + b"9" * 5000 + b"}", "more digits than can be read"),

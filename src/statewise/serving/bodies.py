@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from statewise.decoding.sample import LEAST_TEMPERATURE, SampleConfig
-from statewise.json_files import AMOUNT, ANYTHING, COUNT, FLAG, NUMBER, TEXT, Leaf, Shape, check, loads
+from statewise.json_files import AMOUNT, ANYTHING, COUNT, FLAG, NUMBER, TEXT, Leaf, Shape, check, finite, loads
 from statewise.messages import short, suggestion
 from statewise.serving.refusals import Refusal
 from statewise.serving.rows import Manner
@@ -128,7 +128,9 @@ def parsed(content: bytes) -> dict[str, Any]:
         body = loads(content)
         if not isinstance(body, dict):
             raise ValueError(f"the body must be a JSON object, not {short(body)}")
-        json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+        if finite(body) != body:
+            raise ValueError("the body holds a number that is too large to read")
+        json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise Refusal(400, "the body holds half of a surrogate pair, which is no character") from None
     except RecursionError:
