@@ -627,7 +627,7 @@ def test_words_that_cannot_be_are_refused_with_the_token(tmp_path):
     assert made.read(tmp_path / "rows.txt").lengths.tolist() == [4, 2]
     with_bos = task("golden-mean", length=5, bos=True)
     for line, message in (
-        ("0 1", "token 1, '0', has probability 0 after the start"),
+        ("0 1", "sequences of this run begin with <bos>, not with '0'"),
         ("<bos> 0 <bos>", "token 3, '<bos>'"),
     ):
         (tmp_path / "rows.txt").write_text(f"<bos> 0 1\n{line}\n")

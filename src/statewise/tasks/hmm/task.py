@@ -176,6 +176,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         bad = np.flatnonzero(~(given > 0))
         if not len(bad):
             return ""
+        if self.config.bos and not bad[0]:
+            return f"sequences of this run begin with {BOS}, not with {self.vocab.symbols[row[0]]!r}"
         name, before = self.vocab.symbols[row[bad[0]]], cut(self.decode(row[: bad[0]])) or "the start"
         return f"token {bad[0] + 1}, {name!r}, has probability 0 after {before}"
 
