@@ -182,7 +182,7 @@ def test_the_everyday_commands_of_the_readme_work(tmp_path, monkeypatch, capsys)
     assert [line.split()[1] for line in lines] == named
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        assert main([*words, *few] if words[:2] == ["train", "path-star-small"] else words) == 0, line
+        assert main([*words, *few] if words[:2] == ["train", "path-star-demo"] else words) == 0, line
 
 
 def test_the_page_of_commands_shows_every_command():
