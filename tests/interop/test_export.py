@@ -191,15 +191,15 @@ def test_models_of_no_architecture_say_why_and_keep_all_weights(capsys, runs, tm
 
 
 def test_an_export_says_which_classes_of_others_it_needs(capsys, tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "exported_part.py").write_text(
         "from statewise.objectives.next_token import NextToken\nclass Mine(NextToken):\n    pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["--objective=mine:Mine", "--backbone=recurrent", "--backbone.width=16", "--trainer.batch_size=4"]
+    words = ["--objective=exported_part:Mine", "--backbone=recurrent", "--backbone.width=16", "--trainer.batch_size=4"]
     assert main(["train", "path-star-small", *FLAGS, *words, "--out", str(tmp_path / "run")]) == 0
     code, said, _ = called(capsys, "export", tmp_path / "run", "--out", tmp_path / "out")
     assert code == 0
-    assert "note: mine:Mine must be importable, too, where it is loaded" in said
+    assert "note: exported_part:Mine must be importable, too, where it is loaded" in said
 
 
 @pytest.mark.parametrize(

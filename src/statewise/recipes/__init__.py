@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def recipe_given(given: str | Path) -> tuple[str | bytes, str]:
     path = Path(given)
     if str(given) in recipe_names():
         return recipe_text(str(given)), f"recipe {given}"
-    if isinstance(given, Path) or path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+    if isinstance(given, Path) or os.path.exists(given) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return recipe_at(path), str(given)
     raise ValueError(unknown("recipe", given, recipe_names()))
 
