@@ -119,12 +119,15 @@ def test_a_recipe_is_given_by_name_by_file_or_as_a_run_to_repeat(tmp_path, monke
     first = statewise.train("mine.yaml", "--task.held_out_graphs=8", backbone={"width": 16, "layers": 1, "heads": 2})
     assert (first.folder, first.step) == (Path("runs/mine"), 2)
     assert statewise.build(Path("mine.yaml")).recipe.seed == 3
+    Path("s3").write_text("base: path-star-demo")
+    assert statewise.build(Path("s3")).recipe.task.name == "path_star"
+    assert statewise.build("s3").recipe.task.name == "automaton"
     again = statewise.build(first.folder, seed=4)
     assert (again.recipe.seed, again.objective.backbone.config.width) == (4, 16)
     assert main(["train", "mine.yaml", "--print_config"]) == 0
     assert "seed: 3" in capsys.readouterr().out
     refused = {"mien.yaml": "mien.yaml: No such file", "pathstar": "unknown recipe 'pathstar'",
-               "runs": "runs is not a run directory", "runs/none": "runs/none: No such file"}  # fmt: skip
+               "runs": "unknown recipe 'runs'", "runs/none": "runs/none: No such file"}  # fmt: skip
     for given, message in refused.items():
         assert main(["train", given, "--out", "x"]) == 2
         told = capsys.readouterr().err

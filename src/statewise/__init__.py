@@ -64,7 +64,7 @@ def train(
     given = as_flags(fields, besides=("out", "overwrite", "listener"))
     text, source = recipe_given(recipe)
     read = read_recipe(text, [*flags, *given], source)
-    return train_recipe(read, out or _new_folder(Path(recipe).stem), overwrite=overwrite, listener=listener)
+    return train_recipe(read, out or _new_folder(Path(recipe).resolve()), overwrite=overwrite, listener=listener)
 
 
 def export(
@@ -77,10 +77,11 @@ def export(
     return written(model, out, to, overwrite=overwrite)
 
 
-def _new_folder(recipe: str) -> Path:
-    """`runs/RECIPE`, or the first of `runs/RECIPE-2`, ... that is not there."""
-    folder, number = Path("runs", recipe), 1
+def _new_folder(recipe: Path) -> Path:
+    """`runs/NAME` with the name of the recipe, or the first of `runs/NAME-2`, ... that is not there."""
+    name = recipe.stem if recipe.suffix in (".yaml", ".yml") else recipe.name
+    folder, number = Path("runs", name), 1
     while folder.exists():
         number += 1
-        folder = folder.with_name(f"{recipe}-{number}")
+        folder = folder.with_name(f"{name}-{number}")
     return folder

@@ -63,6 +63,7 @@ def ended_with_parent() -> Callable[[], None] | None:
     parent, prctl = os.getpid(), ctypes.CDLL(None, use_errno=True).prctl
 
     def ask() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not by the parent's handler, which a fork inherits
         prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != parent:  # it has ended meanwhile
             os.kill(os.getpid(), signal.SIGTERM)

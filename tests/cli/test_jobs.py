@@ -10,6 +10,7 @@ import time
 import pytest
 
 from statewise.cli.jobs import Job, last_line, read_state, run_jobs
+from statewise.system import ended_with_parent
 
 
 def python(code):
@@ -113,6 +114,18 @@ def test_the_state_names_what_has_succeeded(tmp_path):
     jobs = [Job("it", {"b": python("pass"), "c": python("raise SystemExit('full')")}, tmp_path / "it.log", ["a"])]
     run(jobs)
     assert read_state(jobs[0].log) == (["a", "b"], "code 1: full")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let the processes go on")
+def test_a_process_whose_parent_is_gone_at_once_ends_whatever_the_parent_does_with_the_signal(monkeypatch):
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        ask = ended_with_parent()
+        monkeypatch.setattr(os, "getppid", lambda: -1)
+        process = subprocess.Popen(python("import time; time.sleep(60)"), preexec_fn=ask)
+        assert process.wait(30) == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems let the processes go on")

@@ -216,7 +216,7 @@ def test_the_suites_of_the_package_fit_together():
     for name in suite_names():
         read = read_suite(suite_text(name), name)
         assert len({cell.name for cell in read.cells}) == len(read.cells)
-        assert set(suite._recipes(read, name)) == {cell.name for cell in read.cells}
+        assert set(suite._recipes(read, name, commands=True)) == {cell.name for cell in read.cells}
 
 
 def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
@@ -258,6 +258,7 @@ def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
         ("bits: [\"evaluate", "bits: [\"analyze future-prob\", \"evaluate", "did you mean future-probe"),
         ("bits: [\"evaluate", "bits: [\"analyze future-probe --hiden 3\", \"evaluate", "hiden"),
         ("bits: [\"evaluate", "bits: [\"analyze\", \"evaluate", "ANALYSIS"),
+        ("bits: [\"evaluate", "bits: [\"evaluate --help\", \"evaluate", "asks for help"),
         ("bits: [\"evaluate", "bits: [\"evaluate --lenght 3\", \"evaluate", "did you mean --length"),
         ("bits: [\"evaluate", "bits: [\"evaluate --length 1000\", \"evaluate", "1000"),
         ("bits: [\"evaluate", "bits: [\"evaluate --num 0\", \"evaluate", "--num must be at least 1"),

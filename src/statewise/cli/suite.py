@@ -134,7 +134,7 @@ def run(words: list[str]) -> int:
     if options.out is None and not options.dry_run:
         raise ValueError("--out is missing: the folder of the suite")
     print(f"{source}: loading PyTorch", flush=True)
-    recipes = _recipes(suite, source)
+    recipes = _recipes(suite, source, commands=not options.table)
     out = Path(options.out) if options.out else Path(options.suite)
     # One seed of everything comes before the next seed: an early table is complete in breadth.
     planned = [Planned(cell, seed, out / cell.name) for seed in seeds for cell in suite.cells]
@@ -171,9 +171,9 @@ def run(words: list[str]) -> int:
     return code
 
 
-def _recipes(suite: Suite, source: str) -> dict[str, Recipe]:
+def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
     """The recipe of each cell. Raises `ValueError` for one that does not parse, or whose parts do not go together, and
-    for commands on its runs that do not parse."""
+    if `commands` for such on its runs that do not parse."""
     import torch
 
     from statewise.building import make_objective, make_task, read_recipe
@@ -188,7 +188,7 @@ def _recipes(suite: Suite, source: str) -> dict[str, Recipe]:
                 tasks[key] = make_task(recipe)
             with torch.device("meta"):
                 make_objective(recipe, tasks[key])
-            for command, *words in cell.then:
+            for command, *words in cell.then if commands else ():
                 if command == "analyze":
                     analyze.options_of(["RUN", *words])
                 elif by := evaluate.options_of(["RUN", *words], recipe.task.name)[1]:

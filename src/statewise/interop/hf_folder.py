@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,10 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
         except NotPlain as error:
             notes.append(f"{error}, so it needs statewise to load: import statewise.hf")
             recipe = model.recipe
-            others = [recipe.backbone.name] * (recipe.backbone.name not in BACKBONES)
-            others += [recipe.objective.name] * (recipe.objective.name not in OBJECTIVES)
+            others = [] if recipe.backbone.name in BACKBONES else [_whose(recipe.backbone.name, BACKBONES.describe)]
+            others += (
+                [] if recipe.objective.name in OBJECTIVES else [_whose(recipe.objective.name, OBJECTIVES.describe)]
+            )
             if others:
                 notes.append(f"{' and '.join(others)} must be importable, too, where it is loaded")
             fields, tensors = _registered(model, notes)
@@ -143,6 +146,11 @@ def _registered(model: Model, notes: list[str]) -> tuple[dict[str, Any], dict[st
         return {**fields, "num_hidden_layers": backbone.layers, **found.fields}, found.tensors
     tensors = {f"objective.{name}": tensor.detach().cpu() for name, tensor in model.objective.state_dict().items()}
     return fields, {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _whose(name: str, describe: Callable[[str], str]) -> str:
+    """The class of another package, and if it has a short name the package."""
+    return name if ":" in name else describe(name)
 
 
 def _evaluation(model: Model) -> dict[str, Any] | None:

@@ -26,12 +26,14 @@ def recipe_text(name: str) -> str:
 
 
 def recipe_given(given: str | Path) -> tuple[str | bytes, str]:
-    """The YAML and the source of a recipe: the name of one of ours, the path of a YAML file, or a run to repeat. Raises
-    `ValueError` with the choices for an unknown name, `OSError` for a path that cannot be read."""
+    """The YAML and the source of a recipe: the name of one of ours, the path of a YAML file, or a run to repeat. A
+    `Path` is never a name. Raises `ValueError` with the choices for an unknown name, `OSError` for a path that cannot
+    be read."""
     path = Path(given)
-    if str(given) in recipe_names():
-        return recipe_text(str(given)), f"recipe {given}"
-    if isinstance(given, Path) or os.path.exists(given) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+    if isinstance(given, str) and given in recipe_names():
+        return recipe_text(given), f"recipe {given}"
+    is_there = os.path.isfile(given) or os.path.exists(os.path.join(given, "config.json"))
+    if isinstance(given, Path) or is_there or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return recipe_at(path), str(given)
     raise ValueError(unknown("recipe", given, recipe_names()))
 

@@ -169,6 +169,8 @@ def _command(line: str, source: str) -> list[str]:
         raise ValueError(
             f"{source}: then: {line!r} must begin with {' or '.join(COMMANDS)}; the run is added behind it"
         )
+    if {"-h", "--help"} & set(words):
+        raise ValueError(f"{source}: then: {line!r} asks for help, and does nothing with a run")
     return words
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from statewise.run import MOMENTS, TRAINING, WEIGHTS, WHOLE, Checkpoint, DamagedCheckpoint, Run
 from statewise.training.agreement import Agreement
-from statewise.training.sharding import like, not_finite, pieces, writer
+from statewise.training.sharding import is_sharded, like, not_finite, pieces, writer
 from statewise.training.stored import Stored, open_stored, pieces_as_bytes, write_joined
 
 
@@ -81,7 +81,7 @@ def join_weights(checkpoints: Iterable[Checkpoint]) -> None:
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
     """Loads weights into `module`, sharded or not. Raises `DamagedCheckpoint` if the file is not safetensors, does not
-    match, or holds numbers that are not finite, which no run stores."""
+    match, or holds numbers that are not finite, which training never stores; of sharded modules these pass."""
     own = module.state_dict()
     parts = checkpoint.parts(WEIGHTS)
     with _naming_damage():
@@ -92,7 +92,7 @@ def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
     except RuntimeError as error:
         what = " ".join(str(error).split())[:400]  # PyTorch names every parameter, a line each
         raise DamagedCheckpoint(f"{parts[0]} does not fit the run's recipe: {what}") from None
-    if bad := not_finite(module):
+    if not any(is_sharded(parameter) for parameter in module.parameters()) and (bad := not_finite(module)):
         raise DamagedCheckpoint(f"{parts[0]}: {bad[0]} holds numbers that are not finite")
 
 

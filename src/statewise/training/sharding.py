@@ -78,10 +78,10 @@ def refuse_frozen(module: nn.Module) -> None:
 
 def whole(tensor: Tensor) -> Tensor:
     """The tensor itself, or all shards of a DTensor together: every process must call this in the same order."""
-    return cast("DTensor", tensor).full_tensor() if _is_sharded(tensor) else tensor
+    return cast("DTensor", tensor).full_tensor() if is_sharded(tensor) else tensor
 
 
-def _is_sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Whether it is a DTensor. Asked without importing that class, which takes a second: to load a model needs none."""
     return hasattr(tensor, "full_tensor")
 
@@ -97,7 +97,7 @@ def own_rows(tensor: Tensor) -> tuple[int, int]:
 
 def writer(module: nn.Module) -> tuple[int, int] | None:
     """Which of how many processes that write shards of `module` this is; None: another machine writes the same."""
-    layout = next(cast("DTensor", p) for p in module.parameters() if _is_sharded(p))
+    layout = next(cast("DTensor", p) for p in module.parameters() if is_sharded(p))
     axis, mesh = _axis(layout), layout.device_mesh
     if any(mesh.get_local_rank(other) for other in range(mesh.ndim) if other != axis):
         return None
@@ -114,7 +114,7 @@ def pieces(tensors: Mapping[str, Tensor], first: bool) -> dict[str, Piece | Tens
     host."""
     found: dict[str, Piece | Tensor] = {}
     for name, tensor in tensors.items():
-        if _is_sharded(tensor):
+        if is_sharded(tensor):
             local = cast("DTensor", tensor.detach()).to_local().cpu()
             found[name] = Piece(local, own_rows(tensor)[0], tensor.shape[0])
         elif first:
@@ -127,7 +127,7 @@ def not_finite(module: nn.Module) -> list[str]:
     trained = {name: parameter.detach() for name, parameter in module.named_parameters() if parameter.requires_grad}
     if not trained:
         return []
-    own = [cast("DTensor", one).to_local() if _is_sharded(one) else one for one in trained.values()]
+    own = [cast("DTensor", one).to_local() if is_sharded(one) else one for one in trained.values()]
     finite = torch.stack([one.isfinite().all() for one in own]).tolist()  # together: each would wait for the device
     return [name for name, fine in zip(trained, finite, strict=True) if not fine]
 
@@ -135,7 +135,7 @@ def not_finite(module: nn.Module) -> list[str]:
 def like(tensor: Tensor | Stored, parameter: Tensor) -> Tensor:
     """`tensor`, whole, with the layout of `parameter`: the shard of this process if that is a DTensor. Every process
     reads its own rows, so that none are sent."""
-    if _is_sharded(parameter) and tuple(tensor.shape) == tuple(parameter.shape):
+    if is_sharded(parameter) and tuple(tensor.shape) == tuple(parameter.shape):
         from torch.distributed.tensor import DTensor
 
         layout, (first, end) = cast("DTensor", parameter), own_rows(parameter)
