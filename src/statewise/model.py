@@ -206,8 +206,6 @@ class Model:
         does not suit the model or its task."""
         if isinstance(analysis, str):
             analysis = make_analysis(analysis, **fields)
-        elif not isinstance(analysis, Analysis):
-            raise TypeError(f"analysis must be a name or an Analysis, not {type(analysis).__name__}")
         elif fields:
             raise ValueError(f"{next(iter(fields))} is a field of an analysis by name: this one is made already")
         step, patched = self.checkpoint.step if self.checkpoint else None, self._patches > 0
