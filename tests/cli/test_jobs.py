@@ -116,6 +116,12 @@ def test_the_state_names_what_has_succeeded(tmp_path):
     assert read_state(jobs[0].log) == (["a", "b"], "code 1: full")
 
 
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_on_other_systems_processes_go_on(monkeypatch, system):
+    monkeypatch.setattr(sys, "platform", system)
+    assert ended_with_parent() is None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems let the processes go on")
 def test_a_process_whose_parent_is_gone_at_once_ends_whatever_the_parent_does_with_the_signal(monkeypatch):
     before = signal.signal(signal.SIGTERM, lambda *_: None)

@@ -298,6 +298,15 @@ def test_a_loss_that_is_not_finite_at_once_is_not_put_down_to_the_learning_rate(
         train(tiny(), tmp_path / "run")
 
 
+def test_weights_that_are_not_finite_after_the_first_step_may_be_of_the_learning_rate(tmp_path, monkeypatch):
+    model = new_model(tiny("--trainer.checkpoint_every=1", "--trainer.evaluate_every=1"))
+    monkeypatch.setattr("statewise.launch.new_model", lambda recipe: model)
+    monkeypatch.setattr("statewise.model.Model.evaluate", lambda *_, **__: Evaluated({"path_accuracy": 0.5}))
+    breaking = Listener(step=lambda step: next(model.objective.parameters()).data.fill_(float("inf")))
+    with pytest.raises(NotFinite, match=r"step 1: the weights \S+ are not finite; .* Try a lower learning rate"):
+        train(model.recipe, tmp_path / "run", listener=breaking)
+
+
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     model = new_model(tiny())
     monkeypatch.setattr("statewise.launch.new_model", lambda recipe: model)

@@ -298,7 +298,7 @@ class Trainer:
             for name, value in numbers.items():
                 if not np.isfinite(value):
                     what = "the gradient's norm" if name == "gradient_norm" else f"the loss part {name!r}"
-                    self._fail(step, name, f"{what} is {value}")
+                    self._fail(step, name, f"{what} is {value}", no_update=step == 1)
                 self.progress.window[name] = self.progress.window.get(name, 0.0) + value
         self.recent.clear()
 
@@ -329,12 +329,13 @@ class Trainer:
         own: torch.Tensor = kept.view(self.fabric.world_size, -1, *kept.shape[1:])[self.fabric.global_rank]
         return own
 
-    def _fail(self, step: int, part: str, what: str) -> None:
+    def _fail(self, step: int, part: str, what: str, *, no_update: bool = False) -> None:
+        """Raises `NotFinite`; `no_update`: the weights are still those of the initialisation."""
         last = self.run.checkpoints()
         kept = f"the last checkpoint is that of step {last[-1].step}" if last else "there is no checkpoint yet"
         self._write({"kind": "end", "step": step, "reason": "not finite", "part": part})
         advice = "Try a lower learning rate."
-        if step == 1:
+        if no_update:
             advice = "No step had been made: the loss, the data or the initialisation is the cause."
         raise NotFinite(f"step {step}: {what}; training stopped, {kept}. {advice}")
 
