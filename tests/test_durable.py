@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from statewise import durable
-from statewise.durable import append, lock, replacing, write_array, write_arrays, write_atomically
+from statewise.durable import append, lock, replacing, write_all, write_array, write_arrays, write_atomically
 from statewise.json_files import COUNT
 from statewise.ledger import Ledger
 from statewise.tasks.corpus.shards import ShardWriter
@@ -70,6 +70,36 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatc
     write_atomically(path, b"something new")
     assert path.read_bytes() == b"something new"
     assert os.listdir(tmp_path) == ["facts.json"]
+
+
+@pytest.mark.parametrize("where", ["open", "write", "fsync"])
+def test_files_that_belong_together_are_replaced_together(tmp_path, monkeypatch, where):
+    old = {tmp_path / name: b"old" for name in ("a", "b", "c")}
+    write_all(old)
+    room = {"a": 100, "b": 3, "c": 100}  # the disk is full in the second file
+
+    def full(path, mode):
+        if where == "open" and "b" in os.path.basename(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return Full(open(path, mode), room[os.path.basename(path)[1]] if where == "write" else 100)
+
+    synced = []
+
+    def fails(*_):
+        synced.append(1)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(durable, "open", full, raising=False)
+    if where == "fsync":
+        monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_all(dict.fromkeys(old, b"something new"))
+    monkeypatch.undo()
+    assert raised.value.filename == str(tmp_path / "b")
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == old
+    write_all(dict.fromkeys(old, b"something new"))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(old, b"something new")
 
 
 def test_any_error_within_leaves_what_was_there(tmp_path):

@@ -11,7 +11,7 @@ import errno
 import io
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -28,24 +28,32 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write the new content of `path` to, which it gets when the block ends without an error."""
-    scratch = path.with_name(f".{path.name}.writing")
-    try:
-        with open(scratch, "wb") as file:
-            yield file
-            sync(file)
-        os.replace(scratch, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        _name(error, path, scratch)
-        raise
+    with _errors_of(path), _scratch(path) as file:
+        yield file
+        _publish(file, path)
     sync_folder(path.parent)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces `path` as a whole or not at all."""
-    with replacing(path) as file:
-        file.write(content)
+    write_all({path: content})
+
+
+def write_all(contents: Mapping[Path, bytes]) -> None:
+    """Replaces files that belong together: none of them unless there is room for all. (A power cut between the renames
+    may leave the first of them new and the others old, each whole.)"""
+    with contextlib.ExitStack() as opened:
+        files = {}
+        for path, content in contents.items():
+            with _errors_of(path):
+                files[path] = opened.enter_context(_scratch(path))
+                files[path].write(content)
+                sync(files[path])
+        for path, file in files.items():
+            with _errors_of(path):
+                _publish(file, path)
+    for folder in {path.parent for path in contents}:
+        sync_folder(folder)
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
@@ -67,7 +75,7 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 def append(path: Path, content: bytes, *, durably: bool = True) -> None:
     """Adds `content` to the end of a file, or nothing of it where that fails. `durably`: it is then on disk."""
-    with open(path, "ab", buffering=0) as file:
+    with _errors_of(path), open(path, "ab", buffering=0) as file:
         before = file.seek(0, os.SEEK_END)
         try:
             rest = memoryview(content)
@@ -75,10 +83,9 @@ def append(path: Path, content: bytes, *, durably: bool = True) -> None:
                 rest = rest[file.write(rest) :]
             if durably:
                 os.fsync(file.fileno())
-        except BaseException as error:
+        except BaseException:
             with contextlib.suppress(OSError):
                 file.truncate(before)
-            _name(error, path, path)
             raise
     if durably and not before:
         sync_folder(path.parent)
@@ -140,7 +147,36 @@ def _held_by_name(path: Path, taken: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _name(error: BaseException, path: Path, scratch: Path) -> None:
+@contextlib.contextmanager
+def _scratch(path: Path) -> Iterator[BinaryIO]:
+    """The temporary file of `path`, deleted unless it was published."""
+    scratch = _scratch_path(path)
+    try:
+        with open(scratch, "wb") as file:
+            yield file
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+
+
+def _scratch_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.writing")
+
+
+def _publish(file: BinaryIO, path: Path) -> None:
+    """Gives a temporary file the name `path`, once its content is on disk."""
+    sync(file)
+    file.close()
+    os.replace(file.name, path)
+
+
+@contextlib.contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
     """Makes errors name the target file, not the temporary one."""
-    if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(scratch)):
-        error.filename, error.filename2 = str(path), None
+    ours = (None, str(path), str(_scratch_path(path)))
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename in ours:
+            error.filename, error.filename2 = str(path), None
+        raise

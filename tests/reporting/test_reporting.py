@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +61,26 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(tmp_path):
     with pytest.raises(FileExistsError, match="or give --overwrite"):
         write_report(found, tmp_path / "report")
     write_report(found, tmp_path / "report", overwrite=True)
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path, monkeypatch):
+    """Not the table of one comparison beside the page of another."""
+    out, old, new = tmp_path / "report", make_run(tmp_path / "a", 1, 0.5), make_run(tmp_path / "b", 1, 1.0)
+    write_report(compare([old]), out)
+    before, synced = {path.name: path.read_bytes() for path in out.iterdir()}, []
+
+    def full(_):
+        synced.append(1)
+        if len(synced) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_report(compare([new]), out, overwrite=True)
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    write_report(compare([new]), out, overwrite=True)
+    assert (out / "report.json").read_bytes() != before["report.json"]
 
 
 PANELS = (

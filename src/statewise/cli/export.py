@@ -22,7 +22,7 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser("export", DESCRIPTION)
     parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
+    parser.add_checkpoint()
     parser.add_argument("--to", choices=["hf", "gguf"], default="hf", help="format (default: hf)")
     parser.add_argument("--out", metavar="PATH", required=True, help="folder to write, or file for gguf")
     parser.add_overwrite("replace an exported model in --out")

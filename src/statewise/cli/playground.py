@@ -28,7 +28,7 @@ def run(words: list[str]) -> int:
     parser.add_overwrite("replace an existing page")
     parser.add_argument("--port", type=at_least(0), default=8000,
                         help="port of the server; 0 picks a free one (default: 8000)")  # fmt: skip
-    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
+    parser.add_checkpoint()
     parser.add_device()
     options = parser.parse_args(words)
 

@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
         "--port", type=at_least(0), default=8000, help="port to listen on; 0 picks a free one (default: 8000)"
     )
     parser.add_argument("--open", action="store_true", help="open the playground in the browser")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
+    parser.add_checkpoint()
     parser.add_device()
     parser.add_argument(
         "--api-key", metavar="KEY", help="key that requests must carry; other users of this machine may see it"

@@ -21,7 +21,7 @@ from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.jobs import Job, read_state, run_jobs, statewise
 from statewise.cli.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
-from statewise.durable import lock, write_atomically
+from statewise.durable import lock, write_all, write_atomically
 from statewise.run import Run
 from statewise.suites import Cell, Suite, read_suite, suite_names, suite_text
 from statewise.system import cores
@@ -178,6 +178,7 @@ def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
 
     from statewise.building import make_objective, make_task, read_recipe
     from statewise.cli import analyze, evaluate
+    from statewise.training.machine import choose_device
 
     found, tasks = {}, {}
     for cell in suite.cells:
@@ -190,9 +191,15 @@ def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
                 make_objective(recipe, tasks[key])
             for command, *words in cell.then if commands else ():
                 if command == "analyze":
-                    analyze.options_of(["RUN", *words])
-                elif by := evaluate.options_of(["RUN", *words], recipe.task.name)[1]:
-                    tasks[key].held_out_by(*by, 1)
+                    options = analyze.options_of(["RUN", *words])[0]
+                else:
+                    options, by = evaluate.options_of(["RUN", *words], recipe.task.name)
+                    for option, file in (("--data", options.data), ("--fills", options.fills)):
+                        if file and not Path(file).exists():
+                            raise ValueError(f"{option} {file}: no such file or folder")
+                    if by:
+                        tasks[key].held_out_by(*by, 1)
+                choose_device(options.device)
         except ValueError as error:
             raise ValueError(f"{source}, {cell.name}: {error}") from None
         found[cell.name] = recipe
@@ -268,8 +275,8 @@ def _write(out: Path, report: SuiteReport, shown: SuiteReport) -> None:
     width = shutil.get_terminal_size((100, 24)).columns
     print(fitted_tables(*shown.table(), width, keys=3))
     print(fitted_notes(shown.notes(), width))
-    for name, content in written.items():
-        write_atomically(out / name, content.encode())
+    write_all({out / name: content.encode() for name, content in written.items()})
+    for name in written:
         print(f"wrote {out / name}")
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from statewise.durable import replacing, write_atomically
+from statewise.durable import write_atomically
 from statewise.figures import Drawing, Layer
 from statewise.reporting.plain import for_plotly, plain_text
+from statewise.reporting.plots import png
 
 PLAIN, STANDING_OUT = "#20262e", "#d62f2f"
 SIDE = 7.0
@@ -24,8 +25,13 @@ BEND = 0.1
 """Curvature of highlighted lines, as a share of their length, so that they do not cover plain lines."""
 
 
-@plain_text
 def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
+    """Drawings as a PNG file."""
+    write_atomically(path, drawings_png(drawings))
+
+
+@plain_text
+def drawings_png(drawings: Sequence[Drawing]) -> bytes:
     """Drawings as a PNG, at most `ACROSS` side by side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
@@ -59,8 +65,7 @@ def save_drawings(drawings: Sequence[Drawing], path: Path) -> None:
     handles = [Line2D([], [], color=STANDING_OUT if out else PLAIN, label=label) for label, out in keys.items()]
     if len(handles) > 1:
         figure.legend(handles=handles, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=8)
-    with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=150)
+    return png(figure)
 
 
 def save_page(drawings: Sequence[Drawing], path: Path) -> None:

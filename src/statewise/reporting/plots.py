@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from statewise.durable import replacing
+from statewise.durable import write_atomically
 from statewise.figures import Curve, Panel
 from statewise.reporting.multiples import small_multiples
 from statewise.reporting.plain import for_plotly, plain_text
@@ -45,10 +46,21 @@ FEW_POINTS = 25
 
 
 @plain_text
-def save_panels(panels: Sequence[Panel], path: Path, groups: Sequence[str] = (), heading: str = "") -> None:
+def panels_png(panels: Sequence[Panel], groups: Sequence[str] = (), heading: str = "") -> bytes:
     """`draw_panels` as a PNG."""
-    with replacing(path) as file:
-        draw_panels(panels, groups, heading).savefig(file, format="png", dpi=DPI)
+    return png(draw_panels(panels, groups, heading))
+
+
+def save_panels(panels: Sequence[Panel], path: Path, groups: Sequence[str] = (), heading: str = "") -> None:
+    """`draw_panels` as a PNG file."""
+    write_atomically(path, panels_png(panels, groups, heading))
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as a PNG."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()
 
 
 @plain_text

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise import overwriting
-from statewise.durable import write_atomically
+from statewise.durable import write_all
 from statewise.reporting.comparison import Comparison
-from statewise.reporting.drawings import save_drawings
+from statewise.reporting.drawings import drawings_png
 from statewise.reporting.html import page
 from statewise.reporting.panels import analysis_panels, drawings, set_panels, training_panels
-from statewise.reporting.plots import save_panels
+from statewise.reporting.plots import panels_png
 from statewise.reporting.sweeps import sweep_panels
 
 FILES = ("table.md", "report.json", "curves.png", "sweep.png", "analyses.png", "drawings.png", "report.html")
@@ -22,30 +22,24 @@ SIGNS = {"report.json": overwriting.json_with("headline", "differences", "groups
 def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) -> list[Path]:
     """Writes the report into `folder` and returns the paths; report.html is last.
 
-    Raises `FileExistsError` unless `folder` is empty or missing, or with `overwrite` holds only a report.
+    An earlier report stays whole if this one cannot be written. Raises `FileExistsError` unless `folder` is empty or
+    missing, or with `overwrite` holds only a report.
     """
     overwriting.check_folder(folder, FILES, SIGNS, "report", overwrite)
     labels = [group.label for group in comparison.groups]
-    whole_page = page(comparison).encode()  # what it lacks is said before anything is written
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "report.json", comparison.as_json().encode())  # first: by it a report is recognised
-    write_atomically(folder / "table.md", comparison.as_markdown().encode())
-    save_panels(training_panels(comparison), folder / "curves.png", labels)
-    without = set()
     analysed = [*set_panels(comparison), *analysis_panels(comparison)]
     drawn, swept = drawings(comparison), sweep_panels(comparison)
-    if drawn:
-        save_drawings(drawn, folder / "drawings.png")
-    else:
-        without.add("drawings.png")
-    if swept:
-        save_panels(swept, folder / "sweep.png")
-    else:
-        without.add("sweep.png")
-    if analysed:
-        save_panels(analysed, folder / "analyses.png", labels)
-    else:
-        without.add("analyses.png")
-    write_atomically(folder / "report.html", whole_page)
-    overwriting.delete(folder, without)  # left by an earlier report
-    return [folder / name for name in FILES if name not in without]
+    content = {
+        "table.md": comparison.as_markdown().encode(),
+        "report.json": comparison.as_json().encode(),
+        "curves.png": panels_png(training_panels(comparison), labels),
+        "sweep.png": panels_png(swept) if swept else None,
+        "analyses.png": panels_png(analysed, labels) if analysed else None,
+        "drawings.png": drawings_png(drawn) if drawn else None,
+        "report.html": page(comparison).encode(),
+    }
+    found = {folder / name: made for name, made in content.items() if made is not None}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_all(found)
+    overwriting.delete(folder, [name for name in content if folder / name not in found])  # left by an earlier report
+    return list(found)
