@@ -358,9 +358,12 @@ def _as_flag(value: Any) -> str:
 
 def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
     """As `unknown`, with the choices of the key's group if it has one."""
-    group = key.partition(".")[0] + "."
-    mates = [name for name in known if name.startswith(group)] or [*KINDS, "trainer", "seed"]
+    group, dot, _ = key.partition(".")
+    mates = [name for name in known if name.startswith(f"{group}.")]
     dashes = "--" if flag else ""
+    if dot and group in KINDS and not mates:
+        return f"unknown {'option' if flag else 'key'} {cut(repr(dashes + key))}: the chosen {group} has no fields"
+    mates = mates or [*KINDS, "trainer", "seed"]
     return unknown("option" if flag else "key", dashes + key, [dashes + name for name in mates])
 
 

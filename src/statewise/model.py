@@ -26,6 +26,7 @@ from statewise.decoding.reverse import Reverse
 from statewise.evaluation import ALONE, Share, choose_examples, evaluate
 from statewise.messages import check_texts
 from statewise.objectives.base import Measured, Objective
+from statewise.objectives.returned import check_predictor
 from statewise.powers import naming_who_has
 from statewise.run import Checkpoint, Run
 from statewise.snapshots import snapshot, subject
@@ -60,7 +61,7 @@ class Model:
 
     def predictor(self) -> Predictor:
         """The model for inference: token ids in, logits and belief states out."""
-        return self.objective.eval().predictor()
+        return check_predictor(self.objective, self.objective.eval().predictor())
 
     @property
     def precision(self) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from statewise.backbones.base import Backbone
 from statewise.backbones.powers import AcrossRows, Phased
 from statewise.decoding.predictor import Predictor
+from statewise.objectives.returned import check_loss
 from statewise.types import Batch, Loss, Part, Plan
 
 
@@ -25,8 +26,11 @@ class Objective(nn.Module, ABC):
     """Dataclass of its recipe fields."""
 
     def forward(self, batch: Batch, counts: Mapping[str, Tensor] | None = None) -> Loss:
-        """The loss of a batch. `counts` replaces the batch's own if it is part of a larger one."""
-        return self.loss(batch, self.counts(batch) if counts is None else counts)
+        """The loss of a batch. `counts` replaces the batch's own if it is part of a larger one.
+
+        Raises `ValueError` if `loss` returns anything else than it must.
+        """
+        return check_loss(self, self.loss(batch, self.counts(batch) if counts is None else counts))
 
     @abstractmethod
     def loss(self, batch: Batch, counts: Mapping[str, Tensor]) -> Loss:

@@ -18,6 +18,7 @@ import torch
 from statewise.data import Stream, prefetch
 from statewise.json_files import AMOUNT, COUNT, MEASURED, NUMBER, Maybe, Shape, check
 from statewise.objectives.base import Objective
+from statewise.objectives.returned import check_counts
 from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
 from statewise.training import checkpoint as checkpoints
 from statewise.training.agreement import Agreement, joined
@@ -276,7 +277,7 @@ class Trainer:
         """The parts' counts over the whole step, and the signal that any process had received one step before."""
         counts: dict[str, torch.Tensor] = {}
         for batch in micro:
-            for name, count in self.objective.counts(batch).items():
+            for name, count in check_counts(self.objective, self.objective.counts(batch)).items():
                 counts[name] = counts[name] + count if name in counts else count
         if self.fabric.world_size == 1:
             return counts, self.signal
