@@ -164,7 +164,7 @@ class Model:
         """In order, each of as many prompts as fit one pass and have their goal at the same place, ahead or within."""
         if free_length and goal is None:
             raise ValueError("free_length needs a goal: without one, completions have no fixed length anyway")
-        given = self.task.encode(goal or "")
+        given = self.task.encode_later(goal or "")
         if goal is not None and len(given) == 0:
             raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
         read = [self.task.with_goal(self.task.encode(prompt), given) for prompt in prompts]

@@ -635,6 +635,19 @@ def test_words_that_cannot_be_are_refused_with_the_token(tmp_path):
             with_bos.read(tmp_path / "rows.txt")
 
 
+@pytest.mark.parametrize("bos", [False, True])
+def test_a_goal_may_begin_anywhere(bos):
+    made = task("golden-mean", length=5, bos=bos)
+    assert made.encode_later("1 0").tolist() == [1, 0]  # after any state, not after the start alone
+    with pytest.raises(ValueError, match="token 3, '1', has probability 0 after 0 1"):
+        made.encode_later("0 1 1")
+    with pytest.raises(ValueError, match="unknown symbol '2'"):
+        made.encode_later("2")
+    with pytest.raises(ValueError, match="<bos> begins a sequence" if bos else "unknown symbol '<bos>'"):
+        made.encode_later("<bos> 0")
+    assert task("bloch-walk", length=5, bos=bos).encode_later("0 0").tolist() == [0, 0]
+
+
 def test_compression_needs_finitely_many_beliefs():
     class Subject:
         task = task("mess3")

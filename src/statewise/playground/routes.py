@@ -86,8 +86,8 @@ def _is_tokens(value: Any) -> bool:
 def _wish(served: Served, found: dict[str, Any], most: int) -> Wish:
     """Raises `Refusal` for what the task does not understand."""
     prompt = served.encode(needed(found["prompt"], "prompt"), "prompt")
-    forced = served.encode(found["forced"], "forced").tolist()
-    goal = None if not found["goal"] else served.encode(found["goal"], "goal")
+    forced = served.encode(found["forced"], "forced", later=True).tolist()
+    goal = None if not found["goal"] else served.encode(found["goal"], "goal", later=True)
     temperature = float(found["temperature"])
     if temperature:
         try:

@@ -119,7 +119,7 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
 def _rows(served: Served, body: CompletionBody, limit: int) -> tuple[list[Row], int]:
     """The rows of a request, and the number of tokens that they read."""
     prompts = [served.encode(given, "prompt") for given in body.prompts]
-    suffix = None if body.suffix is None else served.encode(body.suffix, "suffix")
+    suffix = None if body.suffix is None else served.encode(body.suffix, "suffix", later=True)
     rows = []
     for number, prompt in enumerate(prompts):
         numbers = range(number * body.n, (number + 1) * body.n)

@@ -60,11 +60,13 @@ class Served:
 
     # Texts
 
-    def encode(self, given: Given, param: str) -> np.ndarray:
-        """(m,) tokens. Raises `Refusal`, naming the field `param`, for what the task does not understand."""
+    def encode(self, given: Given, param: str, *, later: bool = False) -> np.ndarray:
+        """(m,) tokens; `later`: of a text that does not begin a sequence. Raises `Refusal`, naming the field `param`,
+        for what the task does not understand."""
         if isinstance(given, str):
             try:
-                return np.asarray(self.task.encode(given), np.int64)
+                encode = self.task.encode_later if later else self.task.encode
+                return np.asarray(encode(given), np.int64)
             except ValueError as error:
                 raise Refusal(400, f"{param}: {error}", param=param) from None
         V = len(self.task.vocab)

@@ -120,6 +120,10 @@ class Task(ABC):
     def encode(self, text: str) -> np.ndarray:
         """(m,) token ids of a prompt as a user writes it. Raises `ValueError` naming what is not understood."""
 
+    def encode_later(self, text: str) -> np.ndarray:
+        """(m,) token ids of a text that does not begin a sequence, such as a goal; otherwise as `encode`."""
+        return self.encode(text)
+
     @abstractmethod
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Text of token ids, the inverse of `encode`."""

@@ -154,6 +154,21 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             raise ValueError(impossible)
         return row
 
+    def encode_later(self, text: str) -> np.ndarray:
+        """Token ids of token names without <bos>. Raises `ValueError` for tokens that the process cannot emit, whatever
+        came before (where its states are hidden states)."""
+        row = self.vocab.encode(text.split())
+        if self.config.bos and self.process.vocabulary in row:
+            raise ValueError(f"{BOS} begins a sequence, and {cut(repr(text))} comes later: leave it out")
+        if all(self.simplex_factors):
+            anywhere = np.full((1, self.process.states), 1 / self.process.states)
+            for place, token in enumerate(row[: self.context]):  # longer ones are refused by length
+                anywhere, given = self.process.update(anywhere, np.array([token]))
+                if not given[0]:
+                    name, before = self.vocab.symbols[token], cut(self.decode(row[:place])) or "anything"
+                    raise ValueError(f"token {place + 1}, {name!r}, has probability 0 after {before}")
+        return row
+
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Token names separated by spaces."""
         return " ".join(self.vocab.decode(tokens))
