@@ -9,7 +9,7 @@ from statewise.cli import main, suite
 from statewise.cli.jobs import last_line, read_state, write_state
 from statewise.durable import lock
 from statewise.run import Run, shortened
-from statewise.suites import read_suite, suite_names, suite_text
+from statewise.suites import read_suite, suite_given, suite_names
 
 SUITE = """
 about: Two tasks & <two> objectives.
@@ -214,7 +214,7 @@ def test_a_dry_run_counts_and_times(file, capsys):
 def test_the_suites_of_the_package_fit_together():
     assert "belief" in suite_names()
     for name in suite_names():
-        read = read_suite(suite_text(name), name)
+        read = read_suite(*suite_given(name))
         assert len({cell.name for cell in read.cells}) == len(read.cells)
         assert set(suite._recipes(read, name, commands=True)) == {cell.name for cell in read.cells}
 
@@ -317,8 +317,8 @@ CELL = b"{recipes: {a: {base: %s}}, objectives: {next_token: {}}, backbones: {gp
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("binary.yaml", b"recipes:\xda\xff", "binary.yaml: this is not text in UTF-8"),
-        ("missing.yaml", None, "missing.yaml: no such file"),
+        ("binary.yaml", b"recipes:\xda\xff", "binary.yaml: not YAML: unacceptable character"),
+        ("missing.yaml", None, "missing.yaml: No such file or directory"),
         ("seeds.yaml", CELL % (b"path-star-small", b"0-"), "seeds.yaml: seeds 0-: give a range"),
         ("long.yaml", CELL % (b"path-star-small", b"1-" + b"9" * 5000), "give a range like 1-5"),
         (

@@ -23,7 +23,7 @@ from statewise.cli.jobs import Job, read_state, run_jobs, statewise
 from statewise.cli.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
 from statewise.durable import lock, write_all, write_atomically
 from statewise.run import Run
-from statewise.suites import Cell, Suite, read_suite, suite_names, suite_text
+from statewise.suites import Cell, Suite, read_suite, suite_given, suite_names
 from statewise.system import cores
 
 if TYPE_CHECKING:
@@ -109,21 +109,7 @@ def run(words: list[str]) -> int:
     cluster.add_options(parser)
     options = parser.parse_args(words)
     asked = cluster.settings(options)
-    source = f"suite {options.suite}"
-    if options.suite in suite_names():
-        text = suite_text(options.suite)
-    elif Path(options.suite).is_file():
-        source = options.suite
-        try:
-            text = Path(options.suite).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{source}: this is not text in UTF-8: {error}") from None
-    elif Path(options.suite).suffix in (".yaml", ".yml") or Path(options.suite).is_dir():
-        raise ValueError(
-            f"{options.suite}: " + ("this is a folder" if Path(options.suite).is_dir() else "no such file")
-        )
-    else:
-        text = suite_text(options.suite)  # says which there are
+    text, source = suite_given(options.suite)
     whole = suite = read_suite(text, source)
     seeds = parse(options.seeds) if options.seeds else parse(suite.seeds, f"{source}: seeds")
     if options.only:
@@ -218,7 +204,7 @@ def _locked(out: Path) -> Iterator[None]:
         yield
 
 
-def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], seeds: list[int]) -> None:
+def _prepare(out: Path, text: bytes, suite: Suite, recipes: dict[str, Recipe], seeds: list[int]) -> None:
     """Writes what each cell trains. Raises `FileExistsError` if other things are there."""
     if any(not path.name.startswith(LOCK) for path in out.iterdir()) and not (out / "suite.yaml").is_file():
         raise FileExistsError(f"{out} exists and holds no suite: choose another --out")
@@ -228,7 +214,7 @@ def _prepare(out: Path, text: str, suite: Suite, recipes: dict[str, Recipe], see
             raise FileExistsError(
                 f"{group} was begun with another recipe, so its runs cannot be continued: choose another --out"
             )
-    write_atomically(out / "suite.yaml", text.encode())
+    write_atomically(out / "suite.yaml", text)
     for cell in suite.cells:
         group = out / cell.name
         write_group(group, recipes[cell.name], sorted({*_seeds(group), *seeds}))

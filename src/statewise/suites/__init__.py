@@ -30,6 +30,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -92,11 +93,15 @@ def suite_names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
-def suite_text(name: str) -> str:
-    """The YAML of a suite of the package. Raises `ValueError` with the choices if there is none of that name."""
-    if name not in suite_names():
-        raise ValueError(unknown("suite", name, suite_names()))
-    return (resources.files(__name__) / f"{name}.yaml").read_text()
+def suite_given(given: str) -> tuple[bytes, str]:
+    """The YAML and the source of a suite: the name of one of ours, or the path of a file. Raises `ValueError` with the
+    choices for an unknown name, `OSError` for a path that cannot be read."""
+    if given in suite_names():
+        return (resources.files(__name__) / f"{given}.yaml").read_bytes(), f"suite {given}"
+    path = Path(given)
+    if path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path.read_bytes(), given
+    raise ValueError(unknown("suite", given, suite_names()))
 
 
 def read_suite(text: str | bytes, source: str) -> Suite:
