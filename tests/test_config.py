@@ -256,12 +256,17 @@ def test_impossible_shares_are_refused():
         ("trainer: &a {steps: *a}", "x.yaml: keys and lists are nested too deeply, or within themselves"),
         ('about: "\\ud800"', "holds half of a surrogate pair"),
         ('{a: {"x\\udfff": 1}}', "holds half of a surrogate pair"),
+        (
+            "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10) if n else 'a'}]\n" for n in range(30)),
+            "x.yaml: more than 100,000 keys and values",
+        ),
         ("a: " + "[" * 60 + "]" * 60, "x.yaml: keys and lists are nested too deeply"),
     ],
 )  # fmt: skip
 def test_keys_that_stand_twice_and_data_that_hold_themselves_are_refused(text, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=re.escape(said)) as raised:
         read_yaml(text, "x.yaml")
+    assert str(raised.value).count("x.yaml") == 1
 
 
 def test_merged_keys_may_be_given_anew():

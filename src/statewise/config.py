@@ -29,6 +29,8 @@ KINDS = ("task", "backbone", "objective")
 """The parts of a recipe that are chosen by name from a table."""
 DEEPEST = 50
 """Most keys and lists within each other in a file."""
+MOST_VALUES = 100_000
+"""Most keys and values of a file."""
 
 
 class Choices(Protocol):
@@ -174,21 +176,24 @@ def _loader() -> Any:
     return Loader
 
 
-def _check(value: Any, source: str, depth: int = 0) -> None:
-    """Raises `ValueError` for data that hold themselves, or are nested deeper than anything here needs, and for text
-    that no file can hold."""
-    if depth > DEEPEST:
-        raise ValueError(f"{source}: keys and lists are nested too deeply, or within themselves")
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"{source}: {short(value)} holds half of a surrogate pair, which is no character"
-            ) from None
-    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for each in inner:
-        _check(each, source, depth + 1)
+def _check(found: Any) -> None:
+    """Raises `ValueError` for data that hold themselves, are nested deeper or hold more values than anything here needs
+    (aliases of aliases can stand for any number), and for text that no file can hold."""
+    left, count = [(found, 0)], 0
+    while left:
+        value, depth = left.pop()
+        count += 1
+        if depth > DEEPEST:
+            raise ValueError("keys and lists are nested too deeply, or within themselves")
+        if count > MOST_VALUES:
+            raise ValueError(f"more than {MOST_VALUES:,} keys and values, those behind aliases counted again")
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{short(value)} holds half of a surrogate pair, which is no character") from None
+        inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left += [(each, depth + 1) for each in inner]
 
 
 def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
@@ -197,7 +202,7 @@ def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
 
     try:
         found = yaml.load(text, _loader()) or {}
-        _check(found, source)
+        _check(found)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
