@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from doubles import SMALL_RUN
+from doubles import SMALL_RUN, small_corpus
 
 from statewise import dry_run
 from statewise.building import make_objective, read_recipe
@@ -111,6 +111,19 @@ def test_every_parameter_is_counted_once(objective, backbone):
     extra = {"belief_state": 2, "teacherless": 1}.get(objective, 0)
     rows = 16 if backbone == "two_stream" else 11 + extra
     assert counts["embeddings"] == rows * 16
+
+
+def test_a_state_carried_across_rows_is_measured(tmp_path):
+    corpus = small_corpus(tmp_path, 40)
+    flags = (
+        f"--task.path={corpus.folder} --task.context=20 --backbone=belief_slots --backbone.chunk=8 --backbone.width=16 "
+        "--backbone.heads=2 --backbone.layers=1 --backbone.across_rows=true --trainer.rows=consecutive "
+        "--trainer.batch_size=4 --trainer.precision=fp32 --trainer.threads=1"
+    ).split()
+    recipe = read_recipe(recipe_text("text-small"), flags)
+    plan = make_plan(recipe, task_data(recipe))
+    assert plan.step_seconds is not None
+    assert plan.step_seconds > 0
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from statewise.overwriting import (
     recognised,
     strangers,
 )
+from statewise.whole_folder import writing
 
 OURS = ("index.json", "parts/*.npy", "parts/*/sums.bin")
 SIGNS = {"index.json": begins_with(b"index"), "parts/*/sums.bin": begins_with(b"sums")}
@@ -108,6 +109,29 @@ def test_what_is_made_from_a_ledger_is_replaced_where_the_ledger_is(tmp_path):
         check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
     make(tmp_path, "cells.jsonl")
     check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
+
+
+def test_a_folder_whose_replacement_cannot_take_its_place_stays(tmp_path, monkeypatch):
+    """As on Windows, where a folder that a program uses cannot be renamed."""
+    out, rename = tmp_path / "corpus", os.rename
+    with writing(out, ["a"]) as folder:
+        (folder / "a").write_text("old")
+
+    def in_use(source, target):
+        if ".writing" in str(source):
+            raise PermissionError(13, "in use", str(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", in_use)
+    for _ in range(2):
+        with pytest.raises(PermissionError), writing(out, ["a"]) as folder:
+            (folder / "a").write_text("new")
+        assert (out / "a").read_text() == "old"
+    monkeypatch.undo()
+    with writing(out, ["a"]) as folder:
+        (folder / "a").write_text("new")
+    assert (out / "a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
 def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):

@@ -14,12 +14,31 @@ from statewise.analysis.base import Analysis, Findings
 from statewise.figures import Curve, Panel
 from statewise.objectives.next_token import NextToken
 from statewise.tasks.path_star import PathStar
-from statewise.types import Loss
+from statewise.types import Headline, Loss
 
 class Steps(NextToken):
     def loss(self, batch, counts):
         found = super().loss(batch, counts)
         return Loss({"steps": found.parts["next_token"]})
+
+class Share(NextToken):
+    def loss(self, batch, counts):
+        found = super().loss(batch, counts)
+        return Loss({"accuracy": found.parts["next_token"]})
+
+class Tied(NextToken):
+    def __init__(self, config, make_backbone):
+        super().__init__(config, make_backbone)
+        self.again = self.backbone.blocks[0]
+
+class BelowZero(PathStar):
+    def score(self, examples, completions):
+        return {**super().score(examples, completions), "gain_in_accuracy": -0.1}
+
+class Headless(PathStar):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.headline = Headline("exact_matches", True)
 
 class Numbers(PathStar):
     def score(self, examples, completions):
@@ -76,6 +95,16 @@ def train(tmp_path, monkeypatch, capsys):
     ("parts", "said"),
     [
         ({"objective": "own_parts:Steps"}, "Steps: a part of its loss is called steps, which the log of training uses"),
+        (
+            {"objective": "own_parts:Share"},
+            "Share: a part of its loss is called accuracy, which the log of",
+        ),
+        ({"objective": "own_parts:Tied"}, "are one tensor, and a checkpoint holds each under one name"),
+        (
+            {"task": "own_parts:BelowZero"},
+            "BelowZero: the metric gain_in_accuracy must be a number from 0 to 1",
+        ),
+        ({"task": "own_parts:Headless"}, "headline metric is 'exact_matches', which is none of its metrics: path_acc"),
         ({"task": "own_parts:TakesLoss"}, "TakesLoss: the metric loss has the name of something else"),
         ({"task": "own_parts:NoNumber"}, "NoNumber: the metric share must be a number, not"),
         ({"task": "own_parts:Short"}, "Short.sample drew 1 sequences in place of 8"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from doubles import tiny_objective
 
+from statewise import run as run_module
 from statewise.durable import write_atomically
 from statewise.run import DamagedCheckpoint, Run
 from statewise.training import checkpoint as checkpoints
@@ -66,6 +67,41 @@ def test_a_run_is_given_up_only_for_one_that_came_to_be(run, monkeypatch):
     Run.create(run.folder, {"seed": 2}, {}, overwrite=True)
     assert not run.checkpoints()
     assert [path.name for path in run.folder.parent.iterdir()] == ["run"]
+
+
+def test_two_processes_that_overwrite_a_run_do_not_mix(run, monkeypatch):
+    """The second is refused while the first writes, and neither touches what the first has written."""
+    write, refused = run_module.write_atomically, []
+
+    def slow(path, content):
+        write(path, content)
+        if not refused:
+            with pytest.raises(BlockingIOError, match="is being replaced by another process") as raised:
+                Run.create(run.folder, {"seed": 3}, {}, overwrite=True)
+            refused.append(raised)
+
+    save(run, 5)
+    monkeypatch.setattr(run_module, "write_atomically", slow)
+    Run.create(run.folder, {"seed": 2}, {}, overwrite=True)
+    assert refused
+    assert Run.open(run.folder).recipe() == {"seed": 2}
+    assert not run.checkpoints()
+    assert [path.name for path in run.folder.parent.iterdir()] == ["run"]
+
+
+def test_what_a_killed_process_was_to_overwrite_is_there_again(run):
+    save(run, 5)
+    os.rename(run.folder, run.folder.with_name(".replaced-run"))  # and killed
+    with pytest.raises(FileExistsError, match="or --overwrite"):
+        Run.create(run.folder, {"seed": 2}, {}, overwrite=False)
+    assert run.find_checkpoint().step == 5
+    assert [path.name for path in run.folder.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("name", ["short.txt", "x" * 240 + ".txt", "\u6570" * 76 + ".txt", "\udcff.txt"])
+def test_reports_on_files_have_names_that_a_disk_can_hold(run, name):
+    path = run.write_report(f"{run_module.evaluation_of(run.folder / name)}-checkpoint-{10**17}", {})
+    assert path.is_file()
 
 
 def test_an_unknown_format_is_refused(run):

@@ -201,7 +201,8 @@ def count_parameters(objective: Objective) -> dict[str, int]:
     tables = [part for part in backbone.modules() if isinstance(part, nn.Embedding | TokenEmbedding)]
     embeddings = new(weight for table in tables for weight in table.parameters())
     weight = backbone.head_weight()
-    head = new(iter([weight if weight._base is None else weight._base]))  # a padded matrix is handed out in part
+    whole = weight if weight._base is None else weight._base  # a padded matrix is handed out in part
+    head = new(each for each in backbone.parameters() if each is whole)  # what is computed from others is none
     counts = {"backbone, without embeddings": new(backbone.parameters()), "embeddings": embeddings, "head": head}
     added = {child: new(part.parameters()) for child, part in children.items() if child != name}
     added["of its own"] = new(objective.parameters())
@@ -218,6 +219,8 @@ def measure(
     objective.train()
     objective.set_progress(0.0)
     optimizer = make_optimizer(objective, config)
+    for backbone in objective.backbones_across_rows().values():
+        backbone.open_lanes(config.batch_size)
     own = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
 
     rows = len(part.tokens)

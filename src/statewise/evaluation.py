@@ -14,6 +14,7 @@ from statewise.carried_state.protocol import seeing_targets
 from statewise.data import blocks, collate, rows_at_once, same_prompt_length
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor
+from statewise.json_files import metric
 from statewise.messages import short
 from statewise.scoring import per_token, per_unit, score_batch
 from statewise.tasks.base import HasBaselines, Task
@@ -119,6 +120,8 @@ def _plain(task: Task, found: Mapping[str, Any]) -> dict[str, float]:
         number = value.item() if isinstance(value, np.generic) else value
         if not isinstance(number, (int, float)):
             raise ValueError(f"{what} must be a number, not {short(value)}")
+        if not metric(name).holds(number):
+            raise ValueError(f"{what} must be {metric(name).what}, as its name says that it is a share, not {number}")
         plain[name] = number
     return plain
 

@@ -21,6 +21,7 @@ from statewise.data import Stream
 from statewise.evaluation import ALONE, Share, report
 from statewise.loading import load_model, model_of_run, new_model
 from statewise.model import Model
+from statewise.objectives.base import Objective
 from statewise.processes import PLACING
 from statewise.run import Checkpoint, Record, Run
 from statewise.tasks.base import HasBaselines
@@ -168,10 +169,24 @@ def _tried(model: Model, rank: int, world: int) -> Stream:
     if model.recipe.trainer.shard != "none" and world > 1:
         sharding.refuse_frozen(model.objective)
     make_optimizer(model.objective, model.recipe.trainer)
+    _refuse_shared(model.objective)
     model.task.held_out(1)
     stream = _stream(model, rank, world)
     stream.batch(0)
     return stream
+
+
+def _refuse_shared(objective: Objective) -> None:
+    """Raises `ValueError` if two names are of one tensor: a checkpoint could not be written."""
+    names: dict[tuple[int, int], str] = {}
+    for name, tensor in objective.state_dict().items():
+        if tensor.numel() and tensor.device.type != "meta":
+            other = names.setdefault((tensor.data_ptr(), tensor.numel()), name)
+            if other != name:
+                raise ValueError(
+                    f"{type(objective).__name__}: {other} and {name} are one tensor, and a checkpoint holds each under "
+                    "one name: keep it in one module, as TokenEmbedding does, and let the other read it there"
+                )
 
 
 def _stream(model: Model, rank: int, world: int) -> Stream:

@@ -13,9 +13,11 @@ import contextlib
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from statewise.durable import lock
 from statewise.json_files import ANYTHING, read_json
 
 Sign = Callable[[Path], bool]
@@ -152,19 +154,48 @@ def delete(folder: Path, files: Iterable[str]) -> None:
 @contextlib.contextmanager
 def replacing(folder: Path, files: Iterable[str], there: bool) -> Iterator[None]:
     """Within, a new folder is written in place of the old one, if that is `there`, which waits beside it. Once the new
-    one is whole, the old one is deleted; after an error it is back."""
-    files, aside = list(files), folder.absolute().with_name(f".replaced-{folder.absolute().name}")
-    if there:
+    one is whole, the old one is deleted; after an error it is back. Raises `BlockingIOError` if another process is
+    replacing it."""
+    if not there:
+        yield
+        return
+    files, aside = list(files), _aside(folder)
+    with _alone(folder):
         delete(aside, files)
         os.rename(folder, aside)
-    try:
-        yield
-    except BaseException:
-        if aside.exists():
+        try:
+            yield
+        except BaseException:
             delete(folder, files)
             os.rename(aside, folder)
-        raise
-    delete(aside, files)
+            raise
+        delete(aside, files)
+
+
+def put_back(folder: Path, files: Iterable[str], whole: bool) -> None:
+    """After a process that was `replacing` the folder was killed: the old one is back, or deleted if the new one is
+    `whole`. Raises `BlockingIOError` if that process lives."""
+    aside = _aside(folder)
+    if not aside.is_dir():
+        return
+    with _alone(folder):
+        if whole:
+            delete(aside, files)
+        elif aside.is_dir():
+            delete(folder, files)
+            os.rename(aside, folder)
+
+
+def _aside(folder: Path) -> Path:
+    """Where a folder waits while another takes its place."""
+    return folder.absolute().with_name(f".replaced-{folder.absolute().name}")
+
+
+def _alone(folder: Path) -> AbstractContextManager[None]:
+    """Within, no other process replaces the folder."""
+    return lock(
+        folder.absolute().with_name(f".{folder.absolute().name}.lock"), f"{folder} is being replaced by another process"
+    )
 
 
 def _contents(folder: Path) -> Iterator[Path]:

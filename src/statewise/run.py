@@ -81,14 +81,21 @@ Record = dict[str, Any]
 
 
 def shortened(text: str) -> str:
-    """The text for the name of a file: of more than 100 characters the beginning and a checksum."""
-    return text if len(text) <= 100 else f"{text[:91]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    """The text for the name of a file: of more than 100 bytes the beginning and a checksum."""
+    if len(os.fsencode(text)) <= 100:
+        return text
+    return f"{_beginning(text, 91)}-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
+
+
+def _beginning(text: str, most: int) -> str:
+    """The first characters of a text, of at most so many bytes."""
+    return os.fsencode(text)[:most].decode(errors="ignore")
 
 
 def report_of(kind: str, data: Path) -> str:
     """The name of a report of this kind on a file or corpus: the kind, the file's name, and a checksum of its absolute
     path, so that files of the same name in different folders have reports of their own."""
-    return f"{kind}-{data.name[:100]}-{hashlib.sha256(str(data).encode()).hexdigest()[:8]}"
+    return f"{kind}-{_beginning(data.name, 100)}-{hashlib.sha256(os.fsencode(data)).hexdigest()[:8]}"
 
 
 def evaluation_of(data: Path) -> str:
@@ -213,10 +220,12 @@ class Run:
     ) -> Run:
         """Creates a directory. Raises `FileExistsError` as `refuse` does, `BlockingIOError` if another process uses it.
 
-        An overwritten run is deleted once the new one is on disk. If an earlier creation was killed, it is restarted.
+        An overwritten run is deleted once the new one is on disk. If an earlier creation was killed, it is restarted;
+        what it was to overwrite is there again.
         """
-        cls.refuse(folder, overwrite)
         run = cls(folder)
+        overwriting.put_back(folder, FILES, whole=run.exists() and not (folder / CREATING).exists())
+        cls.refuse(folder, overwrite)
         there = not run._begun()
         if there:
             with run.lock():

@@ -37,14 +37,20 @@ def writing(out: Path, files: Sequence[str], temporary: Sequence[str] = ()) -> I
 
 
 def _publish(folder: Path, out: Path, files: Sequence[str]) -> None:
-    """Renames the finished folder, then deletes the one it replaces."""
-    old = _sibling(out, "dropped")
-    overwriting.delete(old, files)
-    if out.exists():
+    """Renames the finished folder, then deletes the one it replaces, which is back if that fails."""
+    old, there = _sibling(out, "dropped"), out.exists()
+    if there:
+        overwriting.delete(old, files)
         os.rename(out, old)
-    os.rename(folder, out)
+    try:
+        os.rename(folder, out)
+    except BaseException:
+        if there:
+            os.rename(old, out)
+        raise
     sync_folder(out.absolute().parent)
-    overwriting.delete(old, files)
+    if there:
+        overwriting.delete(old, files)
 
 
 def _sibling(out: Path, what: str) -> Path:

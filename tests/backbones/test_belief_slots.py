@@ -34,6 +34,27 @@ def tokens(T=17, B=3, seed=0):
     return torch.randint(VOCABULARY, (B, T), generator=torch.Generator().manual_seed(seed))
 
 
+def test_rows_that_read_nothing_change_nothing():
+    made, row = model(), tokens(T=7, B=2)
+    cache = made.make_cache(2)
+    first = made.extend(row[:, :4], cache)
+    nothing = made.extend(row[:, 4:6], cache, np.zeros(2, int))
+    assert [each.shape for each in nothing] == [(2, 2, each.shape[-1]) for each in first]
+    assert cache.lengths.tolist() == [4, 4]
+    torch.testing.assert_close(made.extend(row[:, 4:], cache).readout, made.encode(plain_batch(row)).readout[:, 4:])
+
+
+def test_a_cache_that_forgot_all_of_its_chunk_can_be_joined_and_kept():
+    made, row = model(), tokens(T=13, B=1)
+    both = [made.make_cache(1) for _ in range(2)]
+    for cache in both:
+        made.extend(row, cache)
+        cache.rewind(cache.groups[0][1].remembered)
+    both[0].join(both[1])
+    both[0].reorder(torch.tensor([0]))
+    assert both[0].keep()["hidden"].shape[1] == 0
+
+
 def by_definition(made, row, warmup=0, fresh=False):
     """Readouts (T, D) and slots (T, S, D) of a row of one document: h_l + W_l state, with `normed` the slots of length
     sqrt(D) and W_l of directions and gains, and the update behind a chunk."""

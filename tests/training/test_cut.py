@@ -75,7 +75,7 @@ def test_every_beginning_of_a_run_has_a_way_on(tmp_path, capsys, source, how):
                 assert Run.open(folder).recipe() == Run(source).recipe()
                 assert not run.checkpoints() or run.find_checkpoint("last").step in (1, 2)
             else:
-                assert Run.create(folder, {}, {}, overwrite=False).recipe() == {}
+                assert Run.create(folder, {}, {}, overwrite=state[2]).recipe() == {}
                 assert [path.name for path in folder.parent.iterdir()] == ["run"]
             continue
         seen.add(state)
@@ -87,7 +87,13 @@ def test_every_beginning_of_a_run_has_a_way_on(tmp_path, capsys, source, how):
             made += 1
             assert code == 2
             assert f"{folder} is not a run directory" in error
-            assert main([*WORDS, "--out", str(folder)]) == 0, (number, state, capsys.readouterr().err)
+            if state[2]:  # without --overwrite the old run is back, and stays
+                assert main([*WORDS, "--out", str(folder)]) == 2
+                assert "or --overwrite" in capsys.readouterr().err
+                assert Run.open(folder).recipe() == Run(source).recipe()
+                assert run.complete()
+            again = [*WORDS, "--out", str(folder), *["--overwrite"] * state[2]]
+            assert main(again) == 0, (number, state, capsys.readouterr().err)
             assert [path.name for path in folder.parent.iterdir()] == ["run"]
         assert run.complete()
         assert run.find_checkpoint("best").step in (1, 2)

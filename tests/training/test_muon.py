@@ -8,6 +8,7 @@ from doubles import TINY_BACKBONES, tiny_objective
 
 from statewise.objectives import OBJECTIVES
 from statewise.training.config import TrainerConfig
+from statewise.training.muon import hidden_matrices
 from statewise.training.optim import make_optimizer
 
 CONFIG = TrainerConfig(optimizer="muon", learning_rate=0.01, weight_decay=0.3)
@@ -188,6 +189,17 @@ def test_a_state_of_adamw_alone_is_refused():
     alone = make_optimizer(objective, TrainerConfig())
     with pytest.raises(ValueError, match="different number of parameter groups"):
         make_optimizer(objective, CONFIG).load_state_dict(alone.state_dict())
+
+
+def test_a_model_of_hidden_matrices_alone_is_muons():
+    """As with low-rank adaptation, where nothing else is trained."""
+    objective = tiny_objective("next_token")
+    hidden = {id(matrix) for matrix in hidden_matrices(objective)}
+    for parameter in objective.parameters():
+        parameter.requires_grad_(id(parameter) in hidden)
+    optimizer = make_optimizer(objective, CONFIG)
+    assert isinstance(optimizer, torch.optim.Muon)
+    assert {id(each) for group in optimizer.param_groups for each in group["params"]} == hidden
 
 
 def test_a_model_without_hidden_matrices_is_refused():

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.backbones.powers import AcrossRows, Carrying, Counted, Noted, PromptReader, ReadoutOnly, check_kept
-from statewise.bounds import bounded
+from statewise.bounds import bounded, unset
 from statewise.carried_state.protocol import StateProtocol
 from statewise.nn.belief_slots import Pooling, SlotUpdate, make_injection
 from statewise.nn.hooks import Hookable, HookPoint
@@ -66,6 +66,8 @@ class BeliefSlotsConfig(GPTConfig):
         bounded(self, "backprop", prefix="backbone.", at_least=1)
         bounded(self, "rate", prefix="backbone.", above=0, below=1)
         bounded(self, "warmup", prefix="backbone.", at_least=0)
+        if self.update == "gated":
+            unset(self, "rate", "learned_rate", prefix="backbone.", reason="is of the update ema: omit it")
 
 
 class Held(NamedTuple):
@@ -166,7 +168,9 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
             for whole, each in zip(found, part):
                 whole[index, :count] = each
         cache.advance(counted)
-        assert found is not None
+        if found is None:  # no row reads anything
+            weight = self.head_weight()
+            found = Hidden(*(weight.new_zeros(*tokens.shape, width) for width in (self.state_width, self.width)))
         return found
 
     def notes(self, steps: int) -> list[str]:

@@ -96,7 +96,7 @@ class Phased(Backbone):
 
     @abstractmethod
     def set_progress(self, fraction: float) -> None:
-        """Called before each training step with the fraction of training completed, in [0, 1]; 1 when finished. Store
+        """Called before each training step with the fraction of training completed, in [0, 1). Store
         what inference needs of it in a buffer."""
 
 

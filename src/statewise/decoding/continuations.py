@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from statewise.decoding.base import Request
-from statewise.decoding.predictor import Predictor, start_towards
+from statewise.decoding.predictor import Predictor, start_conditioned
 
 
 class Continuations:
@@ -21,7 +21,7 @@ class Continuations:
         self.predictor = predictor
         (prompt,) = request.prompts
         goal = None if request.goal is None else torch.from_numpy(request.goal)
-        self.cursor, self.first = start_towards(
+        self.cursor, self.first = start_conditioned(
             predictor, torch.from_numpy(prompt)[None], goal, may_close=request.closing is not None
         )
         predictor.hold(self.cursor)  # rows rewind to the prompt at most

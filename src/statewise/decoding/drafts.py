@@ -78,10 +78,10 @@ class ModelDrafts(DraftSource):
             token = choose(logits, place, among)
             if self.confidence:
                 sure *= _probability(token, logits, among)
-                goes_on = (sure >= self.confidence) & (confident == place) & (place < np.array(most))
-                if not goes_on.any():
+                continues = (sure >= self.confidence) & (confident == place) & (place < np.array(most))
+                if not continues.any():
                     break
-                confident += goes_on
+                confident += continues
             tokens.append(token)
         guesses.close()
         counts = confident.tolist() if self.confidence else [min(each, len(tokens)) for each in most]

@@ -247,7 +247,7 @@ def goal_scorer(predictor: Predictor) -> GoalScorer:
     return predictor
 
 
-def start_towards(
+def start_conditioned(
     predictor: Predictor,
     prompts: Tensor,
     goal: Tensor | None,

@@ -15,7 +15,7 @@ from torch import Tensor
 from statewise.bounds import bounded
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.noise import NoiseAhead, gumbel
-from statewise.decoding.predictor import Predictor, start_towards
+from statewise.decoding.predictor import Predictor, start_conditioned
 
 LEAST_TEMPERATURE = 1e-100
 """By which any logit can be divided in float64."""
@@ -48,7 +48,7 @@ class StepByStep(Decoder):
         limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
         given = torch.from_numpy(prompts)
         goal = None if request.goal is None else torch.from_numpy(request.goal)
-        cursor, logits = start_towards(predictor, given, goal, lengths, may_close=request.closing is not None)
+        cursor, logits = start_conditioned(predictor, given, goal, lengths, may_close=request.closing is not None)
         B, banned = len(prompts), request.banned
         rows = np.arange(B)  # in the batch
         live = np.ones(B, bool)  # which of `rows` have not ended

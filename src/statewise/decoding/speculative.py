@@ -23,7 +23,7 @@ from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.draft_length import DraftLength, FixedLength, MeasuredLength
 from statewise.decoding.drafts import Draft, DraftSource, FrequentTokens, ModelDrafts, PromptLookup
 from statewise.decoding.noise import NoiseAhead
-from statewise.decoding.predictor import Predictor, drafter, start_towards
+from statewise.decoding.predictor import Predictor, drafter, start_conditioned
 from statewise.decoding.sample import Greedy, GreedyConfig, Sample, SampleConfig, StepByStep
 
 
@@ -95,7 +95,7 @@ class Speculative(Decoder):
         limits, (prompts, lengths) = request.limits(predictor.context), request.padded()
         source, length = self._source(predictor, request), self._length(predictor, len(prompts))
         goal = None if request.goal is None else torch.from_numpy(request.goal)
-        cursor, first = start_towards(
+        cursor, first = start_conditioned(
             predictor, torch.from_numpy(prompts), goal, lengths, may_close=request.closing is not None
         )
         B, V = first.shape

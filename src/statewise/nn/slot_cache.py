@@ -29,7 +29,8 @@ class OpenChunk(NamedTuple):
     def joined(self, other: OpenChunk) -> OpenChunk:
         """The chunk with the rows of another one that has read as much; neither must be used afterwards."""
         self.keys.join(other.keys)
-        hidden = [torch.cat([torch.cat(part.hidden, dim=1) for part in (self, other)])] if self.keys.length else []
+        read = self.hidden and other.hidden  # of no tokens, if all were forgotten again
+        hidden = [torch.cat([torch.cat(part.hidden, dim=1) for part in (self, other)])] if read else []
         return OpenChunk(torch.cat((self.state, other.state)), self.keys, hidden)
 
 

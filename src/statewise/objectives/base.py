@@ -51,8 +51,8 @@ class Objective(nn.Module, ABC):
         return None
 
     def set_progress(self, fraction: float) -> None:
-        """Called before each training step with the fraction of training completed, in [0, 1]; 1 when finished. Passes
-        it on to backbones that are `Phased`."""
+        """Called before each training step with the fraction of training completed, in [0, 1).
+        Passes it on to backbones that are `Phased`."""
         for module in self.modules():
             if isinstance(module, Phased):
                 module.set_progress(fraction)

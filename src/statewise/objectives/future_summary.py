@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.bounds import bounded
+from statewise.bounds import bounded, unset
 from statewise.nn.initialisation import Init, check_init, init_weights
 from statewise.objectives.base import Objective
 from statewise.objectives.coming_tokens import coming_tokens
@@ -50,6 +50,8 @@ class FutureSummaryConfig:
             self, "summary_weight", prefix="objective.", above=0, reason="without it this is the objective next_token"
         )
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
+        if self.summary == "reverse":
+            unset(self, "window", prefix="objective.", reason="is of the summary bag: omit it, or set summary to bag")
         if self.summary not in ("reverse", "bag"):
             raise ValueError(f"objective.summary must be reverse or bag, not {self.summary!r}")
 

@@ -312,7 +312,7 @@ class LatentReader(LatentDrafter, FutureReader):
     @torch.no_grad()
     def future(self, states: Tensor, tokens: Tensor) -> Tensor:
         """See `FutureReader.future`: head and dynamics alternate along the tokens (theorem 3.2)."""
-        tokens = tokens.to(self.device)
+        states, tokens = states.to(self.device), tokens.to(self.device)
         total = to_float32(states).new_zeros(len(tokens))
         for place in range(tokens.shape[1]):
             log_probs = to_float32(self.backbone.logits(self.backbone.state_for_head(states))).log_softmax(-1)

@@ -105,12 +105,12 @@ def bend(states: Tensor, batch: Batch) -> Tensor:
         square = products.diagonal(dim1=1, dim2=2)
         whole = square.gather(1, last)[:, :, None]
         step = square[:, :, None] + square[:, None] - 2 * products
-        towards = along - along.transpose(1, 2)
-        rest = whole - 2 * towards + step
+        inner = along - along.transpose(1, 2)
+        rest = whole - 2 * inner + step
         with torch.no_grad():  # squared lengths that rounding alone can make: of the states, and of the products
             size = exact.square().sum(-1)
             noise = (ROUNDING * torch.finfo(dtype).eps) ** 2 * (size[:, :, None] + size[:, None])
             noise += ROUNDING * torch.finfo(exact.dtype).eps * (square[:, :, None] + square[:, None] + whole)
             kept = (step > noise) & (rest > noise)
-        cosine = (towards - step) * torch.where(kept, step * rest, 1.0).rsqrt() * kept
+        cosine = (inner - step) * torch.where(kept, step * rest, 1.0).rsqrt() * kept
         return ((1 - cosine) * share * spans).sum()

@@ -16,7 +16,7 @@ from statewise.analysis.least_squares import fit
 from statewise.building import make_decoder
 from statewise.data import collate
 from statewise.decoding.base import Decoder, Request
-from statewise.decoding.predictor import Drafter, GoalScorer, start_towards
+from statewise.decoding.predictor import Drafter, GoalScorer, start_conditioned
 from statewise.playground.knowledge import Knowledge, knowledge
 from statewise.playground.trace import Place, Trace, Weighted, rounded
 from statewise.serving.refusals import Refusal
@@ -311,7 +311,7 @@ class Observer:
             else:  # those of the prompt are made before the goal is known
                 tokens = torch.from_numpy(examples.tokens)
                 before = self.predictor.logits(collate(Examples.of([examples.tokens[0, :prompt]], [prompt])))[0]
-                cursor, first = start_towards(self.predictor, tokens[:, :prompt], torch.from_numpy(goal))
+                cursor, first = start_conditioned(self.predictor, tokens[:, :prompt], torch.from_numpy(goal))
                 parts = [before[: prompt - 1, :V], first[:, :V]]
                 if tokens.shape[1] > prompt:
                     parts.append(self.predictor.extend(cursor, tokens[:, prompt:])[0, :, :V])

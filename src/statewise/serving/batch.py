@@ -215,12 +215,12 @@ class Batch:
             assert reading.logits is not None
             logits = reading.logits[torch.from_numpy(prompts[wanted])][:, None]
             self._give(logits, rows, Choices(rows, self.predictor.vocabulary), [()] * len(rows))
-        goes_on = [place for place, row in zip(wanted, rows) if not row.ended]
-        if goes_on:
-            chosen = prompts[goes_on]
+        unfinished = [place for place, row in zip(wanted, rows) if not row.ended]
+        if unfinished:
+            chosen = prompts[unfinished]
             if not np.array_equal(chosen, np.arange(len(reading.rows))):
                 self.predictor.reorder(reading.cursor, torch.from_numpy(chosen))
-            self._join(reading.cursor, [all_rows[place] for place in goes_on], reading.counts[chosen])
+            self._join(reading.cursor, [all_rows[place] for place in unfinished], reading.counts[chosen])
         return all_rows
 
     def _join(self, cursor: Any, rows: list[Row], read: np.ndarray) -> None:

@@ -28,11 +28,13 @@ def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.O
         {"params": [parameter for parameter in trained if parameter.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [parameter for parameter in trained if parameter.dim() <= 1], "weight_decay": 0.0},
     ]
-    adamw = torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=config.learning_rate, betas=config.betas, fused=True
-    )
+    groups = [group for group in groups if group["params"]]
+
+    def adamw() -> torch.optim.AdamW:
+        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
+
     if config.optimizer == "adamw":
-        return adamw
+        return adamw()
     if not hidden:
         raise ValueError(
             "trainer.optimizer muon needs matrices of linear or recurrent layers, and the model has none: choose adamw"
@@ -40,7 +42,7 @@ def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.O
     muon = torch.optim.Muon(
         hidden, lr=config.learning_rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    return MuonWithAdamW(muon, adamw)
+    return MuonWithAdamW(muon, adamw()) if groups else muon  # low-rank adaptation trains hidden matrices alone
 
 
 def state_by_name(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Any]:

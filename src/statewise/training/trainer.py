@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from statewise.data import Stream, prefetch
+from statewise.figures import is_share
 from statewise.json_files import AMOUNT, COUNT, MEASURED, NUMBER, Maybe, Shape, check
 from statewise.objectives.base import Objective
 from statewise.objectives.returned import check_counts
@@ -236,8 +237,7 @@ class Trainer:
                 loss = self.wrapped(batch, counts)
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value() * self.fabric.world_size)
-            if not LOGGED.isdisjoint(loss.parts):
-                taken = min(LOGGED & loss.parts.keys())
+            if taken := next((name for name in loss.parts if name in LOGGED or is_share(name)), ""):
                 raise ValueError(
                     f"{type(self.objective).__name__}: a part of its loss is called {taken}, which the log of "
                     "training uses for something else: rename it"
@@ -371,6 +371,11 @@ class Trainer:
         metrics = self.watch.evaluate()
         self.objective.train()
         metrics, best = self.fabric.broadcast((metrics, self.progress.best))
+        if self.headline.metric not in metrics:
+            raise ValueError(
+                f"the task's headline metric is {self.headline.metric!r}, which is none of its metrics: "
+                f"{', '.join(metrics)}"
+            )
         value = metrics[self.headline.metric]
         if np.isnan(value):
             self._fail(self.progress.step, self.headline.metric, f"the metric {self.headline.metric!r} is {value}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, unset
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class LoRAConfig:
         bounded(self, "rank", prefix="backbone.lora.", at_least=1)
         bounded(self, "alpha", prefix="backbone.lora.", above=0)
         bounded(self, "dropout", prefix="backbone.lora.", at_least=0, below=1)
+        if self.rank is None:
+            why = "needs backbone.lora.rank: without it the whole model is trained"
+            unset(self, "alpha", "dropout", "targets", prefix="backbone.lora.", reason=why)
         if not self.targets.replace(",", "").strip():
             raise ValueError("backbone.lora.targets is empty: name layers, or all-linear")
 
