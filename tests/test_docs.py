@@ -111,8 +111,8 @@ def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_pat
     for name, code in zip(("calibration", "min_p"), blocks("docs/adding-an-analysis.md", "python"), strict=True):
         (tmp_path / f"{name}.py").write_text(code)
     few = ["--task.held_out_graphs=20", "--trainer.precision=fp32", *TINY]
-    assert main(["train", "path-star-demo", *few, "--out", "runs/demo"]) == 0
-    model = load_model("runs/demo")
+    assert main(["train", "path-star-demo", *few, "--out", "runs/demo/next-token"]) == 0
+    model = load_model("runs/demo/next-token")
     for block in blocks("docs/adding-an-analysis.md", "sh"):
         for line in block.splitlines():
             assert main(shlex.split(line)[2:]) == 0, capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_pat
     found: dict = {"statewise": statewise}
     exec(python, found)
     metrics = found["findings"].metrics
-    assert (tmp_path / "runs/demo/reports/calibration.Calibration.json").is_file()
+    assert (tmp_path / "runs/demo/next-token/reports/calibration.Calibration.json").is_file()
     # The slow twin: token by token, from the definitions.
     examples, seen = model.task.held_out(256), []
     for row in range(len(examples)):
@@ -288,7 +288,7 @@ def test_the_planning_users_way_of_the_guide_works(tmp_path, monkeypatch, capsys
     assert steps.replace("\n    ", "\n")[4:] in said["plan"]
     assert "valid      1 of 1" in said["check"]
     assert "proven for all instances" in said["verify"]
-    assert (tmp_path / "simple" / "schemas.png").is_file()
+    assert (tmp_path / "plain" / "schemas.png").is_file()
     assert "(:goal" in (tmp_path / "problem.pddl").read_text()
     (plans,) = re.findall(r"\[formats\].*?:\n\n(.*?)\n\n", guide, flags=re.DOTALL)
     (tmp_path / "plans.txt").write_text(textwrap.dedent(plans))

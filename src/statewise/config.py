@@ -263,9 +263,15 @@ def lines_of(fields: Mapping[str, Declared], prefix: str = "", values: Mapping[s
     room, indent = shutil.get_terminal_size((80, 24)).columns, " " * 8
     return [
         f"  --{prefix}{name} {_as_flag((values or {}).get(prefix + name, field.default))}\n"
-        + textwrap.fill(field.text, room, initial_indent=indent, subsequent_indent=indent)
+        + textwrap.fill(_with_choices(field), room, initial_indent=indent, subsequent_indent=indent)
         for name, field in fields.items()
     ]
+
+
+def _with_choices(field: Declared) -> str:
+    """A field's documentation, and the words that it may be unless that names them all."""
+    named = all(re.search(rf"\b{re.escape(word)}\b", field.text) for word in field.choices)
+    return field.text if named else f"{field.text} One of {', '.join(field.choices)}."
 
 
 def _chosen(base: Mapping[str, Any], flags: Sequence[str], source: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,8 @@ class Declared:
     """Its value, or the expression as text where that needs names or calls; None if there is none."""
     text: str
     """What the docstring below it says, on one line."""
+    choices: tuple[str, ...] = ()
+    """The words that it may be, as far as its type names them."""
 
 
 def declared_fields(target: str) -> dict[str, Declared]:
@@ -89,8 +92,26 @@ def _fields(module: str, node: ast.ClassDef) -> dict[str, Declared]:
             continue
         text = following.value if isinstance(following, ast.Expr) else None
         documentation = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
-        found[statement.target.id] = Declared(_value(statement.value), " ".join(documentation.split()))
+        found[statement.target.id] = Declared(
+            _value(statement.value), " ".join(documentation.split()), _choices(module, statement.annotation)
+        )
     return found
+
+
+def _choices(module: str, annotation: ast.expr) -> tuple[str, ...]:
+    """The words in an annotation of `Literal[...]`, or of a name that the module gives to one; none if the field may be
+    something else, too, but None."""
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        sides = [side for side in (annotation.left, annotation.right) if ast.unparse(side) != "None"]
+        every = [_choices(module, side) for side in sides]
+        return tuple(itertools.chain(*every)) if all(every) else ()
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
+        words = [word.value for word in ast.walk(annotation.slice) if isinstance(word, ast.Constant)]
+        return tuple(word for word in words if isinstance(word, str))
+    for given in _statements(module) if isinstance(annotation, ast.Name) else ():
+        if isinstance(given, ast.Assign) and ast.unparse(annotation) in map(ast.unparse, given.targets):
+            return _choices(module, given.value)
+    return ()
 
 
 def _value(node: ast.expr | None) -> Any:

@@ -65,3 +65,9 @@ def check_texts(values: object, name: str, what: str) -> None:
     for place, value in enumerate(values):
         if not isinstance(value, str):
             raise TypeError(f"{name}[{place}] must be text, not {type(value).__name__} {short(value)}")
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """A text for one cell of a table, or with `keep` the line ends for a terminal: what cannot be printed, and might
+    steer the terminal, is written as Python writes it."""
+    return "".join(letter if letter.isprintable() or letter in keep else repr(letter)[1:-1] for letter in text)

@@ -276,7 +276,9 @@ class Run:
         if (folder / CONFIG).is_dir():
             raise FileNotFoundError(f"{folder} is not a run directory: its {CONFIG} is a folder, not a file")
         if not run.exists():
-            raise FileNotFoundError(f"{folder} is not a run directory: it has no {CONFIG}")
+            inner = next((path.parent.name for path in sorted(folder.glob(f"*/{CONFIG}"))), "")
+            hint = f"; it holds runs, such as {folder / inner}: give one of them" if inner else ""
+            raise FileNotFoundError(f"{folder} is not a run directory: it has no {CONFIG}{hint}")
         content: Any = None
         with contextlib.suppress(ValueError, OSError):  # of which reading the recipe tells more
             content = read_json(folder / CONFIG, ANYTHING)

@@ -9,6 +9,7 @@ import pytest
 from statewise import cli
 from statewise.analysis import ANALYSES
 from statewise.cli import COMMANDS, data, main, strips
+from statewise.declarations import declared_fields
 from statewise.recipes import recipe_names
 
 BELOW = {"data": data, "strips": strips, "rides": None}
@@ -53,3 +54,18 @@ def test_all_commands_are_asked():
     modules = {module.name for module in pkgutil.iter_modules(cli.__path__)}
     assert {name for name in COMMANDS if name.replace("-", "_") not in modules} == {"list"}
     assert {words[0] for words in ASKED if words} == {*COMMANDS}
+
+
+def test_fields_name_the_words_that_they_may_be(capsys):
+    assert main(["train", "path-star-small", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "RMSNorm, or LayerNorm. One of rms, layer." in told
+    assert "--backbone.init" in told
+    assert "One of gpt2" not in told  # it may also be a number
+
+
+def test_only_words_that_are_all_there_is_are_named():
+    speculative = declared_fields("statewise.decoding.speculative:SpeculativeConfig")
+    assert speculative["drafter"].choices == ("model", "prompt_lookup")
+    assert speculative["draft"].choices == ()  # a number, too
+    assert declared_fields("statewise.backbones.belief_slots:BeliefSlotsConfig")["update"].choices == ("ema", "gated")

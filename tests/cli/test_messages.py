@@ -6,6 +6,8 @@ import shutil
 import pytest
 from command_line import called, refused, two_steps
 
+from statewise.messages import escaped
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
@@ -239,3 +241,9 @@ def test_a_record_without_its_seconds_is_resumed_after(capsys, run):
     (run / "reports" / "evaluation.json").unlink()
     (run / "metrics.jsonl").write_text('{"kind": "train", "step": 2, "loss": 1.0}\n')
     assert called(capsys, "train", "--resume", run)[0] == 0
+
+
+def test_what_might_steer_the_terminal_is_escaped():
+    assert escaped("a\x1b[31mb\x11\n") == "a\\x1b[31mb\\x11\\n"
+    assert escaped("a\tb\nc\x07", keep="\n\t") == "a\tb\nc\\x07"
+    assert escaped("Gr\u00fc\u00dfe, \u6570") == "Gr\u00fc\u00dfe, \u6570"

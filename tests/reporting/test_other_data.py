@@ -84,7 +84,13 @@ def test_what_only_some_runs_were_evaluated_on_is_named(folders):
     evaluated(folders[0], "/data/other.txt", loss=1.0)
     found = compare(folders, metrics="all")
     assert "other.txt:loss" not in found.groups[0].metrics
-    assert "Not shown, since only some runs were evaluated on it: /data/other.txt." in found.notes()
+    assert "Not shown, since only some runs have it: /data/other.txt." in found.notes()
+
+
+def test_what_only_some_runs_were_analysed_by_is_named(folders):
+    content = {"checkpoint": 10, "settings": {}, "metrics": {"rank": 3.0}, "main": {"rank": "rank"}, "panels": []}
+    Run(folders[0]).write_report("effective-rank", content)
+    assert "Not shown, since only some runs have it: analyze effective-rank." in compare(folders, metrics="all").notes()
 
 
 def test_other_checkpoints_and_other_ways_of_asking_do_not_count(folders):

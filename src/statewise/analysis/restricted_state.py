@@ -81,7 +81,7 @@ class RestrictedState(Analysis):
             **_error_of_rise(*np.concatenate(by_row, axis=1)),
             "loss": loss,
             "restricted_loss": restricted,
-            "positions": counts[beyond].sum(),
+            "positions": int(counts[beyond].sum()),
         }
         curves = smoothed(f"keep {config.keep}", there.astype(float) + 1, rise)
         details = {"position": (there + 1).tolist(), "rise": rise.tolist(), "count": counts[there].tolist()}

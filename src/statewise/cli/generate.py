@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from statewise.cli.commands import listed
 from statewise.declarations import declared_fields
 from statewise.decoding import DECODERS
 from statewise.json_files import printable
+from statewise.messages import escaped
 from statewise.overwriting import check_file
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ def run(words: list[str]) -> int:
     if options.json:
         print(printable({"completion": text, "log_probability": completion.log_probability}, indent=None))
     else:
-        print(text)
+        print(escaped(text, keep="\n\t") if sys.stdout.isatty() else text)
     return 0
 
 
@@ -140,7 +142,7 @@ def ranked(found: list[Completion], task: Task, as_json: bool) -> str:
     return text_table(
         ["score", "log-probability", "completion"],
         [
-            [number(completion.score), number(completion.log_probability), text.replace("\n", "\\n")]
+            [number(completion.score), number(completion.log_probability), escaped(text)]
             for text, completion in zip(texts, found)
         ],
         left=(2,),

@@ -50,13 +50,12 @@ def run(words: list[str]) -> int:
     if options.json:
         print(printable({"runs": [asdict(one) for one in found], "left": time_left(found)}))
         return 0
-    if len(found) > 1:
-        rows = [
-            [one.name, one.state, f"{one.step:,}" + (f"/{one.steps:,}" if one.steps else ""),
-             "-" if one.left is None else duration(one.left), one.note[:60] or "-"] for one in found
-        ]  # fmt: skip
-        width = shutil.get_terminal_size((100, 24)).columns
-        print(fitted_tables(["run", "state", "step", "time left", "note"], rows, width))
+    rows = [
+        [one.name, one.state, f"{one.step:,}" + (f"/{one.steps:,}" if one.steps else ""),
+         "-" if one.left is None else duration(one.left), one.note[:60] or "-"] for one in found
+    ]  # fmt: skip
+    width = shutil.get_terminal_size((100, 24)).columns
+    print(fitted_tables(["run", "state", "step", "time left", "note"], rows, width))
     print(summary(found))
     return 0
 

@@ -50,9 +50,12 @@ def compare(
     members = [Member.read(folder, metrics != "evaluation", defaults) for folder in folders]
     chosen = [] if metrics in ("evaluation", "all") else [name.strip() for name in metrics.split(",")]
     every = {data.source for member in members for data in member.other_data.values()}
+    analysed = {name for member in members for name in member.analyses}
     if metrics != "evaluation":
         members = alike(members, chosen)
     left_out = sorted(every - {data.source for data in members[0].other_data.values()}) if metrics == "all" else []
+    if metrics == "all":
+        left_out += [f"analyze {name}" for name in sorted(analysed - {*members[0].analyses})]
     seen: dict[Path, Path] = {}
     for member in members:
         place = member.folder.resolve()

@@ -179,7 +179,7 @@ class Comparison:
             settings = ", ".join(f"{key} {value}" for key, value in data.settings.items() if value is not None)
             notes.append(f"From {data.source} ({settings}): {', '.join(data.metrics)}.")
         if self.left_out:
-            notes.append(f"Not shown, since only some runs were evaluated on it: {'; '.join(self.left_out)}.")
+            notes.append(f"Not shown, since only some runs have it: {'; '.join(self.left_out)}.")
         if self.headline.solved_at is not None:
             least = "least" if self.headline.higher_is_better else "most"
             notes.append(f"solved: runs with {self.headline.metric} of at {least} {self.headline.solved_at:g}.")

@@ -69,6 +69,11 @@ def domain(spec: str) -> Domain:
     """The domain that `spec` names, such as `blocksworld:3`. Raises `ValueError` with the choices."""
     family, _, size = spec.partition(":")
     if family not in FAMILIES:
+        if "/" in spec or spec.endswith((".json", ".pddl")):
+            raise ValueError(
+                f"{spec}: no such file or folder; give a learned folder, or a domain: "
+                f"{', '.join(domain_usage(name) for name in FAMILIES)}"
+            )
         raise ValueError(f"{spec!r} is not a domain; choices: {', '.join(domain_usage(name) for name in FAMILIES)}")
     known = FAMILIES[family]
     if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*" if known.sizes else "", size):

@@ -273,7 +273,7 @@ class StateTracking(Task, Automaton):
             "scaled_accuracy": (overall - chance) / (1 - chance) if chance < 1 else 0.0,
             "sequence_accuracy": float((right == asked).all(axis=1).mean()),
             **{f"accuracy_length_{length}": share for length, share in by_length.items()},
-            **({"length_kept": float(kept[-1] if kept else 0)} if several else {}),
+            **({"length_kept": int(kept[-1] if kept else 0)} if several else {}),
         }
 
     # World
