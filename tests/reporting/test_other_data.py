@@ -88,7 +88,7 @@ def test_what_only_some_runs_were_evaluated_on_is_named(folders):
 
 
 def test_what_only_some_runs_were_analysed_by_is_named(folders):
-    content = {"checkpoint": 10, "settings": {}, "metrics": {"rank": 3.0}, "main": {"rank": "rank"}, "panels": []}
+    content = {"checkpoint": 10, "settings": {}, "metrics": {"rank": 3.0}, "main": ["rank"], "panels": []}
     Run(folders[0]).write_report("effective-rank", content)
     assert "Not shown, since only some runs have it: analyze effective-rank." in compare(folders, metrics="all").notes()
 
