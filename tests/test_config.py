@@ -260,6 +260,13 @@ def test_impossible_shares_are_refused():
             "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10) if n else 'a'}]\n" for n in range(30)),
             "x.yaml: more than 100,000 keys and values",
         ),
+        (
+            "x0: &x0 {a: 1}\n"
+            + "".join(f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 10)}]}}\n" for n in range(1, 30)),
+            "more than 100,000 merged keys",
+        ),
+        ("trainer: {compile: !!bool maybe}", "x.yaml: not YAML: a value is not what its tag says"),
+        ("seed: !!int ''", "x.yaml: not YAML: a value is not what its tag says"),
         ("a: " + "[" * 60 + "]" * 60, "x.yaml: keys and lists are nested too deeply"),
     ],
 )  # fmt: skip
@@ -271,3 +278,11 @@ def test_keys_that_stand_twice_and_data_that_hold_themselves_are_refused(text, s
 
 def test_merged_keys_may_be_given_anew():
     assert read_yaml("base: &b {a: 1, c: 3}\nown: {<<: *b, a: 2}", "x.yaml")["own"] == {"a": 2, "c": 3}
+
+
+@pytest.mark.parametrize("key", ["1: 2", "yes: x", "1: {a: 2}", "null: {a: 2}"])
+def test_keys_that_are_no_text_are_refused(key):
+    with pytest.raises(ValueError, match="x.yaml: keys must be text, not .* put the key in quotes"):
+        parse(
+            read_yaml(f"task: path_star\nbackbone: gpt\nobjective: next_token\n{key}\n", "x.yaml"), [], TABLES, "x.yaml"
+        )

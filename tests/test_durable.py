@@ -72,6 +72,15 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["facts.json"]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full, as Linux has it")
+@pytest.mark.parametrize("size", [5, 100_000])  # less and more than what waits in memory
+def test_a_file_that_a_full_disk_holds_up_is_named(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(durable, "open", lambda *_: open("/dev/full", "wb"), raising=False)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_atomically(tmp_path / "facts.json", b"x" * size)
+    assert raised.value.filename == str(tmp_path / "facts.json")
+
+
 @pytest.mark.parametrize("where", ["open", "write", "fsync"])
 def test_files_that_belong_together_are_replaced_together(tmp_path, monkeypatch, where):
     old = {tmp_path / name: b"old" for name in ("a", "b", "c")}

@@ -173,6 +173,12 @@ def _loader() -> Any:
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
+        def flatten_mapping(self, node: Any) -> None:
+            super().flatten_mapping(node)
+            if len(node.value) > MOST_VALUES:
+                said = f"more than {MOST_VALUES:,} merged keys"
+                raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
+
     return Loader
 
 
@@ -208,6 +214,8 @@ def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
         where = f"{source}:{mark.line + 1}" if mark else source
         problem = " ".join(str(getattr(error, "problem", error)).split())
         raise ValueError(f"{where}: not YAML: {problem}") from None
+    except (KeyError, IndexError, AttributeError, TypeError):  # of PyYAML, for `!!bool maybe` and the like
+        raise ValueError(f"{source}: not YAML: a value is not what its tag says, or is no plain data") from None
     except RecursionError:
         raise ValueError(f"{source}: not YAML: brackets are nested too deeply") from None
     except ValueError as error:  # of a number or a date
@@ -334,6 +342,11 @@ def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> di
     """Dotted keys of `base` without the names; the fields of a part that a flag replaces are dropped."""
     flat: dict[str, Any] = {}
     for group, value in base.items():
+        if not isinstance(group, str):
+            raise ValueError(
+                f"{source}: keys must be text, not {short(group)}: put the key in quotes (YAML takes on, yes, off and "
+                "no for true and false)"
+            )
         if group not in (*KINDS, "trainer"):
             flat[group] = value
         elif isinstance(value, Mapping):

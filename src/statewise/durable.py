@@ -151,10 +151,12 @@ def _held_by_name(path: Path, taken: str) -> Iterator[None]:
 def _scratch(path: Path) -> Iterator[BinaryIO]:
     """The temporary file of `path`, deleted unless it was published."""
     scratch = _scratch_path(path)
+    file = open(scratch, "wb")  # noqa: SIM115 (what could not be written before would fail again, without a name)
     try:
-        with open(scratch, "wb") as file:
-            yield file
+        yield file
     finally:
+        with contextlib.suppress(OSError):
+            file.close()
         with contextlib.suppress(OSError):
             scratch.unlink()
 

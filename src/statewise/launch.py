@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from statewise import processes
 from statewise.backbones.powers import Noted, Pretrained
@@ -21,7 +22,6 @@ from statewise.data import Stream
 from statewise.evaluation import ALONE, Share, report
 from statewise.loading import load_model, model_of_run, new_model
 from statewise.model import Model
-from statewise.objectives.base import Objective
 from statewise.processes import PLACING
 from statewise.run import Checkpoint, Record, Run
 from statewise.tasks.base import HasBaselines
@@ -176,7 +176,7 @@ def _tried(model: Model, rank: int, world: int) -> Stream:
     return stream
 
 
-def _refuse_shared(objective: Objective) -> None:
+def _refuse_shared(objective: nn.Module) -> None:
     """Raises `ValueError` if two names are of one tensor: a checkpoint could not be written."""
     names: dict[tuple[int, int], str] = {}
     for name, tensor in objective.state_dict().items():

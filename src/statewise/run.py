@@ -255,6 +255,12 @@ class Run:
     def refuse(cls, folder: Path, overwrite: bool) -> None:
         """Raises `FileExistsError` unless a run may be created at `folder`: it does not exist, holds only a run whose
         creation was interrupted, or, with `overwrite`, holds only a run."""
+        try:
+            str(folder.absolute()).encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{str(folder)!r} is not UTF-8, and checkpoints could not be read from it: choose another --out"
+            ) from None
         if not cls(folder)._begun():
             overwriting.check_folder(folder, FILES, SIGNS, "run", overwrite, f"--resume {folder} or ")
 

@@ -8,7 +8,7 @@ This module imports neither torch nor anything of statewise, so that tasks and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
@@ -219,6 +219,11 @@ class Headline:
     higher_is_better: bool
     solved_at: float | None = None
     """The task counts as solved from this value on; None: it has no such threshold."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Headline:
+        """From a report, which may hold more."""
+        return cls(content["metric"], content["higher_is_better"], content["solved_at"])
 
     def better(self, value: float, than: float) -> bool:
         """Whether `value` beats `than`."""

@@ -252,6 +252,8 @@ def test_status_says_how_far_runs_are(tmp_path, capsys):
     assert "5 runs: 1 done, 1 running, 1 failed, 1 stopped, 1 not started; about " in shown
     assert "the disk is full" in shown
     assert main(["status", str(out / "seed-1")]) == 0
-    assert capsys.readouterr().out == "1 run: 1 done\n"
+    shown = capsys.readouterr().out.splitlines()
+    assert (shown[0].split()[:3], shown[2].split()[:3]) == (["run", "state", "step"], ["seed-1", "done", "6/6"])
+    assert shown[-1] == "1 run: 1 done"
     assert main(["status", str(tmp_path / "nothing")]) == 2
     assert "holds no run" in capsys.readouterr().err

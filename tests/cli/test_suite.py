@@ -7,6 +7,7 @@ import pytest
 from statewise.building import read_recipe
 from statewise.cli import main, suite
 from statewise.cli.jobs import last_line, read_state, write_state
+from statewise.cli.seeds import seeds_of
 from statewise.durable import lock
 from statewise.run import Run, shortened
 from statewise.suites import read_suite, suite_given, suite_names
@@ -265,6 +266,7 @@ def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
         ("bits: [\"evaluate", "bits: [\"evaluate --checkpoint first\", \"evaluate", "must be last, best or a step"),
         ("bits: [\"evaluate", "bits: [\"analyze future-probe --device cdua\", \"evaluate", "no device 'cdua'"),
         ("bits: [\"evaluate", "bits: [\"evaluate --data no.txt\", \"evaluate", "--data no.txt: no such file or folder"),
+        ("bits: [\"evaluate", "bits: [\"analyze future-probe --out x\", \"evaluate", "omit --out"),
         ("  far: {name", "  ../far: {name", "is no name"),
         ("far: {name: next_latent, horizon: 2}", "far: 3", "objectives.far must be a mapping"),
         ("far: {name: next_latent, horizon: 2}", "far: {name: multi_token}\n  last: {name: multi_tokn}", "multi_tok"),
@@ -309,6 +311,26 @@ def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):
                            (["suite", str(file), "--out", str(file)], "is a file")):  # fmt: skip
         assert main(words) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [["suite.yaml", "index.html"], ["suite.yaml", "results.json"], ["suite.yaml"]])
+def test_files_of_the_user_are_no_suite(file, tmp_path, capsys, names):
+    out = tmp_path / "site"
+    out.mkdir()
+    for name in names:
+        (out / name).write_text("{}")
+    for words in ([], ["--table"]):
+        assert main(["suite", str(file), "--out", str(out), *words]) == 2
+        assert "holds no suite" in capsys.readouterr().err
+    (out / "suite.yaml").write_bytes(file.read_bytes())  # the very suite, beside files that a report would replace
+    assert len(names) == 1 or main(["suite", str(file), "--out", str(out)]) == 2
+    assert all((out / name).read_text() == "{}" for name in names[1:])
+
+
+def test_a_seed_stands_once_in_a_group(tmp_path):
+    (tmp_path / "seeds.json").write_text('{"seeds": [1, 1]}')
+    with pytest.raises(ValueError, match="a seed stands twice"):
+        seeds_of(tmp_path)
 
 
 CELL = b"{recipes: {a: {base: %s}}, objectives: {next_token: {}}, backbones: {gpt: {}}, seeds: %s}"

@@ -656,6 +656,21 @@ def test_compression_needs_finitely_many_beliefs():
         Compression(CompressionConfig(trials=2)).analyze(Subject())
 
 
+def test_the_scale_of_right_does_not_matter(tmp_path):
+    """Only its direction: tolerances are for numbers around 1."""
+    golden = [[[0.5, 0], [1, 0]], [[0, 0.5], [0, 0]]]
+    summaries = []
+    for size in (1.0, 1e12):
+        (tmp_path / "mine.json").write_text(json.dumps({"matrices": golden, "right": [size, size]}))
+        summaries.append(TASKS["hmm"](TASKS["hmm"].Config(path=str(tmp_path / "mine.json"), length=5)).summary())
+    assert summaries[0] == summaries[1]
+    assert "3 beliefs" in " ".join(summaries[0])
+    with pytest.raises(ValueError, match="right is no right eigenvector"):
+        factor(np.array([[[0.5]], [[3]]]), start=np.array([1e6]), right=np.array([1e-6]))
+    with pytest.raises(ValueError, match=r"right is no right eigenvector|no word has a probability above 0"):
+        factor(np.array([[[0.0]], [[0.0]]]), start=np.array([1.0]), right=np.array([1e-6]))
+
+
 def test_matrices_must_fit():
     with pytest.raises(ValueError, match=r"must be .tokens, states, states., not"):
         factor(np.zeros((2, 3)))

@@ -322,3 +322,9 @@ def test_too_few_sequences_to_hold_some_out():
 def test_every_preset_is_followed():
     assert set(FOLLOW) == set(PRESETS)
     assert flip_flop("query", 0.1).ends
+
+
+def test_lengths_are_told_apart_as_numbers():
+    made = StateTracking(StateTrackingConfig(process="parity", length=16, longest=16))
+    with pytest.raises(ValueError, match="give different numbers"):
+        made.held_out_by("length", "8,08,16", 4)

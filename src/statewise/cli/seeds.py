@@ -23,7 +23,7 @@ from statewise.cli.progress import Display, record_line, total_steps
 from statewise.config import Recipe, read_yaml
 from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
-from statewise.messages import cut
+from statewise.messages import cut, short
 from statewise.run import FILES as RUN_FILES
 from statewise.run import SIGNS as RUN_SIGNS
 from statewise.run import Run
@@ -216,4 +216,6 @@ def evaluated(folder: Path) -> tuple[list[Path], list[int]]:
 def seeds_of(folder: Path) -> list[int]:
     """The seeds of a group."""
     seeds: list[int] = read_json(folder / "seeds.json", {"seeds": [COUNT]})["seeds"]
+    if len({*seeds}) < len(seeds):
+        raise ValueError(f"{folder / 'seeds.json'}: a seed stands twice in {short(seeds)}")
     return seeds

@@ -22,6 +22,7 @@ from statewise.cli.arguments import Parser, at_least
 from statewise.cli.jobs import Job, read_state, run_jobs, statewise
 from statewise.cli.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
 from statewise.durable import lock, write_all, write_atomically
+from statewise.json_files import ANYTHING, TEXT, check, read_json
 from statewise.run import Run
 from statewise.suites import Cell, Suite, read_suite, suite_given, suite_names
 from statewise.system import cores
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from statewise.config import Recipe
     from statewise.reporting.suite import SuiteReport
 
+REPORT = ("table.md", "results.json", "index.html")
+"""What is written of all runs of a suite."""
 LOCK = ".lock"
 """Held while runs are prepared, trained and reported."""
 
@@ -132,7 +135,7 @@ def run(words: list[str]) -> int:
     title = f"Suite {Path(options.suite).stem}"
     with contextlib.ExitStack() as held:
         if options.table:
-            if not (out / "suite.yaml").is_file():
+            if not _is_suite(out, text):
                 raise ValueError(f"{out} holds no suite: train one without --table first")
             code = 0
         else:
@@ -206,7 +209,7 @@ def _locked(out: Path) -> Iterator[None]:
 
 def _prepare(out: Path, text: bytes, suite: Suite, recipes: dict[str, Recipe], seeds: list[int]) -> None:
     """Writes what each cell trains. Raises `FileExistsError` if other things are there."""
-    if any(not path.name.startswith(LOCK) for path in out.iterdir()) and not (out / "suite.yaml").is_file():
+    if any(not path.name.startswith(LOCK) for path in out.iterdir()) and not _is_suite(out, text):
         raise FileExistsError(f"{out} exists and holds no suite: choose another --out")
     for cell in suite.cells:
         group = out / cell.name
@@ -218,6 +221,19 @@ def _prepare(out: Path, text: bytes, suite: Suite, recipes: dict[str, Recipe], s
     for cell in suite.cells:
         group = out / cell.name
         write_group(group, recipes[cell.name], sorted({*_seeds(group), *seeds}))
+
+
+def _is_suite(out: Path, text: bytes) -> bool:
+    """Whether statewise wrote the files of a suite that are in a folder: a report of ours, or as long as there is none
+    the runs or just this suite's own YAML."""
+    if any((out / name).exists() for name in REPORT):
+        try:
+            check(read_json(out / "results.json", ANYTHING), {"title": TEXT, "runs": [{}]}, str(out))
+        except (ValueError, OSError):
+            return False
+        return (out / "suite.yaml").is_file()
+    same = (out / "suite.yaml").is_file() and (out / "suite.yaml").read_bytes() == text
+    return same or any(is_group(path.parent) for path in out.glob("*/*/seeds.json"))
 
 
 def _seeds(group: Path) -> list[int]:

@@ -82,7 +82,7 @@ def compare(
                 )
     firsts = [same[0] for same in grouped.values()]
     differences = _differences(firsts)
-    headline = Headline(**members[0].report["headline"])
+    headline = Headline.of(members[0].report["headline"])
     for member in members:
         if member.report["headline"] != members[0].report["headline"]:
             raise ValueError(

@@ -26,7 +26,7 @@ class Summary:
 
 def summarise(values: dict[int, float], reference: Sequence[float] | None) -> Summary:
     """Summary of `values` by seed, tested against the values of the first group (None: this is it)."""
-    numbers = np.array(list(values.values()))
+    numbers = np.array(list(values.values()), np.float64)
     if not np.isfinite(numbers).all():  # a value that came to nothing has no mean
         return Summary(values, float("nan"), None, None)
     mean = float(numbers.mean())

@@ -59,7 +59,7 @@ class SuiteRun:
                 found = check(content["metrics"], METRICS, str(run.reports_folder / f"{name}.json"), "metrics")
                 metrics = {**{key: value for key, value in found.items() if value is not None}, **metrics}
         end = run.end() or {}
-        return cls(*names, seed, str(folder), "finished", "", Headline(**evaluation["headline"]), metrics,
+        return cls(*names, seed, str(folder), "finished", "", Headline.of(evaluation["headline"]), metrics,
                    float(end.get("seconds", 0.0)) / 60)  # fmt: skip
 
     @property

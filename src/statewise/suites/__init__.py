@@ -176,6 +176,10 @@ def _command(line: str, source: str) -> list[str]:
         )
     if {"-h", "--help"} & set(words):
         raise ValueError(f"{source}: then: {line!r} asks for help, and does nothing with a run")
+    if any(word.partition("=")[0] in ("--out", "--overwrite") for word in words):
+        raise ValueError(
+            f"{source}: then: {line!r} writes into one folder for all seeds: omit --out, reports are in the run"
+        )
     return words
 
 

@@ -350,6 +350,7 @@ class StateTracking(Task, Automaton):
 def _numbers(text: str) -> list[int]:
     """`512,1024` as numbers."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts) or len({*parts}) < len(parts):
+    numbers = [int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < 10]
+    if len({*numbers}) < len(parts):
         raise ValueError(f"--length {text}: give different numbers with commas, such as 512,1024,2048")
-    return sorted(map(int, parts))
+    return sorted(numbers)

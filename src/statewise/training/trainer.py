@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from statewise.data import Stream, prefetch
-from statewise.figures import is_share
-from statewise.json_files import AMOUNT, COUNT, MEASURED, NUMBER, Maybe, Shape, check
+from statewise.json_files import AMOUNT, COUNT, MEASURED, NUMBER, SHARE, Maybe, Shape, check, metric
 from statewise.objectives.base import Objective
 from statewise.objectives.returned import check_counts
 from statewise.run import Checkpoint, DamagedCheckpoint, Record, Run
@@ -237,7 +236,7 @@ class Trainer:
                 loss = self.wrapped(batch, counts)
                 # DDP averages gradients over processes; the counts are already those of the whole batch.
                 self.fabric.backward(loss.value() * self.fabric.world_size)
-            if taken := next((name for name in loss.parts if name in LOGGED or is_share(name)), ""):
+            if taken := next((name for name in loss.parts if name in LOGGED or metric(name) is SHARE), ""):
                 raise ValueError(
                     f"{type(self.objective).__name__}: a part of its loss is called {taken}, which the log of "
                     "training uses for something else: rename it"

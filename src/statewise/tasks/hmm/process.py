@@ -97,8 +97,12 @@ def factor(
     total = matrices.sum(0)
     if right.shape != (S,) or not np.isfinite(right).all() or np.abs(right).max() == 0:
         raise ValueError(f"{what}: right must be {S} finite numbers that are not all 0")
-    off = np.abs(total @ right - right)
-    if off.max() > SUMS_TO * max(1, np.abs(right).max()):
+    scale = np.abs(right).max()  # it is arbitrary; below, tolerances are for numbers around 1
+    right = right / scale
+    with np.errstate(over="ignore", invalid="ignore"):
+        off = np.abs(total @ right - right)
+        start = None if start is None else np.array(start, np.float64) * scale
+    if not off.max() <= SUMS_TO:
         worst = int(off.argmax())
         raise ValueError(
             f"{what}: right is no right eigenvector of the sum of the matrices for the eigenvalue 1: row {worst} is "
@@ -421,7 +425,9 @@ def _check_probabilities(each: Factor, what: str) -> None:
                 "these matrices are no process"
             )
         rows, tokens = np.nonzero(given > IMPOSSIBLE)
-        if len(rows) > MOST_WORDS or len(prefixes[0]) >= 12 or len(rows) * V > 2**20:
+        if not len(rows):
+            raise ValueError(f"{what}: no word has a probability above 0: these matrices are no process")
+        if len(rows) > MOST_WORDS or prefixes.shape[1] >= 12 or len(rows) * V > 2**20:
             return
         beliefs = np.einsum("ns,nst->nt", beliefs[rows], each.matrices[0, tokens])
         beliefs /= (beliefs @ each.right)[:, None]
