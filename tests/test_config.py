@@ -282,7 +282,6 @@ def test_merged_keys_may_be_given_anew():
 
 @pytest.mark.parametrize("key", ["1: 2", "yes: x", "1: {a: 2}", "null: {a: 2}"])
 def test_keys_that_are_no_text_are_refused(key):
-    with pytest.raises(ValueError, match="x.yaml: keys must be text, not .* put the key in quotes"):
-        parse(
-            read_yaml(f"task: path_star\nbackbone: gpt\nobjective: next_token\n{key}\n", "x.yaml"), [], TABLES, "x.yaml"
-        )
+    given = read_yaml(f"task: path_star\nbackbone: gpt\nobjective: next_token\n{key}\n", "x.yaml")
+    with pytest.raises(ValueError, match=r"x\.yaml: keys must be text, not .* put the key in quotes"):
+        parse(given, [], TABLES, "x.yaml")

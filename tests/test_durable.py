@@ -75,7 +75,7 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatc
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full, as Linux has it")
 @pytest.mark.parametrize("size", [5, 100_000])  # less and more than what waits in memory
 def test_a_file_that_a_full_disk_holds_up_is_named(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(durable, "open", lambda *_: open("/dev/full", "wb"), raising=False)
+    monkeypatch.setattr(durable, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
     with pytest.raises(OSError, match="No space left") as raised:
         write_atomically(tmp_path / "facts.json", b"x" * size)
     assert raised.value.filename == str(tmp_path / "facts.json")
