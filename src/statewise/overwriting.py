@@ -172,14 +172,14 @@ def replacing(folder: Path, files: Iterable[str], there: bool) -> Iterator[None]
         delete(aside, files)
 
 
-def put_back(folder: Path, files: Iterable[str], whole: bool) -> None:
+def put_back(folder: Path, files: Iterable[str], whole: Callable[[], bool]) -> None:
     """After a process that was `replacing` the folder was killed: the old one is back, or deleted if the new one is
     `whole`. Raises `BlockingIOError` if that process lives."""
     aside = _aside(folder)
     if not aside.is_dir():
         return
-    with _alone(folder):
-        if whole:
+    with _alone(folder):  # what is there may have changed until now
+        if whole():
             delete(aside, files)
         elif aside.is_dir():
             delete(folder, files)

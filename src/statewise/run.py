@@ -98,6 +98,12 @@ def report_of(kind: str, data: Path) -> str:
     return f"{kind}-{_beginning(data.name, 100)}-{hashlib.sha256(os.fsencode(data)).hexdigest()[:8]}"
 
 
+def check_checkpoint(which: str) -> None:
+    """Raises `ValueError` unless it is `last`, `best` or a step."""
+    if which not in ("best", "last") and not (which.isdecimal() and len(which) < 19):
+        raise ValueError(f"checkpoint must be last, best or a step, not {cut(repr(which))}")
+
+
 def evaluation_of(data: Path) -> str:
     """The name of the report of an evaluation on a file or corpus."""
     return report_of("evaluation", data)
@@ -224,7 +230,7 @@ class Run:
         what it was to overwrite is there again.
         """
         run = cls(folder)
-        overwriting.put_back(folder, FILES, whole=run.exists() and not (folder / CREATING).exists())
+        overwriting.put_back(folder, FILES, lambda: run.exists() and not (folder / CREATING).exists())
         cls.refuse(folder, overwrite)
         there = not run._begun()
         if there:
@@ -493,6 +499,7 @@ class Run:
         Raises `FileNotFoundError` if there is none, and `DamagedCheckpoint`, naming the newest intact one, if it is
         damaged.
         """
+        check_checkpoint(which)
         every = self.checkpoints()
         if not every:
             raise FileNotFoundError(f"{self.folder} has no checkpoint yet")
@@ -501,8 +508,6 @@ class Run:
             best = self.best_step()
             wanted = wanted if best is None else best
         elif which != "last":
-            if not (which.isdecimal() and len(which) < 19):
-                raise ValueError(f"checkpoint must be last, best or a step, not {cut(repr(which))}")
             wanted = int(which)
         by_step = {checkpoint.step: checkpoint for checkpoint in every}
         if wanted not in by_step:

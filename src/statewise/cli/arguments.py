@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from statewise.bounds import LARGEST
-from statewise.messages import cut, cut_words, suggestion
+from statewise.messages import cut_words, suggestion
 
 PATHS = {"FILE": "file", "DIR": "folder", "PATH": "file or folder", "OUT.npy": "file"}
 """Placeholders of options whose values are paths."""
@@ -54,9 +54,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_checkpoint(self) -> None:
         """`--checkpoint`."""
-        self.add_argument(
-            "--checkpoint", type=_checkpoint, default="best", help="best, last, or a step (default: best)"
-        )
+        self.add_argument("--checkpoint", default="best", help="best, last, or a step (default: best)")
 
     def add_device(self) -> None:
         """`--device`."""
@@ -120,13 +118,6 @@ def _number(kind: type[Number], holds: Callable[[Number], bool], bound: str) -> 
 
     number.__name__ = kind.__name__  # argparse names the type in its message
     return number
-
-
-def _checkpoint(text: str) -> str:
-    """Type of `--checkpoint`."""
-    if text not in ("best", "last") and not (text.isdecimal() and len(text) < 19):
-        raise argparse.ArgumentTypeError(f"must be last, best or a step, not {cut(repr(text))}")
-    return text
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -85,7 +85,7 @@ def train(
 ) -> int:
     """Trains all seeds, `jobs` at a time, or on a cluster as `asked`. Raises `FileExistsError` if something is there
     already, other than what a killed process of the same recipe began."""
-    overwriting.put_back(folder, FILES, whole=is_group(folder))
+    overwriting.put_back(folder, FILES, lambda: is_group(folder))
     begun = is_begun(folder) and not has_other_recipe(folder, recipe)
     if not begun:
         overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")

@@ -53,8 +53,9 @@ def compare(
     analysed = {name for member in members for name in member.analyses}
     if metrics != "evaluation":
         members = alike(members, chosen)
-    left_out = sorted(every - {data.source for data in members[0].other_data.values()}) if metrics == "all" else []
+    left_out = []
     if metrics == "all":
+        left_out = sorted(every - {data.source for data in members[0].other_data.values()})
         left_out += [f"analyze {name}" for name in sorted(analysed - {*members[0].analyses})]
     seen: dict[Path, Path] = {}
     for member in members:
