@@ -9,12 +9,12 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from doubles import pack, random_batch, small_stories, spread_weights, tiny_gpt
+from pages import ROOT, blocks, page, run_code
 
 import statewise
 from statewise.building import TABLES, read_recipe
@@ -27,16 +27,7 @@ from statewise.objectives import OBJECTIVES
 from statewise.run import Run
 from statewise.tasks import TASKS
 
-ROOT = Path(__file__).parent.parent
 TINY = ["--trainer.steps=3", "--trainer.batch_size=8", "--backbone.width=16", "--backbone.layers=1"]
-
-
-def page(name):
-    return (ROOT / name).read_text()
-
-
-def blocks(name, language):
-    return re.findall(rf"```{language}\n(.*?)```", page(name), flags=re.DOTALL)
 
 
 @pytest.fixture
@@ -119,8 +110,7 @@ def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_pat
     with pytest.raises(ValueError, match="unknown field 'bin'"):
         model.analyze("calibration:Calibration", bin=5)
     (python,) = blocks("docs/adding-an-analysis.md", "py")
-    found: dict = {"statewise": statewise}
-    exec(python, found)
+    found = run_code(python, "adding-an-analysis.md", {"statewise": statewise})
     metrics = found["findings"].metrics
     assert (tmp_path / "runs/demo/next-token/reports/calibration.Calibration.json").is_file()
     # The slow twin: token by token, from the definitions.
@@ -139,8 +129,7 @@ def test_the_analysis_and_the_decoder_of_the_guide_are_used_from_outside(tmp_pat
 
 
 def test_the_decoder_of_the_guide_draws_what_it_may():
-    found: dict = {}
-    exec(blocks("docs/adding-an-analysis.md", "python")[1], found)
+    found = run_code(blocks("docs/adding-an-analysis.md", "python")[1], "adding-an-analysis.md")
     decoder = found["MinP"](found["MinPConfig"](share=0.3))
     logits = torch.tensor([[0.5, 0.16, 0.14, 0.2]]).log().expand(4000, 4)
     noise = decoder.noise(np.arange(4000), np.zeros(4000, np.int64), 4)
@@ -168,7 +157,7 @@ def test_the_readme_shows_its_library_in_under_15_lines_that_run(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     few = {"task.held_out_graphs": 20, "batch_size": 8}
     monkeypatch.setattr(statewise, "train", functools.partial(statewise.train, **few))
-    exec(compile(code, "README.md", "exec"), {})
+    run_code(code, "README.md")
     assert "torch.Size([1, 21, 96])" in capsys.readouterr().out
 
 
@@ -201,7 +190,7 @@ def test_what_the_guide_does_in_python_runs_as_it_stands(tmp_path, monkeypatch, 
     names = {}
     for guide in ("docs/quick-start.md", "docs/activations.md"):
         for code in blocks(guide, "python"):
-            exec(compile(code, guide, "exec"), names)
+            run_code(code, guide, names)
     assert names["metrics"]["loss"] > 0
     assert names["hidden"].state.shape == (1, 21, 96)
     assert names["layers"]["blocks.0.hook_resid_post"].shape[2] == len(names["direction"])
@@ -234,7 +223,7 @@ def test_the_page_of_other_libraries_exports_and_loads(tmp_path, monkeypatch, ca
     codes = blocks("docs/interop.md", "python")
     assert len(codes) == 3
     for code in codes:
-        exec(compile(code, "interop.md", "exec"), names)
+        run_code(code, "interop.md", names)
         if "tokenizer" in code:
             (said,) = capsys.readouterr().out.splitlines()
             model = load_model("runs/nl", device="cpu")
@@ -311,7 +300,7 @@ def test_the_city_of_the_guide_trains(size, tmp_path, monkeypatch, capsys):
 def test_the_tutorial_of_own_sequences_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (script,) = blocks("docs/own-data.md", "python")
-    exec(compile(script, "own-data.md", "exec"), {})
+    run_code(script, "own-data.md")
     lines = [line for block in blocks("docs/own-data.md", "sh") for line in block.splitlines()]
     assert [line.split()[1] for line in lines] == ["train", "evaluate", "train", "compare", "generate"]
     (shown,) = re.findall(r"^    claims.csv: .*?always <end>[^\n]*", page("docs/own-data.md"), re.MULTILINE | re.DOTALL)
@@ -335,15 +324,15 @@ def commands():
     """All commands that train, but those that need a run or a module of the page; lines that go on are joined, and
     variables are the first that their loop takes."""
     pages = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
-    for page in pages:
-        text = (ROOT / page).read_text().replace("\\\n", " ")
+    for name in pages:
+        text = page(name).replace("\\\n", " ")
         loops = dict(re.findall(r"^ *for (\w+) in (\S+)", text, flags=re.MULTILINE))
         for line in re.findall(r"^ *(statewise train [^`\n#]*--[^`\n#]*)", text, flags=re.MULTILINE):
             words = line.split()
             if "--resume" in words or "--config runs/" in line or "two_ahead" in words:
                 continue
             yield pytest.param(
-                re.sub(r"\$(\w+)", lambda name, first=loops: first[name[1]], line), id=f"{page}: {line[:60]}"
+                re.sub(r"\$(\w+)", lambda found, first=loops: first[found[1]], line), id=f"{name}: {line[:60]}"
             )
 
 
@@ -356,7 +345,7 @@ def test_every_train_command_of_the_guide_parses(line, tmp_path, monkeypatch, ca
 
 
 def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#]+)\)", text):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            assert (path.parent / target).exists(), f"{path.name}: {target}"

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 from doubles import VOCABULARY, CutStream, spread_weights, tiny_belief_slots, tiny_objective
-from torch._dynamo.variables.functions import LocalGeneratorObjectVariable as Generator
 from torch.utils.checkpoint import checkpoint
 
-from statewise.backbones import belief_slots
 from statewise.data import Stream
 from statewise.nn.block import BlockContext
 from statewise.nn.rotary import rotary_angles
@@ -200,11 +198,7 @@ def test_a_pass_that_is_computed_again_for_its_gradient_reads_the_same():
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-def test_compiled_it_keeps_the_same(monkeypatch):
-    # As PyTorch's compiler leaves it, depending on what it compiled before: the module's globals hold themselves.
-    monkeypatch.setitem(vars(belief_slots), "_itself", vars(belief_slots))
-    # PyTorch 2.13 walks the globals of a generator's module, too, if a graph breaks while it is open; that may not end.
-    monkeypatch.setattr(Generator, "_nonvar_fields", {*Generator._nonvar_fields, "f_globals"})
+def test_compiled_it_keeps_the_same():
     plain, read = begun()
     made, _ = begun()
     compiled = torch.compile(made.readouts, backend="aot_eager")

@@ -5,13 +5,13 @@ import re
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
+from pages import blocks, page, run_code
 from running_server import running, story_model
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+PAGE = "docs/serving.md"
 DEFAULT = "127.0.0.1:8000"
 
 
@@ -26,14 +26,10 @@ def server(folder):
         yield made
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
-
-
 def test_curl_gets_a_completion(server):
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    (line,) = (line for block in blocks("sh") for line in block.splitlines())
+    (line,) = (line for block in blocks(PAGE, "sh") for line in block.splitlines())
     words = shlex.split(line.replace(DEFAULT, f"127.0.0.1:{server.port}"))
     done = subprocess.run([*words, "--silent"], capture_output=True, check=True, timeout=60)
     answer = json.loads(done.stdout)
@@ -42,8 +38,8 @@ def test_curl_gets_a_completion(server):
 
 
 def test_the_openai_package_gets_completions_and_vectors(server, capsys):
-    (code,) = blocks("python")
-    exec(compile(code.replace(DEFAULT, f"127.0.0.1:{server.port}"), "serving.md", "exec"), {})
+    (code,) = blocks(PAGE, "python")
+    run_code(code.replace(DEFAULT, f"127.0.0.1:{server.port}"), "serving.md")
     *_, last = capsys.readouterr().out.splitlines()
     assert last.endswith("16")
 
@@ -85,7 +81,7 @@ def test_lm_evaluation_harness_gets_the_figures_of_statewise_lm_eval(folder, tmp
         options = {"data_files": {"test": str(data)}, "cache_dir": str(tmp_path / "cache")}
         fields = {"task": name, "dataset_path": "json", "test_split": "test", "dataset_kwargs": options, **kinds[name]}
         (tmp_path / f"{name}.yaml").write_text(json.dumps(fields))  # JSON is YAML
-    (command,) = re.findall(r"lm_eval --model local-completions.*?```", PAGE, flags=re.DOTALL)
+    (command,) = re.findall(r"lm_eval --model local-completions.*?```", page(PAGE), flags=re.DOTALL)
     given = re.search(r"--model_args (\S+)", command)[1]
     model = story_model(folder)
     with torch.no_grad():

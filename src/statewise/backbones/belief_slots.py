@@ -8,7 +8,7 @@ updated from its last hidden states. How evaluation uses the state is a protocol
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -186,11 +186,8 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         """See `PromptReader`; each chunk of a prompt gets the protocol's warm-up passes."""
         return Hidden(*(each[:, -1:] for each in self._extend(tokens, cache, None, self.warmup)))
 
-    def _walk(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+    def _walk(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunk by chunk the last hidden states (B, t, D), and the slots (B, 1 or t, S D) that they read."""
-        # No generator: where one is open when a compiled graph breaks, PyTorch 2.13 walks all globals of this module,
-        # and without end if it has itself put them among these.
-        found = []
         config, tokens, (B, T) = self.config, batch.tokens, batch.tokens.shape
         rows = batch.continuation if self.training and config.across_rows else None
         self.check_length(batch)
@@ -212,7 +209,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
             hidden = self._chunk(part, own, states)
             if self.training and begin + config.chunk >= T:
                 hidden = self._using_all(number + 1, warmup, states[-1], hidden, own)
-            found.append((hidden, self._slots(states, own)))
+            yield hidden, self._slots(states, own)
             held = states[-1]
             if begin + config.chunk < T:
                 if config.backprop is not None and (number + 1) % (config.backprop + 1) == 0:
@@ -220,7 +217,6 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
                 held = self._renewed(held, hidden, own)
             elif rows is not None:
                 self._keep(rows.lane, held, hidden, own)
-        return found
 
     def _using_all(self, chunks: int, warmup: int, held: Held, hidden: Tensor, documents: Tensor | None) -> Tensor:
         """The last hidden states of a row's last chunk, unchanged. Processes reduce gradients together, so what they
@@ -404,7 +400,7 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
         return self.gpt.hook_points()
 
 
-def _hidden(parts: Iterable[tuple[Tensor, Tensor]]) -> Hidden:
+def _hidden(parts: Iterator[tuple[Tensor, Tensor]]) -> Hidden:
     """`Hidden` from the parts that `_walk` and `_read` yield."""
     read = list(parts)
     readout = torch.cat([hidden for hidden, _ in read], dim=1)
