@@ -231,6 +231,11 @@ def test_as_json_it_says_the_same(capsys, monkeypatch, tmp_path):
 MISTAKES = [
     (["path-star-demo", "--json", "--out", "x"], "--json is for --dry-run"),
     (["manhattan", "--dry-run"], "--vocabulary N --length T"),
+    (
+        ["hmm-even", "--task.path=nosuch.json", "--dry-run"],
+        "nosuch.json: No such file or directory. Without these data give --voc",
+    ),
+    (["hmm-even", "--task.process=mess3(2)", "--dry-run"], "x must be between 0 and 0.5, not 2.0\n"),
     (["path-star-demo", "--vocabulary", "5", "--length", "5", "--out", "x"], "give it with --dry-run"),
     (["path-star-demo", "--dry-run", "--vocabulary", "5"], "give both"),
     (["path-star-demo", "--dry-run", "--vocabulary", "1", "--length", "5"], "--vocabulary must be at least 2"),

@@ -1,9 +1,11 @@
-"""JSON as it is printed."""
+"""JSON as it is printed, and text that is refused wherever JSON is read."""
 
 import json
 import math
 
-from statewise.json_files import printable
+import pytest
+
+from statewise.json_files import ANYTHING, DEEPEST, loads, parse_json, printable
 
 
 def test_a_number_that_is_not_finite_is_printed_as_null():
@@ -11,3 +13,21 @@ def test_a_number_that_is_not_finite_is_printed_as_null():
     expected = {"perplexity": None, "rows": [[1.5, None], {"mean": None}], "text": "NaN"}
     assert json.loads(printable(value)) == expected
     assert "\n" not in printable(value, indent=None)
+
+
+def test_what_is_nested_deeper_than_anything_needs_is_refused_however_deep():
+    def nested(levels):
+        return "[" * levels + "]" * levels
+
+    assert loads(nested(DEEPEST)) is not None
+    for levels in (DEEPEST + 1, 900, 10**6):
+        with pytest.raises(ValueError, match="not JSON: brackets are nested too deeply"):
+            loads('{"task": ' + nested(levels - 1) + "}")
+
+
+@pytest.mark.parametrize("kind", [str, str.encode])
+def test_half_of_a_surrogate_pair_is_refused(kind):
+    for content in (r'{"title": "\ud83d"}', r'["\uDC00"]', r'{"\udfff": 1}'):
+        with pytest.raises(ValueError, match=r"^reports/a\.json: it holds half of a surrogate pair"):
+            parse_json(kind(content), ANYTHING, "reports/a.json")
+    assert parse_json(kind(r'["\ud83d\ude00", "\\ud83d"]'), ANYTHING, "a.json") == ["\U0001f600", r"\ud83d"]

@@ -18,6 +18,9 @@ from typing import Any, TypeAlias
 from statewise.bounds import LARGEST
 from statewise.messages import short, suggestion, without_advice
 
+DEEPEST = 100
+"""Levels of lists and objects within each other."""
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -78,11 +81,18 @@ def read_json(path: Path, shape: Shape) -> Any:
 
 
 def parse_json(content: str | bytes, shape: Shape, where: str) -> Any:
-    """What JSON text holds; `where` names it in errors. Raises `ValueError` unless it has the shape."""
+    """What JSON text holds; `where` names it in errors. Raises `ValueError` unless it has the shape, or if half of a
+    surrogate pair is in it, which no file can hold."""
     try:
         found = loads(content)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
+    escaped = "\\ud" if isinstance(content, str) else b"\\ud"
+    if escaped in content.lower():  # type: ignore[operator]
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{where}: it holds half of a surrogate pair, which is no character") from None
     return check(found, shape, where)
 
 
@@ -108,10 +118,22 @@ def printable(value: Any, indent: int | None = 2) -> str:
 
 
 def loads(content: str | bytes) -> Any:
-    """What JSON text holds, whatever it is. Raises `ValueError`."""
+    """What JSON text holds, whatever it is. Raises `ValueError`, also for lists and objects nested deeper than anything
+    here needs."""
     try:
         if content.strip():
-            return json.loads(content)
+            found = json.loads(content)
+            inner = [found] if isinstance(found, list | dict) else []
+            for _ in range(DEEPEST):
+                inner = [
+                    one
+                    for each in inner
+                    for one in (each.values() if isinstance(each, dict) else each)
+                    if isinstance(one, list | dict)
+                ]
+                if not inner:
+                    return found
+            raise RecursionError
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: byte {error.start} is not UTF-8 text") from None
     except RecursionError:

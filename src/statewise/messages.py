@@ -55,6 +55,15 @@ def without_advice(error: ValueError) -> str:
     return "a whole number has more digits than can be read" if too_long else str(error)
 
 
+def in_words(error: BaseException) -> str:
+    """Its message; of an error of the system with the file first."""
+    if isinstance(error, IsADirectoryError) and error.filename is not None:
+        return f"{error.filename} is a folder: give a file"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
 def check_texts(values: object, name: str, what: str) -> None:
     """Raises `TypeError` unless `values` is a list, or something like it, of text: `name` in the message, of `what`. A
     single text is refused, since it would be taken for a list of its characters."""

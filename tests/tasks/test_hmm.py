@@ -478,6 +478,7 @@ def say(tmp_path, *words, capsys):
         ("checksum(8, 8) * checksum(8, 8)", "4,225 states and 64 tokens: at most 4,096"),
         ("bloch-walk(0, 0)", "not be both 0"),
         ("bloch-walk(1e300, 1)", "alpha must be between -1e+06 and 1e+06, not 1e+300"),
+        ("fanizza(1e999)", "alpha must be between -1e+06 and 1e+06, not inf"),
         ("mess3(1e999)", "x must be between 0 and 0.5"),
         ("x" * 3000, "3,000 characters"),
         ("rrxor --task.length=1000000000", "task.length must be at least 2 and at most 100,000"),

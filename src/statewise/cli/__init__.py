@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from statewise import processes
 from statewise.cli.commands import dispatch
+from statewise.messages import in_words
 from statewise.types import NotFinite
 
 COMMANDS = {
@@ -83,11 +84,7 @@ def _run(words: list[str]) -> int:
 def _fail(code: int, error: BaseException, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    message = str(error) or type(error).__name__
-    if isinstance(error, IsADirectoryError) and error.filename is not None:
-        message = f"{error.filename} is a folder: give a file"
-    elif isinstance(error, OSError) and error.filename is not None and error.strerror:
-        message = f"{error.filename}: {error.strerror}"
+    message = in_words(error)
     try:
         rank = processes.rank()
     except ValueError:

@@ -13,6 +13,7 @@ import yaml
 from statewise import processes
 from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
+from statewise.messages import in_words
 
 if TYPE_CHECKING:
     from statewise.config import Recipe
@@ -108,8 +109,10 @@ def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
         try:
             data = task_data(recipe)
         except (ValueError, OSError) as error:
+            if isinstance(error, ValueError) and getattr(recipe.task.config, "path", None) is None:
+                raise  # the task reads no file
             hint = "Without these data give --vocabulary N --length T: rows of T random tokens, of a vocabulary of N"
-            raise ValueError(f"{error}. {hint}") from None
+            raise ValueError(f"{in_words(error)}. {hint}") from None
     plan = make_plan(recipe, data)
     if options.json:
         print(as_json(plan))

@@ -136,7 +136,7 @@ def post_quantum(alpha: float = math.e, beta: float = 0.5) -> Factor:
 def fanizza(alpha: float = 2000.0, lamb: float = 0.49) -> Factor:
     """A renewal process: token 1 goes on, token 0 begins anew. The probability of going on t times is a decaying
     exponential times 1 plus a rotating term, so that no finite hidden Markov process generates it."""
-    _check(lamb=(lamb, 0, 0.5))
+    _check(alpha=(alpha, -1e6, 1e6), lamb=(lamb, 0, 0.5))
     cos, sin = math.cos(alpha), math.sin(alpha)
     on = lamb * np.array([[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, cos, -sin], [0, 0, sin, cos]])
     series = 1 / (1 - lamb * complex(cos, sin))
