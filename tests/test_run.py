@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from doubles import tiny_objective
@@ -306,3 +307,27 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     with pytest.raises(OSError, match="directory"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_what_is_remembered_is_made_again_if_a_single_bit_of_it_is_wrong(run):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    made = []
+
+    def remembered():
+        return run.remember("states of a model", lambda: made.append(1) or array)
+
+    for _ in range(2):
+        np.testing.assert_array_equal(remembered(), array)
+    assert made == [1]
+    (path,) = run.cache_folder.iterdir()
+    whole = path.read_bytes()
+    (last,) = [place for place in range(len(whole)) if whole[place : place + 4] == np.float32(5).tobytes()]
+    for damaged in (
+        *(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (0, last - 20, last)),
+        *(whole[:50], whole[:-1], b"", array.tobytes()),
+    ):
+        path.write_bytes(damaged)
+        made.clear()
+        np.testing.assert_array_equal(remembered(), array)
+        assert made == [1]
+        assert path.read_bytes() == whole

@@ -29,11 +29,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 
 from statewise import overwriting
-from statewise.durable import append, lock, replacing, write_array, write_atomically
+from statewise.durable import append, lock, replacing, write_arrays, write_atomically
 from statewise.json_files import (
     AMOUNT,
     ANYTHING,
@@ -62,7 +63,7 @@ CHECKPOINT = (WHOLE, TRAINING, MANIFEST, *PARTS)
 FILES = (
     *(ENVIRONMENT_FILE, METRICS, "task/*", "checkpoints/best.json"),
     *(f"checkpoints/*/{name}" for name in CHECKPOINT),
-    *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.npy", "tensorboard/events.out.tfevents.*"),
+    *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.np[yz]", "tensorboard/events.out.tfevents.*"),
     *(CONFIG, DATA, CREATING, LOCK, HOLDER),
 )
 """All files of a run directory, as patterns of `statewise.overwriting`."""
@@ -550,16 +551,17 @@ class Run:
     # Cache
 
     def remember(self, key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The cached array of `key`, any text; if there is none that can be read, caches and returns `make()`."""
-        path = self.cache_folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
+        """The cached array of `key`, any text; if there is none, or it is damaged, caches and returns `make()`."""
+        path = self.cache_folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"  # which has a checksum
         try:
-            found: np.ndarray = np.load(path, allow_pickle=False)
+            with np.load(path, allow_pickle=False) as arrays:
+                found: np.ndarray = arrays["array"]
             return found
-        except (FileNotFoundError, ValueError, EOFError):
+        except (FileNotFoundError, ValueError, EOFError, KeyError, BadZipFile):
             made = make()
         with contextlib.suppress(OSError):  # a read-only run caches nothing
             self.cache_folder.mkdir(exist_ok=True)
-            write_array(path, made)
+            write_arrays(path, array=made)
         return made
 
 
