@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from statewise.permutation import Permutation, shuffled
+from statewise.progress import announced
 from statewise.tasks.base import ConsecutiveRows, Task, consecutive_rows
 from statewise.types import Batch, Continuation, Examples
 
@@ -150,15 +151,19 @@ def rows_at_once(length: int, vocabulary: int, most: int) -> int:
 def blocks(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, Examples]]:
     """(row numbers, examples) in blocks of similar length, which need little padding."""
     order = np.argsort(examples.lengths, kind="stable")
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
+    every = (order[start : start + size] for start in range(0, len(order), size))
+    for rows in announced(every, "sequences", len(order), len):
         yield rows, examples[rows]
 
 
 def same_prompt_length(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(row numbers, prompts (B, T)) in blocks of equally long prompts, which decoding needs not pad."""
-    for length in np.unique(examples.prompt_lengths):
-        members = np.flatnonzero(examples.prompt_lengths == length)
-        for start in range(0, len(members), size):
-            rows = members[start : start + size]
-            yield rows, examples.tokens[rows, :length]
+
+    def every() -> Iterator[np.ndarray]:
+        for length in np.unique(examples.prompt_lengths):
+            members = np.flatnonzero(examples.prompt_lengths == length)
+            for start in range(0, len(members), size):
+                yield members[start : start + size]
+
+    for rows in announced(every(), "prompts", len(examples), len):
+        yield rows, examples.tokens[rows, : examples.prompt_lengths[rows[0]]]

@@ -13,6 +13,7 @@ from statewise.building import make_decoder, make_objective
 from statewise.config import Recipe
 from statewise.evaluation import complete
 from statewise.objectives.base import Objective
+from statewise.progress import announced
 from statewise.run import Checkpoint, Run
 from statewise.tasks.base import Task
 from statewise.training.checkpoint import fingerprint, load_weights
@@ -50,7 +51,8 @@ def subject(
         if run is None:
             raise ValueError("this model is of no run: it has no other checkpoints")
         every = [str(checkpoint.step) for checkpoint in run.checkpoints()]
-        for wanted in every if which == "all" else which.replace(" ", "").split(","):
+        asked = every if which == "all" else which.replace(" ", "").split(",")
+        for wanted in announced(asked, "checkpoints", len(asked)):
             found = run.find_checkpoint(wanted)
             yield found.step, partial(load, found)
 

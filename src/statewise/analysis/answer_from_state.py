@@ -17,6 +17,7 @@ from statewise.analysis.beliefs import states_of
 from statewise.bounds import bounded
 from statewise.decoding.predictor import future_reader
 from statewise.figures import Curve, Panel
+from statewise.progress import announced
 from statewise.types import Completion, Examples
 
 BLOCK = 256
@@ -52,7 +53,7 @@ class AnswerFromState(Analysis):
         counts = examples.lengths - first
         states = torch.from_numpy(states_of(subject.snapshot, examples, rows, first - 1))
         told = np.full((len(examples), int(counts.max())), -1, np.int64)
-        for count in np.unique(counts).tolist():
+        for count in announced(np.unique(counts).tolist(), "lengths of answers", len(np.unique(counts))):
             alike = np.flatnonzero(counts == count)
             for start in range(0, len(alike), BLOCK):
                 some = alike[start : start + BLOCK]

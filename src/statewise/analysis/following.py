@@ -9,6 +9,7 @@ from statewise.data import rows_at_once
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Sample, SampleConfig
+from statewise.progress import announced
 from statewise.types import Examples
 
 ROWS = 1024
@@ -29,7 +30,7 @@ def draw(
     own = np.random.SeedSequence([seed, prefixes.shape[1]])  # different noise for each length
     decoder = Sample(SampleConfig(floor=floor, seed=int(own.generate_state(1)[0])))
     found = []
-    for start in range(0, len(repeated), ROWS):
+    for start in announced(range(0, len(repeated), ROWS), "batches of continuations", -(-len(repeated) // ROWS)):
         part = repeated[start : start + ROWS]
         found += decoder.decode(predictor, Request(part, limit, end, rows=range(start, start + len(part))))
     tails = [completion.tokens for completion in found]

@@ -19,6 +19,7 @@ from statewise.analysis.smoothing import smoothed
 from statewise.bounds import bounded
 from statewise.decoding.predictor import Traceable
 from statewise.figures import Panel
+from statewise.progress import announced
 from statewise.types import LacksPower
 
 
@@ -65,7 +66,7 @@ class GradientRatio(Analysis):
         rng = np.random.default_rng(config.seed)
         chosen = [long[row] for row in np.sort(rng.permutation(len(long))[: config.sequences])]
         ratios = []
-        for row in chosen:
+        for row in announced(chosen, "documents", len(chosen)):
             last = len(row) - config.furthest - 2
             for source in rng.integers(0, last + 1, size=config.sources):
                 norms = self._norms(predictor, row, int(source), offsets)

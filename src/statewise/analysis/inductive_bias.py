@@ -23,6 +23,7 @@ from statewise.analysis.probing import UNTRAINED, draw_training
 from statewise.analysis.trials import share
 from statewise.bounds import bounded
 from statewise.figures import Curve, Panel
+from statewise.progress import announced
 from statewise.tasks.base import World
 from statewise.types import Examples, LacksPower
 
@@ -132,7 +133,7 @@ class InductiveBias(Analysis):
             name: np.array(
                 [[pairs.bias(each.predict(*both, size), each.of_test) for each in datasets] for size in sizes]
             )
-            for name, both in features.items()
+            for name, both in announced(features.items(), "kinds of features", len(features))
         }
         return findings(found, sizes, test, pairs, notes)
 

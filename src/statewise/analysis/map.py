@@ -13,6 +13,7 @@ from statewise.bounds import bounded
 from statewise.decoding.base import Request
 from statewise.decoding.sample import Sample, SampleConfig
 from statewise.figures import Curve, Drawing, Layer, Panel
+from statewise.progress import announced
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.manhattan.task import Manhattan
 from statewise.types import Examples, LacksPower
@@ -91,7 +92,7 @@ class MapReconstruction(Analysis):
         rows = []
         (seed,) = np.random.SeedSequence([config.seed, trial]).generate_state(1)
         decoder = Sample(SampleConfig(temperature=config.temperature, seed=int(seed)))
-        for start in range(0, len(prompts), ROWS):
+        for start in announced(range(0, len(prompts), ROWS), "batches of rides", -(-len(prompts) // ROWS)):
             part = prompts[start : start + ROWS]
             request = Request(part, task.longest - 2, task.end, rows=range(start, start + len(part)))
             found = decoder.decode(subject.snapshot.predictor, request)

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.bounds import bounded
+from statewise.progress import announced
 
 UNDEFINED = -100
 """Label of entries that are ignored."""
@@ -144,7 +145,7 @@ class Probes:
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: 1 - step / len(batches))
         lowest = self.answer(validation)[0].sum(1)
         best = [weights.detach().clone() for weights in self.weights]
-        for number, batch in enumerate(batches, 1):
+        for number, batch in enumerate(announced(batches, "steps of probes", len(batches)), 1):
             rows = torch.from_numpy(batch).to(self.mean.device)
             labels = train.labels[:, rows].transpose(1, 2)
             losses = cross_entropy(self.logits([states[rows] for states in train.states]), labels)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, pairs
 from statewise.cli.commands import listed
+from statewise.cli.counter import shown_progress
 from statewise.json_files import printable
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def run(words: list[str]) -> int:
     out = None if options.out is None else Path(options.out)
     if out is not None:
         check_free(out, name, options.overwrite)
-    findings = model.analyze(analysis)
+    with shown_progress():
+        findings = model.analyze(analysis)
     title = f"{options.run}, step {model.checkpoint.step}, {options.analysis}"
     content = {
         "checkpoint": model.checkpoint.step,

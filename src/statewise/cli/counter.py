@@ -1,9 +1,19 @@
-"""A progress counter on stderr."""
+"""How far a command is, on stderr."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from statewise.progress import Work, listening
+
+SILENT_SECONDS = 2.0
+"""Nothing is shown of what takes no longer."""
+REDRAWN_SECONDS = 0.2
+LINE_SECONDS = 30.0
+"""Between lines, where stderr is no terminal."""
 
 
 def counter(what: str) -> Callable[[int, int], None]:
@@ -19,3 +29,31 @@ def counter(what: str) -> Callable[[int, int], None]:
             print(f"{count}/{total} {what}", file=sys.stderr, flush=True)
 
     return show
+
+
+@contextmanager
+def shown_progress() -> Iterator[None]:
+    """Shows how far the works within it are, once they take `SILENT_SECONDS`: on a terminal in one line, which is
+    cleared at the end; elsewhere a line every `LINE_SECONDS`."""
+    terminal = sys.stderr.isatty()
+    due = time.monotonic() + (SILENT_SECONDS if terminal else LINE_SECONDS)
+    drawn = False
+
+    def show(works: list[Work]) -> None:
+        nonlocal due, drawn
+        if time.monotonic() < due:
+            return
+        text = ", ".join(f"{work.done:,}/{work.total:,} {work.what}" for work in works if work.total > 1)
+        if terminal:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        elif text:
+            print(text, file=sys.stderr, flush=True)
+        drawn = terminal
+        due = time.monotonic() + (REDRAWN_SECONDS if terminal else LINE_SECONDS)
+
+    try:
+        with listening(show):
+            yield
+    finally:
+        if drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.cli.counter import shown_progress
 from statewise.json_files import read_json
 from statewise.overwriting import check_file, check_files, json_with
 
@@ -74,9 +75,10 @@ def run(words: list[str]) -> int:
     model = load_model(options.run, options.checkpoint, options.device)
     assert model.checkpoint is not None
     source = Path(options.file)
-    found = model.embed(
-        source, prompts=options.prompts, positions=options.positions, of=options.of, layer=options.layer
-    )
+    with shown_progress():
+        found = model.embed(
+            source, prompts=options.prompts, positions=options.positions, of=options.of, layer=options.layer
+        )
     sidecar = {
         "run": str(Path(options.run).resolve()),
         "checkpoint": model.checkpoint.step,

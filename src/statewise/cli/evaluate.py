@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_targets
 from statewise.cli.arguments import Parser, at_least
+from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
 from statewise.json_files import printable
+from statewise.progress import announced
 from statewise.run import Run, evaluation_of, evaluation_on, report_of
 from statewise.tasks import TASKS
 from statewise.types import Evaluation
@@ -45,14 +47,18 @@ def run(words: list[str]) -> int:
     if options.comprehensive:
         from statewise.carried_state.whole_texts import evaluate_whole_texts
 
-        with model.asking() as predictor:
-            found = {how.label: evaluate_whole_texts(model.task, predictor, how) for how in asked}
+        with shown_progress(), model.asking() as predictor:
+            found = {
+                how.label: evaluate_whole_texts(model.task, predictor, how)
+                for how in announced(asked, "protocols", len(asked))
+            }
     else:
-        found = {
-            how.label: model.evaluate(options.num, options.data, by=by, protocol=how.protocol,
-                                           warmup=how.passes or None, details=not place)
-            for place, how in enumerate(asked)
-        } or {"": model.evaluate(options.num, options.data, by=by)}  # fmt: skip
+        with shown_progress():
+            found = {
+                how.label: model.evaluate(options.num, options.data, by=by, protocol=how.protocol,
+                                          warmup=how.passes or None, details=not place)
+                for place, how in enumerate(announced(asked, "protocols", len(asked)))
+            } or {"": model.evaluate(options.num, options.data, by=by)}  # fmt: skip
     evaluation = next(iter(found.values()))
     # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
     data = Path(options.data).resolve() if options.data else None
@@ -190,7 +196,7 @@ def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
     from statewise.reporting.tables import metrics_table
 
     found = read(path)
-    with model.asking() as predictor:
+    with shown_progress(), model.asking() as predictor:
         refereed = referee(predictor, model.task, found)
     name = report_of("fills", path.resolve()) + (
         "" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}"

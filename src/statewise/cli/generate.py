@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.cli.commands import listed
+from statewise.cli.counter import shown_progress
 from statewise.declarations import declared_fields
 from statewise.decoding import DECODERS
 from statewise.json_files import printable
@@ -104,7 +105,8 @@ def run(words: list[str]) -> int:
     decoder = (make_decoder if options.candidates is None else make_search)(options.decoder, **fields)
     model = load_model(options.run, options.checkpoint, options.device)
     if options.candidates is not None:
-        found = model.search(options.prompt, options.decoder, options.goal, options.limit, **how, **fields)
+        with shown_progress():
+            found = model.search(options.prompt, options.decoder, options.goal, options.limit, **how, **fields)
         print(ranked(found[: options.candidates], model.task, options.json))
         return 0
     if carried:
@@ -112,14 +114,17 @@ def run(words: list[str]) -> int:
             raise ValueError("a goal and a carried state do not go together: omit either")
         from statewise.carried_state.continuing import continue_generation
 
-        with model.asking() as predictor:
+        with shown_progress(), model.asking() as predictor:
             completion = continue_generation(
                 predictor, model.task, options.prompt, decoder, options.limit or 100,
                 fingerprint=model.fingerprint(), state=options.state, save_state=options.save_state,
                 overwrite=options.overwrite, warmup=options.warmup,
             )  # fmt: skip
     else:
-        (completion,) = model.generate([options.prompt], options.decoder, options.limit, options.goal, **how, **fields)
+        with shown_progress():
+            (completion,) = model.generate(
+                [options.prompt], options.decoder, options.limit, options.goal, **how, **fields
+            )
     text = model.task.decode(completion.tokens)
     if options.json:
         print(printable({"completion": text, "log_probability": completion.log_probability}, indent=None))

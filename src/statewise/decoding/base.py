@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from statewise.decoding.predictor import Predictor
+from statewise.progress import announced
 from statewise.types import Completion
 
 
@@ -167,4 +168,5 @@ class Search(Decoder):
 
     def decode(self, predictor: Predictor, request: Request) -> list[Completion]:
         """The best candidate for each prompt."""
-        return [self.search(predictor, request.single(row))[0] for row in range(len(request.prompts))]
+        rows = announced(range(len(request.prompts)), "searches", len(request.prompts))
+        return [self.search(predictor, request.single(row))[0] for row in rows]

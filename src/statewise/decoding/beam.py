@@ -10,6 +10,7 @@ from statewise.bounds import bounded
 from statewise.decoding.base import Request, Search
 from statewise.decoding.continuations import Continuations, choices, highest
 from statewise.decoding.predictor import Predictor
+from statewise.progress import announced
 from statewise.types import Completion
 
 
@@ -55,7 +56,7 @@ class Beam(Search):
         rows = Continuations(predictor, request)
         logits = rows.first
         kept = live = [Path((), 0.0, 0)]
-        for _ in range(limit):
+        for _ in announced(range(limit), "tokens", limit):
             so_far = torch.tensor([path.log_probability for path in live], dtype=torch.float64, device=logits.device)
             totals = choices(logits, banned) + so_far[:, None]
             V = totals.shape[1]

@@ -21,6 +21,7 @@ from statewise.decoding.base import Request, Search
 from statewise.decoding.beam import Beam, BeamConfig
 from statewise.decoding.continuations import Continuations, choices, highest
 from statewise.decoding.predictor import GoalScorer, Predictor, goal_scorer
+from statewise.progress import announced
 from statewise.types import Completion
 
 
@@ -227,7 +228,7 @@ class Runner:
         known, given = known.to(logits.device), given.to(logits.device)
         ended = torch.zeros_like(known, dtype=torch.bool)
         steps: list[tuple[Tensor, Tensor, Tensor]] = []
-        for step in range(shortest, self.limit):
+        for step in announced(range(shortest, self.limit), "tokens", self.limit - shortest):
             log_probs = choices(logits, self.banned)
             best, greedy = log_probs.max(-1)
             free = (known <= step) & ~ended

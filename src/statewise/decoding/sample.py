@@ -16,6 +16,7 @@ from statewise.bounds import bounded
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.decoding.noise import NoiseAhead, gumbel
 from statewise.decoding.predictor import Predictor, start_conditioned
+from statewise.progress import announced
 
 LEAST_TEMPERATURE = 1e-100
 """By which any logit can be divided in float64."""
@@ -53,7 +54,7 @@ class StepByStep(Decoder):
         rows = np.arange(B)  # in the batch
         live = np.ones(B, bool)  # which of `rows` have not ended
         ahead, most = NoiseAhead(self.noise, logits.shape[-1]), int(limits.max(initial=0))
-        for place in range(most):
+        for place in announced(range(most), "tokens", most):
             allowed = logits
             if banned is not None:
                 allowed = logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf)
