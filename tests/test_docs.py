@@ -188,10 +188,13 @@ def test_what_the_guide_does_in_python_runs_as_it_stands(tmp_path, monkeypatch, 
     few = ["--trainer.steps=2", "--trainer.batch_size=8", "--task.held_out_graphs=20"]
     assert main(["train", "path-star-demo", *few, "--out", "runs/nl"]) == 0
     names = {}
+    monkeypatch.setattr(statewise, "train", functools.partial(statewise.train, **{"task.held_out_graphs": 20}))
     for guide in ("docs/quick-start.md", "docs/activations.md"):
         for code in blocks(guide, "python"):
             run_code(code, guide, names)
     assert names["metrics"]["loss"] > 0
+    assert "next_latent on path_star, seed 1: training into runs/path-star-demo (" in capsys.readouterr().out
+    assert [step for step, _ in names["losses"]] == [10, 20, 30, 40, 50]
     assert names["hidden"].state.shape == (1, 21, 96)
     assert names["layers"]["blocks.0.hook_resid_post"].shape[2] == len(names["direction"])
     lines = re.findall(r"^statewise (.*?) *(?:#.*)?$", (ROOT / "docs/activations.md").read_text(), flags=re.MULTILINE)

@@ -47,24 +47,34 @@ def train(
     *flags: str,
     out: str | Path | None = None,
     overwrite: bool = False,
+    progress: bool = False,
     listener: Listener | None = None,
     **fields: Any,
 ) -> Outcome:
     """Trains a recipe: `train("path-star-small", objective="next_latent", steps=20)`, `train("my.yaml")`.
 
     `recipe`, `flags` and `fields` are as in `build`. The run directory is `out`, by default a new one in `runs` that
-    bears the recipe's name; `load` takes the `folder` of what is returned. Raises `FileExistsError` if there is
-    something at `out` already, unless `overwrite` says to replace a run.
+    bears the recipe's name; `load` takes the `folder` of what is returned. `progress` shows it as the command does; a
+    `statewise.launch.Listener` is told instead. Raises `FileExistsError` if there is something at `out` already, unless
+    `overwrite` says to replace a run.
     """
+    if progress and listener is not None:
+        raise ValueError("give progress or a listener, not both: a listener shows what it likes")
     from statewise.building import read_recipe
     from statewise.config import as_flags
     from statewise.launch import train as train_recipe
     from statewise.recipes import recipe_given
 
-    given = as_flags(fields, besides=("out", "overwrite", "listener"))
+    given = as_flags(fields, besides=("out", "overwrite", "progress", "listener"))
     text, source = recipe_given(recipe)
     read = read_recipe(text, [*flags, *given], source)
-    return train_recipe(read, out or _new_folder(Path(recipe).resolve()), overwrite=overwrite, listener=listener)
+    folder = out or _new_folder(Path(recipe).resolve())
+    if not progress:
+        return train_recipe(read, folder, overwrite=overwrite, listener=listener)
+    from statewise.cli.progress import Display
+
+    with Display() as display:
+        return train_recipe(read, folder, overwrite=overwrite, listener=display.listener)
 
 
 def export(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
+import statewise
 from statewise.backbones import BACKBONES
 from statewise.backbones.gpt import GPTConfig
 from statewise.building import read_recipe
@@ -572,3 +573,9 @@ def test_an_evaluation_made_during_training_is_not_taken_for_the_report(tmp_path
     assert [record["kind"] for record in run.metrics()].count("train") == 5, "nothing was trained again"
     shutil.rmtree(run.checkpoints_folder)
     assert run.complete(), "without checkpoints the report stays what it is"
+
+
+def test_progress_is_shown_or_told_not_both(tmp_path):
+    with pytest.raises(ValueError, match="give progress or a listener, not both"):
+        statewise.train("path-star-demo", out=tmp_path / "run", progress=True, listener=Listener())
+    assert not (tmp_path / "run").exists()

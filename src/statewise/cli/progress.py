@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -22,6 +22,9 @@ from statewise.config import Recipe
 from statewise.reporting.tables import baselines_table
 from statewise.run import Record, Run
 from statewise.types import DETAILS
+
+if TYPE_CHECKING:
+    from statewise.launch import Listener
 
 NOT_A_METRIC = {
     *("kind", "step", "tokens", "seconds", "epoch", "learning_rate"),
@@ -104,7 +107,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class Display:
-    """Shows one run. Use as a context manager; its methods fit `launch.Listener`."""
+    """Shows one run. Use as a context manager."""
 
     def __init__(self) -> None:
         self.console = console()
@@ -120,6 +123,16 @@ class Display:
     def __exit__(self, *_: object) -> None:
         if self.live is not None:
             self.live.stop()
+
+    @property
+    def listener(self) -> Listener:
+        """What training must tell it."""
+        from statewise.launch import Listener
+
+        return Listener(
+            begin=self.begin, note=self.note, baselines=self.baselines, record=self.record, step=self.step,
+            report=self.report,
+        )  # fmt: skip
 
     def _say(self, *texts: str, gap: str = "  ") -> None:
         """Prints texts side by side; a terminal wraps between texts only."""

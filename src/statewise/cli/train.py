@@ -202,14 +202,9 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
 def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
     """Runs `work(listener)` with a display; says how to resume if a signal stopped it."""
     from statewise.cli.progress import Display
-    from statewise.launch import Listener
 
     with Display() as display:
-        listener = Listener(
-            begin=display.begin, note=display.note, baselines=display.baselines, record=display.record,
-            step=display.step, report=display.report,
-        )  # fmt: skip
-        outcome = work(listener)
+        outcome = work(display.listener)
     if processes.rank() != 0:  # only the first process prints
         return 0
     if outcome is None:
