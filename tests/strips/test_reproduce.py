@@ -318,6 +318,13 @@ def test_the_fewest_traces_hold_for_all_draws_and_all_larger_sizes():
         ["ferry:2x1", "positive-only", "2", "50", "not reached", "50", "-"],
     ]
     assert [row[2] for row in rows if row[:2] == ["ferry:2x1", "50"]] == ["exact", "positive-only"]
+    for width in (80, 100):
+        shown = reproduction_text("table1", records, width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert "restarts: train" not in shown  # nothing was trained
+        headers = [line for line in shown.splitlines() if line.startswith("domain")]
+        assert " ".join(headers).count("learned: test") == 1
+        assert "not reached" in shown
 
 
 def test_curves_of_all_methods_share_a_panel(monkeypatch, tmp_path):

@@ -48,8 +48,8 @@ def text_table(header: Sequence[str], rows: Rows, left: Collection[int] | None =
 def fitted_tables(header: Sequence[str], rows: Rows, width: int, keys: int = 1) -> str:
     """`text_table`, split into as few tables as fit into `width` characters, each with the first `keys` columns.
 
-    Rows that hold nothing but dashes in a part are left out of it. Keys that fill more than half of `width`, and single
-    columns that do not fit beside them, overflow.
+    Rows that hold nothing but dashes in a part are left out of it, and parts without any row. Keys that fill more than
+    half of `width`, and single columns that do not fit beside them, overflow.
     """
     sizes = [2 + max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     room = width + 2 - min(sum(sizes[:keys]), width // 2)
@@ -65,7 +65,8 @@ def fitted_tables(header: Sequence[str], rows: Rows, width: int, keys: int = 1) 
     for part in parts:
         columns = [*range(keys), *part]
         kept = [[row[column] for column in columns] for row in rows if any(row[column] != "-" for column in part)]
-        tables.append(text_table([header[column] for column in columns], kept))
+        if kept or not rows:
+            tables.append(text_table([header[column] for column in columns], kept))
     return "\n\n".join(tables)
 
 

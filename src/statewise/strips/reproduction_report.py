@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from statewise.figures import Curve, Panel
 from statewise.ledger import Record
-from statewise.reporting.tables import markdown_table
+from statewise.reporting.tables import fitted_tables, markdown_table
 from statewise.strips.reproduction import METHODS
 from statewise.strips.settings import Settings
 
@@ -28,14 +29,26 @@ PUBLISHED = {
 SHORT = {"equivalent": "yes", "different": "no", "unknown": "?"}
 
 
-def reproduction_text(experiment: str, records: Sequence[Record]) -> str:
-    """Markdown: a table with a row for each kind of cell, averaged over draws of the training set, and one of the
-    fewest traces that were enough."""
+class Rows(NamedTuple):
+    """A table of text."""
+
+    header: list[str]
+    rows: list[list[str]]
+    keys: int
+    """The first columns, which tell rows apart."""
+
+
+def reproduction_text(experiment: str, records: Sequence[Record], width: int | None = None) -> str:
+    """A table with a row for each kind of cell, averaged over draws of the training set, and one of the fewest traces
+    that were enough: as Markdown, or split so that they fit into `width` characters."""
     table = _lifted_table(records) if experiment == "lifted" else _ground_table(experiment, records)
-    return f"{table}\n\n{_fewest_table(records)}"
+    tables = table, _fewest_table(records)
+    if width is None:
+        return "\n\n".join(markdown_table(each.header, each.rows) for each in tables)
+    return "\n\n".join(fitted_tables(each.header, each.rows, width, each.keys) for each in tables)
 
 
-def _ground_table(experiment: str, records: Sequence[Record]) -> str:
+def _ground_table(experiment: str, records: Sequence[Record]) -> Rows:
     header = ["domain", "traces", "method", "restarts: train", "restarts: test", "best by training", "paper: test",
               "learned: test", "worst draw", "atoms", "simplest: precision, recall", "Def. 1", "real states",
               "drawn traces", "best restart: drawn", "decided", "CPU seconds", "MiB"]  # fmt: skip
@@ -68,10 +81,10 @@ def _ground_table(experiment: str, records: Sequence[Record]) -> str:
             _mean(cells, "cpu_seconds", ".2f"),
             _mean(cells, "memory", ".0f"),
         ])  # fmt: skip
-    return markdown_table(header, rows)
+    return Rows(header, rows, keys=3)
 
 
-def _fewest_table(records: Sequence[Record]) -> str:
+def _fewest_table(records: Sequence[Record]) -> Rows:
     """For each domain and method, from which number of traces on all draws are exact (on drawn traces), and right on
     all test traces, at this size and at every larger one."""
     by_method: dict[tuple[str, str, str], dict[int, list[Record]]] = {}
@@ -88,7 +101,7 @@ def _fewest_table(records: Sequence[Record]) -> str:
         ])  # fmt: skip
     header = ["domain", "method", "draws", "traces tried", "exact in all draws from", "right on all test traces from",
               "CPU seconds there"]  # fmt: skip
-    return markdown_table(header, rows)
+    return Rows(header, rows, keys=2)
 
 
 def is_exact(record: Record) -> bool:
@@ -138,7 +151,7 @@ def _simplest(cells: Sequence[Record]) -> str:
     return ", ".join(f"{statistics.mean(each[key] for each in found):.2f}" for key in ("precision", "recall"))
 
 
-def _lifted_table(records: Sequence[Record]) -> str:
+def _lifted_table(records: Sequence[Record]) -> Rows:
     """Lifted learning: where the schemas were learned, and on which instances they are exact (on drawn traces)."""
     header = ["learned on", "traces", "method", "draw", "restarts right", "test", "predicates",
               "exact on (drawn traces)", "decided", "CPU seconds"]  # fmt: skip
@@ -154,7 +167,7 @@ def _lifted_table(records: Sequence[Record]) -> str:
                 ", ".join(f"{name} {SHORT[of['drawn_traces']]}" for name, of in exact),
                 _decided([record]), _mean([record], "cpu_seconds", ".2f"),
             ])  # fmt: skip
-    return markdown_table(header, rows)
+    return Rows(header, rows, keys=4)
 
 
 def save_reproduction(records: Sequence[Record], path: Path) -> None:

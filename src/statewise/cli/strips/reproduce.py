@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,8 @@ def run(words: list[str]) -> int:
                         jobs=options.jobs, methods=options.method.split(","), symmetry=options.symmetry,
                         drawn_only=options.drawn_only, protocol=options.protocol, steps=options.steps,
                         progress=progress)  # fmt: skip
-    text = reproduction_text(options.experiment, records)
-    print(text)
-    write_atomically(text_file, (text + "\n").encode())
+    print(reproduction_text(options.experiment, records, shutil.get_terminal_size((100, 24)).columns))
+    write_atomically(text_file, (reproduction_text(options.experiment, records) + "\n").encode())
     if options.experiment != "lifted":
         save_reproduction(records, curves)
     save_costs(records, costs)

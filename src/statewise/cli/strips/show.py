@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.messages import counted
 from statewise.overwriting import check_files
 
 
@@ -23,6 +24,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder, a model.json, or a domain such as simple")
     parser.add_argument("--trace", help="actions, separated by spaces or commas")
     parser.add_argument("--against", metavar="REFERENCE", help="a domain, PDDL files, or another model")
+    parser.add_argument("--ground", action="store_true", help="of schemas: also the actions and atoms on their objects")
     parser.add_argument("--out", metavar="DIR", help="folder for the plots (default: the learned folder)")
     parser.add_overwrite("replace plots in --out")
     options = parser.parse_args(words)
@@ -79,8 +81,12 @@ def run(words: list[str]) -> int:
     width = shutil.get_terminal_size((100, 24)).columns
     schemas = read_schemas(place) if place.is_dir() else None
     if schemas is not None:
-        print("learned lifted:", *schema_lines(schemas, width), "", sep="\n")
-    print(show(model, trace, width))
+        print("learned lifted:", *schema_lines(schemas, width), sep="\n")
+        grounded = trace is not None or options.ground
+        ground = f"{counted(len(model.names), 'ground action')} and {counted(len(model.atoms), 'atom')}"
+        print("" if grounded else f"\nOn these objects: {ground}; --ground shows them")
+    if schemas is None or grounded:
+        print(show(model, trace, width))
     if into is not None:
         if schemas is not None and any(schema.pre or schema.add or schema.delete for schema in schemas.values()):
             save_schemas(schemas, picture("schemas.png"))
