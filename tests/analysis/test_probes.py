@@ -476,6 +476,7 @@ def test_prompts_that_never_change_are_nothing_to_probe_for():
         ("prompt-probe", {"hidden": 0}, "hidden must be at least 1"),
         ("prompt-probe", {"sequences": 0}, "sequences must be at least 1"),
         ("prompt-probe", {"training_sequences": 9}, "training_sequences must be at least 10"),
+        ("prompt-probe", {"training_sequences": 10**9}, "training_sequences must be .*at most 10,000,000"),
         ("prompt-probe", {"learning_rate": 0}, "learning_rate must be above 0"),
         ("prompt-probe", {"seed": -1}, "seed must be at least 0"),
     ],

@@ -148,6 +148,12 @@ def test_sets_that_do_not_exist_are_refused(option, value, message):
         task().held_out_by(option, value)
 
 
+@pytest.mark.parametrize(("option", "value"), [("length", "8,16"), ("reveals", "0.2")])
+def test_sets_without_end_are_refused_before_they_are_drawn(option, value):
+    with pytest.raises(ValueError, match="at most 10,000,000 sequences of a set are drawn, not 1000000000"):
+        task().held_out_by(option, value, 10**9)
+
+
 def test_lengths_are_of_whole_steps():
     """Other lengths would be rounded to one that is trained, and tested with sequences of training."""
     made = task(process="flip-flop", length=8, longest=16)

@@ -57,7 +57,7 @@ class MapConfig(MapSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        bounded(self, "sequences", "trials", at_least=1)
+        bounded(self, "sequences", "trials", at_least=1, at_most=10**6)
         bounded(self, "temperature", above=0)
         bounded(self, "seed", at_least=0)
 

@@ -56,7 +56,7 @@ class ProbingConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         bounded(self, "sequences", at_least=1)
-        bounded(self, "training_sequences", at_least=FEWEST)
+        bounded(self, "training_sequences", at_least=FEWEST, at_most=10**7)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class TrialsConfig:
     """Seed of pairs and samples."""
 
     def __post_init__(self) -> None:
-        bounded(self, "trials", "samples", at_least=1)
+        bounded(self, "trials", "samples", at_least=1, at_most=10**6)
         bounded(self, "floor", above=0, below=1)
         bounded(self, "seed", at_least=0)
 

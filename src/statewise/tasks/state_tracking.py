@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from statewise.bounds import bounded
+from statewise.messages import short
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
@@ -28,6 +29,8 @@ from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
 TABLE_FILE = "automaton.json"
+MOST = 10**7
+"""Sequences of a held-out set."""
 MOST_AT_ONCE = 2**24
 """Tokens that are drawn at a time: of 16 strings one is held out, so that large test sets would fill the memory."""
 
@@ -58,7 +61,7 @@ class StateTrackingConfig:
     def __post_init__(self) -> None:
         bounded(self, "reveal_rate", prefix="task.", above=0, at_most=0.5)
         bounded(self, "length", "min_length", "longest", prefix="task.", at_least=4, at_most=10**6)
-        bounded(self, "held_out_sequences", prefix="task.", at_least=1, at_most=10**7)
+        bounded(self, "held_out_sequences", prefix="task.", at_least=1, at_most=MOST)
         bounded(self, "data_seed", prefix="task.", at_least=0)
         if self.ask not in ("reveals", "query"):
             raise ValueError(f"task.ask must be reveals or query, not {self.ask!r}")
@@ -140,6 +143,8 @@ class StateTracking(Task, Automaton):
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:
         """`length`: numbers with commas, of whole steps of the process; of each as many sequences as in the test set.
         `reveals`: another `reveal_rate`, at the longest training length. Raises `ValueError` for other values."""
+        if n is not None and n > MOST:
+            raise ValueError(f"at most {MOST:,} sequences of a set are drawn, not {short(n)}")
         if option == "length":
             count, parts = n or self.config.held_out_sequences, []
             for length in _numbers(value):
