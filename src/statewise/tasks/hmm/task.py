@@ -15,6 +15,7 @@ import numpy as np
 
 from statewise.bounds import bounded
 from statewise.messages import counted, cut, short
+from statewise.progress import announced
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import HasBaselines, Kept, Task
 from statewise.tasks.believed import Believed, Prefixes
@@ -333,14 +334,14 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         """(length,): the mean entropy of the next token after 0, 1, ... tokens, and whether it is exact."""
         found: list[float] = []
         try:
-            for level in levels(process, length - 1, DISTINCT):
+            for level in announced(levels(process, length - 1, DISTINCT), "tokens of the floor", length):
                 found.append(level.entropy)
             return np.array(found), True
         except TooMany:  # from here on estimated
             n = max(16, min(SAMPLED, ROWS_AT_ONCE // length))
             words = process.draw(np.random.default_rng([4, length]), n, length)
             now = np.tile(process.start, (n, 1))
-            for place in range(length):
+            for place in announced(range(length), "tokens of the floor", length):
                 if place >= len(found):
                     found.append(float(entropies(process.probabilities(now)).mean()))
                 now, _ = process.update(now, words[:, place])
