@@ -248,11 +248,19 @@ def test_a_file_without_results_can_be_begun_with_other_settings(runs, tmp_path,
     assert (code, "started with other settings" in err) == (2, True)
 
 
-def test_a_filling_goes_on_with_other_batches(runs, tmp_path, capsys):
-    words = ["fill", runs["bst"], "--decoder", "goal_search", "--rollouts", 4, "--out"]
-    assert called(capsys, *words, tmp_path / "whole.jsonl", "--num", 2)[0] == 0
-    for num, batch in ((1, 4), (2, 3)):
-        code, _, err = called(capsys, *words, tmp_path / "part.jsonl", "--num", num, "--batch", batch)
+@pytest.mark.parametrize(
+    ("decoder", "first", "then"),
+    [
+        (["goal_search", "--rollouts", 4], ["--batch", 4], ["--batch", 3]),
+        (["speculative"], ["--drafter", "prompt_lookup"], ["--drafter", "prompt_lookup", "--ngram", 2, "--draft", 2]),
+        (["speculative"], ["--drafter", "prompt_lookup"], ["--draft", 0]),
+    ],
+)
+def test_a_filling_goes_on_with_other_options_of_speed(runs, tmp_path, capsys, decoder, first, then):
+    words = ["fill", runs["bst"], "--decoder", *decoder, "--out"]
+    assert called(capsys, *words, tmp_path / "whole.jsonl", "--num", 2, *first)[0] == 0
+    for num, options in ((1, first), (2, then)):
+        code, _, err = called(capsys, *words, tmp_path / "part.jsonl", "--num", num, *options)
         assert code == 0, err
     assert (tmp_path / "part.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
 

@@ -76,6 +76,7 @@ class Speculative(Decoder):
     """
 
     Config = SpeculativeConfig
+    only_speed = ("draft", "drafter", "confidence", "draft_vocabulary", "ngram")
 
     def __init__(self, config: SpeculativeConfig) -> None:
         self.config = config
