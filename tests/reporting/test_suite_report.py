@@ -87,7 +87,8 @@ def test_the_page_shows_every_metric_that_the_suite_names(tmp_path):
     page = report.as_html()
     assert page.count("<thead>") == 3, "two metrics and the runs"
     assert "r2: of the &lt;belief&gt;;" in page
-    assert report.notes()[-1] == "r2: of the <belief>.", "nothing is said of excess, which has no words"
+    assert report.notes()[-2:] == ["r2: of the <belief>.", "No run has excess."]
+    assert report.table()[0][-2:] == ["r2", "minutes"]
 
 
 def test_metrics_are_those_of_the_evaluated_checkpoint(tmp_path):

@@ -83,6 +83,11 @@ class SuiteReport:
     shown: Mapping[str, str]
     """Metrics shown beside the headline, each with what it is in words; those may be empty."""
 
+    @property
+    def found(self) -> dict[str, str]:
+        """The metrics that are shown and that some run has."""
+        return {name: words for name, words in self.shown.items() if any(name in run.metrics for run in self.runs)}
+
     def cells(self) -> dict[tuple[str, str, str], list[SuiteRun]]:
         """Runs that differ in the seed alone, by recipe, objective and backbone."""
         found: dict[tuple[str, str, str], list[SuiteRun]] = {}
@@ -98,11 +103,11 @@ class SuiteReport:
             done = [run for run in runs if run.state == "finished"]
             failed = sum(run.state == "failed" for run in runs)
             metric = done[0].headline.metric if done and done[0].headline else "-"
-            others = [mean_of(done, name) for name in self.shown]
+            others = [mean_of(done, name) for name in self.found]
             minutes = f"{sum(run.minutes or 0.0 for run in done) / len(done):.1f}" if done else "-"
             rows.append([recipe, backbone, objective, f"{len(done)}/{len(runs)}", str(failed), metric,
                          mean_of(done, metric), solved(done), *others, minutes])  # fmt: skip
-        return [*first, *self.shown, "minutes"], rows
+        return [*first, *self.found, "minutes"], rows
 
     def runs_table(self) -> tuple[list[str], Rows]:
         """Header and rows: one row per run."""
@@ -117,13 +122,15 @@ class SuiteReport:
 
     def notes(self) -> list[str]:
         """What the table shows."""
+        missing = [name for name in self.shown if name not in self.found]
         counts = {state: sum(run.state == state for run in self.runs)
                   for state in ("finished", "failed", "not finished", "not started")}  # fmt: skip
         return [
             ", ".join(f"{count} runs {state}" for state, count in counts.items() if count) + ".",
             "mean: of the task's headline metric over the finished runs, with the 95% confidence interval of the mean "
             "over seeds (Student's t). solved: runs that reach the task's threshold.",
-            *(f"{name}: {words}." for name, words in self.shown.items() if words),
+            *(f"{name}: {words}." for name, words in self.found.items() if words),
+            *([f"No run has {' or '.join(missing)}."] if missing and counts["finished"] else []),
         ]
 
     def as_markdown(self) -> str:
