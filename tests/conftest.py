@@ -6,9 +6,14 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start, too: as ma
 
 import pytest
 import torch
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that every test finds `doubles`
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # whose scripts import the parts they share
+
+
+settings.register_profile("whatever else runs", deadline=None)  # tests assert behaviour, never times
+settings.load_profile("whatever else runs")
 
 
 def pytest_addoption(parser):

@@ -123,8 +123,11 @@ def test_runs_of_no_tokens_have_no_share_of_them(tmp_path):
 def test_notes_speak_of_the_headline(tmp_path):
     folders = [by_loss(tmp_path / f"a{seed}", seed, threshold=0.6) for seed in (1, 2)]
     notes = " ".join(compare(folders).notes())
-    assert "solved: runs with loss of at most 0.6." in notes
+    assert "solved: runs with loss of at most 0.6, with Wilson's 95% interval of their share." in notes
+    assert compare(folders).table()[1][0][2] == "2/2 [0.34, 1.00]"
     assert "p (Welch)" not in notes, "there is no other group"
+    assert "solved: runs with loss of at most 0.6." in compare(folders[:1]).notes()
+    assert compare(folders[:1]).table()[1][0][2] == "1/1"
     folders.append(by_loss(tmp_path / "b", 1, "next_latent", threshold=0.6))
     assert "p (Welch): of loss, two-sided, against the first group." in " ".join(compare(folders).notes())
 

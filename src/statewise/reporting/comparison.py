@@ -10,7 +10,7 @@ from typing import Any
 from statewise.json_files import printable
 from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
-from statewise.reporting.statistics import Claim, Summary
+from statewise.reporting.statistics import Claim, Summary, out_of
 from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, markdown_text, number, spread
 from statewise.types import DETAILS, Headline
 
@@ -89,7 +89,7 @@ class Comparison:
         for group in self.groups:
             cells = [group.label, str(len(group.members))]
             if solvable:
-                cells.append("-" if group.solved is None else f"{group.solved}/{len(group.members)}")
+                cells.append("-" if group.solved is None else out_of(group.solved, len(group.members)))
             for name in shown:
                 summary = group.metrics[name]
                 cells.append(spread(summary.mean, summary.interval))
@@ -182,7 +182,14 @@ class Comparison:
             notes.append(f"Not shown, since only some runs have it: {'; '.join(self.left_out)}.")
         if self.headline.solved_at is not None:
             least = "least" if self.headline.higher_is_better else "most"
-            notes.append(f"solved: runs with {self.headline.metric} of at {least} {self.headline.solved_at:g}.")
+            interval = (
+                ", with Wilson's 95% interval of their share"
+                if any(len(group.members) > 1 for group in self.groups)
+                else ""
+            )
+            notes.append(
+                f"solved: runs with {self.headline.metric} of at {least} {self.headline.solved_at:g}{interval}."
+            )
         if self.chance:
             notes.append("Chance: " + ", ".join(f"{name} {value:.4f}" for name, value in self.chance.items()) + ".")
         if self.baselines:

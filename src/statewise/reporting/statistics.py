@@ -48,6 +48,14 @@ def wilson(share: float, trials: int) -> tuple[float, float]:
     return centre - half, centre + half
 
 
+def out_of(count: int, trials: int) -> str:
+    """`3/5 [0.23, 0.88]`: a count with Wilson's interval of the probability; of one trial without."""
+    if trials < 2:
+        return f"{count}/{trials}"
+    low, high = wilson(count / trials, trials)
+    return f"{count}/{trials} [{abs(low):.2f}, {high:.2f}]"  # at 0 and 1 a bound may round to -0
+
+
 Alternative = Literal["two-sided", "greater", "less"]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from statewise.json_files import MEASURED, Maybe, Shape, check, printable
 from statewise.reporting.members import read_evaluation
-from statewise.reporting.statistics import summarise, told_apart
+from statewise.reporting.statistics import out_of, summarise, told_apart
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
 from statewise.run import Run
 from statewise.types import Headline
@@ -128,7 +128,8 @@ class SuiteReport:
         return [
             ", ".join(f"{count} runs {state}" for state, count in counts.items() if count) + ".",
             "mean: of the task's headline metric over the finished runs, with the 95% confidence interval of the mean "
-            "over seeds (Student's t). solved: runs that reach the task's threshold.",
+            "over seeds (Student's t). solved: runs that reach the task's threshold, with Wilson's 95% interval "
+            "of their share.",
             *(f"{name}: {words}." for name, words in self.found.items() if words),
             *([f"No run has {' or '.join(missing)}."] if missing and counts["finished"] else []),
         ]
@@ -224,7 +225,7 @@ def solved(runs: Sequence[SuiteRun]) -> str:
     if not runs or runs[0].headline is None or runs[0].headline.solved_at is None:
         return "-"
     count = sum(run.headline.solved(run.value) for run in runs if run.headline and run.value is not None)
-    return f"{count}/{len(runs)}"
+    return out_of(count, len(runs))
 
 
 def dots(values: Sequence[float], scale: Sequence[float]) -> str:
