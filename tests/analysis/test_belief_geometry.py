@@ -425,5 +425,7 @@ def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):
         assert found["metrics"][f"mse_{name}"] >= found["metrics"]["mse_concat"] - 1e-9
         assert found["metrics"][f"distance_{name}"] > 0
     assert any("the run kept 3 checkpoints: for more" in note for note in found["notes"])
+    assert main(["analyze", str(run), "belief-dynamics", "--length", "100000"]) == 2
+    assert "2,000 sequences of 100,000 tokens have " in capsys.readouterr().err
     assert main(["analyze", str(run), "belief-dynamics", "--sequences", "30", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["details"]["length"] == 10

@@ -1,5 +1,6 @@
 """The table and page of a suite: which reports they read, what is best, and values that came to nothing."""
 
+import dataclasses
 import json
 import math
 
@@ -56,6 +57,18 @@ def test_bold_are_the_best_and_what_is_not_told_apart_from_it(tmp_path, groups, 
     cells, what = section(SuiteReport("t", "", runs, {}))
     assert "".join(name for name, cell in cells.items() if cell["best"]) == bold
     assert ("bold" in what) == bool(bold)
+
+
+def test_only_runs_on_the_same_data_are_ranked(tmp_path):
+    """Of a GPT the first token counts, too, after <bos>: its loss is another."""
+    losses = {"a": [0.50, 0.51], "b": [0.90, 0.91], "c": [0.10, 0.11], "d": [0.40, 0.41]}
+    runs = [read(evaluated(tmp_path / f"{name}{seed}", "loss", False, loss=value), name, seed)
+            for name, values in losses.items() for seed, value in enumerate(values)]  # fmt: skip
+    assert len({run.data for run in runs}) == 1
+    runs = [dataclasses.replace(run, data="others") if run.objective in "cd" else run for run in runs]
+    cells, what = section(SuiteReport("t", "", runs, {}))
+    assert [name for name, cell in cells.items() if cell["best"]] == ["a", "c"]
+    assert "bold: the best mean, and each that is not told apart from it, of the backbones on the same data" in what
 
 
 def test_a_value_that_came_to_nothing_spoils_no_other(tmp_path):

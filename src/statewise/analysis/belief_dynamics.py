@@ -24,9 +24,12 @@ from statewise.bounds import bounded
 from statewise.data import blocks, collate
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
 from statewise.figures import Curve, Panel
+from statewise.progress import announced
 from statewise.tasks.believed import Believed, believed
 from statewise.types import Examples
 
+MOST_NUMBERS = 2**28
+"""Of the states along all sequences that are drawn."""
 ROWS = 256
 """Sequences read at a time."""
 CUTOFFS = (1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -86,6 +89,12 @@ class BeliefDynamics(Analysis):
         own, predicted = mapped(states), mapped(rolled)
 
         length = config.length or 2 * (context - world.opening)
+        numbers = config.sequences * length * states.shape[-1]
+        if numbers > MOST_NUMBERS:
+            raise ValueError(
+                f"{config.sequences:,} sequences of {length:,} tokens have {numbers:,} numbers of states, more than "
+                f"{MOST_NUMBERS:,}: set --sequences or --length lower"
+            )
         drawn = world.draw(np.random.default_rng([config.seed, 5]), config.sequences, length)
         found = _Rolled.along(predictor, dynamics, world, drawn, context, mapped)
         metrics = {
@@ -122,7 +131,7 @@ class BeliefDynamics(Analysis):
         truth = world.beliefs(rows)
         now = _backbone_states(predictor, rows)
         tokens, found = torch.from_numpy(rows.tokens), []
-        for step in range(1, width):
+        for step in announced(range(1, width), "steps from any state", width - 1):
             kept = now[:, :-1]
             flat = dynamics.advance(kept.flatten(0, 1), tokens[:, step:].flatten())
             now = flat.view(kept.shape[0], kept.shape[1], -1)
@@ -235,7 +244,8 @@ def _backbone_logits(predictor: Predictor, examples: Examples) -> Tensor:
 def _roll(dynamics: StateDynamics, predictor: Predictor, examples: Examples) -> Tensor:
     """(n, T, E): the backbone's state after the first token, and those that the dynamics predict after the others."""
     states = [_backbone_states(predictor, _cut(examples, 1))[:, 0]]
-    for column in torch.from_numpy(examples.tokens).T[1:]:
+    columns = torch.from_numpy(examples.tokens).T[1:]
+    for column in announced(columns, "steps of the dynamics", len(columns)):
         states.append(dynamics.advance(states[-1], column).float())
     return torch.stack(states, 1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -40,6 +42,8 @@ class SuiteRun:
     examples, then the first."""
     minutes: float | None
     """Of training; None unless finished."""
+    data: str = ""
+    """Equal for runs on the same task and data; empty unless finished."""
 
     @classmethod
     def read(cls, names: tuple[str, str, str], seed: int, folder: Path, finished: bool, message: str) -> SuiteRun:
@@ -59,8 +63,10 @@ class SuiteRun:
                 found = check(content["metrics"], METRICS, str(run.reports_folder / f"{name}.json"), "metrics")
                 metrics = {**{key: value for key, value in found.items() if value is not None}, **metrics}
         end = run.end() or {}
+        said = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
+        data = hashlib.sha256(said.encode()).hexdigest()[:16]
         return cls(*names, seed, str(folder), "finished", "", Headline.of(evaluation["headline"]), metrics,
-                   float(end.get("seconds", 0.0)) / 60)  # fmt: skip
+                   float(end.get("seconds", 0.0)) / 60, data)  # fmt: skip
 
     @property
     def value(self) -> float | None:
@@ -169,13 +175,15 @@ class SuiteReport:
         objectives, backbones = (list(dict.fromkeys(names[place] for names in cells)) for place in (0, 1))
         values = [value for runs in cells.values() for run in runs if (value := run.number(metric)) is not None]
         ranks = headline is not None and headline.metric == metric
-        groups = {}
+        by_data: dict[str, dict[tuple[str, str], list[float]]] = {}
         for names, runs in cells.items():
-            found = [run.number(metric) for run in runs if run.state == "finished"]
-            finite_ones = [value for value in found if value is not None]
-            if finite_ones and len(finite_ones) == len(found):  # else the cell shows no mean
-                groups[names] = finite_ones
-        best = leading(groups, headline.higher_is_better) if headline is not None and ranks else set()
+            done = [run for run in runs if run.state == "finished"]
+            finite_ones = [value for run in done if (value := run.number(metric)) is not None]
+            if finite_ones and len(finite_ones) == len(done):  # else the cell shows no mean
+                by_data.setdefault(done[0].data, {})[names] = finite_ones
+        best: set[tuple[str, str]] = set()
+        if headline is not None and ranks:  # losses on different data tell nothing of who is better
+            best = best.union(*(leading(groups, headline.higher_is_better) for groups in by_data.values()))
         rows = []
         for objective in objectives:
             shown = []
@@ -196,6 +204,7 @@ class SuiteReport:
         )  # fmt: skip
         if best:
             what += "; bold: the best mean, and each that is not told apart from it"
+            what += ", of the backbones on the same data" if len(by_data) > 1 else ""
         if values:
             what += f"; dots: seeds, from {number(min(values))} (left) to {number(max(values))} (right)"
         return {"backbones": backbones, "rows": rows, "what": what}
