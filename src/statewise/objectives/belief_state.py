@@ -40,7 +40,7 @@ class BeliefStateConfig:
     """Factor of the previous-token loss. 0, an ablation, builds a head for next tokens only."""
     backward: bool = True
     """Whether there is a backward encoder. False, an ablation, predicts from the prefix only."""
-    pairs: Literal["answer", "any_prefix", "all"] = "any_prefix"
+    pairs: Literal["answer", "any_prefix", "all"] = "answer"
     """Which previous tokens are targets if sequences have prompts. `answer`: those of the answer, from prefixes that
     contain the whole prompt (the authors' code); `any_prefix`: those of the answer, from prefixes of any length;
     `all`: those of the prompt as well. A prompt of one token counts as none. docs/results/path-star.md compares
