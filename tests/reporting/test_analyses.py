@@ -109,9 +109,13 @@ def test_curves_are_means_over_seeds(folders, tmp_path):
     found = ([0, 2, 4], [0.0, 4.0, 8.0]), ([0, 1, 4, 5], [2.0, 3.0, 6.0, 100.0]), ([0, 4], [1.0, 1.0])
     for folder, (x, y) in zip(folders, found):
         step = 10 * (1 + folders.index(folder))
-        control = line("constant", [0, 1], [0.0, 0.0], "control")
-        analysed(folder, "probe", [panel([line(f"step {step}", x, y), control], shares=True)])
+        controls = [line("constant", [0, 1], [0.0, 0.0], "control"), line("untrained", [0, 1], [step, 0], "control")]
+        analysed(folder, "probe", [panel([line(f"step {step}", x, y), *controls], shares=True)])
     compared = compare(folders, metrics="all")
+    (whole,) = analysis_panels(compared)
+    assert [curve.label for curve in whole.curves if curve.role == "control"] == ["constant"], "the same in all runs"
+    (relative,) = analysis_panels(compare(folders, metrics="all", relative=True))
+    assert not [curve for curve in relative.curves if curve.role == "control"]
     (overlay,) = means(analysis_panels(compared))
     assert (overlay.title, overlay.x_title, overlay.y_title, overlay.shares) == ("probe", "rides", "streets", True)
     first, second = overlay.curves

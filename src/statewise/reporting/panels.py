@@ -88,7 +88,8 @@ def set_panels(comparison: Comparison) -> list[Panel]:
 
 
 def analysis_panels(comparison: Comparison) -> list[Panel]:
-    """Panels of the analyses that all runs have, if every group has a curve in them; without controls and series."""
+    """Panels of the analyses that all runs have, if every group has a curve in them; without series, and of controls
+    with those that are the same in all runs, none if curves are relative to a group."""
     panels = []
     for name, content in comparison.groups[0].members[0].analyses.items():
         for place, first in enumerate(content["panels"]):
@@ -107,6 +108,8 @@ def analysis_panels(comparison: Comparison) -> list[Panel]:
                     curves += _group_curves(group, label, [(member, of_one.get(label)) for member, of_one in named])
             compared = [curve for curve in curves if curve.role == "line" or not comparison.relative]
             if {curve.group for curve in compared} == {group.label for group in comparison.groups}:
+                if not comparison.relative:
+                    curves += _same_controls(comparison, name, place)
                 panel = replace(Panel.of(first, name.replace("_", " ")), curves=curves)
                 panels.append(_relative_to(panel, comparison.groups[0].label) if comparison.relative else panel)
     return panels
@@ -130,9 +133,26 @@ def _record(member: Member, kind: str, metric: str, by: str = "step", unit: floa
 
 
 def _lines(member: Member, name: str, place: int) -> list[Curve]:
+    return [curve for curve in _curves(member, name, place) if curve.role == "line" and curve.x]
+
+
+def _curves(member: Member, name: str, place: int) -> list[Curve]:
     panels = member.analyses[name]["panels"]
-    curves = Panel.of(panels[place]).curves if place < len(panels) else []
-    return [curve for curve in curves if curve.role == "line" and curve.x]
+    return Panel.of(panels[place]).curves if place < len(panels) else []
+
+
+def _same_controls(comparison: Comparison, name: str, place: int) -> list[Curve]:
+    """What is no model of the runs, and so the same in all of them."""
+    first, *others = [_curves(member, name, place) for group in comparison.groups for member in group.members]
+
+    def same(one: Curve, other: Curve) -> bool:
+        lengths_fit = one.label == other.label and one.role == other.role and len(one.x) == len(other.x)
+        return lengths_fit and bool(np.allclose([one.x, one.y], [other.x, other.y], rtol=1e-6, atol=1e-9))
+
+    return [
+        curve for curve in first
+        if curve.role == "control" and all(any(same(curve, other) for other in curves) for curves in others)
+    ]  # fmt: skip
 
 
 def _group_curves(group: Group, label: str, found: Sequence[tuple[Member, Curve | None]]) -> list[Curve]:
