@@ -265,6 +265,10 @@ def test_several_seeds_run_resume_and_compare_as_a_whole(capfd, tmp_path):
     assert main(["train", "--resume", str(folder)]) == 0
     assert Run(folder / "seed-3").end()["reason"] == "steps"
     assert main(["compare", str(folder), "--out", str(tmp_path / "report")]) == 0
+    every = [str(path) for path in sorted(folder.glob("seed-*"))]
+    assert len(every) > 2, "logs, too"
+    assert main(["compare", *every, "--out", str(tmp_path / "by-name")]) == 0
+    assert (tmp_path / "by-name" / "table.md").read_text() == (tmp_path / "report" / "table.md").read_text()
     assert main([*words, "--trainer.steps", "7", "--overwrite"]) == 0
     assert [Run(folder / f"seed-{seed}").end()["step"] for seed in (1, 3)] == [7, 7]
     assert json.loads((tmp_path / "report" / "report.json").read_text())["groups"][0]["runs"][1].endswith("seed-3")

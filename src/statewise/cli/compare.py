@@ -67,7 +67,7 @@ def run(words: list[str]) -> int:
             raise ValueError(f"no seed of {folder} is evaluated yet: continue with `statewise train --resume {folder}`")
         return evaluated
 
-    folders = [folder for name in options.runs for folder in runs(name)]
+    folders = [folder for name in options.runs if not seeds.is_beside_run(Path(name)) for folder in runs(name)]
     better = None if options.better is None else runs(options.better)[0]
     comparison = compare(
         folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative,

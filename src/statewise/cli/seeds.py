@@ -196,6 +196,12 @@ def _show(folder: Path, seed: int, seen: int, recipe: dict[str, Any]) -> int:
     return len(records)
 
 
+def is_beside_run(path: Path) -> bool:
+    """Whether this is a file that a group has beside the run of a seed, its log or state, which the pattern
+    GROUP/seed-* names, too."""
+    return path.suffix in (".log", ".json") and path.is_file() and Run(path.with_name(path.name.split(".")[0])).exists()
+
+
 def members(folder: Path) -> list[Path]:
     """The run directories in a group, by seed."""
     return [folder / f"seed-{seed}" for seed in seeds_of(folder)]
