@@ -21,13 +21,13 @@ class Work:
     total: int
 
 
-Listener = Callable[[list[Work]], None]
+OnProgress = Callable[[list[Work]], None]
 """Is told of all works that go on, the outermost first, whenever one has got further."""
 
 
 @dataclass(frozen=True)
 class _Asked:
-    listener: Listener
+    listener: OnProgress
     works: list[Work]
 
 
@@ -35,7 +35,7 @@ _asked: ContextVar[_Asked | None] = ContextVar("asked", default=None)
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: OnProgress) -> Iterator[None]:
     """Within it `listener` is told how far works are, those that are begun in this thread or task."""
     token = _asked.set(_Asked(listener, []))
     try:

@@ -53,7 +53,8 @@ class AnswerFromState(Analysis):
         counts = examples.lengths - first
         states = torch.from_numpy(states_of(subject.snapshot, examples, rows, first - 1))
         told = np.full((len(examples), int(counts.max())), -1, np.int64)
-        for count in announced(np.unique(counts).tolist(), "lengths of answers", len(np.unique(counts))):
+        different = np.unique(counts).tolist()
+        for count in announced(different, "lengths of answers", len(different)):
             alike = np.flatnonzero(counts == count)
             for start in range(0, len(alike), BLOCK):
                 some = alike[start : start + BLOCK]
