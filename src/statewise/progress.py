@@ -44,13 +44,16 @@ def listening(listener: OnProgress) -> Iterator[None]:
         _asked.reset(token)
 
 
-def announced(items: Iterable[T], what: str, total: int, size: Callable[[T], int] = lambda one: 1) -> Iterator[T]:
-    """The `items`, each of which is done when the next one is asked for, and then counts as `size` of the `total`."""
+def announced(
+    items: Iterable[T], what: str, total: int, size: Callable[[T], int] = lambda one: 1, *, before: int = 0
+) -> Iterator[T]:
+    """The `items`, each of which is done when the next one is asked for, and then counts as `size` of the `total`, of
+    which `before` are done already."""
     asked = _asked.get()
     if asked is None:
         yield from items
         return
-    work = Work(what, 0, total)
+    work = Work(what, before, total)
     asked.works.append(work)
     try:
         for item in items:

@@ -7,7 +7,7 @@ import pytest
 from command_line import called
 from doubles import SMALL_RUN, small_corpus, small_stories
 
-from statewise.cli import main
+from statewise.cli import counter, main
 from statewise.run import Run, report_of
 
 pytest.importorskip("tokenizers")
@@ -38,11 +38,12 @@ def questions(tmp_path_factory):
 
 
 def test_score_prints_a_table_and_keeps_a_report(run, questions, capsys, monkeypatch):
+    monkeypatch.setattr(counter, "LINE_SECONDS", 0.0)
     code, out, err = called(capsys, "score", run, questions)
     assert code == 0
     assert "accuracy_per_byte" in out
     assert "chance: 0.4167" in out
-    assert "5/5 texts" in err
+    assert "5/5 windows of text" in err
     assert "of 2 questions are longer than the context" in err
     kept = Run(run).report(report_of("score", questions))
     assert (kept["kind"], kept["num"], len(kept["items"])) == ("choices", 2, 2)

@@ -13,11 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from scipy import stats
 
-from statewise.cli import main
+from statewise.cli import counter, main
 from statewise.judging.pairs import Pair
 from statewise.judging.protocol import INSTRUCTIONS, NEEDED, VERDICT_FORM, Judge, Question, judge, questions
 from statewise.judging.summary import summarise
 from statewise.ledger import Ledger
+from statewise.progress import listening
 from statewise.reporting.statistics import wilson
 
 
@@ -138,7 +139,8 @@ def ledger(out):
     return [json.loads(line) for line in out.read_text().splitlines()][1:]
 
 
-def test_every_pair_is_judged_six_times_nameless_and_in_both_orders(capsys, tmp_path, files):
+def test_every_pair_is_judged_six_times_nameless_and_in_both_orders(capsys, tmp_path, files, monkeypatch):
+    monkeypatch.setattr(counter, "LINE_SECONDS", 0.0)
     server, out = Server(), tmp_path / "judged.jsonl"
     with serving(server) as url:
         code, text, err = judged(capsys, files, url, out)
@@ -401,10 +403,13 @@ def test_an_answer_that_is_being_kept_when_interrupted_is_there_once(tmp_path, w
 
     path, known = tmp_path / "judged.jsonl", {"model": "m"}
     with Interrupted(path, "judging", known, NEEDED) as found, pytest.raises(KeyboardInterrupt):
-        judge([Pair("x", "y")], Answering(), found, repeats=4, jobs=2, made=lambda count: None)
+        judge([Pair("x", "y")], Answering(), found, repeats=4, jobs=2)
     with Ledger(path, "judging", known, NEEDED) as found:
         before = len(found.records)
-        records = judge([Pair("x", "y")], Answering(), found, repeats=4, jobs=2, made=lambda count: None)
+        told = []
+        with listening(lambda works: told.append((works[0].done, works[0].total))):
+            records = judge([Pair("x", "y")], Answering(), found, repeats=4, jobs=2)
+    assert told == [(done, 8) for done in range(before + 1, 9)]
     assert before >= 1
     assert len(records) == len({(one["first"], one["repeat"]) for one in records}) == 8
 

@@ -13,6 +13,7 @@ from doubles import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.progress import listening
 from statewise.zero_shot.likelihood import Asked, likelihoods, windows
 
 
@@ -57,7 +58,8 @@ def test_likelihoods_are_those_of_a_step_by_step_reading(name, batch, float64):
         for row in range(len(examples))
     ]
     told = []
-    found = likelihoods(predictor, asked, batch, lambda done, total: told.append((done, total)))
+    with listening(lambda works: told.append((works[0].done, works[0].total))):
+        found = likelihoods(predictor, asked, batch)
     assert told[-1] == (9, 9)
     assert len(told) == -(-9 // batch)
     for one, sequence in zip(found, asked):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from statewise.progress import Work, listening
@@ -14,21 +14,6 @@ SILENT_SECONDS = 2.0
 REDRAWN_SECONDS = 0.2
 LINE_SECONDS = 30.0
 """Between lines, where stderr is no terminal."""
-
-
-def counter(what: str) -> Callable[[int, int], None]:
-    """A function that shows `count/total what`: on a terminal in one line, elsewhere a line every 10%."""
-    shown = -1
-
-    def show(count: int, total: int) -> None:
-        nonlocal shown
-        if sys.stderr.isatty():
-            print(f"\r{count}/{total} {what}", end="" if count < total else "\n", file=sys.stderr, flush=True)
-        elif count * 10 // total > shown:
-            shown = count * 10 // total
-            print(f"{count}/{total} {what}", file=sys.stderr, flush=True)
-
-    return show
 
 
 @contextmanager

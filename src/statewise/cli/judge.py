@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, above, at_least, not_below
-from statewise.cli.counter import counter
+from statewise.cli.counter import shown_progress
 from statewise.json_files import printable
 from statewise.overwriting import check_derived
 
@@ -77,10 +77,8 @@ def run(words: list[str]) -> int:
     known = facts(options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats, told, options.temperature)
     with Ledger(out, "judging", known, NEEDED) as ledger:
         try:
-            total = 2 * options.repeats * len(pairs)
-            shown = counter("judgements")
-            records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs, instructions=told,
-                            made=lambda count: shown(count, total))  # fmt: skip
+            with shown_progress():
+                records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs, instructions=told)
         except BaseException:
             print(
                 f"{len(ledger.records)} judgements are in {out}: the same command goes on from there", file=sys.stderr

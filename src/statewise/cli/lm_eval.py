@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.cli.counter import counter
+from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
 from statewise.overwriting import check_file
 
@@ -53,9 +53,8 @@ def run(words: list[str]) -> int:
     from statewise.tasks.base import running_text
 
     model = load_model(options.run, options.checkpoint, options.device)
-    with model.asking() as predictor:
-        found = harness.run(predictor, running_text(model.task), benchmarks, limit=options.limit, batch=options.batch,
-                            progress=counter("requests"))  # fmt: skip
+    with model.asking() as predictor, shown_progress():
+        found = harness.run(predictor, running_text(model.task), benchmarks, limit=options.limit, batch=options.batch)
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.limit is None else [f"first-{options.limit}"]
     content, written = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), found)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.cli.counter import counter
+from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
 from statewise.json_files import printable
 
@@ -42,8 +42,8 @@ def run(words: list[str]) -> int:
     from statewise.zero_shot.answers import answer
 
     model = load_model(options.run, options.checkpoint, options.device)
-    with model.asking() as predictor:
-        answers = answer(predictor, running_text(model.task), questions, options.batch, counter("texts"))
+    with model.asking() as predictor, shown_progress():
+        answers = answer(predictor, running_text(model.task), questions, options.batch)
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.num is None else [f"first-{options.num}"]
     head = {"file": str(path.resolve()), "kind": questions.kind, "num": len(answers.items)}

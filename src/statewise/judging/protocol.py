@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from threading import Event
@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from statewise.json_files import COUNT, TEXT, Maybe, Shape, one_of
 from statewise.judging.pairs import Pair
 from statewise.ledger import Ledger, Record
+from statewise.progress import announced
 
 CRITERIA = """\
 Two writers were each given the same task, and you see one story of each. Which writer did better?
@@ -118,12 +119,11 @@ def judge(
     *,
     repeats: int,
     jobs: int,
-    made: Callable[[int], None],
     instructions: str = INSTRUCTIONS,
 ) -> list[Record]:
     """Requests the judgements that the ledger lacks, `jobs` at a time; returns all of them.
 
-    `made` is called with the number of judgements after each. If the reader raises, pending answers are still saved,
+    If the reader raises, pending answers are still saved,
     unsent requests remain for another call, and the error is raised.
     """
     wanted = list(questions(len(pairs), repeats))
@@ -146,15 +146,14 @@ def judge(
             raise
         return {**question._asdict(), "verdict": question.verdict(text), "answer": text}
 
-    made(len(known))
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(answer, question) for question in waiting}
         try:
-            for done in as_completed(running):
+            finished = announced(as_completed(running), "judgements", len(wanted), before=len(known))
+            for done in finished:
                 record = done.result()
                 if record is not None:
                     ledger.add(record)
-                made(len(ledger.records))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             # An interrupt may come at any moment: which answers are kept is told by the ledger alone.

@@ -13,9 +13,10 @@ from lm_eval.api.model import TemplateLM
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Greedy, GreedyConfig
+from statewise.progress import announced
 from statewise.tasks.base import RunningText
 from statewise.tasks.words import count_words, word_starts
-from statewise.zero_shot.likelihood import Asked, Progress, encoded, likelihoods
+from statewise.zero_shot.likelihood import Asked, encoded, likelihoods
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class Counts:
 class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missing
     """Batches of similar length, no longer than a training row; greedy completions."""
 
-    def __init__(self, predictor: Predictor, task: RunningText, batch: int, progress: Progress | None = None) -> None:
+    def __init__(self, predictor: Predictor, task: RunningText, batch: int) -> None:
         super().__init__()
-        self.predictor, self.task, self.batch, self.progress = predictor, task, batch, progress
+        self.predictor, self.task, self.batch = predictor, task, batch
         self.counts = Counts()
         self.rolled: list[Rolled] = []
         self._spellings = task.bpe.spellings()
@@ -93,7 +94,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
     ) -> list[tuple[float, bool]]:
         """See `TemplateLM`."""
         asked = [Asked([*context, *continuation], len(context)) for _, context, continuation in requests]
-        found = likelihoods(self.predictor, asked, self.batch, self.progress)
+        found = likelihoods(self.predictor, asked, self.batch)
         self.counts.requests += len(found)
         self.counts.cut += sum(one.cut for one in found)
         self.counts.in_pieces += sum(one.pieces > 1 for one in found)
@@ -105,7 +106,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
         texts = [request.args[0] for request in requests]
         rows = encoded(self.task, texts)
         asked = [Asked([self.eot_token_id, *row], 1) for row in rows]
-        found = likelihoods(self.predictor, asked, self.batch, self.progress)
+        found = likelihoods(self.predictor, asked, self.batch)
         self.counts.requests += len(found)
         self.counts.in_pieces += sum(one.pieces > 1 for one in found)
         for request, text, row, one in zip(requests, texts, rows, found):
@@ -119,13 +120,11 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the extra may be missin
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """See `LM`: greedy completions up to a stop string. Raises `ValueError` if sampling is requested."""
         found = []
-        for number, request in enumerate(requests, 1):
+        for request in announced(requests, "completions", len(requests)):
             context, settings = request.args
             if settings.get("do_sample") and settings.get("temperature", 1.0) != 0:
                 raise ValueError(f"{request.task_name} requests sampled completions; only greedy ones are supported")
             found.append(self._generate(context, settings))
-            if self.progress is not None:
-                self.progress(number, len(requests))
         return found
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ import numpy as np
 from statewise.decoding.predictor import Predictor
 from statewise.scoring import perplexity
 from statewise.tasks.base import RunningText
-from statewise.zero_shot.likelihood import Asked, Progress, encoded, likelihoods
+from statewise.zero_shot.likelihood import Asked, encoded, likelihoods
 from statewise.zero_shot.questions import Questions
 
 
@@ -30,9 +30,7 @@ class Answers:
     """Per question its `line`, the `nats` of every choice, and whether the answer is correct, by metric."""
 
 
-def answer(
-    predictor: Predictor, task: RunningText, questions: Questions, batch: int, progress: Progress | None = None
-) -> Answers:
+def answer(predictor: Predictor, task: RunningText, questions: Questions, batch: int) -> Answers:
     """Answers by likelihood, `batch` sequences at a time.
 
     Multiple choice: `accuracy` of the most likely choice; `accuracy_per_byte` of the choice with the fewest nats per
@@ -50,7 +48,7 @@ def answer(
                 "context longer"
             )
         asked += [Asked(row, given) for row in rows]
-    found = iter(likelihoods(predictor, asked, batch, progress))
+    found = iter(likelihoods(predictor, asked, batch))
     cut, items = 0, []
     right = {"accuracy": 0, "accuracy_per_byte": 0}
     for question in questions.questions:

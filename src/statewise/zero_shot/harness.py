@@ -15,7 +15,6 @@ from statewise.config import unknown
 from statewise.decoding.predictor import Predictor
 from statewise.scoring import per_unit
 from statewise.tasks.base import RunningText
-from statewise.zero_shot.likelihood import Progress
 
 if TYPE_CHECKING:
     from statewise.zero_shot.adaptor import Rolled
@@ -87,7 +86,6 @@ def run(
     *,
     limit: int | None,
     batch: int,
-    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Evaluates the model on the benchmarks, each on its first `limit` documents (null: all). Returns a report.
 
@@ -97,7 +95,7 @@ def run(
 
     from statewise.zero_shot.adaptor import HarnessModel
 
-    model = HarnessModel(predictor, task, batch, progress)
+    model = HarnessModel(predictor, task, batch)
     with _quiet():
         names = ", ".join(benchmarks.names)
         loaded = _made(lambda: benchmarks.manager.load(list(benchmarks.names)), names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from statewise.data import collate, rows_at_once
 from statewise.decoding.predictor import Predictor
+from statewise.progress import announced
 from statewise.scoring import score_batch
 from statewise.tasks.base import RunningText
 from statewise.types import Examples
 
-Progress = Callable[[int, int], None]
 """Called with the number of finished sequences and of all."""
 
 
@@ -77,9 +77,7 @@ def windows(length: int, given: int, context: int) -> Iterator[Window]:
         scored = stop
 
 
-def likelihoods(
-    predictor: Predictor, sequences: Sequence[Asked], batch: int, progress: Progress | None = None
-) -> list[Likelihood]:
+def likelihoods(predictor: Predictor, sequences: Sequence[Asked], batch: int) -> list[Likelihood]:
     """Scores each sequence, in order, `batch` windows at a time (fewer if their logits would be too large)."""
     passes = [(place, window) for place, asked in enumerate(sequences)
               for window in windows(len(asked.tokens), asked.given, predictor.context)]  # fmt: skip
@@ -88,24 +86,28 @@ def likelihoods(
     nats = [np.zeros(size) for size in sizes]
     firsts = [np.ones(size, bool) for size in sizes]
     cut = np.zeros(len(sequences), bool)
-    waiting = pieces.copy()
     # Longest first, so that running out of memory shows at once.
     passes.sort(key=lambda one: one[1].start - one[1].stop)
-    done = 0
-    while done < len(passes):
-        longest = passes[done][1].stop - passes[done][1].start
-        few = rows_at_once(longest, predictor.vocabulary, batch)
-        chosen = passes[done : done + few]
-        done += len(chosen)
+    batches = _batches(passes, predictor.vocabulary, batch)
+    for chosen in announced(batches, "windows of text", len(passes), len):
         for (place, window), scores in zip(chosen, _one_batch(predictor, sequences, chosen)):
             given = sequences[place].given
             here = slice(window.scored - given, window.stop - given)
             nats[place][here], firsts[place][here] = scores
             cut[place] |= window.scored == given and window.start > 0
-            waiting[place] -= 1
-        if progress is not None:
-            progress(int((waiting == 0).sum()), len(sequences))
     return [Likelihood(*parts) for parts in zip(nats, firsts, cut.tolist(), pieces.tolist())]
+
+
+def _batches(
+    passes: Sequence[tuple[int, Window]], vocabulary: int, most: int
+) -> Iterator[Sequence[tuple[int, Window]]]:
+    """The windows, longest first, in batches of at most `most`."""
+    done = 0
+    while done < len(passes):
+        longest = passes[done][1].stop - passes[done][1].start
+        few = rows_at_once(longest, vocabulary, most)
+        yield passes[done : done + few]
+        done += few
 
 
 def _one_batch(
