@@ -165,9 +165,8 @@ def test_the_everyday_commands_of_the_readme_work(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     (block,) = [block for block in blocks("README.md", "") if "statewise train" in block]
     few = [*TINY, "--task.held_out_graphs=20"]
-    assert main(["train", "path-star-demo", *few, "--out", "runs/demo/next-token"]) == 0
     lines = block.splitlines()
-    named = ["train", "train", "evaluate", "generate", "analyze", "compare", "playground"]
+    named = ["train", "train", "train", "evaluate", "generate", "analyze", "compare", "playground"]
     assert [line.split()[1] for line in lines] == named
     for line in lines:
         words = shlex.split(line, comments=True)[1:]

@@ -38,7 +38,7 @@ def run(words: list[str]) -> int:
     parser = Parser(
         "generate",
         "Completes a prompt, or shows the best candidates of a search.\n\n"
-        "  statewise generate runs/nl-1 --prompt '3,4|5,6|3,5|4,7/3,7='\n"
+        "  statewise generate runs/nl-1 --prompt '6,4|8,1|7,8|0,5|7,0|7,6/7,4='\n"
         "  statewise generate runs/mine --prompt 'a b c' --decoder sample \\\n"
         "      --temperature 0.8 --seed 3\n"
         "  statewise generate runs/mine --prompt 'a b' --goal 'y z' \\\n"
