@@ -56,6 +56,8 @@ class Data:
     vocab: Sized
     context: int
     """Tokens of the longest sequence."""
+    longest_row: int
+    """Tokens of the longest training sequence."""
     parts: list[Batch]
     """The first step's sequences, in the parts that fit a device at a time."""
 
@@ -153,7 +155,7 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
         sequences=config.batch_size,
         tokens=sum(int(np.count_nonzero(batch.real.numpy())) for batch in data.parts),
         flops=sum(known) if len(known) == len(costs) else None,
-        steps=Schedule.of(config, data.context).steps,
+        steps=Schedule.of(config, data.longest_row).steps,
         part=len(data.parts[0].tokens),
         parts=config.accumulate,
         device=f"{environment['device_name']}, {precision}, {counted(environment['threads'], 'thread')}",
@@ -173,7 +175,7 @@ def task_data(recipe: Recipe) -> Data:
     there or not as they must be."""
     task, config = make_task(recipe), recipe.trainer
     stream = Stream(task, seed=recipe.seed, batch_size=config.batch_size, rows=config.rows)
-    return Data(task.vocab, task.context, stream.batches(0, config.accumulate * config.processes))
+    return Data(task.vocab, task.context, task.longest_row, stream.batches(0, config.accumulate * config.processes))
 
 
 def random_data(recipe: Recipe, vocabulary: int, length: int) -> Data:
@@ -182,7 +184,7 @@ def random_data(recipe: Recipe, vocabulary: int, length: int) -> Data:
     rows = config.batch_size // (config.accumulate * config.processes)
     tokens = np.random.default_rng(recipe.seed).integers(0, vocabulary, (rows, length))
     part = collate(Examples(tokens, np.full(rows, length), np.zeros(rows, np.int64)))
-    return Data(range(vocabulary), length, [part] * (config.accumulate * config.processes))
+    return Data(range(vocabulary), length, length, [part] * (config.accumulate * config.processes))
 
 
 def count_parameters(objective: Objective) -> dict[str, int]:

@@ -58,8 +58,9 @@ ALONE = Share()
 
 
 def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[str, str] | None) -> Examples:
-    """The first `num` (None: all) held-out examples, or those of the file `data`, or of another held-out set of the
-    task, given by an option and its value (`by`). Raises `ValueError` if there is no such set."""
+    """`num` (None: all) held-out examples, the first ones unless the task spreads them over its set; or those of the
+    file `data`, or of another held-out set of the task, given by an option and its value (`by`). Raises `ValueError` if
+    there is no such set."""
     if num is not None and num < 1:
         raise ValueError(f"num must be at least 1, not {num}")
     if data is not None and by is not None:

@@ -61,7 +61,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
 
     def prepare() -> tuple[Model, Schedule, Stream]:
         model = new_model(recipe)
-        schedule = Schedule.of(recipe.trainer, model.task.context)
+        schedule = Schedule.of(recipe.trainer, model.task.longest_row)
         return model, schedule, _tried(model, fabric.global_rank, fabric.world_size)
 
     model, schedule, stream = agreement.each(prepare)
@@ -147,7 +147,7 @@ def check(recipe: Recipe, listener: Listener | None = None, *, here: bool = True
         config = _placed(recipe).trainer
         machine.refuse_missing(machine.describe(config)["device"], config.devices)
     model = new_model(recipe)
-    Schedule.of(recipe.trainer, model.task.context)
+    Schedule.of(recipe.trainer, model.task.longest_row)
     _tried(model, 0, 1)
     _introduce(model, listener or Listener())
 
@@ -157,6 +157,9 @@ def _introduce(model: Model, listener: Listener) -> None:
     task = model.task
     for note in (*task.summary(), *task.notes):
         listener.note(note)
+    if model.recipe.trainer.stop_when_solved and task.headline.solved_at is None:
+        what = f"no {task.headline.metric} counts as solving the task {model.recipe.task.name}"
+        listener.note(f"{what}: trainer.stop_when_solved does nothing, and training goes on to its last step")
     if isinstance(task, HasBaselines):
         listener.baselines(task.baselines(task.held_out(model.recipe.trainer.evaluate_num)))
 
@@ -214,7 +217,7 @@ def resume(
             raise ValueError(f"{flag.partition('=')[0]}: of the fields of a run only {names} can change")
     model = model_of_run(run, flags)
     model.recipe = _placed(model.recipe, override=not flags)
-    schedule = Schedule.of(model.recipe.trainer, model.task.context)
+    schedule = Schedule.of(model.recipe.trainer, model.task.longest_row)
     fabric = _launch(model.recipe, run.environment())
     with contextlib.ExitStack() as stack:
 

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from doubles import FixedTask, MarkovPredictor, SumPredictor, random_examples, subject
+from doubles import FixedTask, MarkovPredictor, SumPredictor, random_examples, subject, tiny_objective
 from torch import nn
 
 from statewise.analysis import probe_fit
@@ -17,6 +17,7 @@ from statewise.analysis.probe_fit import UNDEFINED, FitConfig, Probes, Sample, f
 from statewise.analysis.probes import draw_positions, numbers
 from statewise.analysis.probing import draw_training
 from statewise.building import make_analysis
+from statewise.data import collate
 from statewise.tasks import TASKS
 from statewise.types import Examples, Hidden
 
@@ -400,6 +401,22 @@ def test_states_of_packed_rows_are_those_of_their_documents():
     for one in (examples, alone):
         states_of(model, one, rows, places)
     assert asked[0] != asked[1]
+
+
+def test_answers_that_a_model_does_not_read_stay_hidden_in_prefixes():
+    """Teacherless models read filler tokens in place of answers, wherever in a sequence these are."""
+    kind = TASKS["automaton"]
+    task = kind(kind.Config(process="parity", length=16, held_out_sequences=40))
+    predictor = tiny_objective("teacherless", backbone={"context": 16}).predictor()
+    examples = task.held_out(8)
+    with torch.no_grad():
+        whole = predictor.states(collate(examples)).state.numpy()
+    rows, columns = np.nonzero(np.ones(examples.tokens.shape, bool))
+    made = subject(predictor, task).snapshot
+    np.testing.assert_allclose(prefix_states(made, examples, rows, columns), whole[rows, columns], atol=1e-5)
+    other = dataclasses.replace(examples, scored=np.roll(examples.scored, 1, axis=1))
+    states = [states_of(made, one, rows, columns) for one in (examples, other)]
+    assert not np.allclose(*states), "which tokens are answers belongs to what is cached"
 
 
 def test_beliefs_of_prefixes_and_suffixes():

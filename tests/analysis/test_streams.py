@@ -279,6 +279,12 @@ def test_few_points_are_not_smoothed():
     ("name", "fields", "message"),
     [
         ("gradient-ratio", {"furthest": 30}, "no held-out document has the 32 tokens"),
+        ("gradient-ratio", {"furthest": 8, "every": 20}, "every 20 is above furthest 8"),
+        (
+            "restricted-state",
+            {"keep": 8, "positions": 9},
+            "positions 9 is too low: with keep 8 the first 9 lose no key",
+        ),
         ("restricted-state", {"keep": 30}, "no held-out document has the 33 tokens that --keep 30"),
         ("gradient-ratio", {"sources": 0}, "sources must be at least 1"),
         ("restricted-state", {"keep": -1}, "keep must be at least 0"),

@@ -47,6 +47,7 @@ def test_the_best_is_the_best_by_the_headlines_direction(tmp_path, higher, best,
         ({"a": [0.9, 0.91, 0.92], "b": [0.89, 0.9, 0.92], "c": [0.1, 0.11, 0.12]}, "ab"),
         ({"a": [0.9, 0.91, 0.92], "b": [0.89, 0.9, 0.92]}, ""),  # all alike
         ({"a": [0.9], "b": [0.1], "c": [0.1, 0.2]}, ""),  # nothing is told of one seed
+        ({"a": [0.9, 0.91], "b": [0.5, 0.52], "c": [0.1]}, "a"),  # nor of one seed among others
         ({"a": [1.0, 1.0], "b": [0.5, 0.5], "c": [1.0, 1.0]}, "ac"),  # they do not vary
         ({"a": [1.0, 1.0], "b": [0.2, 0.9], "c": [0.5, 0.5]}, "ab"),
     ],

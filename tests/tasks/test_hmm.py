@@ -12,7 +12,7 @@ import pytest
 
 from statewise.analysis.compression import Compression, CompressionConfig
 from statewise.cli import main
-from statewise.data import collate
+from statewise.data import Stream, collate
 from statewise.evaluation import teacher_forced
 from statewise.tasks import TASKS
 from statewise.tasks.hmm.beliefs import distinct, finite, levels
@@ -677,3 +677,11 @@ def test_matrices_must_fit():
         factor(np.zeros((2, 3)))
     with pytest.raises(ValueError, match="not a finite number"):
         factor(np.full((2, 1, 1), np.nan))
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_no_training_batch_is_the_held_out_set(seed):
+    made = Hmm(Hmm.Config(process="mess3", length=12, held_out_sequences=64, data_seed=seed))
+    stream = Stream(made, seed=seed, batch_size=64)
+    held_out = made.held_out().tokens
+    assert not any(np.array_equal(stream.batch(number).tokens.numpy(), held_out) for number in range(4))

@@ -1,3 +1,4 @@
+import dataclasses
 import re
 
 import numpy as np
@@ -151,6 +152,8 @@ def test_files_in_place_of_drawn_graphs_stay_apart(tmp_path):
                           held_out_file=str(tmp_path / "held_out.txt"))  # fmt: skip
     with pytest.raises(ValueError, match="contains held-out graphs"):
         PathStar(both).training()
+    with pytest.raises(ValueError, match="training_graphs is of drawn graphs, and training_file gives its own"):
+        dataclasses.replace(both, training_graphs=5)
 
 
 def test_a_run_finds_its_files_again_and_refuses_changed_ones(tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ from statewise.tasks.automaton import completed
 from statewise.tasks.processes import flip_flop, of_table
 from statewise.tasks.state_tracking import StateTracking, StateTrackingConfig
 from statewise.tasks.transition_tables import PRESETS, parse_table, permutations
+from statewise.training.config import TrainerConfig
+from statewise.training.schedule import Schedule
 
 
 def task(**fields):
@@ -106,12 +108,32 @@ def test_tokens_are_drawn_by_their_weights():
 
 
 @pytest.mark.parametrize("fields", [{"process": "mod5"}, {"process": "flip-flop"}, {"process": "dyck", "length": 40},
-                                    {"process": "dyck", "length": 21, "ask": "query"}], ids=str)  # fmt: skip
+                                    {"process": "dyck", "length": 21, "ask": "query"},
+                                    {"process": "dyck", "length": 64, "min_length": 4, "ask": "query"},
+                                    {"process": "flip-flop", "length": 20, "min_length": 4}], ids=str)  # fmt: skip
 def test_chance_is_the_share_of_the_most_common_answer(fields):
     made = task(**fields)
     examples = made.sample(np.random.default_rng(0), 5000)
     answers = examples.tokens[collate(examples).scored.numpy()]
     assert made.chance["accuracy"] == pytest.approx(np.bincount(answers).max() / len(answers), abs=0.02)
+
+
+def test_always_the_most_common_answer_is_worth_nothing_at_any_length_and_rate():
+    made = task(process="dyck", length=40, longest=128)
+    for option, value in (("length", "8"), ("length", "128"), ("reveals", "0.01")):
+        examples = made.held_out_by(option, value, 300)
+        asked = collate(examples).scored.numpy()
+        common = np.bincount(examples.tokens[asked]).argmax()
+        found = made.score_positions(examples, np.where(asked, common, -1))
+        assert found["scaled_accuracy"] == pytest.approx(0)
+        assert abs(found["accuracy"] - made.chance["accuracy"]) > 0.01, "the chance of the training set is another"
+
+
+def test_tokens_are_counted_by_training_rows():
+    made = task(process="flip-flop", length=32, longest=128)
+    config = TrainerConfig(tokens="64k", batch_size=8)
+    assert (made.context, made.longest_row) == (128, 32)
+    assert Schedule.of(config, made.longest_row).steps == 250
 
 
 def test_lengths_are_those_asked_for():

@@ -53,8 +53,20 @@ def test_a_warm_up_that_ends_within_the_decay_is_noted():
     (note,) = Schedule.of(TrainerConfig(**fields), 10).notes
     assert "the warm-up of 50 steps ends within the decay over the last 90 of 100" in note
     assert rates(**fields)[49:51] == pytest.approx([1.0, 50 / 90])  # what the note is about
-    for other in ({"decay_share": 0.5}, {"warmup_steps": 10}, {"schedule": "cosine"}):
+    for other in ({"decay_share": 0.5}, {"warmup_steps": 10}, {"schedule": "cosine", "decay_share": 0.0}):
         assert not Schedule.of(TrainerConfig(**{**fields, **other}), 10).notes
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"final_rate": 0.1}, "final_rate is what the rate decays to, and it does not decay: set decay_share"),
+        ({"schedule": "cosine", "decay_share": 0.2}, "decay_share is of the schedule linear: set it to 0"),
+    ],
+)
+def test_fields_of_a_schedule_that_would_do_nothing_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TrainerConfig(**fields)
 
 
 def kept(keep, last=100):

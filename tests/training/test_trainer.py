@@ -579,3 +579,12 @@ def test_progress_is_shown_or_told_not_both(tmp_path):
     with pytest.raises(ValueError, match="give progress or a listener, not both"):
         statewise.train("path-star-demo", out=tmp_path / "run", progress=True, listener=Listener())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_task_that_nothing_solves_goes_on_to_its_last_step_and_says_so(tmp_path):
+    recipe = read_recipe(recipe_text("hmm-mess3"), ["--trainer.steps=2", "--trainer.stop_when_solved=true",
+                                                    "--task.held_out_sequences=8"])  # fmt: skip
+    notes = []
+
+    assert train(recipe, tmp_path / "run", listener=Listener(note=notes.append)).reason == "steps"
+    assert any("no loss counts as solving the task hmm" in note for note in notes)

@@ -69,12 +69,13 @@ class BeliefDynamics(Analysis):
     config: BeliefDynamicsConfig
 
     def analyze(self, subject: Subject) -> Findings:
-        """Metrics, over the lengths of training: `r2_backbone`, of the beliefs mapped from the backbone's states, and
-        `r2_dynamics` from states that the dynamics predict after the first token; `r2_dynamics_refitted` by a map
-        fitted to these, which shows whether they hold the belief in another form; `r2_beyond` over greater lengths;
-        `step_1_r2`, ... from any state, after 1, ... steps of the dynamics; `excess_backbone`, `excess_dynamics` and
-        `excess_beyond`, the divergence of next-token distributions from the true ones, in nats; `agreement_dynamics`
-        and `agreement_beyond`, how often the most likely token is a truly most likely one."""
+        """Metrics, over the lengths of training from the second token on: `r2_backbone`, of the beliefs mapped from the
+        backbone's states, and `r2_dynamics` from states that the dynamics predict after the first token;
+        `r2_dynamics_refitted` by a map fitted to these, which shows whether they hold the belief in another form;
+        `r2_beyond` over greater lengths; `step_1_r2`, ... from any state, after 1, ... steps of the dynamics;
+        `excess_backbone`, `excess_dynamics` and `excess_beyond`, the divergence of next-token distributions from the
+        true ones, in nats; `agreement_dynamics` and `agreement_beyond`, how often the most likely token is a truly most
+        likely one."""
         world, dynamics, config = believed(subject.task), state_dynamics(subject.snapshot.predictor), self.config
         predictor, context = subject.snapshot.predictor, subject.task.context
         prefixes = world.prefixes(config.words, config.seed)
@@ -95,17 +96,18 @@ class BeliefDynamics(Analysis):
                 f"{config.sequences:,} sequences of {length:,} tokens have {numbers:,} numbers of states, more than "
                 f"{MOST_NUMBERS:,}: set --sequences or --length lower"
             )
-        drawn = world.draw(np.random.default_rng([config.seed, 5]), config.sequences, length)
+        drawn = world.draw(np.random.default_rng([config.seed, 5, 0, 1]), config.sequences, length)
         found = _Rolled.along(predictor, dynamics, world, drawn, context, mapped)
-        metrics = {
-            "r2_backbone": r2(own, truth, prefixes.weights),
-            **found.metrics(context),
-        }
+        metrics = found.metrics(context)
         steps = self._by_steps(predictor, dynamics, world, drawn, context, mapped)
         metrics |= {f"step_{step + 1}_r2": value for step, value in enumerate(steps)}
 
-        refitted = fit(rolled, truth, prefixes.weights, cutoff)(rolled)
-        metrics["r2_dynamics_refitted"] = r2(refitted, truth, prefixes.weights)
+        # The cut-off above is for another map's sake, and the first state is not of the dynamics.
+        later = prefixes.columns > 0
+        weights = prefixes.weights[later]
+        refit = fit(rolled[later], truth[later], weights, config.cutoff or CUTOFFS[0])
+        refitted = refit(rolled)
+        metrics["r2_dynamics_refitted"] = r2(refitted[later], truth[later], weights)
         shown = {
             "true beliefs": truth,
             "backbone": own,
@@ -152,7 +154,7 @@ class _Rolled:
     agreement: dict[str, list[float]]
     """Share of most likely tokens that are truly most likely."""
     pooled: dict[str, float]
-    """R^2 over several positions: `dynamics` and `beyond`."""
+    """R^2 over several positions: `backbone` and `dynamics` from the second on, and `beyond`."""
 
     @classmethod
     def along(
@@ -183,10 +185,12 @@ class _Rolled:
                 scores["excess"][name].append(float((true * gap).sum(1).mean()))
                 scores["agreement"][name].append(float((best > true.max(1) - 1e-6).mean()))
         pooled = {}
-        for name, part in (("dynamics", slice(1, context)), ("beyond", slice(context, None))):
+        trained, beyond = slice(1, context), slice(context, None)
+        parts = {"backbone": ("backbone", trained), "dynamics": ("dynamics", trained), "beyond": ("dynamics", beyond)}
+        for name, (model, part) in parts.items():
             wanted = truth[:, part].reshape(-1, truth.shape[2])
             if len(wanted):
-                mean = predicted["dynamics"][:, part].reshape(len(wanted), -1)
+                mean = predicted[model][:, part].reshape(len(wanted), -1)
                 pooled[name] = r2(mean, wanted, np.ones(len(wanted)))
         return cls(**scores, pooled=pooled)
 
@@ -194,7 +198,8 @@ class _Rolled:
         """Means over the positions of training and beyond; the last position of training, after which nothing was
         ever predicted, counts in neither. A mean over no position is left out."""
         found = {f"r2_{name}": value for name, value in self.pooled.items()}
-        found["excess_backbone"] = float(np.mean(self.excess["backbone"][: context - 1]))
+        if context > 2:
+            found["excess_backbone"] = float(np.mean(self.excess["backbone"][1 : context - 1]))
         for name, values in (("excess", self.excess["dynamics"]), ("agreement", self.agreement["dynamics"])):
             if context > 2:
                 found[f"{name}_dynamics"] = float(np.mean(values[1 : context - 1]))

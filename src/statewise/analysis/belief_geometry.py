@@ -93,6 +93,8 @@ class BeliefGeometry(Analysis):
         own = self._features(subject.snapshot, prefixes)
         rng = np.random.default_rng(config.seed)
         folds = rng.integers(FOLDS, size=len(known.weights))
+        # The prefix that is <bos> alone is like no other and has much weight: what it is predicted by says nothing.
+        folds[prefixes.columns < world.opening] = -1
         metrics: dict[str, float] = {}
         details: dict[str, Any] = {}
         maps: dict[str, Fit] = {}

@@ -123,7 +123,7 @@ def states_of(
     """
     key = hashlib.sha256(type(snapshot.predictor).__qualname__.encode())  # it defines what the states are
     arrays = [examples.tokens, examples.lengths, examples.prompt_lengths, rows, columns]
-    for array in arrays if examples.documents is None else [*arrays, examples.documents]:
+    for array in [*arrays, *(one for one in (examples.documents, examples.scored) if one is not None)]:
         key.update(f"{array.shape}".encode() + np.ascontiguousarray(array, np.int64).tobytes())
     if layer is not None:
         key.update(_pattern(layer).encode())
@@ -145,7 +145,11 @@ def prefix_states(
     ends = np.zeros(len(chosen), np.int64)
     np.maximum.at(ends, where, columns + 1)
     documents = None if examples.documents is None else examples.documents[chosen]
-    cut = Examples(examples.tokens[chosen], ends, np.minimum(examples.prompt_lengths[chosen], ends), documents)
+    scored = None  # which tokens are answers matters to models that do not read them
+    if examples.scored is not None:
+        scored = examples.scored[chosen] & (np.arange(examples.tokens.shape[1]) < ends[:, None])
+    prompts = np.minimum(examples.prompt_lengths[chosen], ends)
+    cut = Examples(examples.tokens[chosen], ends, prompts, documents, scored)
 
     def states(batch: Batch) -> Tensor:
         if layer is None:

@@ -42,6 +42,8 @@ class GradientRatioConfig:
 
     def __post_init__(self) -> None:
         bounded(self, "sequences", "sources", "furthest", "every", "rows", at_least=1)
+        if self.every > self.furthest:
+            raise ValueError(f"every {self.every} is above furthest {self.furthest}: no offset would be left but 0")
         bounded(self, "seed", at_least=0)
 
 

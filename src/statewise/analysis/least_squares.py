@@ -56,12 +56,13 @@ def r2(predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float
 def held_out_r2(
     features: np.ndarray, targets: np.ndarray, weights: np.ndarray, cutoff: float, folds: np.ndarray
 ) -> float:
-    """`r2` of predictions of each fold from a map fitted to the others. `folds` (m,) int."""
-    predicted = np.empty(targets.shape)
-    for fold in np.unique(folds):
+    """`r2` of predictions of each fold from a map fitted to all other rows. `folds` (m,) int; rows of a negative one
+    are predicted by none."""
+    predicted, scored = np.empty(targets.shape), folds >= 0
+    for fold in np.unique(folds[scored]):
         here = folds == fold
         predicted[here] = fit(features[~here], targets[~here], weights[~here], cutoff)(features[here])
-    return r2(predicted, targets, weights)
+    return r2(predicted[scored], targets[scored], weights[scored])
 
 
 def ridge(features: np.ndarray, targets: np.ndarray, tested: np.ndarray) -> np.ndarray:

@@ -38,6 +38,11 @@ class RestrictedStateConfig:
     def __post_init__(self) -> None:
         bounded(self, "keep", at_least=0)
         bounded(self, "sequences", "positions", at_least=1)
+        if self.positions < self.keep + 2:
+            raise ValueError(
+                f"positions {self.positions} is too low: with keep {self.keep} the first {self.keep + 1} lose no "
+                f"key: set positions to {self.keep + 2} or more"
+            )
 
 
 class RestrictedState(Analysis):

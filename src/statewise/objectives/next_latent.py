@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone, BackboneFactory
-from statewise.bounds import bounded
+from statewise.bounds import bounded, unset
 from statewise.decoding.predictor import Drafter, FutureReader, StateDynamics
 from statewise.nn.initialisation import Init, check_init, init_weights
 from statewise.nn.norm import RMSNorm, make_norm
@@ -71,6 +71,11 @@ class NextLatentConfig:
         bounded(self, "dynamics_factor", prefix="objective.", above=0)
         bounded(self, "latent_weight", "kl_weight", "ce_weight", prefix="objective.", at_least=0)
         check_init(self, "objective.", "gpt2", "fan_in", optional=True)
+        if not (self.latent_weight or self.kl_weight):
+            unset(
+                self, "stop_gradient", prefix="objective.",
+                reason="is of latent_weight and kl_weight, which are 0: no later state is a target",
+            )  # fmt: skip
         if not self.weights:
             raise ValueError(
                 "objective.latent_weight, kl_weight and ce_weight are all 0: that is the objective next_token"

@@ -212,12 +212,13 @@ class SuiteReport:
 
 def leading(groups: Mapping[tuple[str, str], Sequence[float]], higher_is_better: bool) -> set[tuple[str, str]]:
     """The group with the best mean, and those not told apart from it: Welch's two-sided t-test, p of 0.05 and more, not
-    adjusted for their number. Nothing if that is all of them, as with one seed each."""
+    adjusted for their number; of one seed
+    nothing is told. Nothing if that is all of them."""
     if not groups:
         return set()
     best = (max if higher_is_better else min)(groups.values(), key=mean)
-    found = {names for names, values in groups.items() if not told_apart(values, best)}
-    return found if len(found) < len(groups) else set()
+    found = {names for names, values in groups.items() if len(values) > 1 and not told_apart(values, best)}
+    return found if len(best) > 1 and len(found) < len(groups) else set()
 
 
 def mean_of(runs: Sequence[SuiteRun], metric: str) -> str:

@@ -55,6 +55,12 @@ class Task(ABC):
     def __init__(self, config: Any, kept: Kept | None = None) -> None:
         self.config = config
 
+    @property
+    def longest_row(self) -> int:
+        """Tokens of the longest training sequence, by which `trainer.tokens` counts steps; `context` unless tests are
+        longer."""
+        return self.context
+
     def files(self) -> dict[str, bytes]:
         """Files, by name, that a run keeps so that the task can be rebuilt without its data."""
         return {}

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, unset
 from statewise.json_files import TEXT, Shape
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
@@ -66,6 +66,8 @@ class PathStarConfig:
         if self.encoding == "goal_augmentation" and self.length < 3:
             raise ValueError("goal_augmentation needs a node between start and goal: set task.length to 3 or more")
         bounded(self, "training_graphs", "held_out_graphs", prefix="task.", at_least=1, at_most=10**8)
+        if self.training_file is not None:
+            unset(self, "training_graphs", prefix="task.", reason="is of drawn graphs, and training_file gives its own")
         bounded(self, "nodes", prefix="task.", at_most=10**6)
         bounded(self, "data_seed", prefix="task.", at_least=0)
 

@@ -61,8 +61,9 @@ class Process:
         there = np.arange(T) < lengths[:, None]
         return np.ascontiguousarray(tokens.T) * there, np.ascontiguousarray(answers.T) & there
 
-    def chance(self, length: int, rate: float) -> float:
-        """The share of the most common answer in sequences of `length` as `draw` draws them."""
+    def chance(self, least: int, most: int, rate: float) -> float:
+        """The share of the most common answer in sequences as `draw` draws them, of lengths that are multiples of the
+        unit, uniform from `least` to `most`."""
         size = len(self.next)
         drawing = np.where(self.asked[:, None], self.next >= 0, self.weights)
         plain, asking = np.zeros((2, size, size))
@@ -70,11 +71,21 @@ class Process:
         np.add.at(plain, (rows, self.next[rows, symbols]), drawing[rows, symbols])
         ready = np.flatnonzero(self.question >= 0)
         asking[ready, self.next[ready, self.question[ready]]] = 1.0
-        now, answers = np.eye(size)[self.start], np.zeros(size)
-        for place in range(length):
-            asks = (self.question >= 0) * {2: 1.0, 3: 0.0}.get(length - place, rate)
-            answers += now * asks
-            now = (now * (1 - asks)) @ plain + (now * asks) @ asking
+
+        def step(now: np.ndarray, rate: float) -> tuple[np.ndarray, np.ndarray]:
+            """The questions asked in each state, and the distribution of states after one more symbol."""
+            asked = now * (self.question >= 0) * rate
+            return asked, (now - asked) @ plain + asked @ asking
+
+        # What is asked with four symbols left and more does not depend on the length: only the last three places do.
+        now, before, answers = np.eye(size)[self.start], np.zeros(size), np.zeros(size)
+        for place in range(most - 2):
+            length = place + 3
+            if length >= least and length % self.unit == 0:
+                ends, last = step(now, 0.0)[1], before
+                answers += last + step(ends, 1.0)[0]
+            asked, now = step(now, rate)
+            before = before + asked
         by_state = np.bincount(self.known[ready], answers[ready])
         return float(by_state.max() / by_state.sum())
 

@@ -98,7 +98,7 @@ class StateTracking(Task, Automaton):
         self.context = self.longest = config.longest or config.length
         self._lengths = self._whole(config.min_length or config.length), self._whole(config.length)
         rate = config.reveal_rate if config.ask == "reveals" else 0.0
-        chance = self.process.chance(self._lengths[1], rate)
+        chance = self.process.chance(*self._lengths, rate)
         solved_at, self._kept_at = (0.999, 0.999) if config.process == "flip-flop" else (0.99, 0.9)
         self.headline = Headline("accuracy", higher_is_better=True, solved_at=solved_at)
         self.chance = {"accuracy": chance, "scaled_accuracy": 0.0, "glitch_rate": 1 - chance}
@@ -115,6 +115,11 @@ class StateTracking(Task, Automaton):
             return of_table(table, ask)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+
+    @property
+    def longest_row(self) -> int:
+        """See `Task.longest_row`."""
+        return self._lengths[1]
 
     def _whole(self, length: int) -> int:
         """The longest possible length up to `length`."""
@@ -258,16 +263,18 @@ class StateTracking(Task, Automaton):
 
     def score_positions(self, examples: Examples, chosen: np.ndarray) -> dict[str, float]:
         """`accuracy`: the share of answers that are the most likely token; `glitch_rate`, the rest; `scaled_accuracy`:
-        0 at chance, 1 if all are right; `sequence_accuracy`: sequences with all answers right. Of several
-        lengths with equally many sequences, accuracies of each (`accuracy_length_512`), and `length_kept`, the greatest
-        of them up to which all are at least 0.9, of flip-flop 0.999; 0 if that of the shortest is not."""
+        0 if the most common answer of these is always given, 1 if all are right; `sequence_accuracy`: sequences with
+        all answers right. Of several lengths with equally many sequences, accuracies of each (`accuracy_length_512`),
+        and `length_kept`, the greatest of them up to which all are at least 0.9, of flip-flop 0.999; 0 if that of the
+        shortest is not."""
         asked = chosen >= 0
         right = asked & (chosen == examples.tokens)
 
         def accuracy(rows: np.ndarray | slice) -> float:
             return float(right[rows].sum() / max(asked[rows].sum(), 1))
 
-        overall, chance = accuracy(slice(None)), self.chance["accuracy"]
+        overall, answers = accuracy(slice(None)), np.bincount(examples.tokens[asked])
+        chance = float(answers.max(initial=0) / max(answers.sum(), 1))
         lengths, counts = np.unique(examples.lengths, return_counts=True)
         several = lengths.tolist() if len(lengths) > 1 and len(set(counts.tolist())) == 1 else []
         by_length = {length: accuracy(examples.lengths == length) for length in several}

@@ -137,7 +137,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     def held_out(self, n: int | None = None) -> Examples:
         """A fixed sample, or its first n sequences."""
         if self._held_out is None:
-            rng = np.random.default_rng([self.config.data_seed, 2])
+            # Four numbers: those of training batches have three, and zeros at the end do not count.
+            rng = np.random.default_rng([self.config.data_seed, 2, 0, 1])
             self._held_out = self.sample(rng, self.config.held_out_sequences)
         return self._held_out[: n if n is not None else len(self._held_out)]
 
