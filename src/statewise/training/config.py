@@ -57,8 +57,8 @@ class TrainerConfig:
     steps: int = 1000
     """Optimiser steps; ignored if `tokens` is set."""
     tokens: int | str | None = None
-    """Tokens to train on, such as 300k, 50M or 2B; null: use `steps`. Every row counts as the task's longest sequence,
-    so the number of steps is these tokens divided by those of `batch_size` such rows, rounded up."""
+    """Tokens to train on, such as 300k, 50M or 2B; null: use `steps`. Every row counts as the task's longest training
+    sequence, so the number of steps is these tokens divided by those of `batch_size` such rows, rounded up."""
     batch_size: int = 128
     """Sequences per step, over all processes and accumulated batches."""
     accumulate: int = 1
