@@ -22,7 +22,7 @@ def training_panels(comparison: Comparison) -> list[Panel]:
         shown.append(("loss, held out (nats per token)", "evaluation", "loss"))
     if headline != "token_accuracy" and any("token_accuracy" in metrics for metrics in comparison.baselines.values()):
         shown.append(("next-token accuracy, held out", "evaluation", "token_accuracy"))
-    shown.append(("next-token part of the training loss (nats)", "train", "next_token"))
+    shown.append(("next-token loss in training (nats per prediction)", "train", "next_token"))
     panels = []
     for title, kind, metric in shown:
         curves = [
