@@ -212,8 +212,7 @@ class SuiteReport:
 
 def leading(groups: Mapping[tuple[str, str], Sequence[float]], higher_is_better: bool) -> set[tuple[str, str]]:
     """The group with the best mean, and those not told apart from it: Welch's two-sided t-test, p of 0.05 and more, not
-    adjusted for their number; of one seed
-    nothing is told. Nothing if that is all of them."""
+    adjusted for their number; of one seed nothing is told. Nothing if that is all of them."""
     if not groups:
         return set()
     best = (max if higher_is_better else min)(groups.values(), key=mean)
