@@ -96,6 +96,7 @@ class BeliefDynamics(Analysis):
                 f"{config.sequences:,} sequences of {length:,} tokens have {numbers:,} numbers of states, more than "
                 f"{MOST_NUMBERS:,}: set --sequences or --length lower"
             )
+        # Four numbers, as of held-out sets: those of training batches have three.
         drawn = world.draw(np.random.default_rng([config.seed, 5, 0, 1]), config.sequences, length)
         found = _Rolled.along(predictor, dynamics, world, drawn, context, mapped)
         metrics = found.metrics(context)
@@ -198,13 +199,15 @@ class _Rolled:
         """Means over the positions of training and beyond; the last position of training, after which nothing was
         ever predicted, counts in neither. A mean over no position is left out."""
         found = {f"r2_{name}": value for name, value in self.pooled.items()}
+        excess, agreement = self.excess["dynamics"], self.agreement["dynamics"]
         if context > 2:
-            found["excess_backbone"] = float(np.mean(self.excess["backbone"][1 : context - 1]))
-        for name, values in (("excess", self.excess["dynamics"]), ("agreement", self.agreement["dynamics"])):
-            if context > 2:
-                found[f"{name}_dynamics"] = float(np.mean(values[1 : context - 1]))
-            if len(values) > context:
-                found[f"{name}_beyond"] = float(np.mean(values[context:]))
+            trained = slice(1, context - 1)
+            found["excess_backbone"] = float(np.mean(self.excess["backbone"][trained]))
+            found["excess_dynamics"] = float(np.mean(excess[trained]))
+            found["agreement_dynamics"] = float(np.mean(agreement[trained]))
+        if len(excess) > context:
+            found["excess_beyond"] = float(np.mean(excess[context:]))
+            found["agreement_beyond"] = float(np.mean(agreement[context:]))
         return found
 
     def panels(self, context: int) -> list[Panel]:

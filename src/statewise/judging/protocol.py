@@ -123,8 +123,8 @@ def judge(
 ) -> list[Record]:
     """Requests the judgements that the ledger lacks, `jobs` at a time; returns all of them.
 
-    If the reader raises, pending answers are still saved,
-    unsent requests remain for another call, and the error is raised.
+    If the reader raises, pending answers are still saved, unsent requests remain for another call, and the error is
+    raised.
     """
     wanted = list(questions(len(pairs), repeats))
     known = set(map(_question, ledger.records))
