@@ -48,7 +48,7 @@ test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
 
 slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --timeout 7200
 
 bench: setup
 	$(BIN)/python benchmarks/run_all.py

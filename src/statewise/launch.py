@@ -270,9 +270,14 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
 
 
 def _disband() -> None:
+    """Ends the threads of the process group, which end with the last reference to it. The trainer's, by way of DDP's
+    reducer, are parts of cycles. That of this function must outlive them: PyTorch waits for the threads without
+    Python's lock when a group is let go, with it when a reducer is, and a thread may need it to let its tensors go."""
     if torch.distributed.is_initialized():
+        group = torch.distributed.group.WORLD
         torch.distributed.destroy_process_group()
-        gc.collect()  # its threads end with the last reference; the trainer's are parts of cycles
+        gc.collect()
+        del group
 
 
 def _train(

@@ -178,6 +178,46 @@ def test_two_processes_have_the_losses_of_one(tmp_path, optimizer, steps, slack)
     assert compared >= 5 * steps
 
 
+DISBANDED = """
+import sys
+from datetime import timedelta
+import torch
+from torch import distributed
+from statewise.launch import _disband
+
+class Trainer:
+    pass
+
+folder, rank = sys.argv[1], int(sys.argv[2])
+for number in range(60):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store-{number}", rank=rank, world_size=2, timeout=timedelta(hours=1)
+    )
+    trainer = Trainer()
+    trainer.itself, trainer.model = trainer, torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    del trainer
+    distributed.all_gather_object([None, None], number)
+    _disband()
+"""
+
+
+def test_processes_part_without_waiting_for_each_other(tmp_path):
+    """Let go by a cycle of the trainer, a process group waited for its threads, and they for Python's lock: it hung
+    within twenty times that processes part, and now and then at the end of a run."""
+    parting = [
+        subprocess.Popen([sys.executable, "-c", DISBANDED, str(tmp_path), str(rank)], stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    try:
+        for process in parting:
+            assert process.communicate(timeout=120)[1] == ""
+            assert process.returncode == 0
+    finally:
+        for process in parting:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.slow
 def test_two_processes_stop_together_and_resume(tmp_path):
     folder = tmp_path / "run"
