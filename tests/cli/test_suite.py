@@ -10,7 +10,7 @@ from statewise.cli.jobs import last_line, read_state, write_state
 from statewise.cli.seeds import seeds_of
 from statewise.durable import lock
 from statewise.run import Run, shortened
-from statewise.suites import read_suite, suite_given, suite_names
+from statewise.suites import Cell, read_suite, suite_given, suite_names
 
 SUITE = """
 about: Two tasks & <two> objectives.
@@ -210,6 +210,25 @@ def test_a_dry_run_counts_and_times(file, capsys):
     assert "6 runs: 2 combinations; 0 runs are finished" in shown
     assert "stars/far-gpt: 3 x 4 steps" in shown
     assert "6 runs take at most" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("s3/", {"s3/multi_token-gpt"}),
+        ("gpt", {"mess3/next_token-gpt", "s3/multi_token-gpt", "mess3/joint_multi_token-gpt"}),
+        ("-lstm", {"mess3/multi_token-lstm"}),
+        ("multi_token", {"s3/multi_token-gpt", "mess3/multi_token-lstm"}),
+        ("mess3/multi_token-lstm", {"mess3/multi_token-lstm"}),
+        ("ess3", set()),
+        ("", {"mess3/next_token-gpt", "s3/multi_token-gpt", "mess3/joint_multi_token-gpt", "mess3/multi_token-lstm"}),
+        (".*", set()),
+    ],
+)
+def test_a_text_of_only_stands_where_a_word_begins(text, names):
+    cells = [Cell(*name.replace("/", "-").split("-"), {}, []) for name in (
+        "mess3/next_token-gpt", "s3/multi_token-gpt", "mess3/joint_multi_token-gpt", "mess3/multi_token-lstm")]  # fmt: skip
+    assert {cell.name for cell in cells if suite._named(text, cell)} == names
 
 
 def test_the_suites_of_the_package_fit_together():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -105,7 +106,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="parallel runs (default: 1)")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="TEXT",
-        help="train and print only runs with one of these texts in RECIPE/OBJECTIVE-BACKBONE",
+        help="train and print only runs with one of these texts where a word of RECIPE/OBJECTIVE-BACKBONE begins",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
     parser.add_argument("--table", action="store_true", help="train nothing: table and page of the runs that are there")
@@ -117,9 +118,10 @@ def run(words: list[str]) -> int:
     seeds = parse(options.seeds) if options.seeds else parse(suite.seeds, f"{source}: seeds")
     if options.only:
         for wanted in options.only:
-            if not any(wanted in cell.name for cell in suite.cells):
+            if not any(_named(wanted, cell) for cell in suite.cells):
                 raise ValueError(f"--only {wanted}: no run of {source} has this in its name")
-        suite = replace(suite, cells=[cell for cell in suite.cells if any(one in cell.name for one in options.only)])
+        cells = [cell for cell in suite.cells if any(_named(wanted, cell) for wanted in options.only)]
+        suite = replace(suite, cells=cells)
     if options.out is None and not options.dry_run:
         raise ValueError("--out is missing: the folder of the suite")
     print(f"{source}: loading PyTorch", flush=True)
@@ -158,6 +160,11 @@ def run(words: list[str]) -> int:
     elif code:
         print(f"some runs failed; the same command tries them again: {again}", file=sys.stderr)
     return code
+
+
+def _named(text: str, cell: Cell) -> bool:
+    """Whether a word of the cell's name begins with `text`: s3/ does not stand for mess3/."""
+    return re.search(r"(?<!\w)" * bool(re.match(r"\w", text)) + re.escape(text), cell.name) is not None
 
 
 def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
