@@ -226,7 +226,7 @@ def test_a_dry_run_counts_and_times(file, capsys):
     ],
 )
 def test_a_text_of_only_stands_where_a_word_begins(text, names):
-    all_names = "mess3/next_token-gpt s3/multi_token-gpt mess3/joint_multi_token-gpt mess3/multi_token-lstm".split()
+    all_names = ["mess3/next_token-gpt", "s3/multi_token-gpt", "mess3/joint_multi_token-gpt", "mess3/multi_token-lstm"]
     cells = [Cell(*name.replace("/", "-").split("-"), {}, []) for name in all_names]
     assert {cell.name for cell in cells if suite._named(text, cell)} == names
 
