@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import resource
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import timing
+
+from statewise.system import end_with
 
 Answer = TypeVar("Answer")
 
@@ -33,7 +36,8 @@ def peak() -> float:
 def call(measure: Callable[..., Answer], *arguments: Any) -> Answer:
     """What `measure`, a function of a module, returns in a new process. To be called before anything large happens in
     this one: a child inherits its parent's peak memory."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=end_with, initargs=(os.getpid(),)) as pool:
         return pool.submit(measure, *arguments).result()
 
 

@@ -31,12 +31,15 @@ def start(state: Path, job: str, task: str | None) -> None:
     number = job if task is None else f"{job}_{task}"
     array = {} if task is None else {"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_ID": task}
     environment = {**os.environ, "SLURM_JOB_ID": job, "SLURM_JOB_NAME": "statewise", "SLURM_NTASKS": "1", **array}
+    held = state / f"{number}.pid"
     with open(state / f"{number}.out", "ab") as out:
-        process = subprocess.Popen(
-            ["bash", "-c", 'bash "$1"; rm -f "$2"', "-", str(state / "script"), str(state / f"{number}.pid")],
+        process = subprocess.Popen(  # it waits for its number to be written, so that it also removes it
+            ["bash", "-c", 'while [ ! -s "$2" ]; do sleep 0.01; done; bash "$1"; rm -f "$2"', "-",
+             str(state / "script"), str(held)],
             env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip
-    (state / f"{number}.pid").write_text(str(process.pid))
+    held.with_suffix(".new").write_text(str(process.pid))
+    held.with_suffix(".new").rename(held)
 
 
 def main(name: str, *words: str) -> None:

@@ -158,12 +158,20 @@ def test_where_there_are_no_locks_a_file_names_the_process(tmp_path, monkeypatch
 
 
 def test_only_the_first_process_speaks_until_they_train_together(capsys, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    for name, value in {**TORCHRUN, "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
     assert main(["train", "--resume", "nowhere"]) == 2
     assert capsys.readouterr() == ("", "")
     import torch
 
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert main(["train", "--resume", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("statewise, process 1: nowhere is not a run directory")
+
+
+def test_a_process_that_the_run_has_started_speaks(capsys, monkeypatch):
+    """The first one has passed the same checks before it started this one, so it will not say it."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
     assert main(["train", "--resume", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("statewise, process 1: nowhere is not a run directory")
 

@@ -25,7 +25,7 @@ from statewise.model import Model
 from statewise.processes import PLACING
 from statewise.run import Checkpoint, Record, Run
 from statewise.tasks.base import HasBaselines
-from statewise.training import machine, sharding
+from statewise.training import machine, own_processes, sharding
 from statewise.training.agreement import Agreement
 from statewise.training.checkpoint import join_weights, load_weights
 from statewise.training.optim import make_optimizer
@@ -262,7 +262,8 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
         strategy=strategy,
         precision="bf16-mixed" if environment["precision"] == "bf16" else "32-true",
     )
-    fabric.launch()
+    with own_processes.starting():
+        fabric.launch()
     if config.processes > 1:  # threads of a process group that is alive at interpreter exit may abort the process
         atexit.register(_disband)
     torch.set_num_threads(environment["threads"])
@@ -324,6 +325,7 @@ def _train(
         trainer.agreement.on_first(lambda: join_weights(run.checkpoints()))
         _report(model, run, fabric, trainer, listener)
     fabric.barrier()
+    own_processes.done()
     return outcome
 
 

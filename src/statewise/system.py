@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -58,9 +59,7 @@ def ended_with_parent() -> Callable[[], None] | None:
     started it is killed; None where the system has no such thing (it is Linux that has)."""
     if sys.platform != "linux":
         return None
-    import ctypes
-
-    parent, prctl = os.getpid(), ctypes.CDLL(None, use_errno=True).prctl
+    parent, prctl = os.getpid(), _prctl()
 
     def ask() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not by the parent's handler, which a fork inherits
@@ -71,10 +70,33 @@ def ended_with_parent() -> Callable[[], None] | None:
     return ask
 
 
+def end_with(parent: int) -> None:
+    """This process is killed when `parent`, the process that started it, ends, and now if it has ended. Where the
+    system has no such thing (it is Linux that has), it goes on."""
+    if sys.platform == "linux":
+        _prctl()(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outlive_parent() -> None:
+    """Takes `end_with` back."""
+    if sys.platform == "linux":
+        _prctl()(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+def _prctl() -> Callable[..., int]:
+    import ctypes
+
+    found: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
+    return found
+
+
 def kill_group(process: subprocess.Popen[Any]) -> None:
     """Kills a process that was started with `start_new_session`, and where the system knows groups all that it
     started."""
-    if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
+    if not hasattr(os, "killpg"):
         process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        os.killpg(process.pid, signal.SIGKILL)

@@ -5,12 +5,13 @@ Measured in a process of its own, so that nothing else has widened its memory be
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statewise.system import peak_memory
+from statewise.system import end_with, peak_memory
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def in_own_process(*arguments: Any) -> Speed:
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as worker:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=end_with, initargs=(os.getpid(),)) as worker:
         try:
             return worker.submit(decode_speed, *arguments).result()
         except BrokenProcessPool:

@@ -92,6 +92,7 @@ def test_a_job_that_is_preempted_lets_its_command_save(tmp_path):
         assert commands() == 143
     finally:
         signal.signal(signal.SIGUSR2, before)
+        watcher.kill()
         watcher.wait()
     assert log.read_text() == "before\nready\nsaved\n"
     assert read_state(log) == (["before"], "")
@@ -155,7 +156,9 @@ def test_seeds_on_a_cluster_are_preempted_and_come_to_the_same_end(tmp_path, slu
     assert main([*words, "--on", "slurm", "--slurm.time", "30", "--detach", "--out", str(out)]) == 0
     assert f"statewise status {out}" in capsys.readouterr().err
     run = Run(out / "seed-1")
+    deadline = time.monotonic() + 120
     while not run.metrics():
+        assert time.monotonic() < deadline, (out / "seed-1.log").read_text()
         time.sleep(0.1)
     assert main(["status", str(out), "--json"]) == 0
     states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)["runs"]}

@@ -6,11 +6,20 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from statewise.cli.jobs import Job, last_line, read_state, run_jobs
-from statewise.system import ended_with_parent
+from statewise.system import cores, ended_with_parent
+
+
+def lives(number):
+    """Whether a process runs; one that nobody has waited for is none."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def python(code):
@@ -51,7 +60,7 @@ def test_as_many_run_as_may_and_share_the_threads(tmp_path, monkeypatch):
     jobs = [Job(name, {"wait": python(wait.format(own=own, other=other))}, tmp_path / f"{name}.log")
             for name, own, other in (("a", *files), ("b", *reversed(files)))]  # fmt: skip
     assert run(jobs, at_once=2)[0] is None
-    assert last_line(tmp_path / "a.log") == str(max(1, (os.cpu_count() or 1) // 2))
+    assert last_line(tmp_path / "a.log") == str(max(1, cores() // 2))
 
 
 @pytest.mark.parametrize("name", [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)])
@@ -110,6 +119,28 @@ def test_nothing_runs_on_after_an_error(tmp_path):
     assert [last_line(job.log) for job in jobs] == ["saved", "saved"]
 
 
+def test_a_second_interruption_does_not_wait_for_what_does_not_end(tmp_path):
+    ready = tmp_path / "ready"
+    code = (
+        "import pathlib, signal, time\n"
+        "signal.signal(signal.SIGINT, lambda *_: None)\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "time.sleep(600)"
+    )
+    job = Job("stuck", {"wait": python(code)}, tmp_path / "stuck.log")
+    sent, before = [], signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background
+
+    def looked_at(job):
+        if ready.exists() and len(sent) < 2:
+            sent.append(os.kill(os.getpid(), signal.SIGINT))
+
+    try:
+        assert run_jobs([job], 1, started=lambda job: None, looked_at=looked_at, ended=print) == signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(sent) == 2
+
+
 def test_the_state_names_what_has_succeeded(tmp_path):
     jobs = [Job("it", {"b": python("pass"), "c": python("raise SystemExit('full')")}, tmp_path / "it.log", ["a"])]
     run(jobs)
@@ -132,6 +163,43 @@ def test_a_process_whose_parent_is_gone_at_once_ends_whatever_the_parent_does_wi
         assert process.wait(30) == -signal.SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let the processes go on")
+@pytest.mark.parametrize(
+    ("then", "goes_on"), [("", False), ("outlive_parent()", True)], ids=["ends with it", "takes that back"]
+)
+def test_a_process_that_ends_with_its_parent(tmp_path, then, goes_on):
+    ended, ready = tmp_path / "ended", tmp_path / "ready"
+    child = (
+        "import pathlib, sys, time\n"
+        "from statewise.system import end_with, outlive_parent\n"
+        f"end_with(int(sys.argv[1]))\n{then}\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "while sys.stdin.read(1): pass\n"  # until the parent is gone
+        f"time.sleep(0.3)\npathlib.Path({str(ended)!r}).touch()"
+    )
+    parent = (
+        "import os, pathlib, subprocess, sys, time\n"
+        f"process = subprocess.Popen([sys.executable, '-c', {child!r}, str(os.getpid())], stdin=subprocess.PIPE)\n"
+        f"while not pathlib.Path({str(ready)!r}).exists(): time.sleep(0.01)\n"
+        "print(process.pid, flush=True)\nos._exit(0)"
+    )
+    done = subprocess.run(python(parent), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 60
+    while lives(int(done.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert ended.exists() == goes_on
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let the processes go on")
+def test_a_process_whose_parent_has_ended_ends_at_once():
+    done = subprocess.run(
+        python("from statewise.system import end_with\nend_with(-1)\nprint('on')"), capture_output=True
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems let the processes go on")

@@ -360,7 +360,7 @@ def test_a_torn_line_is_judged_again_and_a_changed_file_is_refused(capsys, tmp_p
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_stopped_or_killed_it_goes_on_where_it_was(capsys, tmp_path, files, number, code):
-    server, out = Server(before=[{"hang": 0.05}] * 4 + [{"hang": 2}] * 2), tmp_path / "judged.jsonl"
+    server, out = Server(before=[{"hang": 0.05}] * 4 + [{"hang": 60}] * 2), tmp_path / "judged.jsonl"
     words = [sys.executable, "-m", "statewise", "judge", *files, "--model", "m", "--jobs", "2", "--out", str(out)]
     with serving(server) as url:
         # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
@@ -370,6 +370,8 @@ def test_stopped_or_killed_it_goes_on_where_it_was(capsys, tmp_path, files, numb
         while (len(server.requests) < 6 or len(ledger(out)) < 4) and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(number)
+        time.sleep(0.5)  # for the signal to come before these two answers
+        server.stopped.set()
         err = process.communicate()[1]
         assert process.returncode == code, err
         kept = ledger(out)

@@ -115,7 +115,7 @@ def test_a_slow_reader_keeps_nobody_waiting(model):
 
 
 def test_slow_headers_and_bodies_are_given_up(model):
-    with running({"m": model}, body_seconds=0.3) as server:
+    with running({"m": model}, body_seconds=1) as server:
         for begun in (b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-a: "):
             with server.connect() as connection:
                 connection.sendall(begun)
@@ -166,7 +166,7 @@ def test_a_client_that_never_reads_is_cut_off(model):
 
 
 def test_a_request_that_takes_too_long_is_ended(model):
-    with running({"m": model}, request_seconds=0.3) as server:
+    with running({"m": model}, request_seconds=2) as server:
         gate = slowed(server).gate
         connection, stream = ask(server, LONG), ask(server, {**LONG, "stream": True})
         wait_until(lambda: server.engine.lanes["m"].batch.live == 2)
@@ -280,8 +280,13 @@ def test_vectors_take_no_longer_than_allowed_and_end_with_their_client(model):
         assert [read_answer(connection)[0] for connection in connections] == [504, 504]
         go_on.set()
     with running({"m": model}, prompt_tokens=8) as server:
-        for connection in in_parts(server):
+        go_on = threading.Event()
+        server.engine.call("m", lambda: go_on.wait(60))
+        connections, work = in_parts(server), server.engine.lanes["m"].work
+        wait_until(lambda: len(work) == 2)
+        for connection in connections:
             connection.close()
+        go_on.set()
         wait_until(lambda: server.metric("statewise_requests_cancelled_total") == 2)
 
 

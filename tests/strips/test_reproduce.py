@@ -1,7 +1,9 @@
 """Experiments as lists of cells, and a ledger that is gone on with."""
 
 import json
+import multiprocessing
 import os
+import time
 from collections import Counter
 from dataclasses import asdict, replace
 
@@ -469,6 +471,17 @@ def test_cells_in_processes_of_their_own(tmp_path):
         return sorted(({**record, **measured} for record in records), key=lambda record: record["cell"])
 
     assert plain(parallel) == plain(single)
+
+
+def test_who_takes_no_more_records_has_the_processes_ended(monkeypatch):
+    """They went on, and what they learned was lost."""
+    monkeypatch.setattr(module, "run_cell", time.sleep)
+    before = set(multiprocessing.active_children())
+    records = module._run_all([0, 3600, 3600, 3600], 2)
+    assert next(records) is None
+    records.close()
+    for process in set(multiprocessing.active_children()) - before:
+        process.join()
 
 
 def test_a_killed_process_is_told(monkeypatch):

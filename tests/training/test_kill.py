@@ -48,7 +48,7 @@ def run_to_end(*words):
 def wait_for(condition, process, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition() and process.poll() != 0:
-        assert process.poll() is None, process.stdout.read()
+        assert process.poll() is None, process.communicate(timeout=60)[0]
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

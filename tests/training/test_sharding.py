@@ -238,7 +238,11 @@ def test_two_machines_that_each_hold_the_whole_are_the_same(tmp_path):
         command = [sys.executable, __file__, orders]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen(command, env={**os.environ, **common, **place}, **pipes))
-    said = [process.communicate(timeout=300)[0] for process in started]
+    try:
+        said = [process.communicate(timeout=300)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
     assert [process.returncode for process in started] == [0] * 4, "\n".join(said)
     trainer = json.loads((four / "config.json").read_text())["trainer"]
     assert (trainer["nodes"], trainer["devices"], trainer["shard"]) == (2, 2, "node")

@@ -86,20 +86,21 @@ def _fail(code: int, error: BaseException, debug: bool) -> int:
         traceback.print_exc()
     message = in_words(error)
     try:
-        rank = processes.rank()
+        rank, own = processes.rank(), processes.started() is None
     except ValueError:
-        rank = 0  # this is what failed
+        rank, own = 0, True  # this is what failed
     if processes.OF_ANOTHER in getattr(error, "__notes__", ()):
         return code
     if rank == 0:
         print(f"statewise: {message}", file=sys.stderr)
-    elif _connected():
+    elif own or _connected():
         print(f"statewise, process {rank}: {message}", file=sys.stderr)
     return code
 
 
 def _connected() -> bool:
-    """Whether several processes have begun to train together: until then, what fails in one fails in all."""
+    """Whether several processes have begun to train together: until then, what fails in one that a launcher has
+    started fails in all. (A run starts others by itself when all has been checked in the first.)"""
     torch = sys.modules.get("torch")
     return torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from statewise.durable import write_atomically
 from statewise.json_files import TEXT, Shape, read_json
-from statewise.system import cores, ended_with_parent
+from statewise.system import cores, ended_with_parent, kill_group
 
 POLL_SECONDS = 0.2
 HANDLED = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -109,6 +109,9 @@ def run_jobs(
                 for _, process, _ in running:
                     process.send_signal(received[0])
                 forwarded = True
+            if received.count(int(signal.SIGINT)) > 1:  # no scheduler sends it: somebody will not wait any longer
+                for _, process, _ in running:
+                    kill_group(process)
             time.sleep(POLL_SECONDS)
             for entry in list(running):
                 job, process, (name, *others) = entry

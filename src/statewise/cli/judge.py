@@ -46,7 +46,9 @@ def run(words: list[str]) -> int:
         "--temperature", type=not_below(0), help="sampling temperature of the judge (default: the server's)"
     )
     parser.add_argument("--jobs", type=at_least(1), default=4, help="parallel requests (default: 4)")
-    parser.add_argument("--timeout", type=above(0), default=120.0, help="seconds per request (default: 120)")
+    parser.add_argument(
+        "--timeout", type=above(0), default=120.0, help="seconds to wait for a server that sends nothing (default: 120)"
+    )
     parser.add_argument("--retries", type=at_least(0), default=5, help="repetitions of a failed request (default: 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options = parser.parse_args(words)

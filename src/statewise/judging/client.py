@@ -25,8 +25,9 @@ class ChatJudge(Judge):
         retries: int,
         temperature: float | None = None,
     ) -> None:
-        """`key` is the server's bearer token, None if it needs none. A request that exceeds `timeout` seconds or meets
-        a transient error is retried up to `retries` times. `temperature` None: the server's own.
+        """`key` is the server's bearer token, None if it needs none. A request that meets a transient error, or whose
+        answer does not go on for `timeout` seconds, is retried up to `retries` times. `temperature` None: the
+        server's own.
 
         Raises `ValueError` for a malformed URL, and if the extra `judge` is missing.
         """

@@ -236,8 +236,10 @@ class Engine:
             return
         try:
             future.set_result(function())
-        except Exception as error:
-            future.set_exception(error)
+        except BaseException as error:
+            future.set_exception(error)  # also of what ends this thread: whoever waits must learn of it
+            if not isinstance(error, Exception):
+                raise
 
     def _failed(self, lane: Lane, rows: Sequence[Row], error: Exception) -> None:
         """Fails rows whose pass failed; others go on."""

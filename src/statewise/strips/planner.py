@@ -5,7 +5,6 @@ Planners are called through unified-planning, if they are installed.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -15,7 +14,7 @@ import tempfile
 from typing import Any
 
 from statewise.strips.model import ActionModel, Atoms
-from statewise.system import kill_group
+from statewise.system import ended_with_parent, kill_group
 
 PLANNERS = {"fast-downward": "up_fast_downward", "pyperplan": "up_pyperplan"}
 """Name in unified-planning, and the module that provides it; the first installed one is the default."""
@@ -76,13 +75,13 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": scratch},
             start_new_session=True,  # so that the planner's own subprocesses are killed with it
+            preexec_fn=ended_with_parent(),
         ) as child,
     ):
         try:
             output, complaints = child.communicate(json.dumps(problem_data), timeout=timeout)
         except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                kill_group(child)
+            kill_group(child)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise PlannerTimeout(f"the planner found nothing within {timeout:g} seconds") from None
             raise

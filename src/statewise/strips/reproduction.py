@@ -7,6 +7,7 @@ once, so that an interrupted reproduction resumes where it stopped.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -25,7 +26,7 @@ from statewise.strips.domains import Domain, domain
 from statewise.strips.model import ActionModel
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
-from statewise.system import peak_memory
+from statewise.system import end_with, peak_memory
 
 if TYPE_CHECKING:
     from statewise.strips.learned import Learned
@@ -248,21 +249,27 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
         return
     import multiprocessing
 
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as workers:
-        waiting: set[Future[Record]] = {workers.submit(run_cell, cell) for cell in cells}
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1, initializer=end_with, initargs=(os.getpid(),)
+    ) as workers:
         try:
+            waiting: set[Future[Record]] = {workers.submit(run_cell, cell) for cell in cells}
             while waiting:
                 ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for one in ended:
                     yield one.result()
-        except BrokenProcessPool:
-            raise ValueError(
-                "a process that learned was killed, probably for lack of memory: the same command goes on with what "
-                "is not finished; give it fewer --jobs"
-            ) from None
-        finally:
-            for one in waiting:
-                one.cancel()
+        except BaseException as error:
+            # What runs now would be finished first, and lost: nobody takes its record any more.
+            workers.shutdown(wait=False, cancel_futures=True)
+            for process in {*multiprocessing.active_children()} - others:
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise ValueError(
+                    "a process that learned was killed, probably for lack of memory: the same command goes on with "
+                    "what is not finished; give it fewer --jobs"
+                ) from None
+            raise
 
 
 def run_cell(cell: Cell) -> Record:
