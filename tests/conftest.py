@@ -35,9 +35,11 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Tests are small: threads would only wait for each other. A training run, or a benchmark, may have set more."""
+def alike():
+    """Whatever ran before. Tests are small: threads would only wait for each other, and a training run, or a benchmark,
+    may have set more."""
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 @pytest.fixture
