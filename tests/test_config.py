@@ -167,6 +167,8 @@ def test_a_cell_may_stand_for_the_recurrent_backbone_with_it(cell):
         ({**BASE, "traner": {"steps": 3}}, [], "my.yaml: unknown key 'traner': did you mean trainer"),
         ({**BASE, "trainer": 3}, [], "my.yaml: trainer must hold keys"),
         (BASE, ["--task.lenght=4"], "unknown option '--task.lenght': did you mean --task.length"),
+        (BASE, ["--steps=4"], r"unknown option '--steps': did you mean --trainer.steps\?$"),
+        (BASE, ["--width=4"], r"unknown option '--width': did you mean --backbone.width\?$"),
         (BASE, ["--trainer.steps=soon"], "trainer.steps: expected a whole number, not 'soon'"),
         (BASE, ["--trainer.precision=fp8"], "trainer.precision: expected one of"),
         (BASE, ["--trainer.steps=0"], "trainer.steps must be at least 1"),

@@ -387,6 +387,9 @@ def _unknown_key(key: str, known: Sequence[str], flag: bool) -> str:
     dashes = "--" if flag else ""
     if dot and group in KINDS and not mates:
         return f"unknown {'option' if flag else 'key'} {cut(repr(dashes + key))}: the chosen {group} has no fields"
+    if not dot and (meant := [dashes + name for name in known if name.endswith(f".{key}")]):
+        what = "option" if flag else "key"
+        return f"unknown {what} {cut(repr(dashes + key))}: did you mean {' or '.join(meant[:3])}?"
     mates = mates or [*KINDS, "trainer", "seed"]
     return unknown("option" if flag else "key", dashes + key, [dashes + name for name in mates])
 

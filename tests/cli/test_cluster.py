@@ -234,7 +234,7 @@ def test_status_says_how_far_runs_are(tmp_path, capsys):
         shutil.copytree(out / "seed-1", out / f"seed-{seed}")
         (out / f"seed-{seed}" / "reports" / "evaluation.json").unlink()
         Run(out / f"seed-{seed}").forget_after(3)
-        (out / f"seed-{seed}" / "checkpoints").rename(tmp_path / f"old-{seed}")
+        (out / f"seed-{seed}" / "checkpoints").rename(tmp_path / f"old-{seed}")  # so that it would begin again
     (out / "seeds.json").write_text(json.dumps({"seeds": [1, 2, 3, 4, 5]}))
     write_state(out / "seed-5.log", [], "code 1: the disk is full")
     capsys.readouterr()
@@ -243,7 +243,7 @@ def test_status_says_how_far_runs_are(tmp_path, capsys):
         found = json.loads(capsys.readouterr().out)
         assert main(["status", str(out)]) == 0
     assert [(row["name"], row["state"], row["step"]) for row in found["runs"]] == [
-        ("seed-1", "done", 6), ("seed-2", "running", 3), ("seed-3", "stopped", 3), ("seed-4", "not started", 0),
+        ("seed-1", "done", 6), ("seed-2", "running", 3), ("seed-3", "stopped", 0), ("seed-4", "not started", 0),
         ("seed-5", "failed", 0),
     ]  # fmt: skip
     half = found["runs"][1]
@@ -260,3 +260,14 @@ def test_status_says_how_far_runs_are(tmp_path, capsys):
     assert shown[-1] == "1 run: 1 done"
     assert main(["status", str(tmp_path / "nothing")]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_status_of_a_folder_of_runs(tmp_path, capsys):
+    for name in ("one", "two"):
+        assert main(["train", "path-star-small", *FLAGS, "--trainer.threads=1", "--out", str(tmp_path / name)]) == 0
+    capsys.readouterr()
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [(row["name"], row["state"]) for row in found] == [("one", "done"), ("two", "done")]
+    assert main(["status", str(tmp_path / "one"), str(tmp_path / "two")]) == 2
+    assert f"'{tmp_path / 'two'}' is one argument too many" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from statewise.cli import jobs
 from statewise.cli.jobs import Job, last_line, read_state, run_jobs
 from statewise.system import cores, ended_with_parent
 
@@ -139,6 +140,15 @@ def test_a_second_interruption_does_not_wait_for_what_does_not_end(tmp_path):
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(sent) == 2
+
+
+@pytest.mark.parametrize(("named", "threads"), [(None, 2), ("1", 1), ("3", 3), ("0", 2), ("many", 2), ("", 2)])
+def test_threads_are_those_that_the_environment_names(monkeypatch, named, threads):
+    monkeypatch.setattr(jobs, "cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    if named is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", named)
+    assert jobs.threads_of_jobs(4) == threads
 
 
 def test_the_state_names_what_has_succeeded(tmp_path):

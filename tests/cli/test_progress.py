@@ -2,8 +2,11 @@
 
 import io
 import re
+import subprocess
+import sys
 
 import pytest
+from doubles import SMALL_RUN
 from rich.console import Console
 
 from statewise.building import read_recipe
@@ -87,3 +90,14 @@ def test_a_loss_of_one_part_is_told_once():
     assert "next_token 1.3709  latent 0.1819" in record_line(TRAIN, 10**6)
     weighted = {**one, "next_token": 2 * TRAIN["loss"]}
     assert "next_token 4.2116" in record_line(weighted, 10**6)
+
+
+def test_training_goes_on_when_nobody_reads_its_output(tmp_path):
+    """It ended without a word, and without a checkpoint."""
+    words = ["path-star-small", *SMALL_RUN, "--trainer.steps=20", "--trainer.log_every=2", "--trainer.threads=1"]
+    command = [sys.executable, "-m", "statewise", "train", *words, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("recipe path-star-small into")
+    process.stdout.close()  # as `| head -1` does
+    assert (process.stderr.read(), process.wait()) == ("", 0)
+    assert Run(tmp_path / "run").complete()

@@ -6,9 +6,10 @@ import pytest
 
 from statewise.building import read_recipe
 from statewise.cli import main, suite
-from statewise.cli.jobs import last_line, read_state, write_state
+from statewise.cli.jobs import last_line, read_state, threads_of_jobs, write_state
 from statewise.cli.seeds import seeds_of
 from statewise.durable import lock
+from statewise.messages import counted
 from statewise.run import Run, shortened
 from statewise.suites import Cell, read_suite, suite_given, suite_names
 
@@ -114,6 +115,20 @@ def test_a_suite_is_trained_shown_and_continued(file, tmp_path, in_process, caps
                  "--out", str(tmp_path / "report")]) == 0  # fmt: skip
 
 
+def test_a_trained_run_whose_further_command_failed_has_its_figures(file, tmp_path, in_process):
+    """All its figures were missing because one analysis did not fit."""
+    file.write_text(SUITE.replace("evaluate --length 12,24", "analyze belief-geometry"))
+    out = tmp_path / "out"
+    command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-gpt", "--seeds", "1"]
+    assert main(command) == 1
+    (run,) = json.loads((out / "results.json").read_text())["runs"]
+    assert (run["state"], run["headline"]["metric"]) == ("failed", "accuracy")
+    assert "accuracy" in run["metrics"]
+    assert run["message"].startswith("code 2")
+    row = next(line for line in (out / "table.md").read_text().splitlines() if line.startswith("| bits | gpt |"))
+    assert row.startswith("| bits | gpt | next_token | 1/1 | 1 | accuracy |")
+
+
 def test_a_run_that_was_stopped_is_resumed_and_further_commands_follow(file, tmp_path, in_process):
     _, ran = in_process
     out = tmp_path / "out"
@@ -207,9 +222,9 @@ def test_what_is_trained_is_what_the_suite_says(file):
 def test_a_dry_run_counts_and_times(file, capsys):
     assert main(["suite", str(file), "--dry-run", "--seeds", "1-3", "--only", "stars"]) == 0
     shown = capsys.readouterr().out
-    assert "6 runs: 2 combinations; 0 runs are finished" in shown
+    assert "6 runs: 2 combinations; 0 runs finished" in shown
     assert "stars/far-gpt: 3 x 4 steps" in shown
-    assert "6 runs take at most" in shown
+    assert f"6 runs left, 1 at a time with {counted(threads_of_jobs(1), 'thread')} each: at most 0:" in shown
 
 
 @pytest.mark.parametrize(

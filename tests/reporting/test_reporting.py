@@ -536,7 +536,7 @@ def test_baselines_stand_under_the_groups_and_in_plots(tmp_path):
     assert {len(row) for row in rows} == {len(header)}
     assert dict(zip(header, rows[2])) == {"group": "bigram", "runs": "-", "solved": "-", "path_accuracy": "0.3000",
                                           "loss": "0.9000", "steps": "-", "minutes": "-"}  # fmt: skip
-    assert "Baselines counted from the training data: bigram, always <end>." in found.notes()
+    assert "Baselines, which are no models: bigram, always <end>." in found.notes()
     assert json.loads(found.as_json())["baselines"]["bigram"]["loss"] == 0.9
     controls = {panel.title: {curve.label: curve.y[0] for curve in panel.curves if curve.role == "control"}
                 for panel in training_panels(found)}  # fmt: skip

@@ -10,6 +10,7 @@ small deviation of the dynamics there. So of several cut-offs that one is used w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -117,7 +118,7 @@ class BeliefDynamics(Analysis):
         }
         drawings = draw_on(planes(world, truth, prefixes.weights), shown)
         ahead = [float(step + 1) for step in range(len(steps))]
-        from_any = Curve("from any state", ahead, [_shown(value) for value in steps])
+        from_any = _defined("from any state", ahead, steps)
         panels = [*found.panels(context), Panel("steps of the dynamics", "R2 of the belief", [from_any], shares=True)]
         details = {
             "length": length, "context": context, "prefixes": len(truth), "exact": prefixes.exact, "cutoff": cutoff
@@ -218,17 +219,18 @@ class _Rolled:
             (self.excess, "excess (nats per token)", False),
             (self.agreement, "share of best tokens", True),
         ):
-            x = {name: [float(place + 1) for place in range(len(found))] for name, found in values.items()}
-            curves = [Curve(name, x[name], [_shown(y) for y in found]) for name, found in values.items()]
+            read = [float(place + 1) for place in range(max(len(found) for found in values.values()))]
+            curves = [_defined(name, read, found) for name, found in values.items()]
             heights = [0.0, 1.0] if shares else [0.0, max(max(curve.y) for curve in curves)]
             curves.append(Curve("length of training", [float(context)] * 2, heights, "control"))
             panels.append(Panel("tokens read", title, curves, shares=shares))
         return panels
 
 
-def _shown(value: float) -> float:
-    """An R^2 that may be far below 0, or undefined where all beliefs are equal, as it is drawn."""
-    return 0.0 if np.isnan(value) else max(value, 0.0)
+def _defined(label: str, x: Sequence[float], y: Sequence[float] | np.ndarray) -> Curve:
+    """A curve without the places where y is undefined, as R^2 is where all beliefs are equal."""
+    there = [(at, float(value)) for at, value in zip(x, y, strict=False) if not np.isnan(value)]
+    return Curve(label, [at for at, _ in there], [value for _, value in there])
 
 
 def _cut(examples: Examples, width: int) -> Examples:

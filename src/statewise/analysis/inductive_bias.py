@@ -18,7 +18,7 @@ from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs import is_several, states_of
 from statewise.analysis.least_squares import ridge
 from statewise.analysis.prefix_split import TEST, prefix_hashes, split_by_prefix
-from statewise.analysis.probes import draw_positions
+from statewise.analysis.probes import draw_positions, known_states
 from statewise.analysis.probing import UNTRAINED, draw_training
 from statewise.analysis.trials import share
 from statewise.bounds import bounded
@@ -165,7 +165,7 @@ class Prefixes:
     @classmethod
     def draw(cls, task: World, examples: Examples, sets: dict[bytes, int], seed: list[int]) -> Prefixes:
         """One at random of each example that has one. Sets of tokens that are new are added to `sets`."""
-        labels = task.labels(examples)
+        labels = known_states(task, examples)
         rows, positions = draw_positions(labels >= 0, 1, np.random.default_rng(seed))
         following = [task.legal(examples.tokens[row, : at + 1]).tobytes() for row, at in zip(rows, positions)]
         numbers = np.array([sets.setdefault(each, len(sets)) for each in following], np.int64)

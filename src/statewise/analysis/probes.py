@@ -147,7 +147,7 @@ class WorldProbe(Probing):
         """At random positions that have a label."""
         if not isinstance(task, World):
             raise LacksPower("world-probe needs a task that knows its true state", World)
-        labels = task.labels(examples)
+        labels = known_states(task, examples)
         rows, positions = draw_positions(labels >= 0, self.config.positions, rng)
         return Questions(rows, positions, labels[rows, positions][:, None], positions[:, None] + 1)
 
@@ -156,6 +156,17 @@ class WorldProbe(Probing):
         if not answerable.all():
             raise ValueError("the true state is undefined in all or too many of these sequences")
         return np.array([0]), []
+
+
+def known_states(task: World, examples: Examples) -> np.ndarray:
+    """`World.labels`. Raises `ValueError` if no position has one."""
+    labels = task.labels(examples)
+    if not (labels >= 0).any():
+        raise ValueError(
+            "the task knows the true state at no position of these sequences; a process of the task hmm has states "
+            "only if its beliefs are finitely many, as those of rrxor, z1r, even and checksum"
+        )
+    return labels
 
 
 def draw_positions(allowed: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -78,6 +78,8 @@ class Parser(argparse.ArgumentParser):
         """The options. Raises `ValueError` for an unknown one, with the near misses, and for an empty path."""
         found, rest = self.parse_known_args(words)
         if rest:
+            if not rest[0].startswith("-"):
+                self.error(f"{rest[0]!r} is one argument too many")
             known = [option for action in self._actions for option in action.option_strings]
             hint = suggestion(rest[0].partition("=")[0], known)
             self.error(f"unknown option {rest[0]!r}: {hint}options: {', '.join(o for o in known if o != '-h')}")

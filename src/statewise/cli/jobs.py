@@ -62,6 +62,12 @@ def statewise(*words: str) -> list[str]:
     return [sys.executable, "-m", "statewise", *words]
 
 
+def threads_of_jobs(at_once: int) -> int:
+    """Threads of each of the jobs that run `at_once`: those that the environment names, or its share of the cores."""
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    return int(named) if named.isascii() and named.isdigit() and int(named) else max(1, cores() // at_once)
+
+
 def run_jobs(
     jobs: Sequence[Job],
     at_once: int,
@@ -85,8 +91,8 @@ def run_jobs(
     before = {number: signal.signal(number, lambda n, _: received.append(HANDLED[n]))
               for number in HANDLED if signal.getsignal(number) is not signal.SIG_IGN}  # fmt: skip
     environment = dict(os.environ)
-    if at_once > 1:  # share the processor
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // at_once)))
+    if at_once > 1:
+        environment["OMP_NUM_THREADS"] = str(threads_of_jobs(at_once))
 
     def start(job: Job, names: list[str]) -> None:
         with open(job.log, "ab") as log:

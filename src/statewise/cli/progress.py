@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -101,9 +102,18 @@ class Texts:
         yield Text(line)
 
 
+class _GoingOn(Console):
+    """Goes on without a word when the reader of its output, such as `head`, has left."""
+
+    def on_broken_pipe(self) -> None:
+        """In place of an end of the process, which would lose the training."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console that prints text literally, without markup, emoji or highlighting."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    return _GoingOn(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 class Display:
@@ -152,7 +162,8 @@ class Display:
         )
         if self.console.is_terminal:
             self.recent.append((step, time.monotonic()))
-            self.live = Live(get_renderable=self._now, console=self.console, refresh_per_second=4)
+            # Not to be left behind: what ends is said in lines of their own.
+            self.live = Live(get_renderable=self._now, console=self.console, refresh_per_second=4, transient=True)
             self.live.start()
 
     def note(self, note: str) -> None:

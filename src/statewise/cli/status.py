@@ -65,9 +65,11 @@ def statuses(folder: Path) -> list[Status]:
     if Run(folder).exists():
         return [_status(folder, folder.name, {})]
     groups = [folder] if seeds.is_group(folder) else sorted(path.parent for path in folder.rglob("seeds.json"))
-    if not groups:
+    several = folder.is_dir() and not seeds.is_group(folder)
+    alone = sorted(path for path in folder.iterdir() if Run(path).exists()) if several else []
+    if not groups and not alone:
         raise FileNotFoundError(f"{folder} holds no run, no runs of several seeds and no suite")
-    runs = [member for group in groups for member in seeds.members(group)]
+    runs = [*alone, *(member for group in groups for member in seeds.members(group))]
     numbers = [found for member in runs if (found := cluster.number(_log(member))) is not None]
     queued = cluster.queue(numbers)
     return [_status(member, str(member.relative_to(folder)), queued) for member in runs]
@@ -90,12 +92,13 @@ def _status(folder: Path, name: str, queued: dict[str, str]) -> Status:
     step = int(last["step"])
     if run.complete() and not failed:
         return Status(name, "done", step, steps, seconds, 0.0)
-    left = None if seconds is None or not step else seconds / step * (steps - step)
+    pace = None if seconds is None or not step else seconds / step
     if in_queue == "RUNNING" or (in_queue is None and run.in_use()):
         state = "running"
     else:
         state = "queued" if in_queue else "failed" if failed else "stopped"
-    return Status(name, state, step, steps, seconds, left, note)
+        step = saved[-1].step if (saved := run.checkpoints()) else 0  # where it goes on
+    return Status(name, state, step, steps, seconds, None if pace is None else pace * (steps - step), note)
 
 
 def time_left(found: list[Status]) -> float | None:

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
-from statewise.cli.jobs import Job, read_state, run_jobs, statewise
+from statewise.cli.jobs import Job, read_state, run_jobs, statewise, threads_of_jobs
+from statewise.cli.progress import duration
 from statewise.cli.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
 from statewise.durable import lock, write_all, write_atomically
 from statewise.json_files import TEXT, read_json
+from statewise.messages import counted
 from statewise.run import Run, check_checkpoint
 from statewise.suites import Cell, Suite, read_suite, suite_given, suite_names
-from statewise.system import cores
 
 if TYPE_CHECKING:
     from statewise.config import Recipe
@@ -310,8 +311,11 @@ def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], j
     from statewise.reporting.tables import text_table
 
     left = [one for one in planned if not one.finished()]
-    print(f"{len(planned)} runs: {len(suite.cells)} combinations; {len(planned) - len(left)} runs are finished")
-    threads = max(1, cores() // jobs)
+    print(
+        f"{counted(len(planned), 'run')}: {counted(len(suite.cells), 'combination')}; "
+        f"{counted(len(planned) - len(left), 'run')} finished"
+    )
+    threads = threads_of_jobs(jobs)
     hours: dict[str, float] = {}
     for cell in suite.cells:
         count = sum(one.cell is cell for one in left)
@@ -331,7 +335,7 @@ def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], j
     rows = [[name, f"{found:.2f}"] for name, found in [*by_recipe.items(), ("all", total)]]
     print(text_table(["recipe", "hours of one process"], rows))
     print(
-        f"{len(left)} runs take at most {total / jobs:.1f} hours with {jobs} at a time, {threads} threads each, and "
-        "evaluations and starts besides"
+        f"{counted(len(left), 'run')} left, {jobs} at a time with {counted(threads, 'thread')} each: at most "
+        f"{duration(total / jobs * 3600)} of training, and evaluations and starts besides"
     )
     return 0

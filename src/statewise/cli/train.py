@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -176,7 +177,10 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
               options.resume_if_there, options.dry_run, options.json, options.vocabulary, options.length)  # fmt: skip
     changed = [flag for flag in flags if flag.removeprefix("--").partition("=")[0] not in processes.PLACING]
     if any(others) or changed:
-        raise ValueError("--resume continues a run unchanged: give no recipe, --out or other fields with it")
+        raise ValueError(
+            "--resume continues a run unchanged: give no recipe, --out or other fields with it; to change something "
+            f"begin a run of its own: train --config {shlex.quote(options.resume)} ... --out NEW"
+        )
     from statewise.cli import seeds
 
     folder = Path(options.resume)
@@ -208,7 +212,10 @@ def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
     if processes.rank() != 0:  # only the first process prints
         return 0
     if outcome is None:
-        print(f"{folder} is complete: nothing to resume")
+        print(
+            f"{folder} is complete: nothing to resume. Longer training is a run of its own: "
+            f"statewise train --config {shlex.quote(str(folder))} --trainer.steps N --out NEW"
+        )
         return 0
     if outcome.signal is not None:
         print(

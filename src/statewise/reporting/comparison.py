@@ -193,7 +193,7 @@ class Comparison:
         if self.chance:
             notes.append("Chance: " + ", ".join(f"{name} {value:.4f}" for name, value in self.chance.items()) + ".")
         if self.baselines:
-            notes.append(f"Baselines counted from the training data: {', '.join(self.baselines)}.")
+            notes.append(f"Baselines, which are no models: {', '.join(self.baselines)}.")
         elif any(member.report.get("baselines") for group in self.groups for member in group.members):
             notes.append("The runs' baselines differ, as do their data: see `statewise evaluate RUN` for each.")
         if any(len(group.members) > 1 for group in self.groups):

@@ -47,15 +47,13 @@ class SuiteRun:
 
     @classmethod
     def read(cls, names: tuple[str, str, str], seed: int, folder: Path, finished: bool, message: str) -> SuiteRun:
-        """The run in `folder`, whose training and further commands have `finished`; with a `message` it failed. Raises
-        `ValueError` for damaged reports."""
+        """The run in `folder`, whose training and further commands have `finished`; with a `message` it failed, but if
+        it was trained it has its figures. Raises `ValueError` for damaged reports."""
         run = Run(folder)
-        if not finished:
-            state: State = "failed" if message else "not finished" if run.exists() else "not started"
+        state: State = "failed" if message else "not finished" if run.exists() else "not started"
+        evaluation = read_evaluation(run) if run.exists() and run.complete() else None
+        if evaluation is None:
             return cls(*names, seed, str(folder), state, message, None, {}, None)
-        evaluation = read_evaluation(run)
-        if evaluation is None:  # it was there a moment ago
-            return cls(*names, seed, str(folder), "not finished", message, None, {}, None)
         metrics: dict[str, float] = dict(evaluation["metrics"])
         for name in run.reports():
             content = run.report(name) or {}
@@ -65,8 +63,10 @@ class SuiteRun:
         end = run.end() or {}
         said = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
         data = hashlib.sha256(said.encode()).hexdigest()[:16]
-        return cls(*names, seed, str(folder), "finished", "", Headline.of(evaluation["headline"]), metrics,
-                   float(end.get("seconds", 0.0)) / 60, data)  # fmt: skip
+        minutes, headline = float(end.get("seconds", 0.0)) / 60, Headline.of(evaluation["headline"])
+        if finished:
+            state, message = "finished", ""
+        return cls(*names, seed, str(folder), state, message, headline, metrics, minutes, data)
 
     @property
     def value(self) -> float | None:
@@ -106,7 +106,7 @@ class SuiteReport:
         first = ["recipe", "backbone", "objective", "runs", "failed", "metric", "mean", "solved"]
         rows = []
         for (recipe, objective, backbone), runs in self.cells().items():
-            done = [run for run in runs if run.state == "finished"]
+            done = [run for run in runs if run.headline is not None]
             failed = sum(run.state == "failed" for run in runs)
             metric = done[0].headline.metric if done and done[0].headline else "-"
             others = [mean_of(done, name) for name in self.found]
@@ -133,7 +133,7 @@ class SuiteReport:
                   for state in ("finished", "failed", "not finished", "not started")}  # fmt: skip
         return [
             ", ".join(f"{count} runs {state}" for state, count in counts.items() if count) + ".",
-            "mean: of the task's headline metric over the finished runs, with the 95% confidence interval of the mean "
+            "mean: of the task's headline metric over the trained runs, with the 95% confidence interval of the mean "
             "over seeds (Student's t). solved: runs that reach the task's threshold, with Wilson's 95% interval "
             "of their share.",
             *(f"{name}: {words}." for name, words in self.found.items() if words),
@@ -177,7 +177,7 @@ class SuiteReport:
         ranks = headline is not None and headline.metric == metric
         by_data: dict[str, dict[tuple[str, str], list[float]]] = {}
         for names, runs in cells.items():
-            done = [run for run in runs if run.state == "finished"]
+            done = [run for run in runs if run.headline is not None]
             finite_ones = [value for run in done if (value := run.number(metric)) is not None]
             if finite_ones and len(finite_ones) == len(done):  # else the cell shows no mean
                 by_data.setdefault(done[0].data, {})[names] = finite_ones
@@ -189,7 +189,7 @@ class SuiteReport:
             shown = []
             for backbone in backbones:
                 runs = cells.get((objective, backbone), [])
-                done = [run for run in runs if run.state == "finished"]
+                done = [run for run in runs if run.headline is not None]
                 failed = sum(run.state == "failed" for run in runs)
                 shown.append({
                     "text": mean_of(done, metric), "solved": solved(done) if ranks else "-",

@@ -27,7 +27,8 @@ class Vocab:
             return np.fromiter((self.ids[symbol] for symbol in symbols), np.int64, len(symbols))
         except KeyError as error:
             unknown = cut(repr(error.args[0]))
-            raise ValueError(f"unknown symbol {unknown}: it is not in the vocabulary of {len(self)}") from None
+            some = ", ".join(cut(repr(symbol), 20) for symbol in self.symbols[:8]) + ", ..." * (len(self) > 8)
+            raise ValueError(f"unknown symbol {unknown}: it is not in the vocabulary of {len(self)} ({some})") from None
 
     def decode(self, tokens: Iterable[int]) -> list[str]:
         """Symbols of token ids."""
