@@ -21,7 +21,7 @@ from statewise.reporting.plots import draw_panels, interactive
 from statewise.reporting.report import write_report
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.statistics import equivalence, summarise, welch
-from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, number, text_table
+from statewise.reporting.tables import fitted_notes, fitted_tables, markdown_table, number, text_table, with_texts
 from statewise.reporting.words import setting_words
 from statewise.run import Run
 
@@ -528,6 +528,14 @@ def with_baselines(folder, bigram=0.3):
     return folder
 
 
+def test_a_loss_that_also_reads_a_suffix_is_noted(tmp_path):
+    runs = [make_run(tmp_path / name, 1, 0.5, name) for name in ("next_token", "belief_state")]
+    noted = [note for note in compare(runs).notes() if "belief_state" in note]
+    assert len(noted) == 1
+    assert "predictions that also read a suffix" in noted[0]
+    assert not any("suffix" in note for note in compare(runs[:1]).notes() + compare(runs[1:]).notes())
+
+
 def test_baselines_stand_under_the_groups_and_in_plots(tmp_path):
     found = compare([with_baselines(make_run(tmp_path / "a", 1, 0.5)),
                      with_baselines(make_run(tmp_path / "b", 1, 0.7, "next_latent"), bigram=0.3 + 1e-15)])  # fmt: skip
@@ -687,3 +695,18 @@ def test_a_figure_has_a_heading(tmp_path):
         "runs/a, step 2, effective-rank"
     )
     assert draw_panels([panel]).get_suptitle() == ""
+
+
+def test_long_texts_go_on_in_further_lines():
+    header, rows = ["score", "completion"], [["-1.25", "one two three four five six seven"], ["-30.5", ""]]
+    assert with_texts(header, rows, None).splitlines()[2:] == ["-1.25  one two three four five six seven", "-30.5"]
+    assert with_texts(header, rows, 28).splitlines() == [
+        "score  completion",
+        "-----  ------------------",
+        "-1.25  one two three four",
+        "       five six seven",
+        "-30.5",
+    ]
+    wide = with_texts(header, [["-1", "x" * 50]], 10).splitlines()
+    assert [line.strip() for line in wide[2:]] == ["-1  " + "x" * 20, "x" * 20, "x" * 10], "20 characters at least"
+    assert with_texts(header, [], 40).splitlines()[0] == "score  completion"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,20 +136,16 @@ def run(words: list[str]) -> int:
 
 def ranked(found: list[Completion], task: Task, as_json: bool) -> str:
     """Candidates, best first, as a table or a JSON list."""
-    from statewise.reporting.tables import number, text_table
+    from statewise.reporting.tables import number, with_texts
 
     texts = [task.decode(completion.tokens) for completion in found]
     if as_json:
-        rows = [
+        objects = [
             {"completion": text, "score": completion.score, "log_probability": completion.log_probability}
             for text, completion in zip(texts, found)
         ]
-        return printable(rows)
-    return text_table(
-        ["score", "log-probability", "completion"],
-        [
-            [number(completion.score), number(completion.log_probability), escaped(text)]
-            for text, completion in zip(texts, found)
-        ],
-        left=(2,),
-    )
+        return printable(objects)
+    rows = [[number(completion.score), number(completion.log_probability), escaped(text)]
+            for text, completion in zip(texts, found)]  # fmt: skip
+    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
+    return with_texts(["score", "log-probability", "completion"], rows, width)

@@ -192,6 +192,12 @@ class Comparison:
             )
         if self.chance:
             notes.append("Chance: " + ", ".join(f"{name} {value:.4f}" for name, value in self.chance.items()) + ".")
+        objectives = {member.recipe["objective"]["name"] for group in self.groups for member in group.members}
+        if "belief_state" in objectives and len(objectives) > 1:
+            notes.append(
+                "The next-token loss in training of belief_state is of predictions that also read a suffix: it may be "
+                "lower than what any prefix tells."
+            )
         if self.baselines:
             notes.append(f"Baselines, which are no models: {', '.join(self.baselines)}.")
         elif any(member.report.get("baselines") for group in self.groups for member in group.members):

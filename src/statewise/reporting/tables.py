@@ -70,6 +70,20 @@ def fitted_tables(header: Sequence[str], rows: Rows, width: int, keys: int = 1) 
     return "\n\n".join(tables)
 
 
+def with_texts(header: Sequence[str], rows: Rows, width: int | None) -> str:
+    """`text_table` whose last column holds long texts, to the left; those go on in further lines where the table has
+    at most `width` characters, though a text has 20 at least. None: each in one line."""
+    *keys, title = header
+    wrapped = [list(row) for row in rows]
+    if width is not None:
+        taken = sum(2 + max(len(row[place]) for row in (header, *rows)) for place in range(len(keys)))
+        wrapped = []
+        for *before, text in rows:
+            first, *more = textwrap.wrap(text, max(width - taken, 20), break_on_hyphens=False) or [""]
+            wrapped += [[*before, first], *([*[""] * len(keys), line] for line in more)]
+    return text_table([*keys, title], wrapped, left=(len(keys),))
+
+
 def fitted_notes(notes: Sequence[str], width: int) -> str:
     """Sentences below a table, each on lines of its own of at most `width` characters (20 at least); all but the first
     of them are indented. Longer words, such as paths, overflow."""
