@@ -343,10 +343,7 @@ def test_too_few_prefixes_are_refused():
     task = hmm(process="rrxor", length=3)
     with pytest.raises(ValueError, match="6 different prefixes to probe: a probe needs at least 40"):
         make_analysis("future-probe", **QUICK).analyze(subject(Memory(), task))
-    with pytest.raises(
-        ValueError,
-        match=r"the true state at no position .* has states only if",
-    ):
+    with pytest.raises(ValueError, match=r"the true state at no position .* has states only if"):
         make_analysis("world-probe", **QUICK).analyze(subject(Memory(), hmm(process="mess3")))
 
 

@@ -6,21 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from doubles import lives
 
 from statewise.cli import jobs
 from statewise.cli.jobs import Job, last_line, read_state, run_jobs
 from statewise.system import cores, ended_with_parent
-
-
-def lives(number):
-    """Whether a process runs; one that nobody has waited for is none."""
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def python(code):

@@ -1,9 +1,9 @@
 import dataclasses
-import os
 import sys
 import time
 
 import pytest
+from doubles import lives
 
 from statewise.strips import planner as planner_module
 from statewise.strips.domains import domain
@@ -140,19 +140,9 @@ def test_the_planner_is_killed_when_its_time_is_over(tmp_path, monkeypatch):
     with pytest.raises(PlannerTimeout, match="found nothing within 10 seconds"):
         find_plan(simple, 0b101, 0b010, "pyperplan", 10)
     process, end = int((tmp_path / "grandchild").read_text()), time.monotonic() + 20
-    while alive(process) and time.monotonic() < end:  # a kill takes effect when the system gets round to it
+    while lives(process) and time.monotonic() < end:  # a kill takes effect when the system gets round to it
         time.sleep(0.05)
-    assert not alive(process)
-
-
-def alive(process):
-    """Whether a process still runs; one that waits to be collected does not."""
-    try:
-        os.kill(process, 0)
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
+    assert not lives(process)
 
 
 def test_a_planner_that_fails_is_quoted(tmp_path, monkeypatch):

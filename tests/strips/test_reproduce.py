@@ -481,7 +481,8 @@ def test_who_takes_no_more_records_has_the_processes_ended(monkeypatch):
     assert next(records) is None
     records.close()
     for process in set(multiprocessing.active_children()) - before:
-        process.join()
+        process.join(60)
+        assert not process.is_alive()
 
 
 def test_a_killed_process_is_told(monkeypatch):

@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from doubles import SMALL_RUN
+from doubles import SMALL_RUN, lives
 
 from statewise.training import own_processes
 
@@ -51,15 +51,6 @@ def test_a_process_ends_when_the_first_is_killed_before_it_has_met_it(tmp_path):
             first.kill()
             if second is not None and lives(second):
                 os.kill(second, signal.SIGKILL)
-
-
-def lives(number):
-    """Whether a process runs; one that nobody has waited for is none."""
-    try:
-        with open(f"/proc/{number}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_who_has_ended_is_said_before_the_others_are_killed(monkeypatch, capsys):
