@@ -59,6 +59,12 @@ def test_the_papers_models_are_of_the_papers_sizes():
     assert round(count(fineweb) / 1e9, 2) == 1.40
 
 
+def test_the_lstm_of_the_flip_flop_language_is_the_published_one():
+    """Liu et al. 2023: one layer of 128 units, 133 thousand parameters."""
+    lstm = built(recipe_text("flip-flop"), vocabulary=5)
+    assert round(count(lstm) / 1e3) == 133
+
+
 @pytest.mark.parametrize("name", PATH_STAR)
 def test_path_star_models_are_those_of_the_next_latent_paper(name):
     objective = built(recipe_text(name), vocabulary=104)

@@ -88,6 +88,62 @@ def test_what_deviates_does_not_replace_the_report(capsys, runs):
     assert Run(folder).report("evaluation-checkpoint-last")["checkpoint"] == 12
 
 
+def test_evaluate_decodes_as_asked(capsys, runs):
+    folder = runs / "next_token-1"
+    before = Run(folder).report("evaluation")
+    greedy = called(capsys, "evaluate", folder, "--num", "7", "--json")[1]
+    assert called(capsys, "evaluate", folder, "--num", "7", "--decoder", "beam", "--beams", "1", "--json")[1] == greedy
+    code, out, _ = called(capsys, "evaluate", folder, "--num", "7", "--decoder=beam", "--beams", "5")
+    assert code == 0
+    assert "7 examples, beam decoding" in out
+    drawn = [json.loads(called(capsys, "evaluate", folder, "--decoder", "sample", "--top-k", "4", "--seed", str(seed),
+                               "--json")[1])["metrics"] for seed in (1, 1, 2)]  # fmt: skip
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    reports = {"beam-beams-1": 7, "beam-beams-5": 7}
+    assert {Run(folder).report(f"evaluation-first-7-decoder-{name}")["num"] for name in reports} == {7}
+    assert Run(folder).report("evaluation-decoder-sample-seed-2-top_k-4")["metrics"] == drawn[2]
+    assert Run(folder).report("evaluation") == before, "compare reads what greedy decoding gave"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--decoder", "bea"], "did you mean beam"),
+        (["--decoder", "beam", "--beam", "3"], "did you mean --beams"),
+        (["--decoder", "beam", "--beams", "0"], "beams must be"),
+        (["--decoder", "beam", "--temperature", "1"], "unknown option '--temperature'"),
+        (["--beams", "3"], "unknown option '--beams'"),
+        (["--decoder"], "expected one argument"),
+        (["--decoder", ""], "decoder"),
+        (["--decoder", "beam", "--beams"], "expected one argument"),
+        (["--decoder", "beam", "--fills", "fills.jsonl"], "--fills decodes nothing: omit --decoder"),
+        (["--decoder", "beam", "--comprehensive"], "--comprehensive decodes nothing: omit --decoder"),
+    ],
+)
+def test_decoders_that_do_not_fit_are_refused(capsys, runs, words, said):
+    code, _, error = called(capsys, "evaluate", runs / "next_token-1", *words)
+    assert code == 2
+    assert said in error
+
+
+def test_a_decoder_of_a_task_without_decoded_answers_is_refused(capsys, tmp_path):
+    words = [
+        "train",
+        "hmm-rrxor",
+        "--trainer.steps",
+        "1",
+        "--trainer.batch_size",
+        "2",
+        "--task.held_out_sequences",
+        "4",
+    ]
+    assert called(capsys, *words, "--out", tmp_path / "run")[0] == 0
+    code, _, error = called(capsys, "evaluate", tmp_path / "run", "--decoder", "beam")
+    assert code == 2
+    assert "task hmm is scored without decoding, so a decoder changes nothing: omit --decoder" in error
+
+
 def test_evaluate_on_a_file(capsys, runs, tmp_path):
     path = tmp_path / "graphs.txt"
     path.write_text(f"{GRAPH}0,1,2\n")

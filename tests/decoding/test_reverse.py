@@ -131,6 +131,29 @@ def test_without_a_goal_it_begins_with_the_end_token(min_gap):
     assert one.closed == (CLOSING in chosen)
 
 
+def test_without_a_prompt_it_finds_beginnings():
+    objective = made()
+    nothing = Request([np.zeros(0, np.int64)], 2, END, np.array(GOAL))
+
+    def backwards(fill):
+        return float(
+            log_probs(objective, [], GOAL, 1)[fill[1]] + log_probs(objective, [], [fill[1], *GOAL], 1)[fill[0]]
+        )
+
+    every = set(itertools.product(sorted({*range(VOCABULARY)} - {END}), repeat=2))
+    found = Reverse(make_decoder("beam", beams=1000)).search(objective.predictor(), nothing)
+    assert {tuple(one.tokens.tolist()) for one in found} == every
+    for one in found[::7]:
+        assert one.log_probability == pytest.approx(backwards(one.tokens.tolist()), abs=1e-9)
+    searched = Reverse(make_decoder("goal_search", rollouts=1000, batch=9)).search(objective.predictor(), nothing)
+    assert {tuple(one.tokens.tolist()) for one in searched} == every
+    for one in searched[::7]:  # equation 8 in reverse: each token between what is before and behind it
+        whole = [*one.tokens.tolist(), *GOAL]
+        score = sum(float(log_probs(objective, whole[:k], whole[k + 1 :], 0)[whole[k]]) for k in range(2))
+        assert one.score == pytest.approx(score, abs=1e-9)
+    assert [one.score for one in searched] == sorted((one.score for one in searched), reverse=True)
+
+
 def test_beginnings_can_be_filled_in_too():
     objective = made()
     found = make_decoder("beam", beams=1000).search(
@@ -185,9 +208,9 @@ def test_scores_without_a_goal_rank_nothing_backwards(score):
         (lambda: tiny_objective("belief_state", backward=False).predictor(), request(), "previous tokens"),
         (lambda: tiny_objective("belief_state", previous_weight=0.0).predictor(), request(), "no head for them"),
         (
-            lambda: made().predictor(),
-            Request([np.zeros(0, np.int64)], 2, None, np.array(GOAL)),
-            "decoding backwards needs one",
+            lambda: made(min_gap=1).predictor(),
+            Request([np.zeros(0, np.int64)], 2, None, np.array(GOAL), closing=CLOSING),
+            "give --limit in place of --free-length",
         ),
         (lambda: made().predictor(), request(list(range(10)) * 3), "a goal of 30 tokens after a prompt of 3"),
         (

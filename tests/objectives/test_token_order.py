@@ -100,6 +100,7 @@ def test_the_best_order_of_distinct_tokens_is_an_exponential():
     tokens, first = coming_tokens(batch, 0, 1, 1, 7)
     assert (tokens.tolist(), bool(first.all())) == ([[[1, 2, 3, 4, 5, 6, 7]]], True)
     torch.testing.assert_close(target(batch, 0, 0, 16)[1:8], expected / expected.sum())
+    assert [round(100 * share) for share in (expected / expected.sum()).tolist()[:5]] == [63, 23, 9, 3, 1]
 
 
 def test_gradients_are_checked_against_finite_differences():

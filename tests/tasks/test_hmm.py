@@ -149,9 +149,14 @@ def test_matrices_and_stationary_distributions_are_the_published_ones():
     for text, x in (("mess3", 0.05), ("mess3(0.15, 0.6)", 0.15)):
         values = np.linalg.eigvals(plain(text)[0].sum(0))
         np.testing.assert_allclose(np.sort(values.real), [1 - 3 * x, 1 - 3 * x, 1])
+        np.testing.assert_allclose(process(text).start, np.full(3, 1 / 3), atol=1e-12)
+    phases = np.linalg.eigvals(plain("rrxor")[0].sum(0))  # of length 1: the process has a period of three tokens
+    thirds = np.exp(2j * math.pi / 3 * np.arange(3))
+    np.testing.assert_allclose(np.sort_complex(phases[abs(phases) > 0.5]), np.sort_complex(thirds), atol=1e-12)
     np.testing.assert_allclose(process("rrxor").start, np.array([2, 1, 1, 1, 1]) / 6, atol=1e-12)
     np.testing.assert_allclose(process("z1r").start, np.full(3, 1 / 3), atol=1e-12)
     np.testing.assert_allclose(process("even").start, [2 / 3, 1 / 3], atol=1e-12)
+    np.testing.assert_allclose(process("golden-mean").start, [2 / 3, 1 / 3], atol=1e-12)
     np.testing.assert_allclose(process("golden-mean(0.25)").start, [1 / 1.25, 0.25 / 1.25], atol=1e-12)
     assert process("checksum(2, 2)").states == 5
     rrxor, checksum = (list(levels(process(text), 8, 1000)) for text in ("rrxor", "checksum(2, 2)"))
@@ -203,7 +208,24 @@ def test_floors_go_on_as_estimates_where_there_are_too_many_beliefs(monkeypatch)
     assert "estimated" in made.summary()[0]
 
 
+def test_the_matrices_of_the_bloch_walk_follow_from_an_angle():
+    """Another parametrisation: an axis is contracted by cos(theta), what is seen of it has strength sin(theta), with
+    theta = 2 arctan(alpha / beta) and, for beta above alpha, the contraction negative."""
+    (factor,) = process("bloch-walk(1, 3)").factors
+    theta = 2 * math.atan(1 / 3)
+    strength, contraction = math.sin(theta), -math.cos(theta)
+    assert (strength, contraction) == (pytest.approx(0.6), pytest.approx(-0.8))
+    for token, sign in enumerate((1, -1)):  # tokens 0 and 1 read the z axis, and contract x
+        expected = np.array([[1, 0, sign * strength], [0, contraction, 0], [sign * strength, 0, 1]]) / 4
+        np.testing.assert_allclose(factor.matrices[0, token], expected, atol=1e-12)
+
+
 def test_entropy_rates():
+    for text, rate in (("mess3", 0.79346), ("mess3(0.15, 0.6)", 1.08889)):
+        *_, last = levels(process(text), 10, 10**5)
+        assert last.entropy == pytest.approx(rate, abs=6e-6)
+    flat = [level.entropy for level in levels(process("mess3(0.15, 0.6)"), 10, 10**5)]
+    assert round(flat[0] - flat[-1], 4) == 0.0097, "all that there is to know about the next token"
     for text, rate in (("rrxor", 2 / 3), ("z1r", 1 / 3), ("golden-mean", 2 / 3), ("even", 2 / 3)):
         *_, last = levels(process(text), 300, 1000)
         assert last.entropy == pytest.approx(rate * math.log(2), abs=1e-6)
@@ -214,7 +236,8 @@ def test_entropy_rates():
 
 
 def test_rrxor_has_more_beliefs_than_predictions():
-    """Why it is the test of belief states: 36 beliefs, and 11 next-token distributions, counted by exact fractions."""
+    """Why it is the test of belief states: 36 beliefs, and 11 next-token distributions, counted by exact fractions.
+    (Descriptions of it say 14.)"""
     (factor,) = process("rrxor").factors
     matrices = [
         [[Fraction(x).limit_denominator(10) for x in row] for row in one] for one in factor.matrices[0].tolist()
@@ -270,6 +293,8 @@ def test_constrained_beliefs_add_what_each_token_says_alone(text, bos):
 def test_the_published_factored_process_has_few_dimensions_of_factors_and_many_of_all():
     made = task("mess3 * mess3 * mess3 * bloch-walk * bloch-walk", length=3, held_out_sequences=5)
     assert len(made.vocab) == 432
+    five = "mess3 * mess3 * mess3 * bloch-walk * bloch-walk"
+    assert len(task(five, length=3, bos=True, held_out_sequences=5).vocab) == 433
     assert sum(made.dimensions) == 10
     assert made.joint_states - 1 == 242
 

@@ -350,6 +350,7 @@ def test_too_few_sequences_to_hold_some_out():
 
 def test_every_preset_is_followed():
     assert set(FOLLOW) == set(PRESETS)
+    assert len(PRESETS["dyck"]().states) == 2**4 - 1, "stacks of two kinds of brackets, up to three deep"
     assert flip_flop("query", 0.1).ends
 
 

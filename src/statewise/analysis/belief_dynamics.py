@@ -88,7 +88,6 @@ class BeliefDynamics(Analysis):
         maps = [fit(states, truth, prefixes.weights, cutoff) for cutoff in cutoffs]
         best = int(np.argmax([r2(one(rolled), truth, prefixes.weights) for one in maps]))
         mapped, cutoff = maps[best], cutoffs[best]
-        own, predicted = mapped(states), mapped(rolled)
 
         length = config.length or 2 * (context - world.opening)
         numbers = config.sequences * length * states.shape[-1]
@@ -107,16 +106,15 @@ class BeliefDynamics(Analysis):
         # The cut-off above is for another map's sake, and the first state is not of the dynamics.
         later = prefixes.columns > 0
         weights = prefixes.weights[later]
-        refit = fit(rolled[later], truth[later], weights, config.cutoff or CUTOFFS[0])
-        refitted = refit(rolled)
-        metrics["r2_dynamics_refitted"] = r2(refitted[later], truth[later], weights)
+        refitted = fit(rolled[later], truth[later], weights, config.cutoff or CUTOFFS[0])(rolled[later])
+        metrics["r2_dynamics_refitted"] = r2(refitted, truth[later], weights)
         shown = {
-            "true beliefs": truth,
-            "backbone": own,
-            "dynamics alone": predicted,
+            "true beliefs": truth[later],
+            "backbone": mapped(states[later]),
+            "dynamics alone": mapped(rolled[later]),
             "dynamics, refitted": refitted,
         }
-        drawings = draw_on(planes(world, truth, prefixes.weights), shown)
+        drawings = draw_on(planes(world, truth[later], weights), shown)
         ahead = [float(step + 1) for step in range(len(steps))]
         from_any = _defined("from any state", ahead, steps)
         panels = [*found.panels(context), Panel("steps of the dynamics", "R2 of the belief", [from_any], shares=True)]

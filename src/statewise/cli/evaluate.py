@@ -13,18 +13,26 @@ from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
+from statewise.declarations import declared_fields
+from statewise.decoding import DECODERS
 from statewise.json_files import printable
 from statewise.progress import announced
-from statewise.run import Run, evaluation_of, evaluation_on, report_of
+from statewise.run import Run, evaluation_of, evaluation_on, report_of, shortened
 from statewise.tasks import TASKS
 from statewise.types import Evaluation
 
 if TYPE_CHECKING:
+    from statewise.decoding.base import Decoder
     from statewise.model import Model
+    from statewise.tasks.base import Task
 
 
 SHOWN = 10
 """How many of the sequences that are left out are named."""
+GREEDY = "greedy"
+"""The decoder of answers unless another is asked for."""
+FIELD = "decoder."
+"""Begins the names of options that are fields of the decoder."""
 
 DESCRIPTION = """Scores a run on the held-out data of its task, or on a file in the task's format.
 
@@ -39,9 +47,11 @@ def run(words: list[str]) -> int:
 
     from statewise.loading import load_model
 
+    decoder, how = decoder_of(options)  # wrong fields fail before the model is loaded
     model = load_model(options.run, options.checkpoint, options.device)
     if options.fills:
         return _referee(model, Path(options.fills), options)
+    check_decoded(how, model.recipe.task.name, model.task)
     asked = _asked(model, options)
     own_notes = list(model.task.notes)
     if options.comprehensive:
@@ -49,16 +59,16 @@ def run(words: list[str]) -> int:
 
         with shown_progress(), model.asking() as predictor:
             found = {
-                how.label: evaluate_whole_texts(model.task, predictor, how)
-                for how in announced(asked, "protocols", len(asked))
+                one.label: evaluate_whole_texts(model.task, predictor, one)
+                for one in announced(asked, "protocols", len(asked))
             }
     else:
         with shown_progress():
             found = {
-                how.label: model.evaluate(options.num, options.data, by=by, protocol=how.protocol,
-                                          warmup=how.passes or None, details=not place)
-                for place, how in enumerate(announced(asked, "protocols", len(asked)))
-            } or {"": model.evaluate(options.num, options.data, by=by)}  # fmt: skip
+                one.label: model.evaluate(options.num, options.data, decoder, by, one.protocol, one.passes or None,
+                                          details=not place)
+                for place, one in enumerate(announced(asked, "protocols", len(asked)))
+            } or {"": model.evaluate(options.num, options.data, decoder, by)}  # fmt: skip
     evaluation = next(iter(found.values()))
     # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
     data = Path(options.data).resolve() if options.data else None
@@ -67,12 +77,35 @@ def run(words: list[str]) -> int:
     deviations += [] if options.num is None else [f"first-{options.num}"]
     deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]
     deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
+    deviations += [shortened("-".join(["decoder", *how])).replace(":", "-")] if how else []  # it may be module:Class
     whole = evaluation_of(data) if data else evaluation_on(*by) if by else "evaluation"
     name = "-".join([whole, *deviations])
+    if how and not evaluation.samples:
+        print("no example has a prompt: the decoder has no part in these figures", file=sys.stderr)
     for note in model.task.notes:
         if not data or note not in own_notes:  # notes on the run's own data do not concern a file
             print(note, file=sys.stderr)
     return _show(model, evaluation, name, options, data, found if asked else {}, by)
+
+
+def decoder_of(options: argparse.Namespace) -> tuple[Decoder, list[str]]:
+    """The decoder that the options name, and if it is not greedy its name and what was set of it, in words. Raises
+    `ValueError` for unknown names and values."""
+    from statewise.building import make_decoder
+
+    given = {key.removeprefix(FIELD): value for key, value in vars(options).items() if key.startswith(FIELD)}
+    given = {field: value for field, value in given.items() if value is not None}
+    decoder = make_decoder(options.decoder, **given)
+    if options.decoder == GREEDY:
+        return decoder, []
+    return decoder, [options.decoder, *(f"{field}-{getattr(decoder.config, field)}" for field in sorted(given))]
+
+
+def check_decoded(how: Sequence[str], name: str, task: Task) -> None:
+    """Raises `ValueError` for another decoder than greedy, `how` (see `decoder_of`), if the task `name` decodes no
+    answers."""
+    if how and not task.decoded:
+        raise ValueError(f"task {name} is scored without decoding, so a decoder changes nothing: omit --decoder")
 
 
 def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.Namespace, tuple[str, str] | None]:
@@ -99,7 +132,17 @@ def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.
         action="store_true",
         help="read whole held-out documents (models with a carried state, task text)",
     )
+    parser.add_argument(
+        "--decoder",
+        default=GREEDY,
+        metavar="NAME",
+        help="decoder of answers, with its fields: --decoder beam --beams 8 (default: greedy; `statewise generate "
+        "--help` lists them)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    for field, declared in _decoder_fields(words).items():
+        spellings = dict.fromkeys([f"--{field}", f"--{field.replace('_', '-')}"])
+        parser.add_argument(*spellings, dest=f"{FIELD}{field}", metavar="VALUE", help=f"decoder: {declared}")
     others = _other_held_out(words, task)
     for option, sets in others.items():
         parser.add_argument(f"--{option}", dest=option, metavar="SET", help=f"evaluate another held-out set: {sets}")
@@ -111,6 +154,8 @@ def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.
     ignored = [f"--{name}" for name in ("protocol", "warmup", "comprehensive") if getattr(options, name)]
     if options.fills and ignored:
         raise ValueError(f"--fills scores what was filled in, without chunks or documents: omit {ignored[0]}")
+    if options.decoder != GREEDY and (options.fills or options.comprehensive):
+        raise ValueError(f"--{'fills' if options.fills else 'comprehensive'} decodes nothing: omit --decoder")
     if len(by) > 1:
         raise ValueError(f"{' and '.join(f'--{option}' for option, _ in by)} are different sets: give one")
     if options.comprehensive and (options.data or options.num is not None or by):
@@ -150,7 +195,7 @@ def _show(
         shown = ["checkpoint", "num", "metrics", "baselines", "protocols"]
         print(printable({key: content[key] for key in shown if content.get(key)}))
         return 0
-    decoding = ", greedy decoding" if evaluation.samples else ""
+    decoding = f", {options.decoder} decoding" if evaluation.samples else ""
     asked_how = f", {next(iter(protocols))}" if len(protocols) == 1 else ""
     asked_how = ", whole documents" * options.comprehensive + asked_how
     print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}{asked_how}")
@@ -169,6 +214,18 @@ def _show(
     if written:
         print(f"wrote {written}")
     return 0
+
+
+def _decoder_fields(words: Sequence[str]) -> dict[str, str]:
+    """Fields of the decoder that the command's `words` name, and what they say; none if there is no such decoder, which
+    is reported when it is made."""
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    finder.add_argument("--decoder", default=GREEDY)
+    try:
+        named = finder.parse_known_args(words)[0].decoder
+        return {field: one.text for field, one in declared_fields(DECODERS.target(named)).items()}
+    except (argparse.ArgumentError, ValueError):
+        return {}
 
 
 def _other_held_out(words: Sequence[str], task: str | None) -> dict[str, str]:

@@ -194,6 +194,7 @@ def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
                     for option, file in (("--data", options.data), ("--fills", options.fills)):
                         if file and not Path(file).exists():
                             raise ValueError(f"{option} {file}: no such file or folder")
+                    evaluate.check_decoded(evaluate.decoder_of(options)[1], recipe.task.name, tasks[key])
                     if by:
                         tasks[key].held_out_by(*by, 1)
                 check_checkpoint(options.checkpoint)

@@ -20,7 +20,9 @@ class Reverse(Search):
 
     Decoding starts from the goal; without a goal, from the end token, which is then the last of the completion; if the
     task has none, from the empty suffix. A goal search ranks candidates by the likelihood of the prompt under the
-    previous-token head: equation 7 in reverse. That needs a model whose previous-token targets include prompts.
+    previous-token head: equation 7 in reverse. That needs a model whose previous-token targets include prompts. With a
+    goal the prompt may be empty: completions are then beginnings of sequences, and a goal search ranks them by the
+    likelihood of their first tokens under the next-token head: equation 8 in reverse.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -32,12 +34,12 @@ class Reverse(Search):
         """All candidates of a search, best first, or the one completion of another decoder.
 
         Completions have exactly `limit` tokens, unless the request has a closing symbol, or the model has one and there
-        is no goal. Raises `ValueError` if the predictor is not `Reversible`, if the prompt is empty, if prompt and goal
-        leave no room, or if without a goal there is none but for the end token.
+        is no goal. Raises `ValueError` if the predictor is not `Reversible`, if prompt and goal leave no room, if
+        without a goal there is none but for the end token, or if a beginning should have free length.
         """
         (prompt,) = request.prompts
-        if len(prompt) == 0:
-            raise ValueError("the prompt is empty: decoding backwards needs one")
+        if len(prompt) == 0 and request.closing is not None:
+            raise ValueError("without a prompt, decoding backwards has no end: give --limit in place of --free-length")
         (limit,) = request.limits(predictor.context).tolist()  # its messages name prompt and goal as given
         backwards = reversible(predictor).backwards()
         last = np.array([] if request.end is None or request.exact else [request.end], np.int64)
@@ -52,9 +54,10 @@ class Reverse(Search):
                 "decoding backwards starts from the end token and needs room for one more: set --limit to at least 2, "
                 f"and give a prompt of at most {predictor.context - 2} tokens"
             )
+        beginning = len(prompt) == 0
         turned = Request(
-            [known[::-1].copy()], limit - len(kept), request.end, prompt[::-1].copy(), request.exact,
-            closing, request.rows,
+            [known[::-1].copy()], limit - len(kept), request.end, None if beginning else prompt[::-1].copy(),
+            request.exact or beginning, closing, request.rows,
         )  # fmt: skip
         if isinstance(self.decoder, Search):
             found = self.decoder.search(backwards, turned)
