@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import statewise
+from statewise.analysis.belief_geometry import FEW
 from statewise.building import make_objective, read_recipe
 from statewise.cli import main
 from statewise.recipes import recipe_names, recipe_text
+from statewise.training.config import kept_steps
 
 ROOT = Path(__file__).parent.parent
 PATH_STAR = [name for name in recipe_names() if name.startswith("path-star-") and name.endswith("-fixed")]
@@ -63,6 +65,16 @@ def test_the_lstm_of_the_flip_flop_language_is_the_published_one():
     """Liu et al. 2023: one layer of 128 units, 133 thousand parameters."""
     lstm = built(recipe_text("flip-flop"), vocabulary=5)
     assert round(count(lstm) / 1e3) == 133
+
+
+def test_runs_of_known_beliefs_keep_what_shows_their_training():
+    names = [name for name in recipe_names() if name.startswith("hmm-")]
+    assert len(names) == 8
+    for name in names:
+        trainer = read_recipe(recipe_text(name)).trainer
+        steps = set().union(*kept_steps(trainer.keep, trainer.steps))
+        assert {0, 1, trainer.steps} <= steps
+        assert len(steps) > FEW, "belief-geometry --checkpoints all asks for more of a run with fewer"
 
 
 @pytest.mark.parametrize("name", PATH_STAR)
