@@ -269,9 +269,28 @@ def test_settings_change_the_combinations_that_they_name_the_later_ones_last():
     }  # fmt: skip
 
 
+def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
+    more = (
+        "  - {objectives: [far], then: [analyze rollout-drift, analyze effective-rank]}\n  - {then: [evaluate]}\nseeds"
+    )
+    cells = {cell.name: cell for cell in read_suite(SUITE.replace("seeds", more, 1), "mine").cells}
+    of_bits, of_far = [["evaluate", "--length", "12,24"]], [["analyze", "rollout-drift"], ["analyze", "effective-rank"]]
+    assert {name: cell.then for name, cell in cells.items()} == {
+        "stars/next_token-gpt": [["evaluate"]], "stars/far-gpt": [*of_far, ["evaluate"]],
+        "bits/next_token-gpt": [*of_bits, ["evaluate"]], "bits/far-gpt": [*of_bits, *of_far, ["evaluate"]],
+        "bits/next_token-lstm": [*of_bits, ["evaluate"]],
+    }  # fmt: skip
+    assert all("then" not in cell.fields for cell in cells.values())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ("{objectives: [far], trainer: {steps: 4}}", "{then: [rm]}", "must begin with analyze or evaluate"),
+        ("{objectives: [far], trainer: {steps: 4}}", "{then: evaluate}", "settings: then must be a list"),
+        ("{objectives: [far], trainer: {steps: 4}}", "{then: [analyze future-prob]}", "did you mean future-probe"),
+        ("{objectives: [far], trainer: {steps: 4}}", "{then: [evaluate --decoder beam]}", "omit --decoder"),
+        ("bits: [\"evaluate", "bits: [\"evaluate --decoder bem\", \"evaluate", "did you mean beam"),
         ("seeds: 1-2", "seed: 1", "unknown key 'seed'"),
         ("about:", "- about:", "mine.yaml"),
         ("base: parity", "base: pairty", "unknown recipe 'pairty'"),

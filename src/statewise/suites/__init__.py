@@ -16,6 +16,7 @@ A suite is a YAML file, of this package or of the user:
       - {objectives: [multi_token], backbones: [two_stream]}
     settings:                       # what differs in some combinations, the later ones over the earlier
       - {backbones: [gpt], recipes: [s3], backbone: {init: fan_in}, trainer: {optimizer: muon}}
+      - {objectives: [far], then: [analyze rollout-drift]}    # commands besides those of the recipe
     seeds: 1-5
     then:                           # commands on each trained run, by recipe
       parity: ["evaluate --length 64,128"]
@@ -47,6 +48,7 @@ SHAPE: Shape = {
 AXES = ("recipes", "objectives", "backbones")
 PARTS = ("task", "objective", "backbone", "trainer")
 """Of a recipe, what `settings` may change."""
+THEN = "then"
 FILES = ("suite.yaml", "table.md", "results.json", "index.html", "submitted")
 """What is written beside the folders of the recipes."""
 COMMANDS = ("analyze", "evaluate")
@@ -74,6 +76,18 @@ class Cell:
     def name(self) -> str:
         """As a relative path."""
         return f"{self.recipe}/{self.objective}-{self.backbone}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What differs in some combinations."""
+
+    among: dict[str, list[str]]
+    """Which combinations: names by axis; all of an axis that is missing."""
+    parts: dict[str, Any]
+    """Fields of their recipes, by part."""
+    then: list[list[str]]
+    """Commands besides those of the recipe."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,7 @@ def read_suite(text: str | bytes, source: str) -> Suite:
     """A suite of YAML `text`. Raises `ValueError` naming `source` for one that makes no sense; recipes are checked when
     they are read."""
     given = read_yaml(text, source)
-    known = ("about", *AXES, "without", "settings", "seeds", "then", "metrics")
+    known = ("about", *AXES, "without", "settings", "seeds", THEN, "metrics")
     for key in given:
         if key not in known:
             raise ValueError(f"{source}: {unknown('key', str(key), known)}")
@@ -119,7 +133,7 @@ def read_suite(text: str | bytes, source: str) -> Suite:
             raise ValueError(f"{source}: combination {place} of without is empty, and would leave out everything")
         for axis, names in combination.items():
             _all_known(names, axes.get(axis), axis, f"{source}: without")
-    settings = [_settings(one, axes, f"{source}: settings") for one in given.get("settings", ())]
+    settings = [_setting(one, axes, source) for one in given.get("settings", ())]
     _all_known(given.get("then", {}), axes["recipes"], "recipes", f"{source}: then")
     then = {recipe: [_command(line, source) for line in lines] for recipe, lines in given.get("then", {}).items()}
     seeds = given.get("seeds", "1-5")
@@ -183,29 +197,27 @@ def _command(line: str, source: str) -> list[str]:
     return words
 
 
-def _settings(
-    given: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], where: str
-) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Which combinations, and what differs in them."""
-    chosen: dict[str, list[str]] = {}
-    parts: dict[str, Any] = {}
+def _setting(given: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], source: str) -> Setting:
+    where, found = f"{source}: settings", Setting({}, {}, [])
     for key, value in given.items():
         if key in AXES:
-            chosen[key] = check(value, [TEXT], where, key)
+            found.among[key] = check(value, [TEXT], where, key)
             _all_known(value, axes[key], key, where)
+        elif key == THEN:
+            found.then.extend(_command(line, source) for line in check(value, [TEXT], where, key))
         elif key not in PARTS:
-            raise ValueError(f"{where}: {unknown('key', str(key), (*AXES, *PARTS))}")
+            raise ValueError(f"{where}: {unknown('key', str(key), (*AXES, *PARTS, THEN))}")
         elif not isinstance(value, dict):
             raise ValueError(f"{where}: {key} must be a mapping of fields, not {value!r}")
         else:
-            parts[key] = value
-    return chosen, parts
+            found.parts[key] = value
+    return found
 
 
 def _cells(
     axes: dict[str, dict[str, dict[str, Any]]],
     without: Any,
-    settings: list[tuple[dict[str, list[str]], dict[str, Any]]],
+    settings: list[Setting],
     then: dict[str, list[list[str]]],
     source: str,
 ) -> Iterator[Cell]:
@@ -220,6 +232,8 @@ def _cells(
         recipe, objective, backbone = names
         fields = recipe_fields(yaml.safe_dump(axes["recipes"][recipe]), f"{source}: recipes.{recipe}")
         own = {"objective": axes["objectives"][objective], "backbone": axes["backbones"][backbone]}
-        for parts in (own, *(parts for chosen, parts in settings if among(chosen))):
+        here = [setting for setting in settings if among(setting.among)]
+        for parts in (own, *(setting.parts for setting in here)):
             fields = merged(fields, parts)
-        yield Cell(recipe, objective, backbone, fields, then.get(recipe, []))
+        commands = [*then.get(recipe, []), *(words for setting in here for words in setting.then)]
+        yield Cell(recipe, objective, backbone, fields, commands)
