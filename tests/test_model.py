@@ -84,3 +84,17 @@ def test_prompts_and_files_of_other_types_are_refused(model):
 def test_a_list_may_be_any_iterable_of_text_with_a_length(model):
     texts = ["1,2|2,3/1,3=", "4,5|5,6/4,6="]
     torch.testing.assert_close(model.states(tuple(texts)).state, model.states(texts).state)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_beginnings_are_made_where_sequences_have_no_prompt(tmp_path, reverse):
+    flags = ["--objective=belief_state", *SMALL_RUN]
+    graphs = new_model(read_recipe(recipe_text("path-star-small"), [*flags, "--task.held_out_graphs=20"]))
+    with pytest.raises(ValueError, match="the prompt is empty, and sequences of this task begin with one: give it"):
+        graphs.generate([""], goal="3", limit=2, reverse=reverse)
+    (tmp_path / "letters.txt").write_text("a b c d\nb c d a\nc d a b\n" * 20)
+    letters = new_model(
+        read_recipe(recipe_text("sequences-small"), [*flags, f"--task.path={tmp_path / 'letters.txt'}"])
+    )
+    (found,) = letters.generate([""], goal="c d", limit=2, reverse=reverse)
+    assert len(found.tokens) == 2

@@ -133,16 +133,18 @@ def report(
     data: Path | None = None,
     protocols: Mapping[str, Mapping[str, float]] | None = None,
     by: tuple[str, str] | None = None,
+    decoder: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """An evaluation as a run stores it, for `compare`; the caller adds the checkpoint. `data`: the evaluated file or
     corpus, if not held-out examples; `by`: the option and its value that chose another held-out set; `protocols`:
-    metrics by protocol, for models with a carried state."""
+    metrics by protocol, for models with a carried state; `decoder`: name and fields of another decoder than greedy."""
     return {
         "headline": dataclasses.asdict(task.headline),
         "chance": dict(task.chance),
         **dataclasses.asdict(evaluation),
         **({"file": str(data)} if data else {}),
         **({"set": {"option": by[0], "value": by[1]}} if by else {}),
+        **({"decoder": dict(decoder)} if decoder else {}),
         **({"protocols": dict(protocols), "sees_its_own_targets": seeing_targets(protocols)} if protocols else {}),
     }
 

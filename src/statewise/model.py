@@ -132,7 +132,8 @@ class Model:
         as with the encoding `fill_in_the_middle`, ends it with the end token in both cases. `reverse`: decodes from the
         last token to the first, see `statewise.decoding.reverse`. Raises `ValueError` for prompts and goals that are
         empty, too long, or contain unknown symbols, for `free_length` without a goal, and for models that cannot
-        condition on a goal, have no closing symbol, or do not predict previous tokens.
+        condition on a goal, have no closing symbol, or do not predict previous tokens. With a goal a prompt may be
+        empty, if sequences of the task have none.
         """
         check_texts(prompts, "prompts", "prompts as text")
         made = make_decoder(decoder, **fields)
@@ -168,6 +169,10 @@ class Model:
         if goal is not None and len(given) == 0:
             raise ValueError("the goal is empty: omit --goal, or give the text that should follow the completion")
         read = [self.task.with_goal(self.task.encode(prompt), given) for prompt in prompts]
+        beginnings = goal is not None and not all(len(prompt) for prompt, _ in read)
+        # Models do not learn to predict prompts, so a beginning that is one would be made up.
+        if beginnings and self.task.held_out(1).prompt_lengths[0]:
+            raise ValueError("the prompt is empty, and sequences of this task begin with one: give it")
         size = rows_at_once(self.task.context, len(self.task.vocab), PROMPTS)
         most = self.task.context if limit is None else limit
         for _, members in groupby(range(len(read)), lambda row: (row // size, read[row][1] is None)):

@@ -88,6 +88,14 @@ def shortened(text: str) -> str:
     return f"{_beginning(text, 91)}-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
 
 
+def named(text: str) -> str:
+    """The same without what is no letter, digit or one of `_.,+-`, with the checksum where something was replaced."""
+    safe = re.sub(r"[^\w.,+-]", "-", text)
+    if safe != text:
+        safe += f"-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
+    return shortened(safe)
+
+
 def _beginning(text: str, most: int) -> str:
     """The first characters of a text, of at most so many bytes."""
     return os.fsencode(text)[:most].decode(errors="ignore")

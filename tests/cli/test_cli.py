@@ -91,18 +91,23 @@ def test_what_deviates_does_not_replace_the_report(capsys, runs):
 def test_evaluate_decodes_as_asked(capsys, runs):
     folder = runs / "next_token-1"
     before = Run(folder).report("evaluation")
-    greedy = called(capsys, "evaluate", folder, "--num", "7", "--json")[1]
-    assert called(capsys, "evaluate", folder, "--num", "7", "--decoder", "beam", "--beams", "1", "--json")[1] == greedy
+    greedy = json.loads(called(capsys, "evaluate", folder, "--num", "7", "--json")[1])
+    one = json.loads(called(capsys, "evaluate", folder, "--num", "7", "--decoder", "beam", "--beams", "1", "--json")[1])
+    assert one.pop("decoder") == {"name": "beam", "beams": 1}
+    assert one == greedy
     code, out, _ = called(capsys, "evaluate", folder, "--num", "7", "--decoder=beam", "--beams", "5")
     assert code == 0
-    assert "7 examples, beam decoding" in out
+    assert "7 examples, beam decoding (beams 5)" in out
     drawn = [json.loads(called(capsys, "evaluate", folder, "--decoder", "sample", "--top-k", "4", "--seed", str(seed),
                                "--json")[1])["metrics"] for seed in (1, 1, 2)]  # fmt: skip
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
-    reports = {"beam-beams-1": 7, "beam-beams-5": 7}
-    assert {Run(folder).report(f"evaluation-first-7-decoder-{name}")["num"] for name in reports} == {7}
-    assert Run(folder).report("evaluation-decoder-sample-seed-2-top_k-4")["metrics"] == drawn[2]
+    reports = [Run(folder).report(f"evaluation-first-7-decoder-beam-beams-{beams}") for beams in (1, 5)]
+    assert [report["num"] for report in reports] == [7, 7]
+    default = DECODERS["beam"].Config().beams
+    assert called(capsys, "evaluate", folder, "--num", "2", "--decoder", "beam", "--beams", default)[0] == 0
+    assert Run(folder).report("evaluation-first-2-decoder-beam")["decoder"] == {"name": "beam"}
+    assert Run(folder).report("evaluation-decoder-sample-top_k-4-seed-2")["metrics"] == drawn[2]
     assert Run(folder).report("evaluation") == before, "compare reads what greedy decoding gave"
 
 
@@ -110,13 +115,15 @@ def test_evaluate_decodes_as_asked(capsys, runs):
     ("words", "said"),
     [
         (["--decoder", "bea"], "did you mean beam"),
-        (["--decoder", "beam", "--beam", "3"], "did you mean --beams"),
+        (["--decoder", "beam", "--beam", "3"], "did you mean beams"),
+        (["--decoder", "beam", "--nmu", "3"], "nmu"),
+        (["--nmu", "3"], "did you mean --num"),
         (["--decoder", "beam", "--beams", "0"], "beams must be"),
-        (["--decoder", "beam", "--temperature", "1"], "unknown option '--temperature'"),
+        (["--decoder", "beam", "--temperature", "1"], "--decoder sample or speculative has"),
         (["--beams", "3"], "unknown option '--beams'"),
         (["--decoder"], "expected one argument"),
         (["--decoder", ""], "decoder"),
-        (["--decoder", "beam", "--beams"], "expected one argument"),
+        (["--decoder", "beam", "--beams"], "--beams is unknown, or lacks its value"),
         (["--decoder", "beam", "--fills", "fills.jsonl"], "--fills decodes nothing: omit --decoder"),
         (["--decoder", "beam", "--comprehensive"], "--comprehensive decodes nothing: omit --decoder"),
     ],
@@ -125,6 +132,32 @@ def test_decoders_that_do_not_fit_are_refused(capsys, runs, words, said):
     code, _, error = called(capsys, "evaluate", runs / "next_token-1", *words)
     assert code == 2
     assert said in error
+
+
+OWN_DECODER = """
+from dataclasses import dataclass, make_dataclass
+from statewise.decoding.sample import Greedy
+
+class Mine(Greedy):
+    Config = make_dataclass("Config", [("path", str, ""), ("num", int, 3), ("share", float, 0.5)])
+"""
+
+
+def test_decoders_of_your_own_decode_answers(capsys, runs, tmp_path, monkeypatch):
+    (tmp_path / "own_decoder.py").write_text(OWN_DECODER)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = runs / "next_token-2"
+    before = set(Run(folder).reports())
+    words = ["--num", "2", "--decoder", "own_decoder:Mine", "--share", "0.25", "--path"]
+    for path in ("../../x", "a\nb", "x" * 300):
+        code, out, _ = called(capsys, "evaluate", folder, *words, path, "--json")
+        assert code == 0
+        found = json.loads(out)
+        assert found["decoder"] == {"name": "own_decoder:Mine", "path": path, "share": 0.25}
+        assert found["num"] == 2, "--num is the command's"
+    new = set(Run(folder).reports()) - before
+    assert len(new) == 3
+    assert all(re.fullmatch(r"[\w.,+-]{1,200}", name) for name in new)
 
 
 def test_a_decoder_of_a_task_without_decoded_answers_is_refused(capsys, tmp_path):

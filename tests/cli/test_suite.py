@@ -409,3 +409,22 @@ def test_a_suites_file_is_named(name, content, said, tmp_path, monkeypatch, caps
         (tmp_path / name).write_bytes(content)
     assert main(["suite", name, "--dry-run"]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_answers_of_another_decoder_have_names_of_their_own(tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    only = SUITE.replace("seeds: 1-2", "seeds: 1").replace(
+        "metrics:", "metrics:\n  path_accuracy_decoder_beam: by beam search"
+    )
+    path.write_text(only.replace("then:", "then:\n  stars: [evaluate --decoder beam --beams 2]"))
+    assert main(["suite", str(path), "--only", "stars/next_token", "--out", str(tmp_path / "out")]) == 0
+    assert "by beam search" in (tmp_path / "out" / "table.md").read_text()
+    report = (
+        tmp_path / "out" / "stars" / "next_token-gpt" / "seed-1" / "reports" / "evaluation-decoder-beam-beams-2.json"
+    )
+    content = json.loads(report.read_text())
+    (run,) = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    assert run["metrics"]["path_accuracy_decoder_beam"] == content["metrics"]["path_accuracy"]
+    report.write_text(json.dumps({**content, "decoder": 3}))
+    assert main(["suite", str(path), "--out", str(tmp_path / "out"), "--table"]) == 2
+    assert f"{report}: decoder must be an object" in capsys.readouterr().err

@@ -193,12 +193,22 @@ def test_steps_keep_the_probability_of_an_empty_completion():
     assert step.log_probabilities.sum() == one.log_probability
 
 
-@pytest.mark.parametrize("score", ["previous", "next"])
-def test_scores_without_a_goal_rank_nothing_backwards(score):
-    with pytest.raises(ValueError, match=f"score {score} has no use: .*omit --score"):
-        Reverse(make_decoder("goal_search", score=score))
+@pytest.mark.parametrize("score", ["previous", "next", "goal"])
+def test_scores_that_rank_nothing_backwards_are_refused(score):
+    def search(asked, **fields):
+        return Reverse(make_decoder("goal_search", rollouts=4, **fields)).search(made().predictor(), asked)
+
+    nothing = Request([np.zeros(0, np.int64)], 2, None, np.array(GOAL))
+    with pytest.raises(ValueError, match=f"score {score} has no use: .* first tokens under .*omit --score"):
+        search(nothing, score=score)
+    assert len(search(nothing, scored_tokens=1)) == 4
+    if score == "goal":
+        assert len(search(request(), score=score)) == 4
+    else:
+        with pytest.raises(ValueError, match=f"score {score} has no use: .* of the prompt: omit --score"):
+            search(request(), score=score)
     with pytest.raises(ValueError, match="scored_tokens has no use: backwards"):
-        Reverse(make_decoder("goal_search", scored_tokens=3))
+        search(request(), scored_tokens=3)
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_targets
-from statewise.cli.arguments import Parser, at_least
+from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
-from statewise.declarations import declared_fields
-from statewise.decoding import DECODERS
 from statewise.json_files import printable
 from statewise.progress import announced
-from statewise.run import Run, evaluation_of, evaluation_on, report_of, shortened
+from statewise.run import Run, evaluation_of, evaluation_on, named, report_of
 from statewise.tasks import TASKS
 from statewise.types import Evaluation
 
@@ -31,14 +30,13 @@ SHOWN = 10
 """How many of the sequences that are left out are named."""
 GREEDY = "greedy"
 """The decoder of answers unless another is asked for."""
-FIELD = "decoder."
-"""Begins the names of options that are fields of the decoder."""
 
 DESCRIPTION = """Scores a run on the held-out data of its task, or on a file in the task's format.
 
 Writes a report into the run's folder reports: evaluation.json of all held-out examples of the best checkpoint, which
 `statewise compare` reads; any other evaluation under a name of its own, such as evaluation-first-50.json with --num 50.
-Of those `compare --metrics all` reads the ones of --data."""
+Of those `compare --metrics all` reads the ones of --data and of other held-out sets, if they are of all examples, the
+best checkpoint and greedy decoding."""
 
 
 def run(words: list[str]) -> int:
@@ -77,31 +75,36 @@ def run(words: list[str]) -> int:
     deviations += [] if options.num is None else [f"first-{options.num}"]
     deviations += [] if options.protocol in (None, "all") else [f"protocol-{options.protocol}"]
     deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
-    deviations += [shortened("-".join(["decoder", *how])).replace(":", "-")] if how else []  # it may be module:Class
+    deviations += ["-".join(["decoder", *_words(how)]).replace(" ", "-")] if how else []
     whole = evaluation_of(data) if data else evaluation_on(*by) if by else "evaluation"
-    name = "-".join([whole, *deviations])
+    name = "-".join([whole, *([named("-".join(deviations))] if deviations else [])])
     if how and not evaluation.samples:
         print("no example has a prompt: the decoder has no part in these figures", file=sys.stderr)
     for note in model.task.notes:
         if not data or note not in own_notes:  # notes on the run's own data do not concern a file
             print(note, file=sys.stderr)
-    return _show(model, evaluation, name, options, data, found if asked else {}, by)
+    return _show(model, evaluation, name, options, data, found if asked else {}, by, how)
 
 
-def decoder_of(options: argparse.Namespace) -> tuple[Decoder, list[str]]:
-    """The decoder that the options name, and if it is not greedy its name and what was set of it, in words. Raises
-    `ValueError` for unknown names and values."""
+def decoder_of(options: argparse.Namespace) -> tuple[Decoder, dict[str, Any]]:
+    """The decoder that the options name; and if it is not greedy its name, and its fields that differ from their
+    defaults. Raises `ValueError` for unknown names, fields and values."""
     from statewise.building import make_decoder
 
-    given = {key.removeprefix(FIELD): value for key, value in vars(options).items() if key.startswith(FIELD)}
-    given = {field: value for field, value in given.items() if value is not None}
-    decoder = make_decoder(options.decoder, **given)
+    decoder = make_decoder(options.decoder, **options.fields)
     if options.decoder == GREEDY:
-        return decoder, []
-    return decoder, [options.decoder, *(f"{field}-{getattr(decoder.config, field)}" for field in sorted(given))]
+        return decoder, {}
+    chosen = {field.name: getattr(decoder.config, field.name) for field in dataclasses.fields(decoder.config)
+              if getattr(decoder.config, field.name) != field.default}  # fmt: skip
+    return decoder, {"name": options.decoder, **chosen}
 
 
-def check_decoded(how: Sequence[str], name: str, task: Task) -> None:
+def _words(how: Mapping[str, Any]) -> list[str]:
+    """The decoder's name, then each field with its value."""
+    return [how["name"], *(f"{key} {'null' if how[key] is None else how[key]}" for key in how if key != "name")]
+
+
+def check_decoded(how: Mapping[str, Any], name: str, task: Task) -> None:
     """Raises `ValueError` for another decoder than greedy, `how` (see `decoder_of`), if the task `name` decodes no
     answers."""
     if how and not task.decoded:
@@ -140,13 +143,13 @@ def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.
         "--help` lists them)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    for field, declared in _decoder_fields(words).items():
-        spellings = dict.fromkeys([f"--{field}", f"--{field.replace('_', '-')}"])
-        parser.add_argument(*spellings, dest=f"{FIELD}{field}", metavar="VALUE", help=f"decoder: {declared}")
     others = _other_held_out(words, task)
     for option, sets in others.items():
         parser.add_argument(f"--{option}", dest=option, metavar="SET", help=f"evaluate another held-out set: {sets}")
-    options = parser.parse_args(words)
+    options, fields = parser.split(words)
+    if options.decoder == GREEDY:
+        options = parser.parse_args(words)  # whatever is left over is unknown, and is told with its near misses
+    options.fields = pairs(fields)
 
     by = [(option, value) for option in others if (value := getattr(options, option)) is not None]
     if options.fills and (options.data or options.num is not None or by):
@@ -183,19 +186,21 @@ def _show(
     data: Path | None = None,
     asked: Mapping[str, Evaluation] | None = None,
     by: tuple[str, str] | None = None,
+    how: Mapping[str, Any] | None = None,
 ) -> int:
     """Prints the report and writes it into the run; `asked`: evaluations by protocol; `by`: the option and value of
-    another held-out set."""
+    another held-out set; `how`: see `decoder_of`."""
     from statewise.evaluation import report
     from statewise.reporting.tables import baselines_table, metrics_table, number, text_table
 
     protocols = {protocol: found.metrics for protocol, found in (asked or {}).items()}
-    content, written = keep_report(model, name, report(model.task, evaluation, data, protocols, by))
+    content, written = keep_report(model, name, report(model.task, evaluation, data, protocols, by, how))
     if options.json:
-        shown = ["checkpoint", "num", "metrics", "baselines", "protocols"]
+        shown = ["checkpoint", "num", "decoder", "metrics", "baselines", "protocols"]
         print(printable({key: content[key] for key in shown if content.get(key)}))
         return 0
-    decoding = f", {options.decoder} decoding" if evaluation.samples else ""
+    decoder, *fields = _words(how or {"name": GREEDY})
+    decoding = f", {decoder} decoding" + f" ({', '.join(fields)})" * bool(fields) if evaluation.samples else ""
     asked_how = f", {next(iter(protocols))}" if len(protocols) == 1 else ""
     asked_how = ", whole documents" * options.comprehensive + asked_how
     print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}{asked_how}")
@@ -214,18 +219,6 @@ def _show(
     if written:
         print(f"wrote {written}")
     return 0
-
-
-def _decoder_fields(words: Sequence[str]) -> dict[str, str]:
-    """Fields of the decoder that the command's `words` name, and what they say; none if there is no such decoder, which
-    is reported when it is made."""
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--decoder", default=GREEDY)
-    try:
-        named = finder.parse_known_args(words)[0].decoder
-        return {field: one.text for field, one in declared_fields(DECODERS.target(named)).items()}
-    except (argparse.ArgumentError, ValueError):
-        return {}
 
 
 def _other_held_out(words: Sequence[str], task: str | None) -> dict[str, str]:

@@ -127,9 +127,9 @@ class Decoder(ABC):
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def check_backwards(self) -> None:  # noqa: B027
-        """Raises `ValueError` for options that have no use in decoding backwards (`Reverse`), where the prompt is
-        always the goal; most decoders have none."""
+    def check_backwards(self, prompted: bool) -> None:  # noqa: B027
+        """Raises `ValueError` for options that have no use in decoding backwards (`Reverse`), where the prompt is the
+        goal if there is one (`prompted`); most decoders have none."""
 
     @abstractmethod
     def steps(self, predictor: Predictor, request: Request) -> Iterator[Step]:

@@ -92,12 +92,14 @@ class GoalSearch(Search):
     def __init__(self, config: GoalSearchConfig) -> None:
         self.config = config
 
-    def check_backwards(self) -> None:
-        """Refuses options of a search without a goal."""
-        score, why = self.config.score, "backwards, candidates are ranked by the likelihood of the prompt: omit"
-        if score in ("previous", "next"):
-            raise ValueError(f"score {score} has no use: {why} --score")
-        unset(self.config, "scored_tokens", reason=f"has no use: {why} it")
+    def check_backwards(self, prompted: bool) -> None:
+        """Refuses options of another ranking than that by the prompt, or without one by the first tokens."""
+        what = "the likelihood of the prompt" if prompted else "that of their first tokens under the next-token head"
+        why = f"has no use: backwards, candidates are ranked by {what}: omit"
+        if self.config.score not in (None, "goal" if prompted else None):
+            raise ValueError(f"score {self.config.score} {why} --score")
+        if prompted:
+            unset(self.config, "scored_tokens", reason=f"{why} it")
 
     @torch.no_grad()
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:

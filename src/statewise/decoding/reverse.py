@@ -26,8 +26,6 @@ class Reverse(Search):
     """
 
     def __init__(self, decoder: Decoder) -> None:
-        """Raises `ValueError` for options of the decoder that have no use backwards."""
-        decoder.check_backwards()
         self.decoder, self.config = decoder, decoder.config
 
     def search(self, predictor: Predictor, request: Request) -> list[Completion]:
@@ -35,10 +33,13 @@ class Reverse(Search):
 
         Completions have exactly `limit` tokens, unless the request has a closing symbol, or the model has one and there
         is no goal. Raises `ValueError` if the predictor is not `Reversible`, if prompt and goal leave no room, if
-        without a goal there is none but for the end token, or if a beginning should have free length.
+        without a goal there is none but for the end token, if a beginning should have free length, or for options of
+        the decoder that have no use backwards.
         """
         (prompt,) = request.prompts
-        if len(prompt) == 0 and request.closing is not None:
+        beginning = len(prompt) == 0
+        self.decoder.check_backwards(not beginning)
+        if beginning and request.closing is not None:
             raise ValueError("without a prompt, decoding backwards has no end: give --limit in place of --free-length")
         (limit,) = request.limits(predictor.context).tolist()  # its messages name prompt and goal as given
         backwards = reversible(predictor).backwards()
@@ -54,7 +55,6 @@ class Reverse(Search):
                 "decoding backwards starts from the end token and needs room for one more: set --limit to at least 2, "
                 f"and give a prompt of at most {predictor.context - 2} tokens"
             )
-        beginning = len(prompt) == 0
         turned = Request(
             [known[::-1].copy()], limit - len(kept), request.end, None if beginning else prompt[::-1].copy(),
             request.exact or beginning, closing, request.rows,

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from statewise.json_files import MEASURED, Maybe, Shape, check, printable
+from statewise.json_files import ANYTHING, MEASURED, TEXT, Maybe, Shape, check, printable
 from statewise.reporting.members import read_evaluation
 from statewise.reporting.statistics import out_of, summarise, told_apart
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
@@ -19,6 +19,7 @@ from statewise.run import Run
 from statewise.types import Headline
 
 METRICS: Shape = {...: Maybe(MEASURED)}
+DECODER: Shape = {"name": TEXT, ...: ANYTHING}
 """Of any report of a run."""
 State = Literal["finished", "failed", "not finished", "not started"]
 
@@ -56,10 +57,15 @@ class SuiteRun:
             return cls(*names, seed, str(folder), state, message, None, {}, None)
         metrics: dict[str, float] = dict(evaluation["metrics"])
         for name in run.reports():
-            content = run.report(name) or {}
+            content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
             if content.get("checkpoint") == evaluation["checkpoint"] and "metrics" in content:
-                found = check(content["metrics"], METRICS, str(run.reports_folder / f"{name}.json"), "metrics")
-                metrics = {**{key: value for key, value in found.items() if value is not None}, **metrics}
+                found = check(content["metrics"], METRICS, where, "metrics")
+                by = (
+                    f"_decoder_{check(content['decoder'], DECODER, where, 'decoder')['name']}"
+                    if "decoder" in content
+                    else ""
+                )
+                metrics = {**{f"{key}{by}": value for key, value in found.items() if value is not None}, **metrics}
         end = run.end() or {}
         said = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
         data = hashlib.sha256(said.encode()).hexdigest()[:16]

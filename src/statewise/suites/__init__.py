@@ -134,8 +134,9 @@ def read_suite(text: str | bytes, source: str) -> Suite:
         for axis, names in combination.items():
             _all_known(names, axes.get(axis), axis, f"{source}: without")
     settings = [_setting(one, axes, source) for one in given.get("settings", ())]
-    _all_known(given.get("then", {}), axes["recipes"], "recipes", f"{source}: then")
-    then = {recipe: [_command(line, source) for line in lines] for recipe, lines in given.get("then", {}).items()}
+    where = f"{source}: {THEN}"
+    _all_known(given.get(THEN, {}), axes["recipes"], "recipes", where)
+    then = {recipe: [_command(line, where) for line in lines] for recipe, lines in given.get(THEN, {}).items()}
     seeds = given.get("seeds", "1-5")
     cells = list(_cells(axes, given.get("without", ()), settings, then, source))
     if not cells:
@@ -182,18 +183,14 @@ def _all_known(names: Any, axis: dict[str, Any] | None, what: str, where: str) -
             raise ValueError(f"{where}: {unknown(what.removesuffix('s'), name, axis)}")
 
 
-def _command(line: str, source: str) -> list[str]:
+def _command(line: str, where: str) -> list[str]:
     words = line.split()
     if not words or words[0] not in COMMANDS:
-        raise ValueError(
-            f"{source}: then: {line!r} must begin with {' or '.join(COMMANDS)}; the run is added behind it"
-        )
+        raise ValueError(f"{where}: {line!r} must begin with {' or '.join(COMMANDS)}; the run is added behind it")
     if {"-h", "--help"} & set(words):
-        raise ValueError(f"{source}: then: {line!r} asks for help, and does nothing with a run")
+        raise ValueError(f"{where}: {line!r} asks for help, and does nothing with a run")
     if any(word.partition("=")[0] in ("--out", "--overwrite") for word in words):
-        raise ValueError(
-            f"{source}: then: {line!r} writes into one folder for all seeds: omit --out, reports are in the run"
-        )
+        raise ValueError(f"{where}: {line!r} writes into one folder for all seeds: omit --out, reports are in the run")
     return words
 
 
@@ -204,7 +201,7 @@ def _setting(given: dict[str, Any], axes: dict[str, dict[str, dict[str, Any]]], 
             found.among[key] = check(value, [TEXT], where, key)
             _all_known(value, axes[key], key, where)
         elif key == THEN:
-            found.then.extend(_command(line, source) for line in check(value, [TEXT], where, key))
+            found.then.extend(_command(line, f"{where}: {THEN}") for line in check(value, [TEXT], where, key))
         elif key not in PARTS:
             raise ValueError(f"{where}: {unknown('key', str(key), (*AXES, *PARTS, THEN))}")
         elif not isinstance(value, dict):
