@@ -60,11 +60,8 @@ class SuiteRun:
             content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
             if content.get("checkpoint") == evaluation["checkpoint"] and "metrics" in content:
                 found = check(content["metrics"], METRICS, where, "metrics")
-                by = (
-                    f"_decoder_{check(content['decoder'], DECODER, where, 'decoder')['name']}"
-                    if "decoder" in content
-                    else ""
-                )
+                other = check(content.get("decoder", {"name": ""}), DECODER, where, "decoder")["name"]
+                by = f"_decoder_{other}" if other else ""
                 metrics = {**{f"{key}{by}": value for key, value in found.items() if value is not None}, **metrics}
         end = run.end() or {}
         said = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
