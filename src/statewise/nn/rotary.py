@@ -42,7 +42,7 @@ def split_heads(
         split: tuple[Tensor, ...] = _SplitHeads.apply(apart, straight, swapped, turned)  # type: ignore[no-untyped-call]
         return split
     parts = heads_first(apart).contiguous()
-    turning, others = parts.split((turned, count - turned))  # two slices would each have a gradient of the whole
+    turning, others = torch.split(parts, [turned, count - turned])  # two slices would each have a gradient of the whole
     found = turning * straight + turning.roll(turning.shape[-1] // 2, dims=-1) * swapped
     return *found.unbind(), *others.unbind()
 
