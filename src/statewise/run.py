@@ -89,7 +89,8 @@ def shortened(text: str) -> str:
 
 
 def named(text: str) -> str:
-    """The same without what is no letter, digit or one of `_.,+-`, with the checksum where something was replaced."""
+    """The text for the name of a file, also if it holds what names may not: without what is no letter, digit or one of
+    `_.,+-`, and with a checksum where something was replaced; `shortened`."""
     safe = re.sub(r"[^\w.,+-]", "-", text)
     if safe != text:
         safe += f"-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"

@@ -135,7 +135,7 @@ def test_decoders_that_do_not_fit_are_refused(capsys, runs, words, said):
 
 
 OWN_DECODER = """
-from dataclasses import dataclass, make_dataclass
+from dataclasses import make_dataclass
 from statewise.decoding.sample import Greedy
 
 class Mine(Greedy):
@@ -161,17 +161,8 @@ def test_decoders_of_your_own_decode_answers(capsys, runs, tmp_path, monkeypatch
 
 
 def test_a_decoder_of_a_task_without_decoded_answers_is_refused(capsys, tmp_path):
-    words = [
-        "train",
-        "hmm-rrxor",
-        "--trainer.steps",
-        "1",
-        "--trainer.batch_size",
-        "2",
-        "--task.held_out_sequences",
-        "4",
-    ]
-    assert called(capsys, *words, "--out", tmp_path / "run")[0] == 0
+    small = ["--trainer.steps=1", "--trainer.batch_size=2", "--task.held_out_sequences=4"]
+    assert called(capsys, "train", "hmm-rrxor", *small, "--out", tmp_path / "run")[0] == 0
     code, _, error = called(capsys, "evaluate", tmp_path / "run", "--decoder", "beam")
     assert code == 2
     assert "task hmm is scored without decoding, so a decoder changes nothing: omit --decoder" in error

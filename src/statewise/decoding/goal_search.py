@@ -96,7 +96,7 @@ class GoalSearch(Search):
         """Refuses options of another ranking than that by the prompt, or without one by the first tokens."""
         what = "the likelihood of the prompt" if prompted else "that of their first tokens under the next-token head"
         why = f"has no use: backwards, candidates are ranked by {what}: omit"
-        if self.config.score not in (None, "goal" if prompted else None):
+        if self.config.score is not None and not (prompted and self.config.score == "goal"):
             raise ValueError(f"score {self.config.score} {why} --score")
         if prompted:
             unset(self.config, "scored_tokens", reason=f"{why} it")

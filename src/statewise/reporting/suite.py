@@ -19,8 +19,9 @@ from statewise.run import Run
 from statewise.types import Headline
 
 METRICS: Shape = {...: Maybe(MEASURED)}
-DECODER: Shape = {"name": TEXT, ...: ANYTHING}
 """Of any report of a run."""
+DECODER: Shape = {"name": TEXT, ...: ANYTHING}
+"""Of an evaluation by another decoder than greedy."""
 State = Literal["finished", "failed", "not finished", "not started"]
 
 
