@@ -202,7 +202,7 @@ def _check(found: Any) -> None:
         left += [(each, depth + 1) for each in inner]
 
 
-def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
+def read_yaml(text: str | bytes, source: str, what: str = "a recipe") -> dict[str, Any]:
     """The mapping in YAML `text`. Raises `ValueError` with the line if it is not YAML, or not a mapping."""
     import yaml
 
@@ -221,7 +221,7 @@ def read_yaml(text: str | bytes, source: str) -> dict[str, Any]:
     except ValueError as error:  # of a number or a date
         raise ValueError(f"{source}: {without_advice(error)}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{source}: a recipe must hold keys, not {type(found).__name__}")
+        raise ValueError(f"{source}: {what} must hold keys, not {type(found).__name__}")
     return found
 
 

@@ -57,7 +57,7 @@ class Panel:
     y_title: str
     curves: list[Curve]
     shares: bool = False
-    """Whether y lies between 0 and 1."""
+    """Whether y lies between 0 and 1, as a share does, and an R^2 unless it is negative."""
     title: str = ""
     log_x: bool = False
     """Whether the x axis is logarithmic."""

@@ -15,13 +15,15 @@ from statewise.analysis.belief_geometry import (
     BeliefGeometry,
     BeliefGeometryConfig,
     _Known,
+    _on_log_axis,
     history,
     overlap,
 )
+from statewise.analysis.belief_pictures import planes
 from statewise.analysis.least_squares import fit, held_out_r2, r2
 from statewise.cli import main
 from statewise.decoding.predictor import StateDynamics
-from statewise.figures import Drawing
+from statewise.figures import Curve, Drawing, Panel
 from statewise.tasks import TASKS
 from statewise.types import Hidden
 
@@ -487,7 +489,35 @@ def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):
         assert found["metrics"][f"mse_{name}"] >= found["metrics"]["mse_concat"] - 1e-9
         assert found["metrics"][f"distance_{name}"] > 0
     assert any("the run kept 3 checkpoints: for more" in note for note in found["notes"])
+    metrics, (trained, untrained, *controls) = found["metrics"], found["panels"][0]["curves"]
+    assert trained["x"] == untrained["x"] == [1, 2, 3, 4]
+    assert trained["y"][2:] == [metrics["r2"], metrics["r2_concat"]]
+    assert untrained["y"][2:] == [metrics["r2_untrained"], metrics["r2_untrained_concat"]]
+    (shuffled,) = [curve for curve in controls if curve["label"] == "shuffled beliefs"]
+    assert shuffled["y"][2:] == [metrics["r2_shuffled"], metrics["r2_shuffled_concat"]]
     assert main(["analyze", str(run), "belief-dynamics", "--length", "100000"]) == 2
     assert "2,000 sequences of 100,000 tokens have " in capsys.readouterr().err
     assert main(["analyze", str(run), "belief-dynamics", "--sequences", "30", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["details"]["length"] == 10
+
+
+def test_steps_far_apart_have_a_logarithmic_axis_without_step_0():
+    untrained = Curve("untrained", [0.0, 40.0], [0.1, 0.1], "control")
+    panel = Panel("training step", "R2", [Curve("last state", [0.0, 1.0, 40.0], [0.1, 0.2, 0.3]), untrained])
+    found = _on_log_axis(panel)
+    assert (found.log_x, [curve.x for curve in found.curves]) == (True, [[1.0, 40.0]] * 2)
+    assert [curve.y for curve in found.curves] == [[0.2, 0.3], [0.1, 0.1]]
+    near = dataclasses.replace(panel, curves=[Curve("last state", [0.0, 5.0, 10.0], [0.1, 0.2, 0.3])])
+    assert _on_log_axis(near) == near
+
+
+@pytest.mark.parametrize("text", ["rrxor", "z1r * even", "checksum"])
+def test_drawings_of_other_prefixes_of_a_process_are_not_mirrored(text):
+    world = task(text, length=6)
+    drawn = []
+    for words in (40, 300):
+        prefixes = world.prefixes(words, 1)
+        truth = world.beliefs(prefixes.examples)[prefixes.rows, prefixes.columns]
+        drawn.append(planes(world, truth, prefixes.weights))
+    for one, other in zip(*drawn, strict=True):
+        assert np.einsum("kd,kd->k", one.axes[:1], other.axes[:1]) > 0.9

@@ -349,10 +349,21 @@ def test_several_seeds_run_resume_and_compare_as_a_whole(capfd, tmp_path):
     every = [str(path) for path in sorted(folder.glob("seed-*"))]
     assert len(every) > 2, "logs, too"
     assert main(["compare", *every, "--out", str(tmp_path / "by-name")]) == 0
+    logs = [path for path in every if path.endswith(".log")]
+    capfd.readouterr()
+    assert main(["compare", *logs, "--out", str(tmp_path / "of-logs")]) == 2
+    assert f"{logs[0]} is a file beside a run" in capfd.readouterr().err
     assert (tmp_path / "by-name" / "table.md").read_text() == (tmp_path / "report" / "table.md").read_text()
     assert main([*words, "--trainer.steps", "7", "--overwrite"]) == 0
     assert [Run(folder / f"seed-{seed}").end()["step"] for seed in (1, 3)] == [7, 7]
     assert json.loads((tmp_path / "report" / "report.json").read_text())["groups"][0]["runs"][1].endswith("seed-3")
+
+
+def test_names_of_files_do_not_steer_the_terminal(capsys):
+    assert main(["compare", "runs/\x1b[31mred", "--out", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert "\\x1b[31mred" in told
 
 
 MISTAKES = [

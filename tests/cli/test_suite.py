@@ -181,7 +181,7 @@ def test_the_files_have_all_runs_whatever_is_chosen(file, tmp_path, in_process, 
         (["--only", "bits"], "2 runs finished."),
         (["--only", "bits", "stars"], "3 runs finished."),
         (["--only", "bits"], "accuracy_length_24: accuracy at 24 bits."),
-        (["--seeds", "7"], "1 runs"),
+        (["--seeds", "7"], "1 run finished, "),
     ):
         capsys.readouterr()
         found = json.loads((out / "results.json").read_text())["runs"]
@@ -330,6 +330,7 @@ def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
         ("- {recipes: [stars], backbones: [lstm]}", "- {1: [stars]}", "without[0] must be keyed by text, not by 1"),
         ("recipes: [bits], backbones: [gpt], b", "1: [bits], b", "settings: unknown key '1'"),
         ("backbone: {init", "backbone: {on", "bits/next_token-gpt"),
+        ("    base: parity", "    base: parity\n    seed: 7", "recipes.bits: seed: the runs have those of the suite"),
         ("name: recurrent, cell: lstm", "name: two_stream", "bits/next_token-lstm: backbone.window 64"),
     ],
 )  # fmt: skip
@@ -356,10 +357,19 @@ def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):
     assert main(command) == 0
     file.write_text(SUITE.replace("batch_size: 8", "batch_size: 4"))
     assert main(command) == 2
-    assert "begun with another recipe" in capsys.readouterr().err
+    assert "bits/next_token-gpt has runs of another recipe than" in capsys.readouterr().err
+    assert main([*command, "--table"]) == 2, "their figures are not of this recipe"
+    assert "has runs of another recipe" in capsys.readouterr().err
+    file.write_text(SUITE.replace("bits", "others"))
+    for more in ([], ["--table"]):
+        assert main(["suite", str(file), "--out", str(out), "--only", "others/next_token-gpt", *more]) == 2
+        assert "holds runs of bits/next_token-gpt, which" in capsys.readouterr().err
+    file.write_text(SUITE)
     for words, message in ((["suite"], "SUITE"), (["suite", "belif", "--out", "x"], "unknown suite 'belif'"),
                            (["suite", "belief"], "--out is missing"),
                            (["suite", str(file), "--out", "x", "--only", "bits", "zzz"], "--only zzz: no run of"),
+                           (["suite", str(file), "--out", "x", "--only", ""], "--only '': no run of"),
+                           (["suite", str(file), "--out", "x", "--seeds", ""], "seeds"),
                            (["suite", str(file), "--out", str(tmp_path / "x"), "--table"], "holds no suite"),
                            (["suite", str(file), "--out", str(file)], "is a file")):  # fmt: skip
         assert main(words) == 2
@@ -376,8 +386,47 @@ def test_files_of_the_user_are_no_suite(file, tmp_path, capsys, names):
         assert main(["suite", str(file), "--out", str(out), *words]) == 2
         assert "holds no suite" in capsys.readouterr().err
     (out / "suite.yaml").write_bytes(file.read_bytes())  # the very suite, beside files that a report would replace
-    assert len(names) == 1 or main(["suite", str(file), "--out", str(out)]) == 2
+    assert main(["suite", str(file), "--out", str(out)]) == 2
     assert all((out / name).read_text() == "{}" for name in names[1:])
+    assert (out / "suite.yaml").read_bytes() == file.read_bytes()
+
+
+def test_a_suite_goes_on_without_its_reports(file, tmp_path, in_process, capsys):
+    """As after a crash between two of them; the folder was then refused."""
+    _, ran = in_process
+    out = tmp_path / "out"
+    command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-gpt", "--seeds", "1"]
+    assert main(command) == 0
+    before = len(ran)
+    for name, content in (("results.json", None), ("results.json", '{"title": "Su'), ("index.html", "")):
+        (out / name).unlink() if content is None else (out / name).write_text(content)
+        assert main([*command, "--table"]) == 0
+        assert main(command) == 0
+        assert len(json.loads((out / "results.json").read_text())["runs"]) == 1
+    assert len(ran) == before
+    assert main(["suite", str(out / "suite.yaml"), "--out", str(out), "--table"]) == 0, "the copy is a suite, too"
+    assert (out / "suite.yaml").read_bytes().count(suite.MARK) == 1
+
+
+@pytest.mark.parametrize("place", ["seed-1/reports/evaluation.json", "seed-1/metrics.jsonl", "seed-1.state.json"])
+def test_one_damaged_run_does_not_hide_the_others(file, tmp_path, in_process, capsys, place):
+    _, ran = in_process
+    out = tmp_path / "out"
+    command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-gpt"]
+    assert main([*command, "--seeds", "1-2"]) == 0
+    damaged = out / "bits" / "next_token-gpt" / place
+    content = damaged.read_text()
+    damaged.write_text("" if place.endswith("state.json") else "{\n" + content)
+    before = len(ran)
+    main([*command, "--seeds", "1-3"])
+    assert any("--seed 3" in words for words in ran[before:]), "the next seed is trained"
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err
+    first, second, third = json.loads((out / "results.json").read_text())["runs"]
+    assert first["state"] == "failed"
+    assert damaged.name in first["message"]
+    assert [second["state"], third["state"]] == ["finished"] * 2
+    assert main([*command, "--table"]) == 0
 
 
 def test_a_seed_stands_once_in_a_group(tmp_path):
@@ -426,5 +475,6 @@ def test_answers_of_another_decoder_have_names_of_their_own(tmp_path, capsys):
     (run,) = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert run["metrics"]["path_accuracy_decoder_beam"] == content["metrics"]["path_accuracy"]
     report.write_text(json.dumps({**content, "decoder": 3}))
-    assert main(["suite", str(path), "--out", str(tmp_path / "out"), "--table"]) == 2
-    assert f"{report}: decoder must be an object" in capsys.readouterr().err
+    assert main(["suite", str(path), "--out", str(tmp_path / "out"), "--table"]) == 0
+    (run,) = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    assert run["message"].startswith(f"{report}: decoder must be an object")

@@ -710,3 +710,18 @@ def test_long_texts_go_on_in_further_lines():
     wide = with_texts(header, [["-1", "x" * 50]], 10).splitlines()
     assert [line.strip() for line in wide[2:]] == ["-1  " + "x" * 20, "x" * 20, "x" * 10], "20 characters at least"
     assert with_texts(header, [], 40).splitlines()[0] == "score  completion"
+
+
+def test_r2_below_zero_is_drawn_down_to_a_limit():
+    """It was cut off at 0, and a panel of such values was empty."""
+    for lowest, low in ((0.2, -0.03), (-0.2, -0.23), (-7.0, -1.03)):
+        panel = Panel("x", "R2", [Curve("model", [1.0, 2.0, 3.0], [lowest, float("nan"), 0.9])], shares=True)
+        assert draw_panels([panel]).axes[0].get_ylim() == pytest.approx((low, 1.05))
+        assert interactive(panel, []).layout.yaxis.range == pytest.approx((low, 1.05))
+
+
+def test_four_panels_stand_in_two_rows_of_two():
+    panel = Panel("x", "y", [Curve("model", [1.0, 2.0], [0.0, 1.0])])
+    for count, columns in ((2, 2), (3, 3), (4, 2), (5, 3)):
+        axes = draw_panels([panel] * count).axes
+        assert len({round(one.get_position().x0, 2) for one in axes}) == columns

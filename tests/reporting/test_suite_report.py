@@ -11,8 +11,8 @@ from statewise.reporting.suite import SuiteReport, SuiteRun
 from statewise.run import Run
 
 
-def read(folder, objective="o", seed=1):
-    return SuiteRun.read(("r", objective, "b"), seed, folder, True, "")
+def read(folder, objective="o", seed=1, wanted=()):
+    return SuiteRun.read(("r", objective, "b"), seed, folder, True, "", dict(wanted))
 
 
 def evaluated(folder, metric="path_accuracy", higher=True, **metrics):
@@ -110,7 +110,31 @@ def test_metrics_are_those_of_the_evaluated_checkpoint(tmp_path):
     run.write_report("probe", {"checkpoint": 10, "metrics": {"r2": 0.75, "none": None, "path_accuracy": 0.1}})
     run.write_report("probe-checkpoint-2", {"checkpoint": 2, "metrics": {"of_two": 0.5, "r2": 0.1}})
     run.write_report("old", {"checkpoint": 5, "metrics": {"of_five": 0.5}})
-    assert read(run.folder).metrics == {"path_accuracy": 0.5, "r2": 0.75}
+    wanted = dict.fromkeys(("probe", "probe-checkpoint-2", "old", "never made"))
+    assert read(run.folder, wanted=wanted).metrics == {"path_accuracy": 0.5, "r2": 0.75}
+
+
+def test_metrics_are_those_of_the_suites_own_commands(tmp_path):
+    """A user's evaluation of one example stood in the table because its name came first."""
+    run = Run(evaluated(tmp_path / "a", path_accuracy=0.5))
+    run.write_report("a-first-1", {"checkpoint": 10, "metrics": {"r2": 0.0}})
+    run.write_report("first", {"checkpoint": 10, "metrics": {"r2": 0.75}})
+    run.write_report("second", {"checkpoint": 10, "metrics": {"r2": 0.25, "excess": 0.1}})
+    assert read(run.folder, wanted={"first": None, "second": None}).metrics == {
+        "path_accuracy": 0.5, "r2": 0.75, "excess": 0.1
+    }  # fmt: skip
+    run.write_report("probe", {"checkpoint": 10, "settings": {"words": 2, "pair": [1, 2]}, "metrics": {"r2": 0.9}})
+    assert "r2" not in read(run.folder, wanted={"probe": {"words": 10, "pair": (1, 2)}}).metrics
+    assert read(run.folder, wanted={"probe": {"words": 2, "pair": (1, 2)}}).metrics["r2"] == 0.9
+
+
+def test_seeds_on_different_data_have_no_mean(tmp_path):
+    runs = [read(evaluated(tmp_path / str(seed), path_accuracy=0.5), seed=seed) for seed in (1, 2)]
+    assert SuiteReport("t", "", runs, {}).table()[1][0][6] == "0.5000 ±0.0000"
+    report = SuiteReport("t", "", [runs[0], dataclasses.replace(runs[1], data="another")], {})
+    assert report.table()[1][0][6] == "data differ"
+    assert section(report)[0]["o"]["text"] == "data differ"
+    assert "r/o-b: the data of seed 2 are others than those of seed 1" in report.notes()[-1]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +150,7 @@ def test_damaged_reports_are_named(tmp_path, name, content, message):
     run = Run(evaluated(tmp_path / "a", path_accuracy=0.5))
     run.write_report(name, {**(run.report(name) or {}), **content})
     with pytest.raises(ValueError, match=message):
-        read(run.folder)
+        read(run.folder, wanted={"probe": None})
 
 
 def test_words_of_users_are_no_markup(tmp_path):

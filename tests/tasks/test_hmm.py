@@ -15,6 +15,7 @@ from statewise.cli import main
 from statewise.data import Stream, collate
 from statewise.evaluation import teacher_forced
 from statewise.tasks import TASKS
+from statewise.tasks.hmm import files
 from statewise.tasks.hmm.beliefs import distinct, finite, levels
 from statewise.tasks.hmm.expression import process
 from statewise.tasks.hmm.process import Process, factor
@@ -709,3 +710,32 @@ def test_no_training_batch_is_the_held_out_set(seed):
     stream = Stream(made, seed=seed, batch_size=64)
     held_out = made.held_out().tokens
     assert not any(np.array_equal(stream.batch(number).tokens.numpy(), held_out) for number in range(4))
+
+
+def test_arrays_that_a_run_could_not_read_again_are_refused(tmp_path, capsys):
+    """They were trained on, and the run was of no use afterwards."""
+    halves = np.full((2, 2, 2), 0.25)
+    for more, message in (({"right": np.full(2, 1e308)}, "right[0] must be a finite number"),
+                          ({"right": np.ones(2), "start": np.full(2, 1e260)}, "start[0] must be a finite number"),
+                          ({"tokens": np.array([b"\xff", b"a"])}, "tokens must be text")):  # fmt: skip
+        np.savez(tmp_path / "own.npz", matrices=halves, **more)
+        said = say(tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys)
+        assert message in said
+        assert "own.npz" in said
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        archive.writestr("matrices.npy", b"no array")
+    assert "own.npz: not an NPZ file of matrices: matrices is no array" in say(
+        tmp_path, f"--task.path={tmp_path / 'own.npz'}", capsys=capsys
+    )
+
+
+def test_no_more_is_read_than_is_allowed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST", 1000)
+    path = tmp_path / "own.json"
+    path.write_text(" " * 1001)
+    assert "own.json: more than 1,000 bytes" in say(tmp_path, f"--task.path={path}", capsys=capsys)
+
+
+def test_mixtures_are_bounded_before_they_are_built(tmp_path, capsys):
+    text = " + ".join(["checksum(7, 64)"] * 9)
+    assert "a mixture (+) of 4,041 states and" in say(tmp_path, f"--task.process={text}", capsys=capsys)

@@ -21,7 +21,7 @@ from statewise.analysis.beliefs import ALL, CONCAT, LAYERS, layer_widths, states
 from statewise.analysis.least_squares import Fit, fit, held_out_r2, r2
 from statewise.bounds import bounded
 from statewise.data import blocks, collate
-from statewise.figures import Curve, Drawing, Panel
+from statewise.figures import Curve, Drawing, Panel, needs_log_axis
 from statewise.tasks.believed import Believed, Prefixes, believed
 from statewise.types import Examples, LacksPower
 
@@ -35,10 +35,8 @@ FEW = 4
 SPREAD = 0.95
 """Share of the variance for which components are counted."""
 STATE = "state"
-CONTROLS = {
-    "next-token distribution": "r2_next_token", "all tokens": "r2_history_all", "shuffled beliefs": "r2_shuffled",
-}  # fmt: skip
-"""What is no model, or fits no belief, by the label of its line across a plot, with the metric."""
+CONTROLS = {"next-token distribution": "r2_next_token", "all tokens": "r2_history_all"}
+"""What is no model, by the label of its line across a plot, with the metric."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +133,13 @@ class BeliefGeometry(Analysis):
             steps, strip = self._over_training(subject, prefixes, known, drawn_on)
             first, last = min(steps.curves[0].x), max(steps.curves[0].x)
             ends = [first, last] if first < last else [first - 1, last + 1]
-            across = _across({"untrained": "r2_untrained", **CONTROLS}, metrics, ends)
+            labels = {"untrained": "r2_untrained", **CONTROLS, "shuffled beliefs": "r2_shuffled"}
+            across = _across(labels, metrics, ends)
             panels.append(dataclasses.replace(steps, curves=[*steps.curves, *across]))
             drawings += strip
             details["checkpoints"] = [dataclasses.asdict(curve) for curve in steps.curves]
             count = len(steps.curves[0].x)
+            panels[-1] = _on_log_axis(panels[-1])
             if count < FEW and config.checkpoints == ALL:
                 kept = f"the run kept {count} checkpoint{'s' * (count != 1)}"
                 notes = [f"{kept}: for more of its training, train with --trainer.keep 0,log:10", *notes]
@@ -209,21 +209,26 @@ class BeliefGeometry(Analysis):
         return found
 
     def _panels(self, own: dict[str, np.ndarray], metrics: dict[str, float]) -> list[Panel]:
-        """R^2 over layers, the last state after them, with controls as lines across."""
+        """R^2 over layers, after them the last state and all layers together, with controls as lines across: shuffled
+        beliefs from all layers have a point of their own, as the more features there are the more they fit."""
         names = [name for name in own if name not in (STATE, CONCAT)]
-        x = [float(place + 1) for place in range(len(names) + 1)]
+        together = [CONCAT] if CONCAT in own else []
+        x = [float(place + 1) for place in range(len(names) + 1 + len(together))]
         ends = [x[0], x[-1]] if len(x) > 1 else [0.5, 1.5]
-        curves = [
-            Curve("trained", x, [*(metrics[f"r2_{name}"] for name in names), metrics["r2"]]),
-            Curve("untrained", x, [*(metrics[f"r2_untrained_{name}"] for name in names), metrics["r2_untrained"]]),
-        ]
-        curves += _across({"all layers": "r2_concat", **CONTROLS}, metrics, ends)
-        constrained = [
-            Curve(label, x, [*(metrics[f"{key}_{name}"] for name in names), metrics[key]])
-            for label, key in (("trained", "r2_constrained"), ("untrained", "r2_constrained_untrained"))
-        ]
-        constrained.append(Curve("true belief", ends, [metrics["r2_constrained_belief"]] * 2, "control"))
-        title = "layer (the last: state)"
+
+        def of_layers(label: str, key: str) -> Curve:
+            return Curve(
+                label, x, [metrics[f"{key}_{name}".removesuffix(f"_{STATE}")] for name in [*names, STATE, *together]]
+            )
+
+        curves = [of_layers("trained", "r2"), of_layers("untrained", "r2_untrained")]
+        curves += _across(CONTROLS, metrics, ends)
+        before, shuffled = x[: len(x) - len(together)], metrics["r2_shuffled"]
+        at_all = [metrics[f"r2_shuffled_{name}"] for name in together]
+        curves.append(Curve("shuffled beliefs", x, [*[shuffled] * len(before), *at_all], "control"))
+        constrained = [of_layers("trained", "r2_constrained"), of_layers("untrained", "r2_constrained_untrained")]
+        constrained += _across({"true belief": "r2_constrained_belief"}, metrics, ends)
+        title = "layer (then: last state, all layers)" if together else "layer (the last: state)"
         return [
             Panel(title, "R2 of the belief", curves, shares=True),
             Panel(title, "R2 of constrained beliefs", constrained, shares=True),
@@ -337,6 +342,23 @@ class _Known:
                 if of_true.std() > 0 and of_centres.std() > 0:
                     found[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
         return found
+
+
+def _on_log_axis(panel: Panel) -> Panel:
+    """The panel with a logarithmic axis of steps, if its later steps are far apart; without step 0, which such an axis
+    does not have."""
+    steps = [x for curve in panel.curves for x in curve.x if x > 0]
+    if not needs_log_axis(min(steps, default=0.0), max(steps, default=0.0)):
+        return panel
+    curves = []
+    for curve in panel.curves:
+        kept = [place for place, x in enumerate(curve.x) if x > 0]
+        x = [curve.x[place] for place in kept]
+        if curve.role == "control":
+            curves.append(dataclasses.replace(curve, x=[min(steps), max(steps)]))
+        else:
+            curves.append(dataclasses.replace(curve, x=x, y=[curve.y[place] for place in kept]))
+    return dataclasses.replace(panel, curves=curves, log_x=True)
 
 
 def _across(labels: Mapping[str, str], metrics: Mapping[str, float], ends: list[float]) -> list[Curve]:

@@ -62,7 +62,10 @@ class Plane:
         share = weights / weights.sum()
         self.centre = share @ truth
         apart = (truth - self.centre) * np.sqrt(share)[:, None]
-        self.axes = np.linalg.svd(apart, full_matrices=False)[2]
+        axes = np.linalg.svd(apart, full_matrices=False)[2]
+        # An axis has no sign of its own: this one is the same for drawings of other prefixes of the same process.
+        towards = np.where(axes @ np.sqrt(1 + np.arange(axes.shape[1])) < 0, -1.0, 1.0)
+        self.axes = axes * towards[:, None]
         self.chosen = np.unique(np.linspace(0, len(truth) - 1, min(SHOWN, len(truth))).round().astype(np.int64))
         self.distinct, self.which = equal_beliefs(truth)
         shown = truth if self.kind == "simplex" else (truth - self.centre) @ self.axes[:3].T

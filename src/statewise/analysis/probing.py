@@ -22,6 +22,7 @@ from statewise.analysis.prefix_split import TEST, TRAINING, VALIDATION, prefix_h
 from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.bounds import bounded
 from statewise.figures import Curve, Panel, Role
+from statewise.messages import counted
 from statewise.permutation import shuffled
 from statewise.tasks.base import Task
 from statewise.types import Examples
@@ -29,6 +30,8 @@ from statewise.types import Examples
 UNTRAINED = "untrained model"
 VALIDATION_SHARE = 0.1
 """Share of the training sequences used for validation, which selects the step at which each probe is kept."""
+FEW = 30
+"""An accuracy on fewer labels is remarked upon."""
 FEWEST = 10
 """Minimum number of training sequences."""
 OTHER_PREFIXES = (
@@ -253,6 +256,16 @@ class Probing(Analysis):
                 for value, ys in zip(result.axis, accuracy[: len(models)].T)
             ]
             panels.append(Panel("training step", "accuracy", curves, shares=True))
+        few = result.axis[result.count < FEW]
+        if len(few):
+            least, most = result.count[result.count < FEW].min(), result.count[result.count < FEW].max()
+            tested = (
+                f"tested on {least} to {most} labels" if least < most else f"tested on {counted(int(most), 'label')}"
+            )
+            notes = [
+                *notes,
+                f"{self.x_name} {', '.join(map(str, few))}: {tested} only, so chance has a large part in it",
+            ]
         return Findings(metrics, panels, details, notes)
 
 

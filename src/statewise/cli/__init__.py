@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from statewise import processes
 from statewise.cli.commands import dispatch
-from statewise.messages import in_words
+from statewise.messages import escaped, in_words
 from statewise.types import NotFinite
 
 COMMANDS = {
@@ -84,7 +84,7 @@ def _run(words: list[str]) -> int:
 def _fail(code: int, error: BaseException, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    message = in_words(error)
+    message = escaped(in_words(error), keep="\n")
     try:
         rank, own = processes.rank(), processes.started() is None
     except ValueError:

@@ -55,9 +55,7 @@ def run(words: list[str]) -> int:
     model = load_model(options.run, options.checkpoint, options.device)
     assert model.run is not None
     assert model.checkpoint is not None
-    layer = getattr(analysis.config, "layer", None)
-    name = options.analysis.replace(":", ".") + ("" if layer is None else f"-layer-{_in_a_file_name(layer)}")
-    name += "" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}"
+    name = report_name(options, analysis)
     out = None if options.out is None else Path(options.out)
     if out is not None:
         check_free(out, name, options.overwrite)
@@ -80,6 +78,13 @@ def run(words: list[str]) -> int:
     else:
         tell(title, findings, written)
     return 0
+
+
+def report_name(options: argparse.Namespace, analysis: Analysis) -> str:
+    """Of the run's report on what `options_of` returns."""
+    layer = getattr(analysis.config, "layer", None)
+    name = options.analysis.replace(":", ".") + ("" if layer is None else f"-layer-{_in_a_file_name(layer)}")
+    return name + ("" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}")
 
 
 def options_of(words: Sequence[str]) -> tuple[argparse.Namespace, Analysis]:

@@ -68,6 +68,8 @@ def run(words: list[str]) -> int:
         return evaluated
 
     folders = [folder for name in options.runs if not seeds.is_beside_run(Path(name)) for folder in runs(name)]
+    if not folders:
+        raise ValueError(f"{options.runs[0]} is a file beside a run: give the run's folder")
     better = None if options.better is None else runs(options.better)[0]
     comparison = compare(
         folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative,

@@ -68,7 +68,20 @@ def run(words: list[str]) -> int:
                 for place, one in enumerate(announced(asked, "protocols", len(asked)))
             } or {"": model.evaluate(options.num, options.data, decoder, by)}  # fmt: skip
     evaluation = next(iter(found.values()))
-    # `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names.
+    data = Path(options.data).resolve() if options.data else None
+    name = report_name(options, by, how)
+    if how and not evaluation.samples:
+        print("no example has a prompt: the decoder has no part in these figures", file=sys.stderr)
+    for note in model.task.notes:
+        if not data or note not in own_notes:  # notes on the run's own data do not concern a file
+            print(note, file=sys.stderr)
+    return _show(model, evaluation, name, options, data, found if asked else {}, by, how)
+
+
+def report_name(options: argparse.Namespace, by: tuple[str, str] | None, how: Mapping[str, Any]) -> str:
+    """Of the run's report on what `options_of` returns, with `how` of `decoder_of`.
+
+    `compare` reads "evaluation", which must mean the same for every run; other evaluations get other names."""
     data = Path(options.data).resolve() if options.data else None
     deviations = ["comprehensive"] if options.comprehensive else []
     deviations += [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
@@ -77,13 +90,7 @@ def run(words: list[str]) -> int:
     deviations += [] if options.warmup in (None, 1) else [f"warmup-{options.warmup}"]
     deviations += ["-".join(["decoder", *_words(how)]).replace(" ", "-")] if how else []
     whole = evaluation_of(data) if data else evaluation_on(*by) if by else "evaluation"
-    name = "-".join([whole, *([named("-".join(deviations))] if deviations else [])])
-    if how and not evaluation.samples:
-        print("no example has a prompt: the decoder has no part in these figures", file=sys.stderr)
-    for note in model.task.notes:
-        if not data or note not in own_notes:  # notes on the run's own data do not concern a file
-            print(note, file=sys.stderr)
-    return _show(model, evaluation, name, options, data, found if asked else {}, by, how)
+    return "-".join([whole, *([named("-".join(deviations))] if deviations else [])])
 
 
 def decoder_of(options: argparse.Namespace) -> tuple[Decoder, dict[str, Any]]:
@@ -213,6 +220,8 @@ def _show(
         print(text_table(header, rows))
     if evaluation.baselines:
         print(f"\n{baselines_table(evaluation.baselines, evaluation.metrics)}")
+    if by and "," in by[1]:
+        print(f"metrics without a {by[0]} in their names are over all of {by[1]} together")
     if seeing_targets(protocols):
         mark = "* " if len(protocols) > 1 else ""
         print(f"{mark}same-chunk sees its own targets: no likelihood, comparable with nothing else")

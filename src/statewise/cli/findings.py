@@ -68,9 +68,10 @@ def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> li
 
 
 def tell(title: str, findings: Findings, written: Sequence[Path]) -> None:
-    """Prints metrics, notes and written files."""
+    """Prints metrics, the main ones first, notes and written files."""
     from statewise.reporting.tables import metrics_table
 
     print(title)
-    print(metrics_table(findings.metrics))
+    order = [*findings.main, *(name for name in findings.metrics if name not in findings.main)]
+    print(metrics_table({name: findings.metrics[name] for name in order}))
     print(*findings.notes, *(f"wrote {path}" for path in written), sep="\n")

@@ -13,10 +13,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
@@ -24,8 +24,7 @@ from statewise.cli.jobs import Job, read_state, run_jobs, statewise, threads_of_
 from statewise.cli.progress import duration
 from statewise.cli.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
 from statewise.durable import lock, write_all, write_atomically
-from statewise.json_files import TEXT, read_json
-from statewise.messages import counted
+from statewise.messages import counted, in_words
 from statewise.run import Run, check_checkpoint
 from statewise.suites import Cell, Suite, read_suite, suite_given, suite_names
 
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from statewise.config import Recipe
     from statewise.reporting.suite import SuiteReport
 
-REPORT = ("table.md", "results.json", "index.html")
-"""What is written of all runs of a suite."""
+MARK = b"# A copy, by `statewise suite`, of the suite whose runs are in this folder.\n"
+"""Begins OUT/suite.yaml, and tells the folder of a suite from any other."""
 LOCK = ".lock"
 """Held while runs are prepared, trained and reported."""
 
@@ -85,6 +84,14 @@ class Planned:
         """Whether all its commands have succeeded."""
         return set(self.names()) <= set(self.state()[0])
 
+    def damage(self) -> str:
+        """Which of its files cannot be read, and why; empty if all can."""
+        try:
+            self.state()
+        except (ValueError, OSError) as error:
+            return in_words(error)
+        return ""
+
     def job(self) -> Job:
         """What is left to do."""
         run, done = Run(self.folder), self.state()[0]
@@ -116,11 +123,11 @@ def run(words: list[str]) -> int:
     asked = cluster.settings(options)
     text, source = suite_given(options.suite)
     whole = suite = read_suite(text, source)
-    seeds = parse(options.seeds) if options.seeds else parse(suite.seeds, f"{source}: seeds")
+    seeds = parse(options.seeds) if options.seeds is not None else parse(suite.seeds, f"{source}: seeds")
     if options.only:
         for wanted in options.only:
-            if not any(_named(wanted, cell) for cell in suite.cells):
-                raise ValueError(f"--only {wanted}: no run of {source} has this in its name")
+            if not wanted or not any(_named(wanted, cell) for cell in suite.cells):
+                raise ValueError(f"--only {wanted or repr(wanted)}: no run of {source} has this in its name")
         cells = [cell for cell in suite.cells if any(_named(wanted, cell) for wanted in options.only)]
         suite = replace(suite, cells=cells)
     if options.out is None and not options.dry_run:
@@ -138,15 +145,16 @@ def run(words: list[str]) -> int:
     title = f"Suite {Path(options.suite).stem}"
     with contextlib.ExitStack() as held:
         if options.table:
-            if not _is_suite(out, text):
+            if not _is_suite(out):
                 raise ValueError(f"{out} holds no suite: train one without --table first")
+            _check_same(out, whole, suite, recipes, source)
             code = 0
         else:
             held.enter_context(_locked(out))
-            _prepare(out, text, suite, recipes, seeds)
+            _prepare(out, text, whole, suite, recipes, seeds, source)
             code = _run_all(planned, options.jobs, asked, out)
         there = [Planned(cell, seed, out / cell.name) for cell in whole.cells for seed in _seeds(out / cell.name)]
-        shown = planned if options.seeds else [one for one in there if one.cell in suite.cells]
+        shown = planned if options.seeds is not None else [one for one in there if one.cell in suite.cells]
         if not there or not shown:
             raise ValueError(
                 f"{out} holds no run of {source}"
@@ -217,33 +225,35 @@ def _locked(out: Path) -> Iterator[None]:
         yield
 
 
-def _prepare(out: Path, text: bytes, suite: Suite, recipes: dict[str, Recipe], seeds: list[int]) -> None:
-    """Writes what each cell trains. Raises `FileExistsError` if other things are there."""
-    if any(not path.name.startswith(LOCK) for path in out.iterdir()) and not _is_suite(out, text):
+def _prepare(
+    out: Path, text: bytes, whole: Suite, suite: Suite, recipes: dict[str, Recipe], seeds: list[int], source: str
+) -> None:
+    """Writes what each cell of `suite`, the part of `whole` that is asked for, trains. Raises `FileExistsError` if
+    other things are there."""
+    if any(not path.name.startswith(LOCK) for path in out.iterdir()) and not _is_suite(out):
         raise FileExistsError(f"{out} exists and holds no suite: choose another --out")
-    for cell in suite.cells:
-        group = out / cell.name
-        if has_other_recipe(group, recipes[cell.name]):
-            raise FileExistsError(
-                f"{group} was begun with another recipe, so its runs cannot be continued: choose another --out"
-            )
-    write_atomically(out / "suite.yaml", text)
+    _check_same(out, whole, suite, recipes, source)
+    write_atomically(out / "suite.yaml", MARK + text.removeprefix(MARK))
     for cell in suite.cells:
         group = out / cell.name
         write_group(group, recipes[cell.name], sorted({*_seeds(group), *seeds}))
 
 
-def _is_suite(out: Path, text: bytes) -> bool:
-    """Whether statewise wrote the files of a suite that are in a folder: a report of ours, or as long as there is none
-    the runs or just this suite's own YAML."""
-    if any((out / name).exists() for name in REPORT):
-        try:
-            read_json(out / "results.json", {"title": TEXT, "runs": [{}]})
-        except (ValueError, OSError):
-            return False
-        return (out / "suite.yaml").is_file()
-    same = (out / "suite.yaml").is_file() and (out / "suite.yaml").read_bytes() == text
-    return same or any(is_group(path.parent) for path in out.glob("*/*/seeds.json"))
+def _check_same(out: Path, whole: Suite, suite: Suite, recipes: dict[str, Recipe], source: str) -> None:
+    """Raises `FileExistsError` if there are runs of other recipes in the folder, or of cells that `whole` lacks."""
+    names = {cell.name for cell in whole.cells}
+    for group in sorted(path.parent for path in out.glob("*/*/seeds.json")):
+        if (name := group.relative_to(out).as_posix()) not in names:
+            raise FileExistsError(f"{out} holds runs of {name}, which {source} does not have: choose another --out")
+    for cell in suite.cells:
+        if has_other_recipe(out / cell.name, recipes[cell.name]):
+            raise FileExistsError(f"{out / cell.name} has runs of another recipe than {source}: choose another --out")
+
+
+def _is_suite(out: Path) -> bool:
+    """Whether a folder holds a suite: a copy of its YAML that statewise wrote."""
+    copy = out / "suite.yaml"
+    return copy.is_file() and copy.read_bytes().startswith(MARK)
 
 
 def _seeds(group: Path) -> list[int]:
@@ -253,10 +263,13 @@ def _seeds(group: Path) -> list[int]:
 
 def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, out: Path) -> int:
     """Runs what is not finished, `jobs` at a time or on a cluster; returns the exit code."""
-    left = [one.job() for one in planned if not one.finished()]
-    print(f"{len(planned)} runs, of which {len(planned) - len(left)} are finished", flush=True)
+    damaged = [one for one in planned if one.damage()]
+    left = [one.job() for one in planned if one not in damaged and not one.finished()]
+    print(f"{len(planned)} runs, of which {len(planned) - len(left) - len(damaged)} are finished", flush=True)
     ended_runs: list[str] = []
-    failures: list[str] = []
+    failures = [one.cell.name for one in damaged]
+    for one in damaged:
+        print(f"{one.cell.name} seed {one.seed} cannot be continued: {one.damage()}", flush=True)
 
     def progress() -> str:
         return f"{len(ended_runs) + len(planned) - len(left):>4}/{len(planned)}"
@@ -296,14 +309,30 @@ def _report(title: str, suite: Suite, planned: list[Planned]) -> SuiteReport:
     from statewise.reporting.suite import SuiteReport, SuiteRun
 
     in_order = sorted(planned, key=lambda one: suite.cells.index(one.cell))
-    runs = [
-        SuiteRun.read(
-            (one.cell.recipe, one.cell.objective, one.cell.backbone), one.seed, one.folder, one.finished(),
-            one.state()[1],
-        )
-        for one in in_order
-    ]  # fmt: skip
+    runs = []
+    for one in in_order:
+        names, wanted = (one.cell.recipe, one.cell.objective, one.cell.backbone), _reports(one.cell)
+        try:
+            read = SuiteRun.read(names, one.seed, one.folder, one.finished(), one.state()[1], wanted)
+        except (ValueError, OSError) as error:  # one damaged run does not hide the others
+            read = SuiteRun.failed(names, one.seed, one.folder, in_words(error))
+        runs.append(read)
     return SuiteReport(title, suite.about, runs, suite.metrics)
+
+
+def _reports(cell: Cell) -> dict[str, dict[str, Any] | None]:
+    """The reports that the suite's own commands write in a run: their names, and of analyses the settings."""
+    from statewise.cli import analyze, evaluate
+
+    found: dict[str, dict[str, Any] | None] = {}
+    for command, *words in cell.then:
+        if command == "analyze":
+            options, analysis = analyze.options_of(["RUN", *words])
+            found[analyze.report_name(options, analysis)] = asdict(analysis.config)
+        else:
+            options, by = evaluate.options_of(["RUN", *words], cell.fields["task"]["name"])
+            found[evaluate.report_name(options, by, evaluate.decoder_of(options)[1])] = None
+    return found
 
 
 def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], jobs: int) -> int:

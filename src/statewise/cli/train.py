@@ -110,8 +110,9 @@ def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
         try:
             data = task_data(recipe)
         except (ValueError, OSError) as error:
-            if isinstance(error, ValueError) and getattr(recipe.task.config, "path", None) is None:
-                raise  # the task reads no file
+            path = getattr(recipe.task.config, "path", None)
+            if isinstance(error, ValueError) and (path is None or Path(path).exists()):
+                raise  # the task reads no file, or what is wrong is in it
             hint = "Without these data give --vocabulary N --length T: rows of T random tokens, of a vocabulary of N"
             raise ValueError(f"{in_words(error)}. {hint}") from None
     plan = make_plan(recipe, data)

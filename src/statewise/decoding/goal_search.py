@@ -110,7 +110,9 @@ class GoalSearch(Search):
         (prompt,), goal = request.prompts, request.goal
         scorer = goal_scorer(predictor)
         if self.config.score == "goal" and goal is None:
-            raise ValueError("score goal needs a goal: give one with --goal, or score by previous or next")
+            raise ValueError(
+                "score goal needs a goal, as `statewise generate --goal` gives: else score by previous or next"
+            )
         if self.config.score in ("previous", "next") and goal is not None:
             raise ValueError(f"score {self.config.score} is for a search without a goal: omit --score or --goal")
         if goal is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ MOST_BELOW = 3
 """A legend of a plot with more entries is placed beside the plot, not below."""
 FEWEST_STEPS = 6
 """An x axis of whole numbers with fewer of them has a tick at each."""
+LOWEST_SHARE = -1.0
+"""An axis of shares goes down with its curves, as R^2 can be negative, but not below: such values tell no more."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
 
@@ -78,6 +81,7 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = (), heading: st
     split = [small_multiples(panel) for panel in panels]
     several = any(len(multiples) > 1 for multiples in split)
     across = min(MULTIPLES_ACROSS if several else ACROSS, max(len(panels), *map(len, split)))
+    across = 2 if len(panels) == 4 and not several else across
     cells: list[tuple[int, Panel] | None] = []
     for number, multiples in enumerate(split):
         if len(multiples) > 1 or (number and len(split[number - 1]) > 1):
@@ -166,7 +170,7 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
         axes.yaxis.set_major_formatter(lambda value, place: f"{value:,g}")  # the default writes mathematics
         axes.yaxis.set_minor_formatter(NullFormatter())
     if panel.shares:
-        axes.set_ylim(-0.03, 1.05)
+        axes.set_ylim(*_range_of_shares(panel))
 
 
 def interactive(panel: Panel, groups: Sequence[str]) -> Any:
@@ -219,13 +223,19 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
     if panel.log_y:
         figure.update_yaxes(type="log")
     if panel.shares:
-        figure.update_yaxes(range=[-0.03, 1.05])
+        figure.update_yaxes(range=_range_of_shares(panel))
     return figure
 
 
 def _labels(panel: Panel) -> list[str]:
     """Labels of the lines, in order; single runs may have no line, their mean."""
     return list(dict.fromkeys(curve.label for role in ("line", "raw") for curve in panel.curves if curve.role == role))
+
+
+def _range_of_shares(panel: Panel) -> tuple[float, float]:
+    """The least and greatest y of the axis of a panel of shares."""
+    least = min((y for curve in panel.curves for y in curve.y if math.isfinite(y)), default=0.0)
+    return max(min(least, 0.0), LOWEST_SHARE) - 0.03, 1.05
 
 
 def _whole_steps(panel: Panel) -> bool:

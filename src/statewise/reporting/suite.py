@@ -12,6 +12,7 @@ from statistics import mean
 from typing import Any, Literal
 
 from statewise.json_files import ANYTHING, MEASURED, TEXT, Maybe, Shape, check, printable
+from statewise.messages import counted
 from statewise.reporting.members import read_evaluation
 from statewise.reporting.statistics import out_of, summarise, told_apart
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
@@ -22,6 +23,8 @@ METRICS: Shape = {...: Maybe(MEASURED)}
 """Of any report of a run."""
 DECODER: Shape = {"name": TEXT, ...: ANYTHING}
 """Of an evaluation by another decoder than greedy."""
+OTHER_DATA = "data differ"
+"""In place of a mean."""
 State = Literal["finished", "failed", "not finished", "not started"]
 
 
@@ -40,30 +43,41 @@ class SuiteRun:
     headline: Headline | None
     """None unless finished."""
     metrics: dict[str, float]
-    """Of all its reports of the evaluated checkpoint; where several have a name, the evaluation of the held-out
-    examples, then the first."""
+    """Of the evaluation of the held-out examples, and of the reports that the suite's own commands wrote of the same
+    checkpoint; where several have a name, the evaluation, then the first command."""
     minutes: float | None
     """Of training; None unless finished."""
     data: str = ""
     """Equal for runs on the same task and data; empty unless finished."""
 
     @classmethod
-    def read(cls, names: tuple[str, str, str], seed: int, folder: Path, finished: bool, message: str) -> SuiteRun:
+    def failed(cls, names: tuple[str, str, str], seed: int, folder: Path, message: str) -> SuiteRun:
+        """A run without figures."""
+        return cls(*names, seed, str(folder), "failed", message, None, {}, None)
+
+    @classmethod
+    def read(
+        cls, names: tuple[str, str, str], seed: int, folder: Path, finished: bool, message: str,
+        wanted: Mapping[str, Mapping[str, Any] | None],
+    ) -> SuiteRun:  # fmt: skip
         """The run in `folder`, whose training and further commands have `finished`; with a `message` it failed, but if
-        it was trained it has its figures. Raises `ValueError` for damaged reports."""
+        it was trained it has its figures. `wanted`: names of the reports that the commands write; of analyses with
+        their settings, as the same may have been made since with others. Raises `ValueError` for damaged reports."""
         run = Run(folder)
         state: State = "failed" if message else "not finished" if run.exists() else "not started"
         evaluation = read_evaluation(run) if run.exists() and run.complete() else None
         if evaluation is None:
             return cls(*names, seed, str(folder), state, message, None, {}, None)
-        metrics: dict[str, float] = dict(evaluation["metrics"])
-        for name in run.reports():
+        metrics: dict[str, float] = {}
+        for name, settings in reversed(list(wanted.items())):
             content, where = run.report(name) or {}, str(run.reports_folder / f"{name}.json")
-            if content.get("checkpoint") == evaluation["checkpoint"] and "metrics" in content:
+            same = settings is None or content.get("settings") == json.loads(json.dumps(settings))
+            if same and content.get("checkpoint") == evaluation["checkpoint"] and "metrics" in content:
                 found = check(content["metrics"], METRICS, where, "metrics")
                 other = check(content.get("decoder", {"name": ""}), DECODER, where, "decoder")["name"]
                 by = f"_decoder_{other}" if other else ""
-                metrics = {**{f"{key}{by}": value for key, value in found.items() if value is not None}, **metrics}
+                metrics |= {f"{key}{by}": value for key, value in found.items() if value is not None}
+        metrics |= evaluation["metrics"]
         end = run.end() or {}
         said = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
         data = hashlib.sha256(said.encode()).hexdigest()[:16]
@@ -136,13 +150,28 @@ class SuiteReport:
         counts = {state: sum(run.state == state for run in self.runs)
                   for state in ("finished", "failed", "not finished", "not started")}  # fmt: skip
         return [
-            ", ".join(f"{count} runs {state}" for state, count in counts.items() if count) + ".",
+            ", ".join(f"{counted(count, 'run')} {state}" for state, count in counts.items() if count) + ".",
             "mean: of the task's headline metric over the trained runs, with the 95% confidence interval of the mean "
             "over seeds (Student's t). solved: runs that reach the task's threshold, with Wilson's 95% interval "
             "of their share.",
             *(f"{name}: {words}." for name, words in self.found.items() if words),
+            *self._of_different_data(),
             *([f"No run has {' or '.join(missing)}."] if missing and counts["finished"] else []),
         ]
+
+    def _of_different_data(self) -> list[str]:
+        """Names the combinations whose seeds were trained on different data, as a file of the task was changed."""
+        found = []
+        for (recipe, objective, backbone), runs in self.cells().items():
+            trained = [run for run in runs if run.headline is not None]
+            others = [run.seed for run in trained if run.data != trained[0].data]
+            if others:
+                listed = ", ".join(map(str, others))
+                found.append(
+                    f"{recipe}/{objective}-{backbone}: the data of seed {listed} are others than those of seed "
+                    f"{trained[0].seed}, so there is no mean: train them again on the same."
+                )
+        return found
 
     def as_markdown(self) -> str:
         """Both tables."""
@@ -183,7 +212,8 @@ class SuiteReport:
         for names, runs in cells.items():
             done = [run for run in runs if run.headline is not None]
             finite_ones = [value for run in done if (value := run.number(metric)) is not None]
-            if finite_ones and len(finite_ones) == len(done):  # else the cell shows no mean
+            one_data = len({run.data for run in done}) == 1
+            if finite_ones and one_data and len(finite_ones) == len(done):  # else the cell shows no mean
                 by_data.setdefault(done[0].data, {})[names] = finite_ones
         best: set[tuple[str, str]] = set()
         if headline is not None and ranks:  # losses on different data tell nothing of who is better
@@ -196,7 +226,7 @@ class SuiteReport:
                 done = [run for run in runs if run.headline is not None]
                 failed = sum(run.state == "failed" for run in runs)
                 shown.append({
-                    "text": mean_of(done, metric), "solved": solved(done) if ranks else "-",
+                    "text": mean_of(done, metric) if runs else "left out", "solved": solved(done) if ranks else "-",
                     "failed": failed if ranks else 0, "best": (objective, backbone) in best,
                     "dots": dots([value for run in done if (value := run.number(metric)) is not None], values),
                 })  # fmt: skip
@@ -225,7 +255,10 @@ def leading(groups: Mapping[tuple[str, str], Sequence[float]], higher_is_better:
 
 
 def mean_of(runs: Sequence[SuiteRun], metric: str) -> str:
-    """The mean of a metric over runs, with half the width of its interval; a dash where no run has it."""
+    """The mean of a metric over runs, with half the width of its interval; a dash where no run has it, and no mean of
+    runs on different data."""
+    if len({run.data for run in runs}) > 1:
+        return OTHER_DATA
     values = {run.seed: run.metrics[metric] for run in runs if metric in run.metrics}
     if not values:
         return "-"

@@ -101,11 +101,13 @@ def markdown_table(header: Sequence[str], rows: Rows) -> str:
 
 
 def _of_text(header: Sequence[str], rows: Rows) -> list[int]:
-    """The first column, and those that hold something else than numbers and dashes."""
+    """The first column, those that hold something else than numbers and dashes, and those that hold nothing."""
     return [
         column
         for column in range(len(header))
-        if column == 0 or any(row[column][:1] not in "0123456789+-±<" for row in rows)
+        if column == 0
+        or any(row[column][:1] not in "0123456789+-±<" for row in rows)
+        or not any(row[column] for row in rows)
     ]
 
 

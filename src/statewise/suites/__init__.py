@@ -113,7 +113,7 @@ def suite_given(given: str) -> tuple[bytes, str]:
     if given in suite_names():
         return (resources.files(__name__) / f"{given}.yaml").read_bytes(), f"suite {given}"
     path = Path(given)
-    if path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+    if (given and path.exists()) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path.read_bytes(), given
     raise ValueError(unknown("suite", given, suite_names()))
 
@@ -121,7 +121,7 @@ def suite_given(given: str) -> tuple[bytes, str]:
 def read_suite(text: str | bytes, source: str) -> Suite:
     """A suite of YAML `text`. Raises `ValueError` naming `source` for one that makes no sense; recipes are checked when
     they are read."""
-    given = read_yaml(text, source)
+    given = read_yaml(text, source, "a suite")
     known = ("about", *AXES, "without", "settings", "seeds", THEN, "metrics")
     for key in given:
         if key not in known:
@@ -228,6 +228,8 @@ def _cells(
             continue
         recipe, objective, backbone = names
         fields = recipe_fields(yaml.safe_dump(axes["recipes"][recipe]), f"{source}: recipes.{recipe}")
+        if "seed" in axes["recipes"][recipe]:
+            raise ValueError(f"{source}: recipes.{recipe}: seed: the runs have those of the suite's `seeds`")
         own = {"objective": axes["objectives"][objective], "backbone": axes["backbones"][backbone]}
         here = [setting for setting in settings if among(setting.among)]
         for parts in (own, *(setting.parts for setting in here)):

@@ -1,4 +1,5 @@
-"""Reading text files line by line, plain or gzipped, with problems reported by line."""
+"""Reading files of users: text line by line, plain or gzipped, with problems reported by line; or whole, up to a
+size."""
 
 from __future__ import annotations
 
@@ -86,3 +87,13 @@ def read_rows(
             rows.append(row)
     problems.raise_if_any()
     return rows
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """The bytes of a file, of which at most `most` are read: a device has no end. Raises `ValueError` if there are
+    more, and `OSError`."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path}: more than {most:,} bytes, the most that are read")
+    return content

@@ -21,7 +21,7 @@ from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
 from statewise.tasks.kept import kept_text
-from statewise.tasks.lines import read_rows
+from statewise.tasks.lines import read_rows, read_whole
 from statewise.tasks.processes import Process, flip_flop, of_table
 from statewise.tasks.text_format import SPACED
 from statewise.tasks.transition_tables import PRESETS, parse_table
@@ -29,6 +29,8 @@ from statewise.tasks.vocab import Vocab
 from statewise.types import Completion, Examples, Headline
 
 TABLE_FILE = "automaton.json"
+LARGEST = 2**26
+"""Bytes of a table's file."""
 MOST = 10**7
 """Sequences of a held-out set."""
 MOST_AT_ONCE = 2**24
@@ -92,7 +94,7 @@ class StateTracking(Task, Automaton):
                 names = ", ".join(["flip-flop", *PRESETS])
                 what = "a folder" if path.is_dir() else "no such file"
                 raise ValueError(f"task.process {config.process}: {what}, and none of {names}")
-            self._files = {TABLE_FILE: path.read_bytes()}
+            self._files = {TABLE_FILE: read_whole(path, LARGEST)}
         self.process = self._process(config.reveal_rate)
         self.vocab = Vocab(self.process.symbols)
         self.context = self.longest = config.longest or config.length

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from statewise.json_files import NUMBER, TEXT, Shape, check_keys, parse_json
+from statewise.json_files import NUMBER, TEXT, Shape, check, check_keys, parse_json
 from statewise.messages import without_advice
 from statewise.tasks.hmm.process import Factor, factor
+from statewise.tasks.lines import read_whole
 
 SHAPE: Shape = {"matrices": [[[NUMBER]]], "tokens?": [TEXT], "start?": [NUMBER], "right?": [NUMBER]}
 """Of the JSON file, and of what a run keeps."""
@@ -28,9 +29,7 @@ LARGEST = 2**28
 
 def read_matrices(path: Path) -> dict[str, Any]:
     """The content of a file, as `SHAPE` says. Raises `ValueError`, which names the file, and `OSError`."""
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path}: {path.stat().st_size:,} bytes; at most {LARGEST:,} are read")
-    content = path.read_bytes()
+    content = read_whole(path, LARGEST)
     if path.suffix == ".npz" or content[:4] == b"PK\x03\x04":
         return _read_arrays(content, path)
     if content[:6] == b"\x93NUMPY":
@@ -76,15 +75,20 @@ def _read_arrays(content: bytes, path: Path) -> dict[str, Any]:
                 if key not in names:
                     continue
                 array = arrays[key]
+                if not isinstance(array, np.ndarray):
+                    raise ValueError(f"{key} is no array")
                 kinds, axes = ("US", 1) if key == "tokens" else ("fiu", 3 if key == "matrices" else 1)
                 if array.dtype.kind not in kinds or array.ndim != axes:
                     wanted = "text" if key == "tokens" else "numbers"
                     raise ValueError(f"{key} must be {wanted} with {axes} axes, not {array.dtype} {array.shape}")
                 found[key] = array.astype(str if key == "tokens" else np.float64).tolist()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: tokens must be text: bytes that are no ASCII are none") from None
     except Exception as error:  # of the archive, or of headers, which are parsed as Python and raise almost anything
         problem = without_advice(error) if isinstance(error, ValueError) else str(error) or type(error).__name__
         raise ValueError(f"{path}: not an NPZ file of matrices: {problem}") from None
     if "matrices" not in found:
         raise ValueError(f"{path}: there is no array named matrices")
     check_keys(names, KEYS, str(path))
+    check(found, SHAPE, str(path))  # a run keeps it as JSON, and must be able to read it again
     return found

@@ -141,6 +141,11 @@ def mixture(parts: Sequence[Process]) -> Process:
             raise ValueError("a mixture (+) is of single processes: products (*) cannot be mixed")
     factors = [part.factors[0] for part in parts]
     V, sizes = max(len(each.tokens) for each in factors), [each.states for each in factors]
+    if sum(sizes) > MOST_STATES or V * sum(sizes) ** 2 > LARGEST:
+        raise ValueError(
+            f"a mixture (+) of {sum(sizes):,} states and {V:,} tokens is too large: at most {MOST_STATES:,} states and "
+            f"{LARGEST:,} numbers of its matrices are possible"
+        )
     matrices = np.zeros((V, sum(sizes), sum(sizes)))
     for each, end in zip(factors, np.cumsum(sizes)):
         block = slice(end - each.states, end)
