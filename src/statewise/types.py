@@ -230,8 +230,10 @@ class Headline:
         return value > than if self.higher_is_better else value < than
 
     def solved(self, value: float) -> bool:
-        """Whether `value` solves the task."""
-        return self.solved_at is not None and not self.better(self.solved_at, value)
+        """Whether `value` solves the task; NaN does not."""
+        if self.solved_at is None:
+            return False
+        return value >= self.solved_at if self.higher_is_better else value <= self.solved_at
 
 
 DETAILS = ("position_", "step_")

@@ -316,6 +316,16 @@ def test_where_no_sequence_is_held_out_prefixes_are():
     assert any("other prefixes" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("length", [12, 20])
+def test_states_of_prefixes_that_are_trained_on_are_not_tested(length):
+    """Sequences are held out as a whole, their first tokens are not: a state that is a random vector for each prefix
+    had 70% right, chance 50%."""
+    world = TASKS["automaton"](TASKS["automaton"].Config(process="parity", length=length, held_out_sequences=400))
+    found = make_analysis("world-probe", **QUICK).analyze(subject(Memory(), world, Memory(1)))
+    assert found.metrics["accuracy"] == pytest.approx(found.metrics["accuracy_constant"], abs=0.06)
+    assert any("held-out states are left out" in note or "other prefixes" in note for note in found.notes)
+
+
 def test_labels_that_no_training_prefix_has_are_not_tested():
     task, probe = hmm(process="rrxor", length=8), make_analysis("world-probe", positions=8)
     test, train = task.held_out(200), task.sample(np.random.default_rng(0), 400)

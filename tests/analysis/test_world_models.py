@@ -9,9 +9,11 @@ from doubles import FixedTask, MarkovPredictor, WorldPredictor, random_examples,
 
 from statewise.analysis.following import by_length, draw, probabilities
 from statewise.analysis.map import MapReconstruction, MapSettings, findings
+from statewise.analysis.trials import floor_notes
 from statewise.building import make_analysis
 from statewise.cli import main
-from statewise.tasks.automaton import Pairs, accepted, completed
+from statewise.tasks import TASKS
+from statewise.tasks.automaton import Pairs, accepted, completed, distinguishing
 from statewise.tasks.manhattan.map_files import write_map
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
@@ -436,3 +438,20 @@ def test_what_was_found_at_another_checkpoint_is_not_compared(run, tmp_path, cap
     capsys.readouterr()
     assert main(shown) == 0
     assert capsys.readouterr().out == before
+
+
+def test_words_that_are_too_many_to_search_are_refused():
+    world = TASKS["automaton"](TASKS["automaton"].Config(process="a5", length=24, held_out_sequences=20))
+    first, second = (world.states_after(np.array([[token]]))[0] for token in (1, 2))
+    assert len(distinguishing(world, first, second, 3)) > 60
+    with pytest.raises(
+        ValueError, match=r"there are .* words of [34] tokens to search .* set --length to [34] or lower"
+    ):
+        distinguishing(world, first, second, 9)
+
+
+def test_a_floor_above_what_legal_tokens_may_have_is_remarked_upon():
+    assert floor_notes(99, 0.01) == []
+    (note,) = floor_notes(121, 0.01)
+    assert "up to 121 tokens are legal" in note
+    assert "below 0.0083" in note

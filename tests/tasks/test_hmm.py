@@ -739,3 +739,13 @@ def test_no_more_is_read_than_is_allowed(tmp_path, capsys, monkeypatch):
 def test_mixtures_are_bounded_before_they_are_built(tmp_path, capsys):
     text = " + ".join(["checksum(7, 64)"] * 9)
     assert "a mixture (+) of 4,041 states and" in say(tmp_path, f"--task.process={text}", capsys=capsys)
+
+
+@pytest.mark.parametrize("text", ["even", "golden-mean", "rrxor"])
+def test_pairs_of_one_belief_are_of_all_beliefs(text):
+    world = task(text, length=10)
+    pairs = world.draw_pairs(np.random.default_rng(1), 300, same_state=True)
+    rows = [row[:length] for row, length in zip(pairs.first.tokens, pairs.first.lengths)]
+    found = np.array([world.states_after(row[None])[0, 0] for row in rows])
+    _, counts = np.unique(found, return_counts=True)
+    assert counts.max() < (0.75 if text != "rrxor" else 0.25) * 300

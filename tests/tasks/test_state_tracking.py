@@ -358,3 +358,23 @@ def test_lengths_are_told_apart_as_numbers():
     made = StateTracking(StateTrackingConfig(process="parity", length=16, longest=16))
     with pytest.raises(ValueError, match="give different numbers"):
         made.held_out_by("length", "8,08,16", 4)
+
+
+@pytest.mark.parametrize("process", ["parity", "mod5", "s3"])
+def test_pairs_of_one_state_are_of_every_state(process):
+    """The pairs of the lowest-numbered states had come first, and the others were cut off."""
+    world = task(process=process)
+    pairs = world.draw_pairs(np.random.default_rng(1), 400, same_state=True)
+    first, second = (
+        np.array([world.states_after(row[None, :length])[0, 0] for row, length in zip(side.tokens, side.lengths)])
+        for side in (pairs.first, pairs.second)
+    )
+    assert (first == second).all()
+    counts = np.bincount(first)[: len(world.process.next) // 2]  # the other half: an answer is asked for
+    assert counts.min() > 0.5 * counts.max()
+
+
+def test_a_shortest_length_that_the_process_cannot_have_is_not_undercut():
+    world = task(process="flip-flop", min_length=5, length=9)
+    assert set(world.sample(np.random.default_rng(1), 200).lengths.tolist()) == {6, 8}
+    assert set(task(process="flip-flop", min_length=9, length=9).sample(np.random.default_rng(1), 9).lengths) == {8}

@@ -69,7 +69,8 @@ class Subject:
     """The steps of `all` checkpoints of its run, or given ones (`100,200`), each with what loads the model there.
     Raises `ValueError` or `FileNotFoundError` for missing ones."""
     untrained: Callable[[], Snapshot]
-    """A model of the same recipe with random weights of another seed."""
+    """A model of the same recipe before training: with random weights of another seed, or those it was published with
+    (backbone `hf`)."""
     complete: Callable[[Examples], list[Completion]]
     """The model's greedy completions of the examples' prompts, in order."""
     device: str = "cpu"

@@ -79,7 +79,7 @@ class BeliefGeometry(Analysis):
         sum over tokens can know (`Believed.constrained_beliefs`);
         `distances_r2` and `next_token_distances_r2`, squared correlations of distances between predicted beliefs with
         those between true ones, and between next-token distributions; `excess`, the exact divergence from the true
-        prediction. Of several factors: see `_factors`."""
+        prediction, after the prefixes after which training asks for one. Of several factors: see `_factors`."""
         world, config = believed(subject.task), self.config
         prefixes = world.prefixes(config.words, config.seed)
         if config.weighting == "equal" and not prefixes.exact:

@@ -13,9 +13,9 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
-from statewise.analysis.trials import TrialsConfig, count_trials, mean_by, share
+from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share
 from statewise.figures import Curve, Panel
-from statewise.tasks.automaton import automaton, completed
+from statewise.tasks.automaton import automaton, completed, most_legal
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Compression(Analysis):
             right = completed(world, world.states_after(first)[which], tails)
             valid[rows] = right.reshape(len(rows), -1).mean(axis=1)
         metrics = share("valid_continuations", valid) | count_trials(pairs)
-        main, notes, curves = ["valid_continuations"], [], []
+        main, curves = ["valid_continuations"], []
+        notes = floor_notes(most_legal(world, pairs.first), config.floor)
         if valid.any():
             metrics = share("sequence_compression", same) | metrics
             main.insert(0, "sequence_compression")

@@ -14,11 +14,11 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
-from statewise.analysis.trials import TrialsConfig, count_trials, mean_by, share
+from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share
 from statewise.bounds import bounded
 from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Panel
-from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing
+from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing, most_legal
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ class Distinction(Analysis):
             self._of_model(subject.snapshot.predictor, subject.task.end, world, prefixes, rows, of_model)
             self._of_world(subject.snapshot.predictor, world, prefixes, rows, of_world)
         metrics: dict[str, float] = {}
-        curves, details, notes, main = [], {}, [], []
+        curves, details, main = [], {}, []
+        notes = floor_notes(most_legal(world, pairs.first), config.floor)
         for name, boundary, whose in (("precision", of_model, "the model"), ("recall", of_world, "the world")):
             trials = boundary.by_trial(len(pairs))
             known = trials[~np.isnan(trials)]

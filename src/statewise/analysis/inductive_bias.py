@@ -107,6 +107,7 @@ class InductiveBias(Analysis):
             of_pool, of_test = split_by_prefix(pool.hashes, test.hashes, validation=0)
             pool, test = pool[of_pool != TEST], test[of_test == TEST]
             notes.append(OTHER_PREFIXES)
+        test = test[~np.isin(test.hashes, pool.hashes)]  # equal prefixes have equal states
         test = test[np.unique(test.hashes, return_index=True)[1]]
         if len(pool.states) < config.examples:
             raise ValueError(

@@ -43,6 +43,7 @@ class FutureProbe(Probing):
 
     Config = FutureProbeConfig
     config: FutureProbeConfig
+    of_prefix = False
     x_name = "offset"
     x_title = "offset of the token after the state"
 

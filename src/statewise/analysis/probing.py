@@ -18,6 +18,7 @@ from torch import Tensor
 from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs import is_several, layer_widths, states_of
 from statewise.analysis.by_layer import by_layer
+from statewise.analysis.prefix_split import FEWEST as FEWEST_PREFIXES
 from statewise.analysis.prefix_split import TEST, TRAINING, VALIDATION, prefix_hashes, split_by_prefix
 from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.bounds import bounded
@@ -37,6 +38,13 @@ FEWEST = 10
 OTHER_PREFIXES = (
     "the task holds out no sequences: probes are tested on states after other prefixes than they are trained on, and "
     "only on labels that occur after these"
+)
+ALL_KNOWN = (
+    "nearly all held-out states are of prefixes that sequences of training have, too: probes are tested on states "
+    "after other prefixes than they are trained on, and only on labels that occur after these"
+)
+TOO_FEW = (
+    "the sequences have few different prefixes, all trained on: probes can know all states that they are tested on"
 )
 DRAW, POSITION, SHUFFLE = 7001, 7002, 7003
 """Keys that make the probes' random numbers independent of each other and of training."""
@@ -109,6 +117,8 @@ class Probing(Analysis):
     x_name: str
     """Name of an x value, in a word."""
     x_title: str
+    of_prefix = True
+    """Whether a label follows from the prefix alone, so that a probe trained after the same prefix knows it."""
 
     @abstractmethod
     def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
@@ -130,13 +140,13 @@ class Probing(Analysis):
         asked = self.ask(task, test, np.random.default_rng([POSITION, config.seed, 1]))
         trained = self.ask(task, train, np.random.default_rng([POSITION, config.seed, 2]))
         validates = trained.rows >= len(train) - max(1, round(VALIDATION_SHARE * len(train)))
-        if not task.disjoint and len(asked.rows):
-            asked, trained, validates = self._by_prefix(test, asked, train, trained)
+        notes_of_split: list[str] = []
+        if len(asked.rows):
+            asked, trained, validates, notes_of_split = self._split(task, test, asked, train, trained, validates)
         parts_asked = (asked.labels, trained.labels[validates], trained.labels[~validates])
         answerable = np.logical_and.reduce([(labels != UNDEFINED).any(0) for labels in parts_asked])
         probes, notes = self.choose(trained, answerable)
-        if not task.disjoint:
-            notes = [*notes, OTHER_PREFIXES]
+        notes = [*notes, *notes_of_split]
         names, (known, expected) = number_labels(trained.labels[:, probes], asked.labels[:, probes])
         counts = {
             "probe_training_sequences": len(train),
@@ -162,6 +172,28 @@ class Probing(Analysis):
             found[name] = self._probe(subject, target, steps, mine)
             first += width
         return by_layer(found)
+
+    def _split(
+        self, task: Task, test: Examples, asked: Questions, train: Examples, trained: Questions, validates: np.ndarray
+    ) -> tuple[Questions, Questions, np.ndarray, list[str]]:
+        """Questions for test and training, and which of the latter validate, such that where labels are `of_prefix` no
+        test state and no validating one is of a prefix that is trained on; with notes."""
+        if not task.disjoint:
+            return *self._by_prefix(test, asked, train, trained), [OTHER_PREFIXES]
+        if not self.of_prefix:
+            return asked, trained, validates, []
+        hashes = prefix_hashes(train, trained.rows, trained.positions)
+        known = np.isin(prefix_hashes(test, asked.rows, asked.positions), hashes)
+        if len(known) - known.sum() < FEW and len(np.unique(hashes)) < FEWEST_PREFIXES:
+            return asked, trained, validates, [TOO_FEW]
+        if len(known) - known.sum() < FEW:
+            return *self._by_prefix(test, asked, train, trained), [ALL_KNOWN]
+        kept = ~validates | ~np.isin(hashes, hashes[~validates])
+        left_out = (
+            f"{known.sum():,} of {len(known):,} held-out states are left out: sequences that are trained on begin "
+            "alike, so that probes would know these states"
+        )
+        return asked[~known], trained[kept], validates[kept], [left_out] if known.any() else []
 
     def _by_prefix(
         self, test: Examples, asked: Questions, train: Examples, trained: Questions
@@ -212,7 +244,8 @@ class Probing(Analysis):
     def _findings(
         self, chosen: int, models: dict[str, int | None], result: Result, counts: dict[str, int], notes: list[str]
     ) -> Findings:
-        """`models` are the first groups of the result, with their steps; `chosen` is the subject's place in them."""
+        """`models` are the first groups of the result, with their steps; `chosen` is the subject's place in them.
+        Metrics are means over the x values (offsets, positions), which count alike however many labels each has."""
         x = [float(value) for value in result.axis]
         accuracy, nats = result.by_x(result.answers.right), result.by_x(result.answers.surprise)
         guess, guess_nats = result.constant_guess()

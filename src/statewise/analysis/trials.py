@@ -38,6 +38,16 @@ def share(name: str, values: np.ndarray) -> dict[str, float]:
     return {**mean, f"{name}_standard_error": float(values.std(ddof=1)) / math.sqrt(len(values))}
 
 
+def floor_notes(most_legal: int, floor: float) -> list[str]:
+    """What is to be said of a `floor` where as many as `most_legal` tokens are legal: none may have that much."""
+    if most_legal * floor <= 1:
+        return []
+    return [
+        f"up to {most_legal} tokens are legal in a state, so even a model of the true probabilities may give none of "
+        f"them more than --floor {floor:g}, and is then taken to reject them: set it below {1 / most_legal:.2g}"
+    ]
+
+
 def count_trials(pairs: Pairs) -> dict[str, float]:
     """Numbers of trials requested and made."""
     return {"trials_asked": pairs.requested, "trials_made": len(pairs)}

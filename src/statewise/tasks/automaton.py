@@ -10,6 +10,9 @@ import numpy as np
 from statewise.tasks.base import Task, World
 from statewise.types import Examples, LacksPower
 
+MOST_WORDS = 100_000
+"""Words of one length, legal after both of two states, that are searched for what tells these apart."""
+
 
 class Pairs(NamedTuple):
     """Pairs of prefixes: in each row the two are different and equally long."""
@@ -72,6 +75,15 @@ def accepted(world: Automaton, states: np.ndarray, tokens: np.ndarray) -> np.nda
     return found
 
 
+def most_legal(world: Automaton, prefixes: Examples) -> int:
+    """The most tokens that are legal after one of the prefixes."""
+    found = [
+        world.allowed(world.states_after(prefixes.tokens[prefixes.lengths == length][:, :length])).sum(1).max()
+        for length in np.unique(prefixes.lengths)
+    ]
+    return int(max(found, default=0))
+
+
 def completed(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> np.ndarray:
     """(n,) bool: whether each of the n `tails` (m,) is legal after its row of the states (n, k) and ends the
     sequence."""
@@ -88,11 +100,17 @@ def completed(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> 
 
 def distinguishing(world: Automaton, first: np.ndarray, second: np.ndarray, longest: int) -> list[np.ndarray]:
     """The shortest suffixes, of at most `longest` tokens, that are legal after the state `first` (k,) and not after
-    `second` (the Myhill-Nerode boundary; Vafa et al. 2024), by length. No proper prefix of one distinguishes them."""
+    `second` (the Myhill-Nerode boundary; Vafa et al. 2024), by length. No proper prefix of one distinguishes them.
+    Raises `ValueError` if there are too many words to search."""
     found: list[np.ndarray] = []
     tails = np.empty((1, 0), np.int64)
     ones, others = first[None], second[None]
-    for _ in range(longest):
+    for length in range(longest):
+        if len(tails) > MOST_WORDS:
+            raise ValueError(
+                f"there are {len(tails):,} words of {length} tokens to search for those that tell two states apart: "
+                f"set --length to {length} or lower"
+            )
         may_first, may_second = world.allowed(ones), world.allowed(others)
         for row, token in np.argwhere(may_first & ~may_second):
             found.append(np.append(tails[row], token))

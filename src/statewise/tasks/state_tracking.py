@@ -98,7 +98,8 @@ class StateTracking(Task, Automaton):
         self.process = self._process(config.reveal_rate)
         self.vocab = Vocab(self.process.symbols)
         self.context = self.longest = config.longest or config.length
-        self._lengths = self._whole(config.min_length or config.length), self._whole(config.length)
+        shortest, longest = config.min_length or config.length, self._whole(config.length)
+        self._lengths = min(shortest + -shortest % self.process.unit, longest), longest
         rate = config.reveal_rate if config.ask == "reveals" else 0.0
         chance = self.process.chance(*self._lengths, rate)
         solved_at, self._kept_at = (0.999, 0.999) if config.process == "flip-flop" else (0.99, 0.9)
@@ -350,11 +351,11 @@ class StateTracking(Task, Automaton):
             states = self._states(rows)[:, -1]
             order = rng.permutation(len(rows))
             order = order[np.argsort(states[order], kind="stable")] if same_state else order
-            few = 1 + n // 20  # of each place, so that lengths differ
-            for one, other in list(zip(order[:-1:2], order[1::2]))[:few]:
-                if (states[one] == states[other]) == same_state:
-                    first.append(rows[one])
-                    second.append(rows[other])
+            one, other = order[:-1:2], order[1::2]
+            fits = np.flatnonzero((states[one] == states[other]) == same_state)
+            few = rng.permutation(fits)[: 1 + n // 20]  # of each place, so that lengths differ; of any state
+            first += list(rows[one[few]])
+            second += list(rows[other[few]])
         if not first:
             raise ValueError(f"found no two prefixes with {'the same state' if same_state else 'different states'}")
         sides = [Examples.of(side[:n], [len(row) for row in side[:n]]) for side in (first, second)]

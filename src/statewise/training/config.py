@@ -77,7 +77,7 @@ class TrainerConfig:
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's beta1 and beta2."""
     weight_decay: float = 0.1
-    """Weight decay, on matrices only: not on norms, biases and other vectors."""
+    """Weight decay, on matrices and arrays of more dimensions: not on norms, biases and other vectors."""
     schedule: Literal["linear", "cosine"] = "linear"
     """After the warm-up: constant, then linear decay over the last `decay_share` of steps; or one cosine."""
     warmup_steps: int = 100

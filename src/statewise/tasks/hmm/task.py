@@ -292,7 +292,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         exact = 2 * words.shape[1] >= length
         if not exact:
             n = max(2, min(most, 2 * most // length))  # with about as many prefixes as lists of words have
-            words = self.process.draw(np.random.default_rng([self.config.data_seed, 3, seed]), n, length)
+            rng = np.random.default_rng([self.config.data_seed, 3, seed, 1])  # four numbers, as of held-out sequences
+            words = self.process.draw(rng, n, length)
             weights = np.full(n, 1 / n)
         examples, bos = self._examples(words), int(self.config.bos)
         order = np.lexsort(words.T[::-1])
@@ -475,9 +476,10 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             if same_state:  # neighbours in a random order within each belief
                 order = one[np.argsort(labels[one], kind="stable")]
                 one, other = order[:-1], order[1:]
-            fits = np.flatnonzero((one != other) & ((labels[one] == labels[other]) == same_state))[: max(1, n // 16)]
-            firsts += list(drawn[one[fits]])
-            seconds += list(drawn[other[fits]])
+            fits = np.flatnonzero((one != other) & ((labels[one] == labels[other]) == same_state))
+            some = rng.permutation(fits)[: max(1, n // 16)]  # of any belief: they are in order
+            firsts += list(drawn[one[some]])
+            seconds += list(drawn[other[some]])
         if not firsts:
             raise ValueError(
                 "no two different words of the same length lead to "
