@@ -725,3 +725,9 @@ def test_four_panels_stand_in_two_rows_of_two():
     for count, columns in ((2, 2), (3, 3), (4, 2), (5, 3)):
         axes = draw_panels([panel] * count).axes
         assert len({round(one.get_position().x0, 2) for one in axes}) == columns
+
+
+def test_ticks_of_a_logarithmic_axis_leave_room_for_their_labels():
+    steps = [1.0, 2.0, 3.0, 6.0, 11.0, 19.0, 34.0, 62.0, 111.0, 200.0]
+    panel = Panel("x", "y", [Curve("model", steps, steps)], log_x=True)
+    assert draw_panels([panel]).axes[0].get_xticks().tolist() == [1, 3, 6, 19, 62, 200]

@@ -44,6 +44,8 @@ FEWEST_STEPS = 6
 """An x axis of whole numbers with fewer of them has a tick at each."""
 LOWEST_SHARE = -1.0
 """An axis of shares goes down with its curves, as R^2 can be negative, but not below: such values tell no more."""
+MOST_TICKS = 8
+"""Of a logarithmic axis, evenly spaced."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
 
@@ -160,7 +162,7 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if panel.log_x:
         axes.set_xscale("log")
-        ticks = sorted({x for curve in panel.curves for x in curve.x})
+        ticks = _spaced(sorted({x for curve in panel.curves for x in curve.x}))
         axes.set_xticks(ticks, [f"{x:,g}" for x in ticks], fontsize=9)
         axes.minorticks_off()
     elif _whole_steps(panel):
@@ -230,6 +232,16 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
 def _labels(panel: Panel) -> list[str]:
     """Labels of the lines, in order; single runs may have no line, their mean."""
     return list(dict.fromkeys(curve.label for role in ("line", "raw") for curve in panel.curves if curve.role == role))
+
+
+def _spaced(ticks: list[float]) -> list[float]:
+    """Of the sorted ticks of a logarithmic axis the last, and others far enough apart for their labels."""
+    least = math.log(ticks[-1] / ticks[0]) / MOST_TICKS if ticks else 0.0
+    kept = ticks[-1:]
+    for tick in reversed(ticks[:-1]):
+        if math.log(kept[-1] / tick) >= least:
+            kept.append(tick)
+    return kept[::-1]
 
 
 def _range_of_shares(panel: Panel) -> tuple[float, float]:
