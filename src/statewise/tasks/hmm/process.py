@@ -32,6 +32,14 @@ MOST_WORDS = 4096
 """The words of a factor are searched for negative probabilities up to the length at which there are more than this."""
 
 
+class NotAProcess(ValueError):
+    """Matrices that would be a process if the user followed the advice."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}: {advice}")
+        self.problem = problem
+
+
 @dataclass(frozen=True)
 class Factor:
     """A process with one or several alternative sets of matrices, its variants."""
@@ -371,9 +379,10 @@ def _stationary(total: np.ndarray, what: str) -> np.ndarray:
     closed = reach[recurrent[0]]
     outside = recurrent[~closed[recurrent]]
     if len(outside):
-        raise ValueError(
+        raise NotAProcess(
             f"{what}: states {recurrent[0]} and {outside[0]} never reach each other, so there is no single stationary "
-            "distribution: give `start`"
+            "distribution",
+            "give `start`",
         )
     found = np.zeros(len(total))
     inside = np.flatnonzero(closed)
@@ -409,9 +418,9 @@ def _check_reached(total: np.ndarray, start: np.ndarray, what: str) -> None:
         missing = np.flatnonzero(~reached)
         listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         several = len(missing) > 1
-        raise ValueError(
-            f"{what}: state{'s' * several} {listed} {'are' if several else 'is'} never reached from the start: remove "
-            f"{'them' if several else 'it'}, or give a `start` from which all states are reached"
+        raise NotAProcess(
+            f"{what}: state{'s' * several} {listed} {'are' if several else 'is'} never reached from the start",
+            f"remove {'them' if several else 'it'}, or give a `start` from which all states are reached",
         )
 
 

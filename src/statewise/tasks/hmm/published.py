@@ -14,7 +14,7 @@ import numpy as np
 
 from statewise.config import unknown
 from statewise.messages import short
-from statewise.tasks.hmm.process import Factor, factor
+from statewise.tasks.hmm.process import Factor, NotAProcess, factor
 
 LARGEST_CHECKSUM = 1024
 """States of `checksum`."""
@@ -23,7 +23,7 @@ LARGEST_CHECKSUM = 1024
 def mess3(x: float = 0.05, a: float = 0.85) -> Factor:
     """Three states; each step moves to each other state with probability x, and the state arrived at names itself with
     probability a. The beliefs form a fractal."""
-    _check(x=(x, 0, 0.5), a=(a, 0, 1))
+    _check("mess3", x=(x, 0, 0.5), a=(a, 0, 1))
     move = np.full((3, 3), x) + np.eye(3) * (1 - 3 * x)
     speak = np.full((3, 3), (1 - a) / 2) + np.eye(3) * (a - (1 - a) / 2)
     return factor(move[None] * speak[:, None], what="mess3")
@@ -31,18 +31,18 @@ def mess3(x: float = 0.05, a: float = 0.85) -> Factor:
 
 def rrxor(p1: float = 0.5, p2: float = 0.5) -> Factor:
     """Two random bits, then their exclusive or. States: start, 0, 1, "the bits differ", "they are equal"."""
+    _check("rrxor", p1=(p1, 0, 1), p2=(p2, 0, 1))
     return factor(_rrxor(p1, p2), what="rrxor")
 
 
 def leaky_rrxor(e: float = 0.1, p1: float = 0.5, p2: float = 0.5) -> Factor:
     """RRXOR in which, with probability e, a step emits a random bit and goes to a random state: every word is
     possible."""
-    _check(e=(e, 0, 1))
+    _check("leaky-rrxor", e=(e, 0, 1), p1=(p1, 0, 1), p2=(p2, 0, 1))
     return factor((1 - e) * _rrxor(p1, p2) + e / 10, what="leaky-rrxor")
 
 
 def _rrxor(p1: float, p2: float) -> np.ndarray:
-    _check(p1=(p1, 0, 1), p2=(p2, 0, 1))
     T = np.zeros((2, 5, 5))
     start, zero, one, differ, equal = range(5)
     T[0, start, zero], T[1, start, one] = p1, 1 - p1
@@ -78,7 +78,7 @@ def checksum(n: int = 3, m: int = 2) -> Factor:
 
 def z1r(p: float = 0.5) -> Factor:
     """Zero, one, random: 0, then 1, then a bit that is 1 with probability p."""
-    _check(p=(p, 0, 1))
+    _check("z1r", p=(p, 0, 1))
     T = np.zeros((2, 3, 3))
     T[0, 0, 1] = T[1, 1, 2] = 1
     T[0, 2, 0], T[1, 2, 0] = 1 - p, p
@@ -87,25 +87,25 @@ def z1r(p: float = 0.5) -> Factor:
 
 def golden_mean(p: float = 0.5) -> Factor:
     """No two ones in a row; else a one with probability p."""
-    _check(p=(p, 0, 1))
+    _check("golden-mean", p=(p, 0, 1))
     return factor(np.array([[[1 - p, 0], [1, 0]], [[0, p], [0, 0]]]), what="golden-mean")
 
 
 def even(p: float = 0.5) -> Factor:
     """Ones in blocks of even length, each begun with probability p."""
-    _check(p=(p, 0, 1))
+    _check("even", p=(p, 0, 1))
     return factor(np.array([[[1 - p, 0], [0, 0]], [[0, p], [1, 0]]]), what="even")
 
 
 def sns(p: float = 0.5, q: float = 0.5) -> Factor:
     """Simple nonunifilar source: a 1 resets to the first state; beliefs are points on a line, a new one each step."""
-    _check(p=(p, 0, 1), q=(q, 0, 1))
+    _check("sns", p=(p, 0, 1), q=(q, 0, 1))
     return factor(np.array([[[1 - p, p], [0, 1 - q]], [[0, 0], [q, 0]]]), what="sns")
 
 
 def bloch_walk(alpha: float = 1.0, beta: float = 3.0) -> Factor:
     """A generalised process whose belief is a point (bx, bz) of the unit disk: each token pushes it in a direction."""
-    _check(alpha=(alpha, -1e6, 1e6), beta=(beta, -1e6, 1e6))
+    _check("bloch-walk", alpha=(alpha, -1e6, 1e6), beta=(beta, -1e6, 1e6))
     if alpha**2 + beta**2 == 0:
         raise ValueError("bloch-walk: alpha and beta must not be both 0")
     g = 1 / (4 * (alpha**2 + beta**2))
@@ -121,7 +121,7 @@ def bloch_walk(alpha: float = 1.0, beta: float = 3.0) -> Factor:
 
 def post_quantum(alpha: float = math.e, beta: float = 0.5) -> Factor:
     """A generalised process that no finite quantum system generates."""
-    _check(alpha=(alpha, 1e-6, 1e6), beta=(beta, 1e-6, 1e6))
+    _check("post-quantum", alpha=(alpha, 1e-6, 1e6), beta=(beta, 1e-6, 1e6))
     T = [np.outer([1.0, 1, 0], [1.0, -1, -1])]
     T += [np.array([[value, 0, 0], [0, 1, 0], [0, math.log(value), 1]]) for value in (alpha, beta)]
     total = sum(T)
@@ -136,7 +136,7 @@ def post_quantum(alpha: float = math.e, beta: float = 0.5) -> Factor:
 def fanizza(alpha: float = 2000.0, lamb: float = 0.49) -> Factor:
     """A renewal process: token 1 goes on, token 0 begins anew. The probability of going on t times is a decaying
     exponential times 1 plus a rotating term, so that no finite hidden Markov process generates it."""
-    _check(alpha=(alpha, -1e6, 1e6), lamb=(lamb, 0, 0.5))
+    _check("fanizza", alpha=(alpha, -1e6, 1e6), lamb=(lamb, 0, 0.5))
     cos, sin = math.cos(alpha), math.sin(alpha)
     on = lamb * np.array([[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, cos, -sin], [0, 0, sin, cos]])
     series = 1 / (1 - lamb * complex(cos, sin))
@@ -174,11 +174,14 @@ def published(name: str, given: Mapping[str, float] | list[float]) -> Factor:
     for key in given:
         if key not in known:
             raise ValueError(f"{name}: {unknown('parameter', key, known)}")
-    return PUBLISHED[name](**given)
+    try:
+        return PUBLISHED[name](**given)
+    except NotAProcess as error:
+        raise ValueError(f"{error.problem}: choose other parameters") from None
 
 
-def _check(**bounds: tuple[float, float, float]) -> None:
-    """Raises `ValueError` unless each value lies within its bounds."""
+def _check(process: str, **bounds: tuple[float, float, float]) -> None:
+    """Raises `ValueError`, which names the process, unless each value lies within its bounds."""
     for name, (value, least, most) in bounds.items():
         if not least <= value <= most:
-            raise ValueError(f"{name} must be between {least:g} and {most:g}, not {short(value)}")
+            raise ValueError(f"{process}: {name} must be between {least:g} and {most:g}, not {short(value)}")

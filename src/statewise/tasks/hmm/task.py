@@ -107,7 +107,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self.joint_states = self.process.states
         self._held_out: Examples | None = None
         if self.process.vocabulary < 2:
-            raise ValueError("the process has one token only: there is nothing to predict")
+            raise ValueError(
+                f"{config.path or config.process}: the process has one token only: there is nothing to predict"
+            )
 
     def files(self) -> dict[str, bytes]:
         """The matrices, if they are the user's own."""
