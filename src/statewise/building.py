@@ -102,6 +102,13 @@ def make_search(name: str, **fields: Any) -> Search:
     return decoder
 
 
+def check_analysis(analysis: Analysis, task: Task, objective: Objective) -> None:
+    """Raises `ValueError` if the analysis cannot be made of models of the objective on the task; the weights may have
+    no memory (device `meta`)."""
+    with naming_who_has(), torch.device("meta"):
+        analysis.check(task, objective.predictor)
+
+
 def make_analysis(name: str, **fields: Any) -> Analysis:
     """An analysis by name. Raises `ValueError` for unknown names, fields and values."""
     kind = ANALYSES[name]

@@ -1,6 +1,7 @@
 """statewise suite, with runs in this process in place of processes."""
 
 import json
+import re
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_a_suite_is_trained_shown_and_continued(file, tmp_path, in_process, caps
 
 def test_a_trained_run_whose_further_command_failed_has_its_figures(file, tmp_path, in_process):
     """All its figures were missing because one analysis did not fit."""
-    file.write_text(SUITE.replace("evaluate --length 12,24", "analyze belief-geometry"))
+    file.write_text(SUITE.replace("evaluate --length 12,24", "analyze future-probe --offsets 500"))  # too far
     out = tmp_path / "out"
     command = ["suite", str(file), "--out", str(out), "--only", "bits/next_token-gpt", "--seeds", "1"]
     assert main(command) == 1
@@ -344,6 +345,27 @@ def test_suites_that_make_no_sense_are_refused(tmp_path, capsys, old, new, messa
     assert all(told.count(name) < 2 for name in ("bits/next_token-gpt:", "far-gpt:", "bits/next_token-lstm:"))
     assert "Traceback" not in told
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("evaluate --length 12,24", "analyze belief-geometry", "bits/next_token-gpt: .* such is the task hmm"),
+        ("evaluate --length 12,24", "analyze rollout-drift", "bits/next_token-gpt: .* needs a model"),
+        ("evaluate --length 12,24", "evaluate --fills .", "bits/next_token-gpt: --fills . is a folder"),
+        ("{objectives: [far], trainer: {steps: 4}}", "{objectives: [next_token], then: [analyze belief-dynamics]}",
+         "stars/next_token-gpt: .* beliefs are known exactly"),
+    ],
+)  # fmt: skip
+def test_commands_that_cannot_work_are_refused_before_anything_is_trained(tmp_path, capsys, old, new, message):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SUITE.replace(old, new))
+    assert main(["suite", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+    path.write_text(SUITE.replace("{objectives: [far], trainer: {steps: 4}}",
+                                  "{objectives: [far], then: [analyze rollout-drift]}"))  # fmt: skip
+    assert main(["suite", str(path), "--dry-run", "--only", "bits/far"]) == 0
 
 
 def test_nothing_else_is_written_into(file, tmp_path, in_process, capsys):

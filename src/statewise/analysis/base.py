@@ -96,6 +96,11 @@ class Analysis(ABC):
     def __init__(self, config: Any) -> None:
         self.config = config
 
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """Raises `LacksPower` if the task, or the model that `predictor` makes, lacks what the analysis needs: a suite
+        asks before training, with weights that have no memory."""
+        return
+
     @abstractmethod
     def analyze(self, subject: Subject) -> Findings:
         """Runs the analysis. Raises `ValueError` if the task or its examples are not suitable."""

@@ -10,7 +10,7 @@ small deviation of the dynamics there. So of several cut-offs that one is used w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from statewise.data import blocks, collate
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
 from statewise.figures import Curve, Panel
 from statewise.progress import announced
+from statewise.tasks.base import Task
 from statewise.tasks.believed import Believed, believed
 from statewise.types import Examples
 
@@ -68,6 +69,11 @@ class BeliefDynamics(Analysis):
 
     Config = BeliefDynamicsConfig
     config: BeliefDynamicsConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        believed(task)
+        state_dynamics(predictor())
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics, over the lengths of training from the second token on: `r2_backbone`, of the beliefs mapped from the

@@ -8,7 +8,7 @@ untrained model, shuffled beliefs, the last tokens as one-hot vectors, the true 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,9 @@ from statewise.analysis.beliefs import ALL, CONCAT, LAYERS, layer_widths, states
 from statewise.analysis.least_squares import Fit, fit, held_out_r2, r2
 from statewise.bounds import bounded
 from statewise.data import blocks, collate
+from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Drawing, Panel, needs_log_axis
+from statewise.tasks.base import Task
 from statewise.tasks.believed import Believed, Prefixes, believed
 from statewise.types import Examples, LacksPower
 
@@ -70,6 +72,10 @@ class BeliefGeometry(Analysis):
 
     Config = BeliefGeometryConfig
     config: BeliefGeometryConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        believed(task)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `r2`, `mse` (mean over coordinates) and `distance` (Euclidean, mean) of the last state; `r2_NAME`,

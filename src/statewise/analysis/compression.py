@@ -7,6 +7,7 @@ continuations are valid: a model that ends every sequence at once scores 1. So t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,10 @@ import numpy as np
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
 from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share
+from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Panel
 from statewise.tasks.automaton import automaton, completed, most_legal
+from statewise.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,10 @@ class Compression(Analysis):
 
     Config = CompressionConfig
     config: CompressionConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        automaton(task)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `sequence_compression` and `valid_continuations`, the share of sampled continuations that are valid

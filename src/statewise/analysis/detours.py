@@ -7,6 +7,7 @@ time; never where the sequence may end.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,6 +20,7 @@ from statewise.data import same_prompt_length
 from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Panel
 from statewise.tasks.automaton import Automaton, automaton
+from statewise.tasks.base import Task
 
 Kind = Literal["random", "second", "least"]
 ROWS = 512
@@ -67,6 +69,10 @@ class Detours(Analysis):
 
     Config = DetoursConfig
     config: DetoursConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        automaton(task)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `detours_KIND_PROBABILITY`, and `detours_none`; a curve for each kind; standard errors in details."""

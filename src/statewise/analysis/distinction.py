@@ -8,6 +8,7 @@ model's boundary is a sample of continuations of the first prefix, each cut wher
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from statewise.bounds import bounded
 from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Panel
 from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing, most_legal
+from statewise.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ class Distinction(Analysis):
 
     Config = DistinctionConfig
     config: DistinctionConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        automaton(task)
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `distinction_precision` and `distinction_recall`, means over the trials with a boundary, with

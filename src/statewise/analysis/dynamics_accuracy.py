@@ -6,7 +6,7 @@ than were trained (Teoh et al. 2026, v4, figure 10: products of permutations).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,10 @@ class DynamicsAccuracy(Analysis):
 
     Config = DynamicsAccuracyConfig
     config: DynamicsAccuracyConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        state_dynamics(predictor())
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics, over the scored tokens before which the dynamics have read at least one token: `dynamics` and

@@ -8,7 +8,7 @@ of each other. The authors fine-tune all weights on each dataset; here the model
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,14 +18,15 @@ from statewise.analysis.base import Analysis, Findings, Snapshot, Subject
 from statewise.analysis.beliefs import is_several, states_of
 from statewise.analysis.least_squares import ridge
 from statewise.analysis.prefix_split import TEST, prefix_hashes, split_by_prefix
-from statewise.analysis.probes import draw_positions, known_states
+from statewise.analysis.probes import draw_positions, known_states, world_of
 from statewise.analysis.probing import UNTRAINED, draw_training
 from statewise.analysis.trials import share
 from statewise.bounds import bounded
+from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Panel
 from statewise.progress import announced
-from statewise.tasks.base import World
-from statewise.types import Examples, LacksPower
+from statewise.tasks.base import Task, World
+from statewise.types import Examples
 
 OTHER_PREFIXES = "the task holds out no sequences: values are predicted after other prefixes than are labelled"
 SIZES = 4
@@ -88,6 +89,10 @@ class InductiveBias(Analysis):
     Config = InductiveBiasConfig
     config: InductiveBiasConfig
 
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        world_of(task, "inductive-bias")
+
     def analyze(self, subject: Subject) -> Findings:
         """Metrics: the fields of `Bias`, means over datasets, of the model with standard errors. Predictions that are
         right have 1 in the first four, but for chance; constant ones have 1 in the first and 0, random ones 0 and 1.
@@ -96,12 +101,11 @@ class InductiveBias(Analysis):
 
         Raises `ValueError` if the task does not know its state, or if too few prefixes have one."""
         config, task = self.config, subject.task
-        if not isinstance(task, World):
-            raise LacksPower("inductive-bias needs a task that knows its true state", World)
+        world = world_of(task, "inductive-bias")
         sets: dict[bytes, int] = {}
         drawn = draw_training(task, config.seed, config.training_sequences)
-        pool = Prefixes.draw(task, drawn, sets, [config.seed, 2])
-        test = Prefixes.draw(task, task.held_out(config.sequences), sets, [config.seed, 1])
+        pool = Prefixes.draw(world, drawn, sets, [config.seed, 2])
+        test = Prefixes.draw(world, task.held_out(config.sequences), sets, [config.seed, 1])
         notes = []
         if not task.disjoint:
             of_pool, of_test = split_by_prefix(pool.hashes, test.hashes, validation=0)

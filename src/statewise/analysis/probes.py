@@ -7,6 +7,7 @@ figure 8, bottom), and the true state of the world, if the task knows it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from statewise.analysis.probe_fit import UNDEFINED
 from statewise.analysis.probing import Probing, ProbingConfig, Questions
 from statewise.bounds import bounded
+from statewise.decoding.predictor import Predictor
 from statewise.messages import short
 from statewise.tasks.base import Task, World
 from statewise.types import Examples, LacksPower
@@ -144,11 +146,13 @@ class WorldProbe(Probing):
     x_name = "position"
     x_title = "position in the sequence"
 
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        world_of(task, "world-probe")
+
     def ask(self, task: Task, examples: Examples, rng: np.random.Generator) -> Questions:
         """At random positions that have a label."""
-        if not isinstance(task, World):
-            raise LacksPower("world-probe needs a task that knows its true state", World)
-        labels = known_states(task, examples)
+        labels = known_states(world_of(task, "world-probe"), examples)
         rows, positions = draw_positions(labels >= 0, self.config.positions, rng)
         return Questions(rows, positions, labels[rows, positions][:, None], positions[:, None] + 1)
 
@@ -157,6 +161,13 @@ class WorldProbe(Probing):
         if not answerable.all():
             raise ValueError("the true state is undefined in all or too many of these sequences")
         return np.array([0]), []
+
+
+def world_of(task: Task, analysis: str) -> World:
+    """The task, if it knows its true state, which `analysis` needs. Raises `LacksPower` if not."""
+    if not isinstance(task, World):
+        raise LacksPower(f"{analysis} needs a task that knows its true state", World)
+    return task
 
 
 def known_states(task: World, examples: Examples) -> np.ndarray:

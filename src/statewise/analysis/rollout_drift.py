@@ -7,6 +7,7 @@ backbone's at that position (Teoh et al. 2026: the parts of their loss by step, 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from statewise.bounds import bounded
 from statewise.data import blocks, collate
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
 from statewise.figures import Curve, Panel
+from statewise.tasks.base import Task
 from statewise.types import Batch
 
 ROWS = 16
@@ -41,6 +43,10 @@ class RolloutDrift(Analysis):
 
     Config = RolloutDriftConfig
     config: RolloutDriftConfig
+
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        state_dynamics(predictor())
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics after k steps, means over all positions of a document: `step_k_latent`, smooth L1 per element to the

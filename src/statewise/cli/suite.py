@@ -181,7 +181,7 @@ def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
     if `commands` for such on its runs that do not parse."""
     import torch
 
-    from statewise.building import make_objective, make_task, read_recipe
+    from statewise.building import check_analysis, make_objective, make_task, read_recipe
     from statewise.cli import analyze, evaluate
     from statewise.training.machine import choose_device
 
@@ -193,15 +193,18 @@ def _recipes(suite: Suite, source: str, *, commands: bool) -> dict[str, Recipe]:
             if key not in tasks:
                 tasks[key] = make_task(recipe)
             with torch.device("meta"):
-                make_objective(recipe, tasks[key])
+                objective = make_objective(recipe, tasks[key])
             for command, *words in cell.then if commands else ():
                 if command == "analyze":
-                    options = analyze.options_of(["RUN", *words])[0]
+                    options, analysis = analyze.options_of(["RUN", *words])
+                    check_analysis(analysis, tasks[key], objective)
                 else:
                     options, by = evaluate.options_of(["RUN", *words], recipe.task.name)
                     for option, file in (("--data", options.data), ("--fills", options.fills)):
                         if file and not Path(file).exists():
                             raise ValueError(f"{option} {file}: no such file or folder")
+                        if file and option == "--fills" and not Path(file).is_file():
+                            raise ValueError(f"{option} {file} is a folder: give a file")
                     evaluate.check_decoded(evaluate.decoder_of(options)[1], recipe.task.name, tasks[key])
                     if by:
                         tasks[key].held_out_by(*by, 1)

@@ -7,7 +7,7 @@ tokens are prepended to the suffix, the prefix is fixed, and the previous-token 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
@@ -79,7 +79,9 @@ class BeliefPredictor(CausalPredictor):
             return head.project_prefix(states) if side == 0 else head.project_suffix(states)
 
     def _full_precision(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, enabled=False)
+        kind = self.device.type
+        # Weights without memory are built to ask what a model can do.
+        return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
     def read_prompt(self, cursor: CausalCursor, prompts: Tensor, counts: np.ndarray | None) -> Tensor:
         """See `CausalPredictor.read_prompt`. Prompts may be empty: both encoders have a state for that."""
