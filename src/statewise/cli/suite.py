@@ -312,11 +312,14 @@ def _report(title: str, suite: Suite, planned: list[Planned]) -> SuiteReport:
     from statewise.reporting.suite import SuiteReport, SuiteRun
 
     in_order = sorted(planned, key=lambda one: suite.cells.index(one.cell))
-    runs = []
+    runs, wanted = [], {}
     for one in in_order:
-        names, wanted = (one.cell.recipe, one.cell.objective, one.cell.backbone), _reports(one.cell)
+        names = one.cell.recipe, one.cell.objective, one.cell.backbone
         try:
-            read = SuiteRun.read(names, one.seed, one.folder, one.finished(), one.state()[1], wanted)
+            if one.cell.name not in wanted:
+                wanted[one.cell.name] = _reports(one.cell)
+            finished, failed = one.finished(), one.state()[1]
+            read = SuiteRun.read(names, one.seed, one.folder, finished, failed, wanted[one.cell.name])
         except (ValueError, OSError) as error:  # one damaged run does not hide the others
             read = SuiteRun.failed(names, one.seed, one.folder, in_words(error))
         runs.append(read)
