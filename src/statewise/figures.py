@@ -6,7 +6,7 @@ Report files hold them as written by `dataclasses.asdict`; `of` reads that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from statewise.json_files import SHARE, metric
@@ -70,6 +70,22 @@ class Panel:
         curves = [Curve.of(curve) for curve in content["curves"]]
         log_x, log_y = (content.get(key, False) for key in ("log_x", "log_y"))
         return cls(content["x_title"], content["y_title"], curves, content["shares"], title, log_x, log_y)
+
+
+def over_steps(panel: Panel) -> Panel:
+    """A panel over steps of training, with a logarithmic axis if they are far apart: then without step 0, which such an
+    axis does not have. Controls are lines from end to end."""
+    steps = [x for curve in panel.curves for x in curve.x if x > 0]
+    if not needs_log_axis(min(steps, default=0.0), max(steps, default=0.0)):
+        return panel
+    curves = []
+    for curve in panel.curves:
+        if curve.role == "control":
+            curves.append(replace(curve, x=[min(steps), max(steps)]))
+        else:
+            kept = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]
+            curves.append(replace(curve, x=[x for x, _ in kept], y=[y for _, y in kept]))
+    return replace(panel, curves=curves, log_x=True)
 
 
 @dataclass(frozen=True)

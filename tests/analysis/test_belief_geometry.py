@@ -15,7 +15,6 @@ from statewise.analysis.belief_geometry import (
     BeliefGeometry,
     BeliefGeometryConfig,
     _Known,
-    _on_log_axis,
     history,
     overlap,
 )
@@ -23,7 +22,7 @@ from statewise.analysis.belief_pictures import planes
 from statewise.analysis.least_squares import fit, held_out_r2, r2
 from statewise.cli import main
 from statewise.decoding.predictor import StateDynamics
-from statewise.figures import Curve, Drawing, Panel
+from statewise.figures import Curve, Drawing, Panel, over_steps
 from statewise.tasks import TASKS
 from statewise.types import Hidden
 
@@ -504,11 +503,11 @@ def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):
 def test_steps_far_apart_have_a_logarithmic_axis_without_step_0():
     untrained = Curve("untrained", [0.0, 40.0], [0.1, 0.1], "control")
     panel = Panel("training step", "R2", [Curve("last state", [0.0, 1.0, 40.0], [0.1, 0.2, 0.3]), untrained])
-    found = _on_log_axis(panel)
+    found = over_steps(panel)
     assert (found.log_x, [curve.x for curve in found.curves]) == (True, [[1.0, 40.0]] * 2)
     assert [curve.y for curve in found.curves] == [[0.2, 0.3], [0.1, 0.1]]
     near = dataclasses.replace(panel, curves=[Curve("last state", [0.0, 5.0, 10.0], [0.1, 0.2, 0.3])])
-    assert _on_log_axis(near) == near
+    assert over_steps(near) == near
 
 
 @pytest.mark.parametrize("text", ["rrxor", "z1r * even", "checksum"])

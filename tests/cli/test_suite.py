@@ -352,6 +352,8 @@ def test_suites_that_make_no_sense_are_refused(tmp_path, capsys, old, new, messa
     [
         ("evaluate --length 12,24", "analyze belief-geometry", "bits/next_token-gpt: .* such is the task hmm"),
         ("evaluate --length 12,24", "analyze rollout-drift", "bits/next_token-gpt: .* needs a model"),
+        ("evaluate --length 12,24", "analyze map", "bits/next_token-gpt: a map needs a task of taxi rides: such is"),
+        ("evaluate --length 12,24", "analyze gradient-ratio", "bits/next_token-lstm: gradient-ratio needs a model"),
         ("evaluate --length 12,24", "evaluate --fills .", "bits/next_token-gpt: --fills . is a folder"),
         ("{objectives: [far], trainer: {steps: 4}}", "{objectives: [next_token], then: [analyze belief-dynamics]}",
          "stars/next_token-gpt: .* beliefs are known exactly"),

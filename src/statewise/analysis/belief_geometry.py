@@ -22,7 +22,7 @@ from statewise.analysis.least_squares import Fit, fit, held_out_r2, r2
 from statewise.bounds import bounded
 from statewise.data import blocks, collate
 from statewise.decoding.predictor import Predictor
-from statewise.figures import Curve, Drawing, Panel, needs_log_axis
+from statewise.figures import Curve, Drawing, Panel, over_steps
 from statewise.tasks.base import Task
 from statewise.tasks.believed import Believed, Prefixes, believed
 from statewise.types import Examples, LacksPower
@@ -145,7 +145,7 @@ class BeliefGeometry(Analysis):
             drawings += strip
             details["checkpoints"] = [dataclasses.asdict(curve) for curve in steps.curves]
             count = len(steps.curves[0].x)
-            panels[-1] = _on_log_axis(panels[-1])
+            panels[-1] = over_steps(panels[-1])
             if count < FEW and config.checkpoints == ALL:
                 kept = f"the run kept {count} checkpoint{'s' * (count != 1)}"
                 notes = [f"{kept}: for more of its training, train with --trainer.keep 0,log:10", *notes]
@@ -348,23 +348,6 @@ class _Known:
                 if of_true.std() > 0 and of_centres.std() > 0:
                     found[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
         return found
-
-
-def _on_log_axis(panel: Panel) -> Panel:
-    """The panel with a logarithmic axis of steps, if its later steps are far apart; without step 0, which such an axis
-    does not have."""
-    steps = [x for curve in panel.curves for x in curve.x if x > 0]
-    if not needs_log_axis(min(steps, default=0.0), max(steps, default=0.0)):
-        return panel
-    curves = []
-    for curve in panel.curves:
-        kept = [place for place, x in enumerate(curve.x) if x > 0]
-        x = [curve.x[place] for place in kept]
-        if curve.role == "control":
-            curves.append(dataclasses.replace(curve, x=[min(steps), max(steps)]))
-        else:
-            curves.append(dataclasses.replace(curve, x=x, y=[curve.y[place] for place in kept]))
-    return dataclasses.replace(panel, curves=curves, log_x=True)
 
 
 def _across(labels: Mapping[str, str], metrics: Mapping[str, float], ends: list[float]) -> list[Curve]:

@@ -15,7 +15,7 @@ from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.bounds import bounded
 from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.predictor import Fetcher
-from statewise.figures import Curve, Panel
+from statewise.figures import Curve, Panel, over_steps
 from statewise.scoring import score_batch
 from statewise.types import Examples, LacksPower
 
@@ -87,8 +87,10 @@ class Fetch(Analysis):
             Curve("uniform attention", x, [one.uniform for one in in_order], "control"),
         ]
         panels = [
-            Panel("training step", "attention to its own input", curves, shares=True),
-            Panel("training step", "loss (nats per token)", [Curve("held out", x, [one.loss for one in in_order])]),
+            over_steps(Panel("training step", "attention to its own input", curves, shares=True)),
+            over_steps(
+                Panel("training step", "loss (nats per token)", [Curve("held out", x, [one.loss for one in in_order])])
+            ),
         ]
         details = {
             "steps": steps,

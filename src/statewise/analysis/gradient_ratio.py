@@ -8,6 +8,7 @@ inputs and output gradients of every linear map, norm and embedding.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +18,10 @@ from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.documents import documents
 from statewise.analysis.smoothing import smoothed
 from statewise.bounds import bounded
-from statewise.decoding.predictor import Traceable
+from statewise.decoding.predictor import Predictor, Traceable
 from statewise.figures import Panel
 from statewise.progress import announced
+from statewise.tasks.base import Task
 from statewise.types import LacksPower
 
 
@@ -53,11 +55,13 @@ class GradientRatio(Analysis):
     Config = GradientRatioConfig
     config: GradientRatioConfig
 
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        _traceable(predictor())
+
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `STREAM_mean` and `STREAM_median` over offsets from 1 on; a panel of means and one of medians."""
-        config, predictor = self.config, subject.snapshot.predictor
-        if not isinstance(predictor, Traceable):
-            raise LacksPower("gradient-ratio needs a model whose every use of parameters can be traced", Traceable)
+        config, predictor = self.config, _traceable(subject.snapshot.predictor)
         long = [row for row in documents(subject.task.held_out()) if len(row) >= config.furthest + 2]
         if not long:
             raise ValueError(
@@ -123,3 +127,10 @@ class GradientRatio(Analysis):
 def _plain(values: np.ndarray) -> list[list[float | None]]:
     """As lists, with None for NaN and infinity."""
     return [[float(value) if np.isfinite(value) else None for value in row] for row in values]
+
+
+def _traceable(predictor: Predictor) -> Traceable:
+    """The predictor, if it has that power. Raises `LacksPower` if not."""
+    if not isinstance(predictor, Traceable):
+        raise LacksPower("gradient-ratio needs a model whose every use of parameters can be traced", Traceable)
+    return predictor

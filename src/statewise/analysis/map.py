@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,9 +12,11 @@ from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.reconstruction import Reconstruction, Ride, Street, reconstruct, rides_of
 from statewise.bounds import bounded
 from statewise.decoding.base import Request
+from statewise.decoding.predictor import Predictor
 from statewise.decoding.sample import Sample, SampleConfig
 from statewise.figures import Curve, Drawing, Layer, Panel
 from statewise.progress import announced
+from statewise.tasks.base import Task
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.manhattan.task import Manhattan
 from statewise.types import Examples, LacksPower
@@ -68,12 +71,14 @@ class MapReconstruction(Analysis):
     Config = MapConfig
     config: MapConfig
 
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        _rides(task)
+
     def analyze(self, subject: Subject) -> Findings:
         """See `findings`. With several trials the metrics are means, those in `main` with standard errors; drawing and
         details are of the first map."""
-        config, task = self.config, subject.task
-        if not isinstance(task, Manhattan):
-            raise LacksPower("a map needs a task of taxi rides", Manhattan)
+        config, task = self.config, _rides(subject.task)
         pairs = np.resize(task.held_out().tokens[:, :2], (config.trials, config.sequences, 2))
         drawn = (self._draw(subject, task, prompts, trial) for trial, prompts in enumerate(pairs))
         first = findings(task, next(drawn), config)
@@ -171,3 +176,10 @@ def _layer(streets: StreetMap, label: str, listed: list[Street], *, stands_out: 
     lines = [[coordinates[street.begin], coordinates[street.end]] for street in listed]
     names = [f"{streets.names[begin]} {HEADINGS[heading]} to {streets.names[end]}" for begin, heading, end in listed]
     return Layer(label, lines, names, stands_out)
+
+
+def _rides(task: Task) -> Manhattan:
+    """The task, if it is one of taxi rides. Raises `LacksPower` if not."""
+    if not isinstance(task, Manhattan):
+        raise LacksPower("a map needs a task of taxi rides", Manhattan)
+    return task

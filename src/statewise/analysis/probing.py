@@ -22,7 +22,7 @@ from statewise.analysis.prefix_split import FEWEST as FEWEST_PREFIXES
 from statewise.analysis.prefix_split import TEST, TRAINING, VALIDATION, prefix_hashes, split_by_prefix
 from statewise.analysis.probe_fit import UNDEFINED, Answers, FitConfig, Sample, fit_and_answer, log_frequencies
 from statewise.bounds import bounded
-from statewise.figures import Curve, Panel, Role
+from statewise.figures import Curve, Panel, Role, over_steps
 from statewise.messages import counted
 from statewise.permutation import shuffled
 from statewise.tasks.base import Task
@@ -184,9 +184,9 @@ class Probing(Analysis):
             return asked, trained, validates, []
         hashes = prefix_hashes(train, trained.rows, trained.positions)
         known = np.isin(prefix_hashes(test, asked.rows, asked.positions), hashes)
-        if len(known) - known.sum() < FEW and len(np.unique(hashes)) < FEWEST_PREFIXES:
-            return asked, trained, validates, [TOO_FEW]
         if len(known) - known.sum() < FEW:
+            if len(np.unique(hashes)) < FEWEST_PREFIXES:
+                return asked, trained, validates, [TOO_FEW]
             return *self._by_prefix(test, asked, train, trained), [ALL_KNOWN]
         kept = ~validates | ~np.isin(hashes, hashes[~validates])
         left_out = (
@@ -288,7 +288,7 @@ class Probing(Analysis):
                 Curve(f"{self.x_name} {value}", steps, ys.tolist(), "series")
                 for value, ys in zip(result.axis, accuracy[: len(models)].T)
             ]
-            panels.append(Panel("training step", "accuracy", curves, shares=True))
+            panels.append(over_steps(Panel("training step", "accuracy", curves, shares=True)))
         few = result.axis[result.count < FEW]
         if len(few):
             least, most = result.count[result.count < FEW].min(), result.count[result.count < FEW].max()

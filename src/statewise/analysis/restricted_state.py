@@ -5,6 +5,7 @@ Measures the rise of each position's loss when the persistent keys, too, are rea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,10 @@ from statewise.analysis.documents import positions
 from statewise.analysis.smoothing import smoothed
 from statewise.bounds import bounded
 from statewise.data import blocks, collate, rows_at_once
-from statewise.decoding.predictor import StateLimiter
+from statewise.decoding.predictor import Predictor, StateLimiter
 from statewise.figures import Panel
 from statewise.scoring import score_batch
+from statewise.tasks.base import Task
 from statewise.types import LacksPower
 
 ROWS = 16
@@ -51,13 +53,15 @@ class RestrictedState(Analysis):
     Config = RestrictedStateConfig
     config: RestrictedStateConfig
 
+    def check(self, task: Task, predictor: Callable[[], Predictor]) -> None:
+        """See `Analysis.check`."""
+        _limiter(predictor())
+
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `rise` (nats per token, over positions that lose keys) with its standard error over sequences, `loss`
         and `restricted_loss` there; the rise by position as a curve."""
         config, predictor = self.config, subject.snapshot.predictor
-        if not isinstance(predictor, StateLimiter):
-            raise LacksPower("restricted-state needs a model whose kept state can be limited", StateLimiter)
-        limited = predictor.limited(config.keep)
+        limited = _limiter(predictor).limited(config.keep)
         sums = np.zeros((2, config.positions))
         counts = np.zeros(config.positions, np.int64)
         by_row = []  # (rise, positions) of those that lose keys
@@ -104,3 +108,10 @@ def _error_of_rise(sums: np.ndarray, counts: np.ndarray) -> dict[str, float]:
         return {}
     apart = sums - sums.sum() / counts.sum() * counts
     return {"rise_standard_error": np.sqrt(n / (n - 1) * (apart**2).sum()) / counts.sum()}
+
+
+def _limiter(predictor: Predictor) -> StateLimiter:
+    """The predictor, if it has that power. Raises `LacksPower` if not."""
+    if not isinstance(predictor, StateLimiter):
+        raise LacksPower("restricted-state needs a model whose kept state can be limited", StateLimiter)
+    return predictor

@@ -266,13 +266,17 @@ def _seeds(group: Path) -> list[int]:
 
 def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, out: Path) -> int:
     """Runs what is not finished, `jobs` at a time or on a cluster; returns the exit code."""
-    damaged = [one for one in planned if one.damage()]
-    left = [one.job() for one in planned if one not in damaged and not one.finished()]
-    print(f"{len(planned)} runs, of which {len(planned) - len(left) - len(damaged)} are finished", flush=True)
+    damaged: list[str] = []
+    left: list[Job] = []
+    for one in planned:
+        if said := one.damage():
+            damaged.append(f"{one.cell.name} seed {one.seed} cannot be continued: {said}")
+        elif not one.finished():
+            left.append(one.job())
+    print(f"{len(planned)} runs, of which {len(planned) - len(left) - len(damaged)} are finished", *damaged,
+          sep="\n", flush=True)  # fmt: skip
     ended_runs: list[str] = []
-    failures = [one.cell.name for one in damaged]
-    for one in damaged:
-        print(f"{one.cell.name} seed {one.seed} cannot be continued: {one.damage()}", flush=True)
+    failures = list(damaged)
 
     def progress() -> str:
         return f"{len(ended_runs) + len(planned) - len(left):>4}/{len(planned)}"
