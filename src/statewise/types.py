@@ -99,7 +99,8 @@ class Continuation(NamedTuple):
 
 
 class Plan(Protocol):
-    """What an objective computes of a batch on the host."""
+    """What an objective computes of a batch on the host: (named) tuples and lists of tensors, since Fabric rebuilds
+    what goes to a model in mixed precision, and refuses frozen dataclasses."""
 
     def to(self, device: Any) -> Self:
         """The same on a device."""

@@ -166,10 +166,10 @@ class MLPWorker(Worker):
             torch.softmax(probabilities, -1, out=probabilities)
             likely = probabilities.gather(-1, targets)
             logits.put_(places, torch.zeros_like(likely))
-            minus = probabilities.sum(-1, keepdim=True)
-            likely, others = likely.float().clamp(min=torch.finfo(torch.float32).tiny), minus.float()
+            others = probabilities.sum(-1, keepdim=True)  # float32 under autocast on a GPU
+            likely, minus = likely.float().clamp(min=torch.finfo(torch.float32).tiny), others.neg().to(logits.dtype)
+            others = others.float()
             picked = torch.where(others < 0.5, torch.log1p(-others.clamp(max=0.5)), likely.log())
-            minus.neg_()
         else:
             torch.log_softmax(probabilities, -1, out=probabilities)
             picked = probabilities.gather(-1, targets)

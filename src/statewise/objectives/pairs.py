@@ -9,8 +9,8 @@ that does not count; within a group a block of neighbouring prefixes with all su
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -73,8 +73,7 @@ class Block(NamedTuple):
     suffixes: slice
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Pairs of n documents of about the same length: r prefixes and S suffixes of each."""
 
     prefix: Tensor
@@ -102,9 +101,7 @@ class Group:
 
     def to(self, device: torch.device) -> Group:
         """The same on a device."""
-        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
-        moved: dict[str, Any] = {name: sent(part, device) for name, part in tensors.items()}
-        return replace(self, **moved)
+        return Group._make(sent(part, device) if isinstance(part, Tensor) else part for part in self)
 
     def weights(self, block: Block, outputs: int) -> Tensor:
         """(b, r, S, K): how much each pair counts for the next and for the previous token; K = `outputs`."""
