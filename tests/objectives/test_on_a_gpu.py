@@ -12,9 +12,7 @@ from statewise.types import LacksPower
 
 HALF = (torch.bfloat16, torch.float16)
 IN_FLOAT32 = set(
-    "cumprod cumsum dist exp expm1 log log10 log1p log2 log_softmax norm pow prod reciprocal rsqrt softmax softplus sum "
-    "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss kl_div cosine_similarity layer_norm normalize "
-    "binary_cross_entropy_with_logits __pow__ __rpow__ __rtruediv__".split()
+    ["cumprod", "cumsum", "dist", "exp", "expm1", "log", "log10", "log1p", "log2", "log_softmax", "norm", "pow", "prod", "reciprocal", "rsqrt", "softmax", "softplus", "sum", "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "kl_div", "cosine_similarity", "layer_norm", "normalize", "binary_cross_entropy_with_logits", "__pow__", "__rpow__", "__rtruediv__"]
 )
 """What PyTorch's autocast computes in fp32 on CUDA: its documentation, "CUDA Ops that can autocast to float32"."""
 
