@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise.objectives.pair_costs import pair_numbers
-from statewise.objectives.pairs import Pairs, Sampling, expected_weights, layout
+from statewise.objectives.pairs import WASTED, Pairs, Sampling, expected_weights, layout
 
 
 def draw_pairs(seed, B=3, T=9, documents=True):
@@ -100,11 +100,14 @@ SAMPLINGS = [Sampling(), Sampling(max_gap=2), Sampling(exponent=0.5), Sampling(m
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6), sampling=st.sampled_from(SAMPLINGS), closing=st.sampled_from([None, 50]),
-    size=st.integers(1, 60), documents=st.booleans(), tiles=st.booleans(),
+    size=st.integers(1, 60), documents=st.booleans(), wasted=st.sampled_from([None, *WASTED.values()]),
 )  # fmt: skip
-def test_every_pair_is_computed_once_with_its_weight(seed, sampling, closing, size, documents, tiles):
+def test_every_pair_is_computed_once_with_its_weight(seed, sampling, closing, size, documents, wasted):
     pairs = draw_pairs(seed, documents=documents)
-    found = listed(pairs, sampling, closing, lambda group: group.tiles(max(2, size)) if tiles else group.blocks(size))
+    found = listed(
+        pairs, sampling, closing,
+        lambda group: group.tiles(max(2, size)) if wasted is None else group.blocks(size, wasted),
+    )  # fmt: skip
     expected = flat(directly(pairs, sampling, closing))
     assert set(found) == set(expected)
     for key, values in found.items():

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from statewise.objectives.pairs import Block, Group
+from statewise.objectives.pairs import WASTED, Block, Group
 from statewise.objectives.text_head import TextHead
 
-BLOCK = {"cpu": 6 * 2**20, "cuda": 192 * 2**20}
-"""Bytes that a block's logits and hidden states may take: on a CPU they should stay in its cache."""
+BLOCK = {"cpu": 6 * 2**20, "cuda": 512 * 2**20}
+"""Bytes that a block's logits and hidden states may take: on a CPU they should stay in its cache, on a GPU blocks
+should be few."""
 
 LISTED = 2**15
 """About so many pairs are looked at together to list those that count."""
@@ -51,8 +52,8 @@ class Worker(ABC):
 
     def blocks(self, group: Group, prefix: Tensor) -> Iterator[Block]:
         """The blocks of a group."""
-        most = BLOCK["cpu" if prefix.device.type == "cpu" else "cuda"]
-        return group.blocks(max(1, most // self.of_pair(prefix)))
+        kind = "cpu" if prefix.device.type == "cpu" else "cuda"
+        return group.blocks(max(1, BLOCK[kind] // self.of_pair(prefix)), WASTED[kind])
 
     def of_pair(self, prefix: Tensor) -> int:
         """Bytes of a pair's logits and hidden states."""

@@ -25,8 +25,9 @@ PADDED = 1.2
 FEW = 4096
 """... or at most so many pairs in all."""
 
-WASTED = 128
-"""About twice as many pairs may a block compute that do not count: more take longer than a further block."""
+WASTED = {"cpu": 128, "cuda": 2**14}
+"""About twice as many pairs may a block compute that do not count: more take longer than a further block, of which a
+GPU, where a block's hundred operations must be started one by one, should have few."""
 
 
 class Pairs(NamedTuple):
@@ -121,7 +122,7 @@ class Group(NamedTuple):
         factors = self.by_gap[gap.clamp(0, longest - 1)] * (gap < longest)
         return masks * factors[..., None]
 
-    def blocks(self, size: int, wasted: int = WASTED) -> Iterator[Block]:
+    def blocks(self, size: int, wasted: int = WASTED["cpu"]) -> Iterator[Block]:
         """All pairs, about `size` at a time; the first prefixes of a block waste a small triangle, of about half of
         `wasted` pairs."""
         n, r = self.prefix.shape
