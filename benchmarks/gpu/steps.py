@@ -19,6 +19,7 @@ import objectives as sizes
 import pair_loss as pair_ways
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.building import make_objective, make_task, read_recipe
@@ -84,6 +85,20 @@ class Machine:
             if number >= 8 and sum(times) > 40:
                 break
         return statistics.median(times[3:] or times)
+
+    def kernels(self, call: Callable[[], object]) -> dict[str, Any]:
+        """What a call has the device do: ms of all kernels together, fewer than the call takes if the device waits for
+        the host, their number, and the largest."""
+        kind = ProfilerActivity.CUDA if self.device == "cuda" else ProfilerActivity.CPU
+        with profile(activities=[kind]) as seen:
+            call()
+            self.wait()
+        field = "self_device_time_total" if self.device == "cuda" else "self_cpu_time_total"
+        every = ((getattr(one, field) / 1000, one.count, one.key) for one in seen.key_averages())
+        found = sorted((one for one in every if one[0] > 0), reverse=True)
+        largest = "; ".join(f"{ms:.3g} ms in {count}: {name[:60].replace('|', '/')}" for ms, count, name in found[:5])
+        total, number = sum(ms for ms, _, _ in found), sum(count for _, count, _ in found)
+        return {"kernels, ms": total, "kernels": number, "largest kernels": largest}
 
     @contextlib.contextmanager
     def without_waiting(self) -> Iterator[None]:
@@ -256,7 +271,7 @@ def step_time(title: str, where: Machine) -> Figures:
         "TFLOP/s": None if reached is None else reached / 1e12,
         "MFU": None if reached is None or where.peak is None else reached / where.peak,
         "waits for the device": (waits or "no") if where.device == "cuda" else "not asked on a CPU",
-        "Table 3, against GPT": case.paper,
+        "Table 3, against GPT": case.paper, **where.kernels(step),
     }, bars)  # fmt: skip
 
 
@@ -291,6 +306,7 @@ def pairs_against_gathering(where: Machine) -> Figures:
         found[f"{way}, ms"] = 1000 * where.seconds(partial(step, way))
         if where.device == "cuda":
             found[f"{way}, MB"] = torch.cuda.max_memory_allocated() / 2**20
+        found |= {f"{way}, {name}": value for name, value in where.kernels(partial(step, way)).items()}
     found["apart"] = max(map(apart, step("gathered"), step("blockwise")))
     arithmetic = 6 * size.pairs * size.hidden * (size.hidden + 2 * size.vocabulary)
     rate = product_rate(where, 2**6 if where.smoke else 2**16, size.hidden, 2 * size.vocabulary)
