@@ -124,11 +124,17 @@ class MixtureWorker(Worker):
             u, w = (self.from_log(part, 0) for part in (log_u, log_w))
             counted = counted.to(self.exact)
             factor = counted * -self.weights[output].to(self.exact)
-            # Gradients of log P, and those of log W but for u and w, and those of log Z but for A or C.
+            # Gradients of log P, and those of log W but for u and w, and those of -log Z but for A or C.
             of_P, of_W = A.new_zeros(A.shape[0], *counted.shape[1:]), torch.zeros_like(counted)
-            of_a, of_c = (torch.zeros_like(part) if self.wanted else part for part in (A, C))
+            of_a, of_c = (torch.empty_like(part) if self.wanted else part for part in (A, C))
             underflown = torch.zeros_like(counted, dtype=torch.bool)
-            for rows, columns in group.strips(block, STRIPS):
+            strips = list(group.strips(block, STRIPS))
+            # In most blocks strips have all prefixes, and the first has all suffixes: it writes where the others add.
+            reached = sum(rows.stop - rows.start for rows, _ in strips)
+            whole = reached == counted.shape[1] and strips[0][1] == slice(0, counted.shape[2])
+            if self.wanted and not whole:
+                of_a.zero_(), of_c.zero_()
+            for rows, columns in strips:
                 own, other, taken = A[:, rows], C[:, columns], counted[:, rows, columns]
                 in_a, in_c = targets(output, following[:, rows], previous[:, columns], experts[0])
                 from_a = split(own, experts).gather(-1, in_a).mul_(u[:, :, rows, None])
@@ -151,8 +157,9 @@ class MixtureWorker(Worker):
                     torch.div(weight, W, out=of_W[:, rows, columns])
                     by_expert.mul_(weight / P)
                     over_Z = torch.div(parts, Z, out=Z)
-                    of_a[:, rows] = over_Z @ other
-                    of_c[:, columns] += over_Z.transpose(-1, -2) @ own
+                    add = float(not whole or rows.start > 0)
+                    of_a[:, rows].baddbmm_(over_Z, other, beta=0, alpha=-1)
+                    of_c[:, columns].baddbmm_(over_Z.transpose(-1, -2), own, beta=add, alpha=-1)
             single = underflown.nonzero() if underflown.any() else None
             target = previous[:, None].expand(counted.shape) if output else following[..., None].expand(counted.shape)
             logs = [log_a, log_u, log_c, log_w]
@@ -160,8 +167,8 @@ class MixtureWorker(Worker):
                 if single is not None:
                     self._one_by_one(output, logs, single, target[underflown], counted[underflown], [])
                 return None
-            of_a.mul_(A).neg_()
-            of_c.mul_(C).neg_()
+            of_a.mul_(A)
+            of_c.mul_(C)
             in_a, in_c = targets(output, following, previous, experts[0])
             of_a, of_c, of_P = (split(part, experts) for part in (of_a, of_c, of_P))
             of_u, of_w, turned = of_P.sum(3), of_P.sum(2), of_P.transpose(-1, -2)
