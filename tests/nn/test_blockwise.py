@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewise.nn import stream_attention
 from statewise.nn.attention import attend
 from statewise.nn.blockwise import attend_blockwise
 from statewise.nn.masks import Documents
@@ -91,6 +92,25 @@ def test_flex_is_the_dense_mask(streams, reach, packed):
     torch.testing.assert_close(
         attend_flex(query, key, value, **options), attend_dense(query, key, value, **options), rtol=1e-4, atol=1e-5
     )
+
+
+def test_flex_has_few_shapes_and_short_rows_none(monkeypatch):
+    """On a GPU every shape compiles a kernel, and from some number on PyTorch would go on without."""
+    shapes = []
+
+    def compiled(query, key, value, *, block_mask):
+        shapes.append(query.shape)
+        assert torch._dynamo.config.recompile_limit == stream_attention.FLEX_SHAPES
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    monkeypatch.setattr(stream_attention, "_flex", lambda device: compiled)
+    for places in range(600, 760, 7):
+        part = torch.zeros(1, 1, 1, places, 16)
+        assert attend_flex(part, part, part, streams=(INPUT,), reach=Reach(None, -1)).shape == part.shape
+    assert {shape[2] for shape in shapes} == {640, 768}
+    assert not stream_attention.takes_flex(511, 64)
+    assert not stream_attention.takes_flex(4096, 8)
+    assert stream_attention.takes_flex(512, 16)
 
 
 def test_bf16_is_near_float32():

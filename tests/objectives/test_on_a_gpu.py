@@ -2,10 +2,13 @@
 
 import pytest
 import torch
-from doubles import TINY_BACKBONES, random_batch, tiny_objective
+from doubles import TINY_BACKBONES, random_batch, tiny_objective, tiny_recurrent
 from lightning_fabric.plugins.precision import MixedPrecision
 from torch.overrides import TorchFunctionMode
 
+from statewise.nn.attention import attend_fused
+from statewise.nn.belief_slots import SlotUpdate
+from statewise.nn.masks import Documents
 from statewise.objectives import OBJECTIVES, pair_workers, pairs
 from statewise.objectives.pair_workers import MLPWorker, Worker
 from statewise.types import LacksPower
@@ -133,3 +136,47 @@ def test_the_blocks_of_a_gpu_are_exact(head, float64, monkeypatch):
     other, found = gradients(objective, batch, half=False)
     torch.testing.assert_close(other, loss)
     torch.testing.assert_close(found, expected)
+
+
+def test_writing_at_places_is_the_same_by_both_operations():
+    one, places = torch.randn(6, 7), torch.tensor([[3, 11], [40, 0]])
+    other, values = one.clone(), torch.randn(2, 2)
+    pair_workers.put(one, places, values)
+    other.view(-1).index_put_((places.flatten(),), values.flatten())
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert one.view(-1)[11] == values[0, 1]
+
+
+def test_expected_weights_do_not_depend_on_how_many_rows_are_added_at_a_time(monkeypatch):
+    objective = tiny_objective("belief_state", max_gap=3, gap_exponent=0.5)
+    batch = random_batch()
+    whole = objective.counts(batch)
+    monkeypatch.setattr(pairs, "AT_ONCE", 1)
+    torch.testing.assert_close(objective.counts(batch), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_as_bias_is_the_mask(dtype):
+    """In an autocast region, too, where the kernel casts queries and bias alike."""
+    documents = Documents(torch.tensor([[1, 1, 1, 2, 2, 3, 3, 3]]))
+    query, key, value = torch.randn(3, 1, 2, 8, 16).unbind()
+    expected = attend_fused(query, key, value, mask=documents.mask())
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        for given in (torch.float32, dtype):
+            found = attend_fused(query, key, value, mask=documents.bias(given))
+            torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+    assert documents.bias(dtype) is documents.bias(dtype)
+
+
+def test_what_is_carried_on_is_not_rounded():
+    """Slots and recurrent states are in float32 within an autocast region, whatever the device's rules are."""
+    update = SlotUpdate(8, 2, kind="gated", pooling="mean", rate=0.5, learned_rate=False)
+    seen = []
+    update.cell.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    with torch.autocast("cpu", torch.bfloat16):
+        state = update(torch.zeros(1, 2, 8), torch.randn(1, 4, 8), None)
+    assert seen == [False]
+    assert state.dtype == torch.float32
+    torch.backends.cudnn.allow_tf32 = True
+    tiny_recurrent()
+    assert not torch.backends.cudnn.allow_tf32

@@ -192,6 +192,8 @@ class Recurrent(Branching, Counted, Hookable):
         self, config: RecurrentConfig, *, vocabulary: int, context: int, embedding_of: Backbone | None = None
     ) -> None:
         super().__init__()
+        # A GPU's recurrent layers would round products to 10 bits, at every token, whatever the precision asked for.
+        torch.backends.cudnn.allow_tf32 = False
         assert embedding_of is None or isinstance(embedding_of, Recurrent)
         self.config = config
         self.width, self.context, self.vocabulary = config.width, context, vocabulary

@@ -340,7 +340,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         B, _, T, _ = x.shape
         keys = 1 if context.reach.predictions == -1 else 2
         numbers = None if context.documents is None else context.documents.numbers
-        mask = stream_mask((PREDICTION,), T, context.reach, numbers).to(x.device)[..., : keys * T]
+        mask = stream_mask((PREDICTION,), T, context.reach, numbers, x.device)[..., : keys * T]
         found = []
         for block in self.blocks:
             assert isinstance(block, StreamBlock)

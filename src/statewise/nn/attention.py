@@ -39,7 +39,7 @@ def attend(
         if query.device.type == "cpu" and not dropout:
             streams = (part[:, :, None] for part in (query, key, value))
             return attend_blockwise(*streams, streams=(INPUT,), reach=Reach(None, -1), documents=documents)[:, :, 0]
-        mask = documents.mask()
+        mask = documents.mask() if query.device.type == "cpu" else documents.bias(query.dtype)
     short = key.shape[-2] <= WRITTEN_OUT_UP_TO.get(query.dtype, 0)
     if short and query.device.type == "cpu" and torch.is_grad_enabled():
         return attend_written_out(query, key, value, mask=mask, dropout=dropout)

@@ -94,7 +94,8 @@ class SlotUpdate(nn.Module):
         proposed = self.in_proj(self._pooled(hidden, members)).view(B, S, D)
         if self.cell is not None:
             dtype = torch.promote_types(proposed.dtype, state.dtype)
-            renewed: Tensor = self.cell(proposed.reshape(B * S, D).to(dtype), state.reshape(B * S, D).to(dtype))
+            with torch.autocast(state.device.type, enabled=False):  # on a GPU it would round what is carried on to bf16
+                renewed: Tensor = self.cell(proposed.reshape(B * S, D).to(dtype), state.reshape(B * S, D).to(dtype))
             return renewed.view(B, S, D)
         assert self.rate is not None
         return state + self.rate.sigmoid()[:, None] * (proposed - state)

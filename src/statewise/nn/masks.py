@@ -54,6 +54,11 @@ class Documents:
         mask: Tensor = self.once("mask", lambda: causal_within_documents(self.numbers))
         return mask
 
+    def bias(self, dtype: torch.dtype) -> Tensor:
+        """The mask as a bias, which PyTorch's fused kernels on a GPU would otherwise make, and keep, in every layer."""
+        bias: Tensor = self.once(("bias", dtype), lambda: as_bias(self.mask(), dtype))
+        return bias
+
     def positions(self) -> Tensor:
         """(B, T): see `positions_within_documents`."""
         return positions_within_documents(self.numbers)

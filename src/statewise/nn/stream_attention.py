@@ -7,11 +7,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from statewise.nn.attention import attend
 from statewise.nn.blockwise import attend_blockwise
 from statewise.nn.masks import Documents
-from statewise.nn.streams import Reach, may_read, stream_mask
+from statewise.nn.streams import Reach, may_read, on_device, stream_mask
+
+FLEX_FROM = 512
+"""Shortest rows that FlexAttention takes on a GPU: it compiles a kernel for each length, and short rows have many."""
+FLEX_WIDTH = 16
+"""Least width of a head that it takes there."""
+FLEX_STEP = 128
+"""It pads rows to multiples of this many places, the size of its tiles, so that lengths are few ..."""
+FLEX_SHAPES = 128
+"""... and keeps at most so many kernels. Beyond that PyTorch would go on without one, and write all scores out."""
 
 
 def attend_streams(
@@ -32,8 +42,15 @@ def attend_streams(
     if dropout:
         return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents, dropout=dropout)
     if query.device.type == "cuda":
+        if not takes_flex(query.shape[3], query.shape[4]):
+            return attend_dense(query, key, value, streams=streams, reach=reach, documents=documents)
         return attend_flex(query, key, value, streams=streams, reach=reach, documents=documents)
     return attend_blockwise(query, key, value, streams=streams, reach=reach, documents=documents)
+
+
+def takes_flex(places: int, width: int) -> bool:
+    """Whether a GPU takes FlexAttention for rows of so many places and heads of this width."""
+    return places >= FLEX_FROM and width >= FLEX_WIDTH
 
 
 def attend_dense(
@@ -48,8 +65,13 @@ def attend_dense(
 ) -> Tensor:
     """With a dense mask: the reference for the other implementations. Arguments as in `attend_streams`."""
     rows, heads, _, places, width = query.shape
-    numbers = None if documents is None else documents.numbers
-    mask = stream_mask(streams, places, reach, numbers).to(query.device)[..., : key.shape[2] * places]
+    if documents is None:
+        mask = _shared_mask(streams, places, reach, query.device)
+    else:
+        mask = documents.once(
+            ("streams", streams, reach), lambda: stream_mask(streams, places, reach, documents.numbers)
+        )
+    mask = mask[..., : key.shape[2] * places]
     flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
     return attend(*flat, mask=mask, dropout=dropout).view(query.shape)
 
@@ -67,15 +89,29 @@ def attend_flex(
 
     Arguments as in `attend_streams`. Streams are concatenated: interleaved, far fewer tiles would be empty.
     """
-    rows, heads, asking, places, width = query.shape
+    rows, heads, asking, real, width = query.shape
+    padding = -real % FLEX_STEP
+    places = real + padding
+    if padding:  # later places, which no real query reads
+        query, key, value = (F.pad(part, (0, 0, 0, padding)) for part in (query, key, value))
     if documents is None:
         mask = _shared_tiles(streams, key.shape[2], places, reach, query.device)
     else:
-        shape, numbers = (streams, key.shape[2], places, reach), documents.numbers
+        shape, numbers = (streams, key.shape[2], places, reach), F.pad(documents.numbers, (0, padding))
         mask = documents.once(("tiles", *shape), lambda: _tiles(*shape, numbers, query.device))
     flat = (part.reshape(rows, heads, -1, width) for part in (query, key, value))
-    found: Tensor = _flex(query.device.type)(*flat, block_mask=mask)
-    return found.view(rows, heads, asking, places, width)
+    attention = _flex(query.device.type)
+    if torch.compiler.is_compiling():  # as part of a larger whole
+        found: Tensor = attention(*flat, block_mask=mask)
+    else:
+        with torch._dynamo.config.patch(recompile_limit=FLEX_SHAPES):
+            found = attention(*flat, block_mask=mask)
+    return found.view(rows, heads, asking, places, width)[:, :, :, :real]
+
+
+@lru_cache(maxsize=4)
+def _shared_mask(streams: tuple[int, ...], places: int, reach: Reach, device: torch.device) -> Tensor:
+    return stream_mask(streams, places, reach, device=device)
 
 
 @lru_cache(maxsize=16)
@@ -89,8 +125,7 @@ def _tiles(
     """The tiles that FlexAttention visits, and the predicate inside them."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    # Filled on the device: a copy from the host would wait for all that a GPU has still to do.
-    stream_of = torch.cat([torch.full((1,), stream, device=device) for stream in streams])
+    stream_of = on_device(streams, device)
 
     def allowed(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         found = may_read(stream_of[query // places], query % places, key // places, key % places, reach)

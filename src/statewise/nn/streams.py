@@ -51,17 +51,27 @@ def own_columns(queries: int, keys: int, device: torch.device) -> Tensor:
     return torch.eye(queries, keys, dtype=torch.bool, device=device).roll(keys - queries, dims=1)
 
 
-def stream_mask(streams: tuple[int, ...], places: int, reach: Reach, documents: Tensor | None = None) -> Tensor:
+def stream_mask(
+    streams: tuple[int, ...], places: int, reach: Reach, documents: Tensor | None = None,
+    device: torch.device | None = None,
+) -> Tensor:  # fmt: skip
     """(S * T, 2T), or (B, 1, S * T, 2T) with `documents` (B, T): `may_read` for the queries of `streams`, concatenated,
-    and the keys of both."""
-    device = None if documents is None else documents.device
+    and the keys of both. On the device of `documents`, or on `device`."""
+    device = device if documents is None else documents.device
     place = torch.arange(places, device=device)
-    query_stream = torch.tensor(streams, device=device).repeat_interleave(places)[:, None]
-    key_stream = torch.tensor((INPUT, PREDICTION), device=device).repeat_interleave(places)[None]
-    mask = may_read(query_stream, place.repeat(len(streams))[:, None], key_stream, place.repeat(2)[None], reach)
+    query_stream, key_stream = (on_device(numbers, device) for numbers in (streams, (INPUT, PREDICTION)))
+    mask = may_read(
+        query_stream.repeat_interleave(places)[:, None], place.repeat(len(streams))[:, None],
+        key_stream.repeat_interleave(places)[None], place.repeat(2)[None], reach,
+    )  # fmt: skip
     if documents is None:
         return mask
     return mask & (documents.repeat(1, len(streams))[:, :, None] == documents.repeat(1, 2)[:, None, :])[:, None]
+
+
+def on_device(numbers: tuple[int, ...], device: torch.device | None) -> Tensor:
+    """A few numbers, filled on the device: a copy from the host would wait for all that a GPU has still to do."""
+    return torch.cat([torch.full((1,), number, device=device) for number in numbers])
 
 
 def _limit(reach: int | None) -> int:

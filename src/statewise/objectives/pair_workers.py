@@ -158,7 +158,6 @@ class MLPWorker(Worker):
         logits = self.buffer("logits", z, N, K * self.head.vocabulary)
         torch.addmm(third_bias, y, third.t(), out=logits)
         probabilities = logits.view(N, K, self.head.vocabulary)
-        # `put_`, for `scatter_` copies the whole of a bf16 tensor on a CPU
         places = torch.arange(0, logits.numel(), self.head.vocabulary, device=logits.device).view(N, K, 1) + targets
         if logits.dtype in (torch.bfloat16, torch.float16):
             # Probabilities keep their relative precision in bf16, log-probabilities would not. That of a target near
@@ -166,7 +165,7 @@ class MLPWorker(Worker):
             # to one part in 2^8 this way, and ends at 87 nats, where bf16 ends.
             torch.softmax(probabilities, -1, out=probabilities)
             likely = probabilities.gather(-1, targets)
-            logits.put_(places, torch.zeros_like(likely))
+            put(logits, places, torch.zeros_like(likely))
             others = probabilities.sum(-1, keepdim=True)  # float32 under autocast on a GPU
             likely, minus = likely.float().clamp(min=torch.finfo(torch.float32).tiny), others.neg().to(logits.dtype)
             others = others.float()
@@ -181,7 +180,7 @@ class MLPWorker(Worker):
         if not self.wanted:
             return None
         # From here on `logits` holds its own gradient: (softmax - one-hot) of what counts, times its weight.
-        logits.put_(places, minus)
+        put(logits, places, minus)
         probabilities.mul_((counted * self.weights[:, None]).to(logits.dtype))
         second_gradient, second_bias_gradient, third_gradient, third_bias_gradient = self.gradients
         add_product(third_gradient, logits, y)
@@ -221,6 +220,14 @@ def listed(group: Group, outputs: int, size: int) -> Iterator[tuple[tuple[Tensor
     if number:
         rows, columns, targets, weights = (torch.cat(part) for part in zip(*waiting))
         yield (rows, columns), targets[..., None], weights[..., None]
+
+
+def put(total: Tensor, places: Tensor, values: Tensor) -> None:
+    """Writes at places of the flattened tensor."""
+    if total.device.type == "cpu":  # here `scatter_` copies the whole of a bf16 tensor
+        total.put_(places, values)
+    else:  # which, other than `put_`, has a deterministic kernel
+        total.view(-1).index_put_((places.flatten(),), values.flatten())
 
 
 def through_relu(gradient: Tensor, output: Tensor) -> None:

@@ -30,6 +30,10 @@ WASTED = {"cpu": 128, "cuda": 2**14}
 GPU, where a block's hundred operations must be started one by one, should have few."""
 
 
+AT_ONCE = 2**20
+"""Pairs whose expected weights are added up at a time."""
+
+
 class Pairs(NamedTuple):
     """Which tokens are targets of which head, under the convention for prompts."""
 
@@ -259,12 +263,14 @@ def expected_weights(pairs: Pairs, sampling: Sampling) -> tuple[Tensor, Tensor]:
     gap = column[0][None, :] - column[0][:, None]
     table = by_gap[gap.clamp(min=0)]
     totals = [torch.zeros((), dtype=torch.float64, device=group.device) for _ in range(2)]
-    for row in range(len(group)):
-        inside = (gap >= 0) & (group[row][:, None] == group[row][None, :]) & real[row][:, None]
-        empty = (first[row] == column[row])[:, None] | (last[row] == column[row])[None, :]
+    several = max(1, AT_ONCE // T**2)
+    for start in range(0, len(group), several):
+        some = slice(start, start + several)
+        inside = (gap >= 0) & (group[some, :, None] == group[some, None, :]) & real[some, :, None]
+        empty = (first[some] == column[some])[:, :, None] | (last[some] == column[some])[:, None, :]
         weights = torch.where(empty, 1.0, table) * inside
-        totals[0] += (weights * pairs.next_targets[row][:, None]).sum()
-        totals[1] += (weights * pairs.prefixes[row][:, None] * pairs.previous_targets[row][None, :]).sum()
+        totals[0] += (weights * pairs.next_targets[some, :, None]).sum()
+        totals[1] += (weights * pairs.prefixes[some, :, None] * pairs.previous_targets[some, None, :]).sum()
     return totals[0], totals[1]
 
 
