@@ -6,6 +6,7 @@ import shutil
 import pytest
 from command_line import called, refused, two_steps
 
+import statewise.cli
 from statewise.messages import escaped
 
 
@@ -247,3 +248,16 @@ def test_what_might_steer_the_terminal_is_escaped():
     assert escaped("a\x1b[31mb\x11\n") == "a\\x1b[31mb\\x11\\n"
     assert escaped("a\tb\nc\x07", keep="\n\t") == "a\tb\nc\\x07"
     assert escaped("Gr\u00fc\u00dfe, \u6570") == "Gr\u00fc\u00dfe, \u6570"
+
+
+def test_a_full_gpu_is_said_in_a_line(monkeypatch, capsys):
+    import torch
+
+    tried = "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has 79.10 GiB"
+
+    def fails(words):
+        raise torch.OutOfMemoryError(f"{tried}. If reserved but unallocated memory is large ...")
+
+    monkeypatch.setattr(statewise.cli, "_run", fails)
+    assert statewise.cli.main(["list"]) == 2
+    assert capsys.readouterr().err == f"statewise: this needs more memory than the device has: {tried}\n"

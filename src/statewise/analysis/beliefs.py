@@ -84,7 +84,8 @@ def beliefs(
             raise ValueError(f"sequence {missing[0] + 1} has {what}: choose the positions last or all")
         columns = prompts - 1 if of == "prefix" else prompts
     if of == "suffix":
-        vectors = _gather(suffix_encoder(snapshot.predictor).suffix_states, examples, rows, columns)
+        encoder = suffix_encoder(snapshot.predictor)
+        vectors = _gather(lambda batch: [encoder.suffix_states(batch)], examples, rows, columns)
         return Beliefs(vectors, offsets, [], columns, np.arange(n))
     vectors, widths = prefix_states(snapshot, examples, rows, columns, layer), layer_widths(snapshot, examples, layer)
     if layer is not None and is_several(layer):
@@ -151,26 +152,29 @@ def prefix_states(
     prompts = np.minimum(examples.prompt_lengths[chosen], ends)
     cut = Examples(examples.tokens[chosen], ends, prompts, documents, scored)
 
-    def states(batch: Batch) -> Tensor:
+    def states(batch: Batch) -> list[Tensor]:
         if layer is None:
-            return snapshot.predictor.states(batch).state
-        return torch.cat([each.flatten(2) for each in snapshot.activations(batch, [_pattern(layer)]).values()], dim=-1)
+            return [snapshot.predictor.states(batch).state]
+        return [each.flatten(2) for each in snapshot.activations(batch, [_pattern(layer)]).values()]
 
     return _gather(states, cut, where, columns)
 
 
 @torch.no_grad()
-def _gather(states: Callable[[Batch], Tensor], examples: Examples, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """(m, D) float32: the output of `states`, (B, T, D), at position columns[i] of sequence rows[i]."""
+def _gather(
+    states: Callable[[Batch], list[Tensor]], examples: Examples, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
+    """(m, D) float32: the outputs of `states`, (B, T, ...) each, together D wide, at position columns[i] of sequence
+    rows[i]."""
     found = np.empty((len(rows), 0), np.float32)
     by_row = np.argsort(rows, kind="stable")
     starts = np.searchsorted(rows[by_row], np.arange(len(examples) + 1))
     for members, part in blocks(examples, BLOCK):
-        state = states(collate(part))
+        given = states(collate(part))
         here = np.concatenate([by_row[starts[row] : starts[row + 1]] for row in members])
         line = np.repeat(np.arange(len(members)), starts[members + 1] - starts[members])
-        indices = (torch.from_numpy(index).to(state.device) for index in (line, columns[here]))
-        picked = state[tuple(indices)].float().cpu().numpy()
+        at = tuple(torch.from_numpy(index).to(given[0].device) for index in (line, columns[here]))
+        picked = torch.cat([part[at].float().cpu() for part in given], dim=-1).numpy()
         if not found.shape[1]:
             found = np.empty((len(rows), picked.shape[1]), np.float32)
         found[here] = picked

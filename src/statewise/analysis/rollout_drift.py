@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.bounds import bounded
-from statewise.data import blocks, collate
+from statewise.data import blocks, collate, rows_at_once
 from statewise.decoding.predictor import Predictor, StateDynamics, state_dynamics
 from statewise.figures import Curve, Panel
 from statewise.tasks.base import Task
@@ -58,7 +58,9 @@ class RolloutDrift(Analysis):
         dynamics = state_dynamics(predictor)
         sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * (self.config.steps + 1))
         counts = [0] * (self.config.steps + 1)
-        for _, part in blocks(subject.task.held_out(self.config.sequences), ROWS):
+        examples = subject.task.held_out(self.config.sequences)
+        few = rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)
+        for _, part in blocks(examples, few):
             _add(predictor, dynamics, collate(part), self.config.steps, sums, counts)
         reached = [step for step in range(1, self.config.steps + 1) if counts[step]]
         if not reached:

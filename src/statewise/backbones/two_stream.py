@@ -171,7 +171,8 @@ class StreamAttention(nn.Module):
                 rows = slice(first, min(first + size, T))
                 scores = (query[:, :, rows] @ every.transpose(-1, -2)) * W**-0.5
                 weights = scores.masked_fill(~mask[..., rows, :], -torch.inf).softmax(-1)
-                found.append(weights.diagonal(offset=first, dim1=-2, dim2=-1))  # inputs come first
+                # Inputs come first. A copy: a view would keep all weights.
+                found.append(weights.diagonal(offset=first, dim1=-2, dim2=-1).clone())
             return torch.cat(found, dim=2).transpose(1, 2)
 
     def _project(
