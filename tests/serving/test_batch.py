@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import TINY_BACKBONES, VOCABULARY, MarkovPredictor, spread_weights, tiny_objective
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from statewise.building import make_decoder
 from statewise.decoding.base import Request
@@ -15,6 +16,7 @@ from statewise.decoding.predictor import Drafter
 from statewise.decoding.sample import SampleConfig
 from statewise.serving.batch import Batch
 from statewise.serving.drafting import Drafting, may_draft
+from statewise.serving.engine import without_gradients
 from statewise.serving.rows import Manner, Row
 from statewise.serving.text import Stops, Written
 from statewise.types import LacksPower
@@ -441,3 +443,26 @@ def test_drafts_must_fit_the_context_and_need_a_model_that_can():
     assert not may_draft(plain, "model")
     with pytest.raises(LacksPower):
         drafting(plain, 1)
+
+
+def test_weights_are_cast_once_for_all_steps():
+    """Each step of the engine has an autocast region of its own."""
+
+    class Casts(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.of_weights = 0
+
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            self.of_weights += operation is torch.ops.aten._to_copy.default and args[0].shape == layer.weight.shape
+            return operation(*args, **(kwargs or {}))
+
+    layer, counts = torch.nn.Linear(8, 24), {}
+    for outer in (torch.no_grad, without_gradients):
+        with outer(), Casts() as seen:
+            for _ in range(3):
+                with torch.autocast("cpu", torch.bfloat16):
+                    found = layer(torch.randn(2, 8))
+            counts[outer] = seen.of_weights
+            assert not found.requires_grad
+    assert counts == {torch.no_grad: 3, without_gradients: 1}

@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,6 +43,14 @@ class Lane:
     def busy(self) -> bool:
         """Whether there is anything to do."""
         return bool(self.work) or self.batch.busy
+
+
+@contextmanager
+def without_gradients() -> Iterator[None]:
+    """Within this context no gradients are kept, and weights are cast to bf16 once. PyTorch forgets casts at the end of
+    the outermost autocast region, of which each step has one of its own, and in inference mode it keeps none."""
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        yield
 
 
 class Engine:
@@ -139,7 +148,8 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            with torch.inference_mode():
+            casts = any(lane.served.casts for lane in self.lanes.values())
+            with without_gradients() if casts else torch.inference_mode():
                 while self._wait():
                     for lane in self.lanes.values():
                         if lane.busy:

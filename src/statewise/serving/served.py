@@ -45,7 +45,9 @@ class Served:
         self._device, self._precision = model.device, model.precision
         self.fingerprint = f"{weights}-{__version__}-{self._precision}"
         """Says whether two answers come from the same weights, version and precision."""
-        self.rounding = 0.0 if self._precision == "bf16" else ROUNDING
+        self.casts = self._precision == "bf16"
+        """Whether weights are cast for products."""
+        self.rounding = 0.0 if self.casts else ROUNDING
         """`Batch.error`. In bfloat16 too many choices would hang on rounding to make them alone."""
         self._spellings: list[bytes] | None = None
         if isinstance(self.task, RunningText):
@@ -56,7 +58,7 @@ class Served:
 
     def computing(self) -> AbstractContextManager[Any]:
         """Within, the model computes in the precision that it was trained in."""
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision == "bf16")
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.casts)
 
     # Texts
 
