@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from statewise.analysis.base import Snapshot, Subject
+from statewise.backbones import BACKBONES
 from statewise.backbones.base import Backbone
 from statewise.backbones.belief_slots import BeliefSlots, BeliefSlotsConfig
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.backbones.powers import Phased
+from statewise.backbones.powers import Branching, Phased
 from statewise.backbones.recurrent import Recurrent, RecurrentConfig
 from statewise.backbones.two_stream import TwoStream, TwoStreamConfig
 from statewise.building import make_decoder, read_recipe
@@ -177,6 +178,11 @@ class PhasedGPT(GPT, Phased):
     def last(self, trunk: Any) -> Hidden:
         hidden = super().last(trunk)
         return Hidden(hidden.state, hidden.readout + self.late)
+
+
+def makes_sense(objective: str, backbone: str) -> bool:
+    """Whether an objective of the table can be had on a backbone: the last block of some cannot be had twice."""
+    return objective not in ("multi_token", "latent_multi_token") or issubclass(BACKBONES[backbone], Branching)
 
 
 def tiny_objective(

@@ -12,6 +12,7 @@ from doubles import (
     OWN_OBJECTIVES,
     TINY_BACKBONES,
     VOCABULARY,
+    makes_sense,
     pack,
     random_batch,
     spread_weights,
@@ -22,7 +23,6 @@ from safetensors.torch import load_file, save_file
 
 from statewise.backbones import BACKBONES
 from statewise.backbones.base import plain_batch
-from statewise.backbones.powers import Branching
 from statewise.data import collate
 from statewise.decoding.predictor import Drafter, Traceable
 from statewise.nn.cache import SLACK
@@ -36,9 +36,10 @@ BACKBONES_OF = {
 }
 """A tiny one of each backbone of the table, some also with another option behind a comma."""
 GUIDE = "the guide's"
-REFUSED = {(objective, name) for objective in ("multi_token", "latent_multi_token") for name in BACKBONES_OF
-           if not issubclass(BACKBONES[name.partition(",")[0]], Branching)}  # fmt: skip
-"""Pairs that make no sense, since the last block of these cannot be had twice."""
+REFUSED = {
+    (name, backbone) for backbone in BACKBONES_OF for name in OBJECTIVES
+    if not makes_sense(name, backbone.partition(",")[0])
+}  # fmt: skip
 pairs = [(name, backbone) for backbone in BACKBONES_OF for name in (*OBJECTIVES, *OWN_OBJECTIVES, GUIDE)]
 
 
@@ -61,7 +62,7 @@ def new(name, seed=0, **fields):
     return guide()(guide().Config(), make_backbone)
 
 
-def makes_sense(name, backbone):
+def can_be_had(name, backbone):
     """Of our own objectives `REFUSED` says it; one of another package says so itself."""
     try:
         return (name, backbone) not in REFUSED and bool(name not in OWN_OBJECTIVES or new(f"{name} on {backbone}"))
@@ -69,7 +70,7 @@ def makes_sense(name, backbone):
         return False
 
 
-names = [f"{name} on {backbone}" for name, backbone in pairs if makes_sense(name, backbone)]
+names = [f"{name} on {backbone}" for name, backbone in pairs if can_be_had(name, backbone)]
 every_objective = pytest.mark.parametrize("name", names)
 
 

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _fail(2, ValueError(f"this needs more memory than the machine has: {error}"), debug)
     except RuntimeError as error:
-        if isinstance(error, torch_out_of_memory()):
+        if isinstance(error, _out_of_memory()):
             where = str(error).partition(". If reserved")[0].partition("\n")[0]
             return _fail(2, ValueError(f"this needs more memory than the device has: {where}"), debug)
         if "allocate memory" in str(error):
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def torch_out_of_memory() -> tuple[type[BaseException], ...]:
+def _out_of_memory() -> tuple[type[BaseException], ...]:
     """What PyTorch raises where a GPU's memory is full, if PyTorch has been imported."""
     torch = sys.modules.get("torch")
     return () if torch is None else (torch.OutOfMemoryError,)

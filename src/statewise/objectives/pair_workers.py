@@ -226,7 +226,7 @@ def put(total: Tensor, places: Tensor, values: Tensor) -> None:
     """Writes at places of the flattened tensor."""
     if total.device.type == "cpu":  # here `scatter_` copies the whole of a bf16 tensor
         total.put_(places, values)
-    else:  # which, other than `put_`, has a deterministic kernel
+    else:  # other than `put_` it has a deterministic kernel there
         total.view(-1).index_put_((places.flatten(),), values.flatten())
 
 

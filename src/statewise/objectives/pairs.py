@@ -29,7 +29,6 @@ WASTED = {"cpu": 128, "cuda": 2**14}
 """About twice as many pairs may a block compute that do not count: more take longer than a further block, of which a
 GPU, where a block's hundred operations must be started one by one, should have few."""
 
-
 AT_ONCE = 2**20
 """Pairs whose expected weights are added up at a time."""
 
