@@ -260,10 +260,14 @@ def _run_all(cells: Sequence[Cell], jobs: int) -> Iterable[Record]:
                 for one in ended:
                     yield one.result()
         except BaseException as error:
-            # What runs now would be finished first, and lost: nobody takes its record any more.
-            workers.shutdown(wait=False, cancel_futures=True)
-            for process in {*multiprocessing.active_children()} - others:
-                process.terminate()
+            # What runs now would be finished first, and lost: nobody takes its record any more. Cells that a process
+            # may already have cannot be cancelled, and one that ends has a successor that would take them: hence more
+            # than once. All processes have ended when the pool is left.
+            waiting = {one for one in waiting if not one.cancel()}
+            while waiting:
+                for process in {*multiprocessing.active_children()} - others:
+                    process.terminate()
+                waiting = wait(waiting, 0.1).not_done
             if isinstance(error, BrokenProcessPool):
                 raise ValueError(
                     "a process that learned was killed, probably for lack of memory: the same command goes on with "
