@@ -1,5 +1,6 @@
 """What a run will need: parameters as the papers print them, and measurements against the whole thing."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -206,6 +207,14 @@ def test_the_table_fits_a_terminal_and_nothing_is_written(capsys, monkeypatch, t
     for label, value in wanted.items():
         assert re.search(rf"^  {label} +{value:,}$", out, re.M), label
     assert not list(tmp_path.iterdir())
+
+
+def test_it_says_that_compiled_steps_were_not_measured(whole):
+    recipe, plan = whole
+    assert "compile" not in as_text(plan)
+    trainer = dataclasses.replace(recipe.trainer, compile=True)
+    compiled = make_plan(dataclasses.replace(recipe, trainer=trainer), task_data(recipe))
+    assert "These steps were not compiled, as trainer.compile asks of training" in " ".join(as_text(compiled).split())
 
 
 def test_as_json_it_says_the_same(capsys, monkeypatch, tmp_path):

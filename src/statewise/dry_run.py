@@ -102,6 +102,8 @@ class Plan:
     """Of the model."""
     by_layers: bool
     """Whether models of `SHALLOW` layers were measured, and the rest follows from their difference."""
+    to_compile: bool
+    """Whether training compiles the model (`trainer.compile`), which measuring does not."""
 
     @property
     def total(self) -> int:
@@ -162,6 +164,7 @@ def make_plan(recipe: Recipe, data: Data) -> Plan:
         measured=measured(layers) if fits else deepened([measured(depth) for depth in SHALLOW], layers),
         layers=layers,
         by_layers=not fits,
+        to_compile=config.compile,
     )
 
 
@@ -243,6 +246,8 @@ def measure(
     taken: list[tuple[int, float]] = []
     sequences = 1
     while True:
+        if device != "cpu":  # what is compiled for each shape, such as kernels of attention, training does once
+            loss_of(sequences).backward()
         seconds = timed(lambda: loss_of(sequences).backward(), device)  # noqa: B023
         if seconds < AGAIN:
             seconds = min(seconds, timed(lambda: loss_of(sequences).backward(), device))  # noqa: B023

@@ -99,6 +99,8 @@ def how_measured(plan: Plan) -> list[str]:
             f"Time, optimiser and activations: from real training steps of the model with 2 and 3 of its {plan.layers} "
             f"layers on {one}; each further layer is counted like the third.",
         ]
+    if plan.to_compile:
+        found.append("These steps were not compiled, as trainer.compile asks of training: its steps take another time.")
     return [*found, "Evaluations, checkpoints and passing memory such as logits come on top."]
 
 

@@ -23,9 +23,10 @@ def machine_bytes() -> int | None:
 
 
 def device_bytes(device: str) -> int | None:
-    """Memory of a device, of the cpu main memory; None where the system does not say."""
+    """Memory of a device, of the cpu main memory; of a GPU, which others may use, too, what is free; None where the
+    system does not say."""
     if device == "cuda":
-        return torch.cuda.mem_get_info()[1]
+        return torch.cuda.mem_get_info()[0]
     return machine_bytes() if device in ("cpu", "mps") else None
 
 
