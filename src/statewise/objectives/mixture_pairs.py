@@ -31,7 +31,7 @@ TINY = 1e-30
 """Where Z P is below this for some expert, terms may be lost by underflow: such pairs are computed one by one."""
 AT_ONCE = 2**22
 """Logits of such pairs that are computed at a time."""
-STRIPS = 4
+STRIPS = 2
 """Prefixes of a block are taken in so many parts, each with the suffixes behind its first prefix: fewer pairs that do
 not count."""
 
