@@ -134,3 +134,24 @@ def test_plain_attention_within_documents_is_the_one_stream_case():
     torch.testing.assert_close(attend(*tensors, documents=Documents(documents)), attend(*tensors, mask=mask))
     some = attend(*tensors, documents=Documents(documents), dropout=0.5)  # dropout needs the mask written out
     assert some.shape == tensors[0].shape
+
+
+def test_compiled_blocks_are_not_unrolled():
+    """They were, in each layer and anew for each length, until the compiler gave up."""
+    graphs = []
+
+    def attend_twice(query, key, value):
+        once = attend_blockwise(2 * query, key, value, streams=(INPUT, PREDICTION), reach=Reach(None, 2), block=2)
+        return once.square().sum(-1)
+
+    torch.compiler.reset()
+    compiled = torch.compile(attend_twice, backend=lambda graph, _: graphs.append(graph) or graph)
+    for places in range(3, 13):
+        parts = [torch.randn(2, 2, 2, places, 4, requires_grad=True) for _ in range(3)]
+        got, expected = (made(*parts) for made in (compiled, attend_twice))
+        torch.testing.assert_close(got, expected)
+        for one, other in zip(*(torch.autograd.grad(made.sum(), parts) for made in (got, expected))):
+            torch.testing.assert_close(one, other)
+    operations = [node for graph in graphs for node in graph.graph.nodes if node.op.startswith("call")]
+    assert len(graphs) <= 4  # before and after, for one length and for others
+    assert len(operations) <= 12

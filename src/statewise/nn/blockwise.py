@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from statewise.nn.eager import eager
 from statewise.nn.masks import Documents, document_starts
 from statewise.nn.streams import PREDICTION, Reach, may_read
 
@@ -39,6 +40,7 @@ class _Block(NamedTuple):
     """For each part the bias of its scores: 0 or -inf, broadcastable to (B, H, S, queries, keys)."""
 
 
+@eager  # otherwise unrolled, block by block, and anew for each length
 def attend_blockwise(
     query: Tensor,
     key: Tensor,
