@@ -22,6 +22,8 @@ from statewise.types import Batch, Completion, Evaluation, Examples, Part
 
 Measure = Callable[[Batch], Mapping[str, Part]]
 """Sums and counts over a batch, by name."""
+Losses = Callable[[Examples, np.ndarray, np.ndarray], None]
+"""Takes examples, the nats of each token, (n, T) float64, and which tokens are scored, (n, T) bool."""
 TAKEN = {"kind", "step", "tokens", "seconds", "reason", "part", "loss", "perplexity", "token_accuracy"}
 """Names that no task may give to a metric of its own."""
 SAMPLES = 6
@@ -72,7 +74,7 @@ def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[st
 
 def evaluate(
     task: Task, predictor: Predictor, decoder: Decoder, examples: Examples, *, block: int = 256, details: bool = True,
-    measure: Measure | None = None, share: Share = ALONE,
+    measure: Measure | None = None, losses: Losses | None = None, share: Share = ALONE,
 ) -> Evaluation:  # fmt: skip
     """The task's scores of decoded answers, if the task decodes and has prompts, and teacher-forced metrics:
     `loss` (nats per scored token), `perplexity`, `token_accuracy`, the same nats per unit of the task
@@ -80,7 +82,8 @@ def evaluate(
 
     `block` sequences are processed at a time, fewer if their logits would be too large. `details`: also the task's
     baselines, continuations of sequences without prompts, and the hardest and easiest sequences. `measure`: whatever
-    else is to be averaged over the examples. `share`: with other processes, which return the same.
+    else is to be averaged over the examples. `losses`: is given those of all tokens. `share`: with other processes,
+    which return the same.
     """
     metrics: dict[str, float] = {}
     samples = []
@@ -92,6 +95,8 @@ def evaluate(
         samples = [task.sample_of(asked, row, completions[row]) for row in range(min(SAMPLES, len(asked)))]
     few = rows_at_once(examples.tokens.shape[1], len(task.vocab), block)
     forced, chosen, nats = teacher_forced(predictor, examples, block=few, share=share)
+    if losses is not None:
+        losses(examples, nats, chosen >= 0)
     units = task.units(examples)
     if units:
         forced |= per_unit(float(nats.sum()), units)

@@ -23,7 +23,7 @@ from statewise.data import collate, rows_at_once
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor, carrier, closing_symbol
 from statewise.decoding.reverse import Reverse
-from statewise.evaluation import ALONE, Share, choose_examples, evaluate
+from statewise.evaluation import ALONE, Losses, Share, choose_examples, evaluate
 from statewise.messages import check_texts
 from statewise.objectives.base import Measured, Objective
 from statewise.objectives.returned import check_predictor
@@ -190,21 +190,24 @@ class Model:
         protocol: StateProtocol | None = None,
         warmup: int | None = None,
         details: bool = True,
+        losses: Losses | None = None,
         share: Share = ALONE,
     ) -> Evaluation:
         """Metrics on `num` held-out examples (null: all), or on those of a file in the task's format, or of another
         held-out set of the task, `by` an option and its value. Raises `ValueError` if there is no such set.
 
         `decoder`: of answers; a name means its default fields. `protocol`, and with `same-chunk` its `warmup` passes:
-        how a model that carries a state is asked; see `carried_state.protocol.ask`. `details`, and `share` of the
-        examples: see `evaluation.evaluate`."""
+        how a model that carries a state is asked; see `carried_state.protocol.ask`. `details`, `losses`, which is
+        given those of all tokens, and `share` of the examples: see `evaluation.evaluate`."""
         examples = choose_examples(self.task, num, None if data is None else Path(data), by)
         measure = self.objective.held_out_parts if isinstance(self.objective, Measured) else None
         chosen = make_decoder(decoder) if isinstance(decoder, str) else decoder
         with self.asking() as predictor:
             if protocol is not None:
                 predictor, measure = carrier(predictor).under(*ask(protocol, warmup)), None
-            return evaluate(self.task, predictor, chosen, examples, details=details, measure=measure, share=share)
+            return evaluate(
+                self.task, predictor, chosen, examples, details=details, measure=measure, losses=losses, share=share
+            )
 
     def analyze(self, analysis: str | Analysis, **fields: Any) -> Findings:
         """What an analysis finds in this model: `analyze("effective-rank", positions=50)`. `fields` are those of the

@@ -41,6 +41,7 @@ def graphs(run):
         (["embed", "RUN", "graphs.txt", "--positions", "all", "--out", "b.npy"], ["b.offsets.npy"]),
         (["generate", "RUN", "--prompt", "x", "--save-state", "state"], ["state"]),
         (["analyze", "RUN", "effective-rank", "--out", "rank"], ["rank/effective-rank.png"]),
+        (["evaluate", "RUN", "--losses", "l.jsonl"], ["l.jsonl"]),
         (["compare", "RUN", "--out", "report"], ["report/report.html"]),
         (["compare", "RUN", "--out", "report"], ["report/thesis.tex"]),
         (["lm-eval", "RUN", "--tasks", "x", "--out", "found.json"], ["found.json"]),

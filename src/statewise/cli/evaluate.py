@@ -14,13 +14,18 @@ from statewise.carried_state.protocol import PROTOCOLS, Asked, ask_each, seeing_
 from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
+from statewise.durable import replacing
 from statewise.json_files import printable
+from statewise.overwriting import check_file
 from statewise.progress import announced
 from statewise.run import Run, evaluation_of, evaluation_on, named, report_of
 from statewise.tasks import TASKS
-from statewise.types import Evaluation
+from statewise.token_losses import token_losses
+from statewise.types import Evaluation, Examples
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from statewise.decoding.base import Decoder
     from statewise.model import Model
     from statewise.tasks.base import Task
@@ -36,7 +41,10 @@ DESCRIPTION = """Scores a run on the held-out data of its task, or on a file in 
 Writes a report into the run's folder reports: evaluation.json of all held-out examples of the best checkpoint, which
 `statewise compare` reads; any other evaluation under a name of its own, such as evaluation-first-50.json with --num 50.
 Of those `compare --metrics all` reads the ones of --data and of other held-out sets, if they are of all examples, the
-best checkpoint and greedy decoding."""
+best checkpoint and greedy decoding.
+
+--losses OUT.jsonl also writes the nats of every token, a JSON line for each sequence: {"sequence": 0, "nats": 1.7,
+"scored": 2, "tokens": ["a", "b", "c"], "nats_by_token": [null, 0.5, 1.2]}, with null where a token is not scored."""
 
 
 def run(words: list[str]) -> int:
@@ -46,12 +54,25 @@ def run(words: list[str]) -> int:
     from statewise.loading import load_model
 
     decoder, how = decoder_of(options)  # wrong fields fail before the model is loaded
+    if options.losses:
+        check_file(Path(options.losses), options.overwrite, "--losses")
+        if not Path(options.losses).parent.is_dir():
+            raise ValueError(f"there is no folder {Path(options.losses).parent} to write --losses into")
     model = load_model(options.run, options.checkpoint, options.device)
     if options.fills:
         return _referee(model, Path(options.fills), options)
     check_decoded(how, model.recipe.task.name, model.task)
     asked = _asked(model, options)
     own_notes = list(model.task.notes)
+    if options.losses and len(asked) > 1:
+        raise ValueError("--losses are those of one protocol: give --protocol carried or fresh")
+
+    def write_losses(examples: Examples, nats: np.ndarray, scored: np.ndarray) -> None:
+        with replacing(Path(options.losses)) as file:
+            for record in token_losses(model.task, examples, nats, scored):
+                file.write((printable(record, indent=None) + "\n").encode())
+
+    write = write_losses if options.losses else None
     if options.comprehensive:
         from statewise.carried_state.whole_texts import evaluate_whole_texts
 
@@ -64,9 +85,9 @@ def run(words: list[str]) -> int:
         with shown_progress():
             found = {
                 one.label: model.evaluate(options.num, options.data, decoder, by, one.protocol, one.passes or None,
-                                          details=not place)
+                                          details=not place, losses=write)
                 for place, one in enumerate(announced(asked, "protocols", len(asked)))
-            } or {"": model.evaluate(options.num, options.data, decoder, by)}  # fmt: skip
+            } or {"": model.evaluate(options.num, options.data, decoder, by, losses=write)}  # fmt: skip
     evaluation = next(iter(found.values()))
     data = Path(options.data).resolve() if options.data else None
     name = report_name(options, by, how)
@@ -149,6 +170,8 @@ def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.
         help="decoder of answers, with its fields: --decoder beam --beams 8 (default: greedy; `statewise generate "
         "--help` lists them)",
     )
+    parser.add_argument("--losses", metavar="OUT.jsonl", help="also write the nats of every token to this file")
+    parser.add_overwrite("replace the file of --losses")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     others = _other_held_out(words, task)
     for option, sets in others.items():
@@ -166,6 +189,13 @@ def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.
         raise ValueError(f"--fills scores what was filled in, without chunks or documents: omit {ignored[0]}")
     if options.decoder != GREEDY and (options.fills or options.comprehensive):
         raise ValueError(f"--{'fills' if options.fills else 'comprehensive'} decodes nothing: omit --decoder")
+    for what in ("fills", "comprehensive") if options.losses else ():
+        if getattr(options, what):
+            raise ValueError(f"--losses are those of an evaluation on examples: omit --{what}")
+    if options.losses and options.protocol == "same-chunk":
+        raise ValueError("same-chunk sees its own targets, so that it gives no likelihood: omit --losses")
+    if options.overwrite and not options.losses:
+        raise ValueError("--overwrite is for the file of --losses: reports replace reports of the same name")
     if len(by) > 1:
         raise ValueError(f"{' and '.join(f'--{option}' for option, _ in by)} are different sets: give one")
     if options.comprehensive and (options.data or options.num is not None or by):
@@ -225,6 +255,8 @@ def _show(
     if seeing_targets(protocols):
         mark = "* " if len(protocols) > 1 else ""
         print(f"{mark}same-chunk sees its own targets: no likelihood, comparable with nothing else")
+    if options.losses:
+        print(f"wrote {options.losses}: the nats of every token, a JSON line for each sequence")
     if written:
         print(f"wrote {written}")
     return 0
