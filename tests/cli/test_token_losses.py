@@ -92,6 +92,7 @@ def test_a_file_that_is_there_is_replaced_when_asked(capsys, run, tmp_path):
     ("words", "message"),
     [
         (["--losses", "none/x.jsonl"], "there is no folder none"),
+        (["--losses", ""], "--losses is empty: give the path of a file"),
         (["--losses", "."], "is a folder: --losses names a file"),
         (["--losses", "x", "--fills", "y"], "omit --fills"),
         (["--losses", "x", "--comprehensive"], "omit --comprehensive"),

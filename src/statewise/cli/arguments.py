@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 from statewise.bounds import LARGEST
 from statewise.messages import cut_words, suggestion
 
-PATHS = {"FILE": "file", "DIR": "folder", "PATH": "file or folder", "OUT.npy": "file"}
+PATHS = {"FILE": "file", "DIR": "folder", "PATH": "file or folder", "OUT.npy": "file", "OUT.jsonl": "file"}
 """Placeholders of options whose values are paths."""
 
 Number = TypeVar("Number", int, float)
