@@ -18,6 +18,9 @@ def token_losses(task: Task, examples: Examples, nats: np.ndarray, scored: np.nd
 
     `nats` (n, T) float64, `scored` (n, T) bool: as `evaluation.evaluate` hands them out.
     """
+    spelled = isinstance(task, RunningText)  # a tokenizer's symbols are not the text that they stand for
+    texts = {token: task.decode([token]) if spelled else task.vocab.symbols[token]
+             for token in np.unique(examples.tokens).tolist()}  # fmt: skip
     for row, length in enumerate(examples.lengths.tolist()):
         counted, losses = scored[row, :length], nats[row, :length]
         tokens = examples.tokens[row, :length].tolist()
@@ -26,11 +29,7 @@ def token_losses(task: Task, examples: Examples, nats: np.ndarray, scored: np.nd
             "sequence": row,
             "nats": float(losses[counted].sum()),
             "scored": int(counted.sum()),
-            "tokens": [_text(task, token) for token in tokens],
+            "tokens": [texts[token] for token in tokens],
             "nats_by_token": [loss if counts else None for loss, counts in zip(losses.tolist(), counted.tolist())],
             **({} if documents is None else {"documents": documents}),
         }
-
-
-def _text(task: Task, token: int) -> str:
-    return task.decode([token]) if isinstance(task, RunningText) else task.vocab.symbols[token]
