@@ -1,5 +1,6 @@
 """evaluate --losses: the nats of every token."""
 
+import errno
 import json
 
 import numpy as np
@@ -86,6 +87,20 @@ def test_a_file_that_is_there_is_replaced_when_asked(capsys, run, tmp_path):
     assert out.read_text() == "mine"
     assert called(capsys, "evaluate", run, "--num", 3, "--losses", out, "--overwrite")[0] == 0
     assert len(read(out)) == 3
+
+
+def test_a_full_disk_leaves_the_report(capsys, monkeypatch, run, tmp_path):
+    def full(path):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    report = run / "reports" / "evaluation-first-5.json"
+    monkeypatch.setattr("statewise.cli.evaluate.replacing", full)
+    code, said, errors = called(capsys, "evaluate", run, "--num", 5, "--losses", tmp_path / "losses.jsonl")
+    assert code != 0
+    assert "No space left on device" in errors
+    assert json.loads(report.read_text())["num"] == 5
+    assert f"wrote {report}" in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

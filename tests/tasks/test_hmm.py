@@ -74,6 +74,7 @@ SMALL = [
     ("golden-mean * (even | even(0.2))", {"noise": 0.1}),
     ("sns * golden-mean(0.3)", {"noise": 0.3}),
     ("sns(0.3, 0.6) + even", {}),
+    ("0.9 even + 0.1 golden-mean(0.3)", {"noise": 0.1}),
 ]
 
 
@@ -108,6 +109,18 @@ def test_beliefs_probabilities_and_floors_are_sums_over_hidden_paths(text, field
                 entropy[t] -= total * sum(p * math.log(p) for p in given if p > 0)
     entropy[0] = -sum(p * math.log(p) for p in (start @ T @ right) if p > 0)
     np.testing.assert_allclose(made.floors(), [*([0.0] * bos), *entropy], atol=1e-10)
+
+
+def test_the_parts_of_a_mixture_have_the_probabilities_that_were_given():
+    parts = {"even": 0.2, "golden-mean(0.3)": 0.5, "sns": 0.3}
+    whole = plain(" + ".join(f"{share} {text}" for text, share in parts.items()))
+    equal = plain(" + ".join(parts))
+    for word in itertools.product(range(2), repeat=4):
+        found = {text: path_probabilities(*plain(text)[:2], word).sum() for text in parts}
+        weighted = sum(share * found[text] for text, share in parts.items())
+        assert path_probabilities(*whole[:2], word).sum() == pytest.approx(weighted, abs=1e-14)
+        assert path_probabilities(*equal[:2], word).sum() == pytest.approx(sum(found.values()) / 3, abs=1e-14)
+    assert process("1 even").start.tolist() == process("even").start.tolist()
 
 
 def test_generalised_processes_follow_their_matrices():
@@ -496,6 +509,13 @@ def say(tmp_path, *words, capsys):
         ("rrxor * (mess3 | z1r * even)", "must be `|` or `)`"),
         ("(mess3 | mess3)", "factor 1 has 2 alternatives, but there is no factor before it"),
         ("rrxor + z1r * even", "a mixture (+) is of single processes"),
+        ("0.5 rrxor + z1r", "give a probability for each part of a mixture, or for none"),
+        ("0.5 rrxor + 0.6 z1r", "must be above 0 and sum to 1, not 0.5, 0.6"),
+        ("1 rrxor + 0 z1r", "must be above 0 and sum to 1, not 1, 0"),
+        ("-1 rrxor + 2 z1r", "must be above 0 and sum to 1, not -1, 2"),
+        ("1e999 rrxor + 1 z1r", "must be above 0 and sum to 1, not inf, 1"),
+        ("0.5 rrxor", "must be above 0 and sum to 1, not 0.5"),
+        ("0.5 * rrxor + 0.5 * z1r", "character 5 must be the name of a process, not"),
         ("golden-mean(0)", "golden-mean: state 1 is never reached from the start: choose other parameters"),
         ("mess3(0, 1)", "so there is no single stationary distribution: choose other parameters"),
         ("mess3 * mess3(1)", "mess3: x must be between 0 and 0.5"),

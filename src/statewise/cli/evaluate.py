@@ -67,12 +67,12 @@ def run(words: list[str]) -> int:
     if options.losses and len(asked) > 1:
         raise ValueError("--losses are those of one protocol: give --protocol carried or fresh")
 
-    def write_losses(examples: Examples, nats: np.ndarray, scored: np.ndarray) -> None:
-        with replacing(Path(options.losses)) as file:
-            for record in token_losses(model.task, examples, nats, scored):
-                file.write((printable(record, indent=None) + "\n").encode())
+    losses: list[tuple[Examples, np.ndarray, np.ndarray]] = []
 
-    write = write_losses if options.losses else None
+    def keep_losses(examples: Examples, nats: np.ndarray, scored: np.ndarray) -> None:
+        losses.append((examples, nats, scored))
+
+    keep = keep_losses if options.losses else None
     if options.comprehensive:
         from statewise.carried_state.whole_texts import evaluate_whole_texts
 
@@ -85,9 +85,9 @@ def run(words: list[str]) -> int:
         with shown_progress():
             found = {
                 one.label: model.evaluate(options.num, options.data, decoder, by, one.protocol, one.passes or None,
-                                          details=not place, losses=write)
+                                          details=not place, losses=keep)
                 for place, one in enumerate(announced(asked, "protocols", len(asked)))
-            } or {"": model.evaluate(options.num, options.data, decoder, by, losses=write)}  # fmt: skip
+            } or {"": model.evaluate(options.num, options.data, decoder, by, losses=keep)}  # fmt: skip
     evaluation = next(iter(found.values()))
     data = Path(options.data).resolve() if options.data else None
     name = report_name(options, by, how)
@@ -96,7 +96,14 @@ def run(words: list[str]) -> int:
     for note in model.task.notes:
         if not data or note not in own_notes:  # notes on the run's own data do not concern a file
             print(note, file=sys.stderr)
-    return _show(model, evaluation, name, options, data, found if asked else {}, by, how)
+    code = _show(model, evaluation, name, options, data, found if asked else {}, by, how)
+    for one in losses:  # after the report, which a full disk must not take along
+        with replacing(Path(options.losses)) as file:
+            for record in token_losses(model.task, *one):
+                file.write((printable(record, indent=None) + "\n").encode())
+        if not options.json:
+            print(f"wrote {options.losses}: the nats of every token, a JSON line for each sequence")
+    return code
 
 
 def report_name(options: argparse.Namespace, by: tuple[str, str] | None, how: Mapping[str, Any]) -> str:
@@ -255,8 +262,6 @@ def _show(
     if seeing_targets(protocols):
         mark = "* " if len(protocols) > 1 else ""
         print(f"{mark}same-chunk sees its own targets: no likelihood, comparable with nothing else")
-    if options.losses:
-        print(f"wrote {options.losses}: the nats of every token, a JSON line for each sequence")
     if written:
         print(f"wrote {written}")
     return 0

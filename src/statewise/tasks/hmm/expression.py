@@ -4,6 +4,7 @@ mess3 * bloch-walk(1, 3)                          two factors side by side: a to
 mess3 * (mess3 | mess3(0.11, 0.79) | mess3(0.5, 0.6))
                                                   the second factor's matrices depend on the first one's token
 mess3 + mess3(0.15, 0.6)                          a sequence comes from one of the two
+0.9 mess3 + 0.1 mess3(0.15, 0.6)                  the same, with these probabilities
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ class _Reader:
         self.text, self.place = text, 0
 
     def whole(self, noise: float) -> Process:
-        parts = [self.product()]
+        shares, parts = [self.match(NUMBER)], [self.product()]
         while self.take("+"):
+            shares.append(self.match(NUMBER))
             parts.append(self.product())
         if self.peek():
             self.fail("`*`, `+` or the end")
-        found = parts[0] if len(parts) == 1 else mixture(parts)
+        if any(shares) and not all(shares):
+            raise ValueError(f"process {short(self.text)}: give a probability for each part of a mixture, or for none")
+        found = mixture(parts, [float(share or 1 / len(parts)) for share in shares])
         return Process(found.factors, noise)
 
     def product(self) -> Process:

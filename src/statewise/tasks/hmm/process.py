@@ -141,9 +141,15 @@ def alternatives(variants: Sequence[Factor], what: str = "the factor") -> Factor
     return replace(first, matrices=np.concatenate([variant.matrices for variant in variants]))
 
 
-def mixture(parts: Sequence[Process]) -> Process:
-    """A non-ergodic process: each sequence comes from one of `parts`, all equally likely. The belief has a block for
-    each part, weighted by the probability of that part."""
+def mixture(parts: Sequence[Process], shares: Sequence[float]) -> Process:
+    """A non-ergodic process: each sequence comes from one of `parts`, with the probability in `shares`. The belief has
+    a block for each part, weighted by the probability of that part. One part is itself. Raises `ValueError` for shares
+    that are no distribution, and for products."""
+    if not all(0 < share <= 1 for share in shares) or abs(sum(shares) - 1) > SUMS_TO:
+        listed = ", ".join(f"{share:.6g}" for share in shares)
+        raise ValueError(f"the probabilities of a mixture's parts must be above 0 and sum to 1, not {listed}")
+    if len(parts) == 1:
+        return parts[0]
     for part in parts:
         if len(part.factors) > 1 or part.factors[0].variants > 1:
             raise ValueError("a mixture (+) is of single processes: products (*) cannot be mixed")
@@ -158,7 +164,7 @@ def mixture(parts: Sequence[Process]) -> Process:
     for each, end in zip(factors, np.cumsum(sizes)):
         block = slice(end - each.states, end)
         matrices[: len(each.tokens), block, block] = each.matrices[0]
-    start = np.concatenate([each.start / len(parts) for each in factors])
+    start = np.concatenate([each.start * share / sum(shares) for each, share in zip(factors, shares)])
     right = np.concatenate([each.right for each in factors])
     longest = max((each.tokens for each in factors), key=len)
     return Process([Factor(matrices[None], start, right, longest)])

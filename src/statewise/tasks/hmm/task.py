@@ -48,7 +48,7 @@ class HmmConfig:
     """The process: mess3, rrxor, leaky-rrxor, checksum, z1r, golden-mean, even, sns, bloch-walk, post-quantum, fanizza;
     with parameters, `mess3(x=0.15, a=0.6)`. `A * B` runs two side by side, a token being the pair of theirs; in
     `A * (B | C | D)` the second depends on the token of the first, one alternative each; in `A + B` a sequence
-    comes from one of the two."""
+    comes from one of the two, in `0.9 A + 0.1 B` with these probabilities."""
     path: str | None = None
     """A JSON or NPZ file with your own matrices in place of `process`."""
     noise: float = 0.0
