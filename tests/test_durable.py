@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -185,6 +186,24 @@ def test_a_lock_is_held_by_one_process_and_leaves_no_file(tmp_path):
         assert "BlockingIOError: it is taken" in done.stderr
     assert os.listdir(tmp_path) == []
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "got it\n"
+
+
+def test_who_asks_whether_a_lock_is_held_does_not_refuse_it_to_another(tmp_path):
+    """`status` asks by holding it for an instant."""
+    code = (
+        "from pathlib import Path\nfrom statewise.durable import lock\n"
+        f"with lock(Path({str(tmp_path / 'x.lock')!r}), 'it is taken'):\n    print('held', flush=True)\n    input()"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert asking.stdout.readline() == "held\n"
+        release = threading.Timer(0.1, lambda: (asking.stdin.write("\n"), asking.stdin.flush()))
+        release.start()
+        with lock(tmp_path / "x.lock", "it is taken", patience=60):
+            assert release.finished.is_set()
+        assert os.listdir(tmp_path) == []
+    finally:
+        asking.communicate()
 
 
 def test_shards_are_synced(tmp_path, monkeypatch):

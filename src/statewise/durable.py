@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems that have no locks."""
+PATIENCE = 0.5
+"""Seconds for which a lock that is held is asked for again: who only asks whether it is held has it for an instant."""
 
 
 @contextlib.contextmanager
@@ -98,13 +100,14 @@ def sync(file: BinaryIO) -> None:
 
 
 @contextlib.contextmanager
-def lock(path: Path, taken: str) -> Iterator[None]:
+def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
     """Within, this process alone holds the lock file `path`. Raises `BlockingIOError` with the message `taken` if
-    another one has it. On file systems without locks, as some that machines share are, the file `PATH-holder` names the
-    process; its error then says so, since that file stays if the process is killed on another machine."""
+    another one has it for longer than `patience`, in seconds. On file systems without locks, as some that machines
+    share are, the file `PATH-holder` names the process; its error then says so, since that file stays if the process is
+    killed on another machine."""
     from filelock import FileLock, Timeout
 
-    held = FileLock(path, timeout=0)
+    held = FileLock(path, timeout=patience, poll_interval=0.02)
     try:
         held.acquire()
     except Timeout:

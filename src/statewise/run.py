@@ -34,7 +34,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from statewise import overwriting
-from statewise.durable import append, lock, replacing, write_arrays, write_atomically
+from statewise.durable import PATIENCE, append, lock, replacing, write_arrays, write_atomically
 from statewise.json_files import (
     AMOUNT,
     ANYTHING,
@@ -336,16 +336,17 @@ class Run:
         return {path.name: path.read_bytes() for path in sorted((self.folder / "task").glob("*"))}
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Locks the run for one writer. Raises `BlockingIOError` if another process uses it."""
+    def lock(self, patience: float = PATIENCE) -> Iterator[None]:
+        """Locks the run for one writer. Raises `BlockingIOError` if another process uses it, for longer than `patience`
+        in seconds."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with lock(self.folder / LOCK, f"{self.folder} is in use by another process"):
+        with lock(self.folder / LOCK, f"{self.folder} is in use by another process", patience):
             yield
 
     def in_use(self) -> bool:
         """Whether a process trains the run, as far as locks tell: across machines that share a disk, they may not."""
         try:
-            with self.lock():
+            with self.lock(patience=0):
                 return False
         except BlockingIOError:
             return True

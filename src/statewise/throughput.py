@@ -64,8 +64,8 @@ def decode_speed(
     prompts = torch.randint(0, predictor.vocabulary, (batch, prefill), generator=generator).to(device)
 
     def wait() -> float:
-        if device == "cuda":
-            torch.cuda.synchronize()
+        if device != "cpu":
+            torch.accelerator.synchronize()
         return time.perf_counter()
 
     with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
