@@ -99,9 +99,10 @@ def test_files_that_belong_together_are_replaced_together(tmp_path, monkeypatch,
     room = {"a": 100, "b": 3, "c": 100}  # the disk is full in the second file
 
     def full(path, mode):
-        if where == "open" and "b" in os.path.basename(path):
+        name = durable.temporary_of(os.path.basename(path))
+        if where == "open" and name == "b":
             raise OSError(errno.ENOSPC, "No space left on device")
-        return Full(open(path, mode), room[os.path.basename(path)[1]] if where == "write" else 100)
+        return Full(open(path, mode), room[name] if where == "write" else 100)
 
     synced = []
 
@@ -120,6 +121,42 @@ def test_files_that_belong_together_are_replaced_together(tmp_path, monkeypatch,
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == old
     write_all(dict.fromkeys(old, b"something new"))
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(old, b"something new")
+
+
+def test_two_processes_that_write_one_file_leave_one_of_both_whole(tmp_path):
+    path = tmp_path / "report.json"
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom statewise.durable import write_atomically\n"
+        "for _ in range(200): write_atomically(Path(sys.argv[1]), sys.argv[2].encode() * 50_000)"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "ab"]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            seen.add(path.read_bytes())
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen <= {b"a" * 50_000, b"b" * 50_000}
+    assert path.read_bytes() in seen
+    assert os.listdir(tmp_path) == ["report.json"]
+
+
+def test_what_a_killed_writer_left_is_deleted_by_the_next(tmp_path):
+    path = tmp_path / "report.json"
+    code = (
+        "import os, sys, signal\nfrom pathlib import Path\nfrom statewise.durable import replacing\n"
+        "with replacing(Path(sys.argv[1])) as file:\n    file.write(b'half')\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)])
+    (left,) = os.listdir(tmp_path)
+    assert durable.temporary_of(left) == "report.json"
+    foreign = [".report.json.writing", ".report.json.mine.writing", left.replace(".report.json.", ".other.json.")]
+    with replacing(path) as file:  # of a process that lives
+        for name in foreign:
+            (tmp_path / name).touch()
+        write_atomically(path, b"whole")
+        file.write(b"later")
+    assert path.read_bytes() == b"later"
+    assert sorted(os.listdir(tmp_path)) == sorted([*foreign, "report.json"])
 
 
 def test_any_error_within_leaves_what_was_there(tmp_path):

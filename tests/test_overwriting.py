@@ -68,7 +68,7 @@ def test_a_folder_is_ours_by_content_and_not_by_names(tmp_path):
 
 
 def test_only_temporary_files_of_a_killed_writer_are_ours(tmp_path):
-    make(tmp_path, ".index.json.writing")
+    make(tmp_path, ".index.json.0123abcd-7-0.writing")
     assert recognised(tmp_path, SIGNS)
     make(tmp_path, "parts/a.npy")
     assert not recognised(tmp_path, SIGNS)
@@ -139,7 +139,7 @@ def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
     check_folder(folder, OURS, SIGNS, "corpus", False)
     folder.mkdir()
     check_folder(folder, OURS, SIGNS, "corpus", False)
-    make(folder, "index.json", "parts/a.npy", "parts/7/sums.bin", "parts/7/.sums.bin.writing")
+    make(folder, "index.json", "parts/a.npy", "parts/7/sums.bin", "parts/7/.sums.bin.0123abcd-7-0.writing")
     with pytest.raises(FileExistsError, match="exists: choose another --out, or give --resume x or --overwrite"):
         check_folder(folder, OURS, SIGNS, "corpus", False, "--resume x or ")
     check_folder(folder, OURS, SIGNS, "corpus", True)
@@ -164,7 +164,8 @@ def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
 
 
 NAMES = st.sampled_from(["index.json", "notes.txt", "parts/a.npy", "parts/a.txt", "parts/x/sums.bin", "parts/x/y/z",
-                         ".index.json.writing", "thesis/index.json", "parts/.a.npy.writing"])  # fmt: skip
+                         ".index.json.0123abcd-7-0.writing", ".index.json.writing", "thesis/index.json",
+                         "parts/.a.npy.0123abcd-7-12.writing"])  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -177,7 +178,8 @@ def test_only_what_fits_is_deleted(tmp_path_factory, names):
     make(folder.parent / "elsewhere", "index.json", "a.npy")
     (folder / "parts").mkdir(exist_ok=True)
     (folder / "parts" / "link").symlink_to(folder.parent / "elsewhere")
-    foreign = {name for name in names if name in ("notes.txt", "parts/a.txt", "parts/x/y/z", "thesis/index.json")}
+    not_ours = ("notes.txt", "parts/a.txt", "parts/x/y/z", "thesis/index.json", ".index.json.writing")
+    foreign = {name for name in names if name in not_ours}
     assert set(strangers(folder, OURS)) == foreign | {"parts/link"}
     delete(folder, OURS)
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() or path.is_symlink()}

@@ -11,7 +11,6 @@ import torch
 from doubles import tiny_objective
 
 from statewise import run as run_module
-from statewise.durable import write_atomically
 from statewise.run import DamagedCheckpoint, Run
 from statewise.training import checkpoint as checkpoints
 
@@ -298,15 +297,6 @@ def test_a_full_disk_costs_at_most_the_newest_checkpoint(run, monkeypatch):
     assert [found.step for found in run.checkpoints()] == [5]
     assert run.find_checkpoint().step == 5
     assert not [path for path in run.checkpoints_folder.iterdir() if path.name.startswith(".")]
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
-    path = tmp_path / "facts.json"
-    write_atomically(path, b"old")
-    path.with_name(".facts.json.writing").mkdir()  # stands in the way
-    with pytest.raises(OSError, match="directory"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
 
 
 def test_what_is_remembered_is_made_again_if_a_single_bit_of_it_is_wrong(run):

@@ -1,16 +1,22 @@
 """Durable writing: a file is replaced as a whole or not at all, and is on disk when the call returns.
 
-The content goes into `.NAME.writing` beside the file, is synced, and gets its name by one rename. Whatever fails, on a
-full disk say, the temporary file is deleted and what was there before stays.
+The content goes into a temporary file beside it, `.NAME.MACHINE-PROCESS-NUMBER.writing`, is synced, and gets its name
+by one rename. Whatever fails, on a full disk say, the temporary file is deleted and what was there before stays. Of two
+processes that write one file at the same time the last wins, and what a killed one left is deleted by the next.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import glob
 import io
+import itertools
 import os
+import re
 import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -27,10 +33,20 @@ PATIENCE = 0.5
 """Seconds for which a lock that is held is asked for again: who only asks whether it is held has it for an instant."""
 
 
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-\d+\.writing", re.DOTALL)
+_NUMBERS = itertools.count()
+
+
+def temporary_of(name: str) -> str | None:
+    """The name of the file whose temporary file is called `name`; None: it is no temporary file."""
+    found = _TEMPORARY.fullmatch(name)
+    return found["name"] if found else None
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write the new content of `path` to, which it gets when the block ends without an error."""
-    with _errors_of(path), _scratch(path) as file:
+    with errors_of(path), _scratch(path) as file:
         yield file
         _publish(file, path)
     sync_folder(path.parent)
@@ -47,12 +63,12 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
     with contextlib.ExitStack() as opened:
         files = {}
         for path, content in contents.items():
-            with _errors_of(path):
+            with errors_of(path):
                 files[path] = opened.enter_context(_scratch(path))
                 files[path].write(content)
                 sync(files[path])
         for path, file in files.items():
-            with _errors_of(path):
+            with errors_of(path):
                 _publish(file, path)
     for folder in {path.parent for path in contents}:
         sync_folder(folder)
@@ -77,7 +93,7 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 def append(path: Path, content: bytes, *, durably: bool = True) -> None:
     """Adds `content` to the end of a file, or nothing of it where that fails. `durably`: it is then on disk."""
-    with _errors_of(path), open(path, "ab", buffering=0) as file:
+    with errors_of(path), open(path, "ab", buffering=0) as file:
         before = file.seek(0, os.SEEK_END)
         try:
             rest = memoryview(content)
@@ -153,7 +169,8 @@ def _held_by_name(path: Path, taken: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _scratch(path: Path) -> Iterator[BinaryIO]:
     """The temporary file of `path`, deleted unless it was published."""
-    scratch = _scratch_path(path)
+    _delete_left(path)
+    scratch = path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{next(_NUMBERS)}.writing")
     file = open(scratch, "wb")  # noqa: SIM115 (what could not be written before would fail again, without a name)
     try:
         yield file
@@ -164,8 +181,19 @@ def _scratch(path: Path) -> Iterator[BinaryIO]:
             scratch.unlink()
 
 
-def _scratch_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.writing")
+def _delete_left(path: Path) -> None:
+    """Deletes temporary files of `path` whose process was killed on this machine."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.writing"):
+        found = _TEMPORARY.fullmatch(left.name)
+        if found and found["machine"] == _machine() and not process_lives(int(found["process"])):
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+@functools.cache
+def _machine() -> str:
+    """This machine, for names of temporary files on disks that machines share."""
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
 
 def _publish(file: BinaryIO, path: Path) -> None:
@@ -176,12 +204,12 @@ def _publish(file: BinaryIO, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    """Makes errors name the target file, not the temporary one."""
-    ours = (None, str(path), str(_scratch_path(path)))
+def errors_of(path: Path) -> Iterator[None]:
+    """Within, errors of writing name the file `path`, also if they name its temporary file, or none."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename in ours:
+        ours = error.filename in (None, str(path)) or temporary_of(os.path.basename(error.filename)) == path.name
+        if error.errno is not None and ours:
             error.filename, error.filename2 = str(path), None
         raise

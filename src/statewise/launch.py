@@ -20,7 +20,7 @@ from statewise.backbones.powers import Noted, Pretrained
 from statewise.config import Recipe
 from statewise.data import Stream
 from statewise.evaluation import ALONE, Share, report
-from statewise.loading import load_model, model_of_run, new_model
+from statewise.loading import load_model, model_of_run, new_model, recipe_of_run
 from statewise.model import Model
 from statewise.processes import PLACING
 from statewise.run import Checkpoint, Record, Run
@@ -99,7 +99,7 @@ def train_or_resume(recipe: Recipe, folder: str | Path, *, listener: Listener | 
     run = Run(Path(folder))
     if not run.exists():  # processes agree, since none creates it before all have come here
         return train(recipe, folder, listener=listener)
-    here, there = _fields(recipe.as_dict()), _fields(run.recipe())
+    here, there = _fields(recipe.as_dict()), _fields(recipe_of_run(run).as_dict())
     names = [name for name in {**here, **there} if name not in PLACING and here.get(name) != there.get(name)]
     if names:
         what = ", ".join(f"{name} is {there.get(name)} there and {here.get(name)} here" for name in names[:3])
@@ -126,8 +126,8 @@ def _placed(recipe: Recipe, *, override: bool = False) -> Recipe:
     if launcher is None:
         if config.nodes > 1:
             raise ValueError(
-                f"trainer.nodes {config.nodes}: start the processes on {config.nodes} machines by torchrun or srun; "
-                "docs/clusters.md has examples"
+                f"trainer.nodes {config.nodes}: start the processes on {config.nodes} machines by torchrun or srun "
+                "(docs/clusters.md has examples), or set it to 1"
             )
         return recipe
     if (config.devices, config.nodes) not in ((1, 1), (launcher.devices, launcher.nodes)) and not override:
@@ -167,16 +167,21 @@ def _introduce(model: Model, listener: Listener) -> None:
 def _tried(model: Model, rank: int, world: int) -> Stream:
     """Training batches. Makes an optimiser and reads one held-out row and one batch, so that a bad recipe and bad data
     fail before the run directory is created or overwritten."""
-    if model.recipe.trainer.tensorboard:
-        _summary_writer()
-    if model.recipe.trainer.shard != "none" and world > 1:
-        sharding.refuse_frozen(model.objective)
+    _refuse_settings(model, world)
     make_optimizer(model.objective, model.recipe.trainer)
     _refuse_shared(model.objective)
     model.task.held_out(1)
     stream = _stream(model, rank, world)
     stream.batch(0)
     return stream
+
+
+def _refuse_settings(model: Model, world: int) -> None:
+    """Raises `ValueError` for settings of the trainer that this installation, or this model, cannot follow."""
+    if model.recipe.trainer.tensorboard:
+        _summary_writer()
+    if model.recipe.trainer.shard != "none" and world > 1:
+        sharding.refuse_frozen(model.objective)
 
 
 def _refuse_shared(objective: nn.Module) -> None:
@@ -218,6 +223,7 @@ def resume(
     model = model_of_run(run, flags)
     model.recipe = _placed(model.recipe, override=not flags)
     schedule = Schedule.of(model.recipe.trainer, model.task.longest_row)
+    _refuse_settings(model, model.recipe.trainer.processes)
     fabric = _launch(model.recipe, run.environment())
     with contextlib.ExitStack() as stack:
 

@@ -19,10 +19,16 @@ def new_model(recipe: Recipe) -> Model:
     return Model(recipe, task, make_objective(recipe, task))
 
 
+def recipe_of_run(run: Run, flags: Sequence[str] = ()) -> Recipe:
+    """The recipe of a run, with `flags` over it; fields that an earlier version did not know have their defaults.
+    Raises `ValueError` if it is damaged, or for wrong flags."""
+    return parse(run.recipe(), flags, TABLES, source=str(run.folder / CONFIG))
+
+
 def model_of_run(run: Run, flags: Sequence[str] = ()) -> Model:
     """An untrained model of the recipe of a run, with `flags` over it. Raises `ValueError` if the run's files are
     damaged, or for wrong flags."""
-    recipe = parse(run.recipe(), flags, TABLES, source=str(run.folder / CONFIG))
+    recipe = recipe_of_run(run, flags)
     task = make_task(recipe, run.task_files())
     try:
         return Model(recipe, task, make_objective(recipe, task), run)

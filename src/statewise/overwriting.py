@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from statewise.durable import lock
+from statewise.durable import lock, temporary_of
 from statewise.json_files import ANYTHING, read_json
 
 Sign = Callable[[Path], bool]
@@ -125,8 +125,8 @@ def recognised(folder: Path, signs: Signs) -> bool:
     """Whether statewise wrote into the folder: a file is recognised, or there are only temporary ones of a killed
     writer."""
     contents = [path for path in _contents(folder) if not path.is_symlink()]
-    return all(_left_by_a_kill(path.name) for path in contents) or any(
-        _fits(path, folder, [pattern.split("/")]) and not _left_by_a_kill(path.name) and _passes(sign, path)
+    return all(temporary_of(path.name) for path in contents) or any(
+        _fits(path, folder, [pattern.split("/")]) and not temporary_of(path.name) and _passes(sign, path)
         for path in contents
         for pattern, sign in signs.items()
     )
@@ -216,16 +216,11 @@ def _passes(sign: Sign, path: Path) -> bool:
         return False
 
 
-def _left_by_a_kill(name: str) -> bool:
-    """Whether it is a temporary file of `statewise.durable`."""
-    return name.startswith(".") and name.endswith(".writing")
-
-
 def _fits(path: Path, folder: Path, patterns: Iterable[list[str]]) -> bool:
     parts = list(path.relative_to(folder).parts)
     forms = [parts]
-    if _left_by_a_kill(parts[-1]):
-        forms.append([*parts[:-1], parts[-1][1:].removesuffix(".writing")])
+    if name := temporary_of(parts[-1]):
+        forms.append([*parts[:-1], name])
     return any(
         len(form) == len(pattern) and all(fnmatchcase(part, wanted) for part, wanted in zip(form, pattern))
         for form in forms

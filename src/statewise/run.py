@@ -97,6 +97,11 @@ def named(text: str) -> str:
     return shortened(safe)
 
 
+def with_name(folder: Path) -> Path:
+    """A path of the folder that ends in its name, which `.` and `..` do not."""
+    return folder.resolve() if folder.name in ("", "..") else folder
+
+
 def _beginning(text: str, most: int) -> str:
     """The first characters of a text, of at most so many bytes."""
     return os.fsencode(text)[:most].decode(errors="ignore")

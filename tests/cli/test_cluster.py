@@ -20,6 +20,7 @@ from statewise.building import read_recipe
 from statewise.cli import cluster, main, seeds, suite, train
 from statewise.cli.jobs import Job, read_state, write_state
 from statewise.recipes import recipe_text
+from statewise.reporting.members import repeat
 from statewise.run import Run
 from statewise.suites import Cell
 
@@ -227,7 +228,7 @@ def test_the_examples_for_other_launchers_are_whole():
     assert sky["num_nodes"] == job["spec"]["parallelism"] == job["spec"]["completions"]
 
 
-def test_status_says_how_far_runs_are(tmp_path, capsys):
+def test_status_says_how_far_runs_are(tmp_path, capsys, monkeypatch):
     out = tmp_path / "runs"
     assert main(["train", "path-star-small", *FLAGS, "--trainer.threads=1", "--out", str(out / "seed-1")]) == 0
     for seed in (2, 3):
@@ -254,6 +255,10 @@ def test_status_says_how_far_runs_are(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "5 runs: 1 done, 1 running, 1 failed, 1 stopped, 1 not started; about " in shown
     assert "the disk is full" in shown
+    monkeypatch.chdir(out / "seed-1")
+    assert main(["status", "."]) == 0
+    assert "seed-1" in capsys.readouterr().out
+    assert repeat(Path(".")) == f"statewise train --config {out / 'seed-1'} --out {out / 'seed-1-again'}"
     assert main(["status", str(out / "seed-1")]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert (shown[0].split()[:3], shown[2].split()[:3]) == (["run", "state", "step"], ["seed-1", "done", "6/6"])

@@ -8,7 +8,7 @@ import command_line
 import pytest
 
 from statewise.cli import main
-from statewise.strips.learned import Learned
+from statewise.strips.learned import Learned, alone
 from statewise.strips.planner import installed
 
 PROBLEM = """(define (problem two) (:domain blocks) (:objects b1 b2 - block)
@@ -196,6 +196,14 @@ def test_learning_goes_on_only_where_it_may(capsys, folder):
     assert called(capsys, *again)[0] == 0
     assert called(capsys, *again, "--overwrite")[0] == 0
     assert Learned.load(folder / "learned-2").report["settings"]["restarts"] == 1
+
+
+def test_two_processes_do_not_learn_into_one_folder(capsys, folder):
+    with alone(folder / "taken"):
+        code, _, err = called(capsys, "learn", folder / "train.csv", "--out", folder / "taken")
+    assert (code, f"{folder / 'taken'} is in use by another process that learns" in err) == (2, True)
+    assert not (folder / "taken").exists()
+    assert not list(folder.glob(".taken*"))
 
 
 def test_lifted_learning_is_good_for_other_sizes(capsys, folder, tmp_path):

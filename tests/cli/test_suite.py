@@ -143,6 +143,8 @@ def test_a_run_that_was_stopped_is_resumed_and_further_commands_follow(file, tmp
         (report,) = (name for name in Run(folder).reports() if shortened(lengths) in name)
         assert len(report) < 150
     assert len(Run(folder).reports()) == 4, "each with a report of its own"
+    assert main(["evaluate", str(folder), "--length", "24, 12,12"]) == 0
+    assert len(Run(folder).reports()) == 4, "the same set, however it is written"
     records = folder / "metrics.jsonl"
     records.write_text("".join(line for line in records.read_text().splitlines(True) if '"end"' not in line))
     (out / "bits" / "next_token-gpt" / "seed-1.state.json").unlink()

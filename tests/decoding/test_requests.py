@@ -15,8 +15,9 @@ from doubles import (
 )
 
 from statewise.building import make_decoder
-from statewise.carried_state.continuing import Continued
+from statewise.carried_state.continuing import Continued, DraftingContinued
 from statewise.decoding.base import Request
+from statewise.decoding.predictor import carrier
 
 CONTEXT = 24
 END = 3
@@ -87,6 +88,23 @@ def test_a_kept_state_goes_on_with_the_draws_of_its_position():
     pending = replace(asked, prompts=[kept["pending"].numpy()], limit=11, offset=later.offset)
     (rest,) = decoder.decode(later, pending)
     assert whole.tokens.tolist() == [*first.tokens, *rest.tokens]
+
+
+def test_a_kept_state_goes_on_with_the_drafts_of_its_model():
+    torch.manual_seed(0)
+    objective = tiny_objective("next_latent", make_backbone=tiny_belief_slots)
+    spread_weights(objective)
+    asked = carrier(objective.eval().predictor()).under("carried", 0)
+    request = Request([np.array(PROMPTS[4])], limit=17)
+    (whole,) = make_decoder("greedy").decode(Continued(asked, None), request)
+    decoder, begun = make_decoder("speculative", draft=2), DraftingContinued(asked, None)
+    (first,) = decoder.decode(begun, replace(request, limit=6))
+    kept = begun.state(len(PROMPTS[4]), first)
+    later = DraftingContinued(asked, kept)
+    (rest,) = decoder.decode(later, replace(request, prompts=[kept["pending"].numpy()], limit=11, offset=later.offset))
+    assert whole.tokens.tolist() == [*first.tokens, *rest.tokens]
+    steps = list(decoder.steps(DraftingContinued(asked, None), request))
+    assert sum(step.offered.sum() for step in steps if step.offered is not None) > 0
 
 
 def test_draws_differ_from_row_to_row_and_from_position_to_position():

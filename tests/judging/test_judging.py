@@ -478,6 +478,11 @@ def test_the_interval_is_that_of_wilson():
     for wins, trials in ((64, 100), (0, 7), (7, 7), (1, 3)):
         exact = stats.binomtest(wins, trials).proportion_ci(method="wilson")
         assert wilson(wins / trials, trials) == pytest.approx((exact.low, exact.high))
+    for trials in range(1, 300):  # a probability, whatever rounding does
+        low, high = wilson(0, trials)
+        assert 0 <= low < 1e-9 < high
+        low, high = wilson(1, trials)
+        assert low < 1 - 1e-9 < high <= 1
 
 
 def test_rates_count_stories_not_judgements():

@@ -111,6 +111,16 @@ def test_loss_is_finite_and_every_parameter_gets_gradient(name):
 
 
 @every_objective
+def test_rows_of_one_token_use_every_parameter_too(name):
+    """Processes reduce gradients together, and one of them may read the last token of a corpus alone."""
+    objective = made(name)
+    loss = objective(collate(Examples.of([np.array([3])], [0]))).value()
+    assert loss == 0
+    loss.backward()
+    assert not [name for name, parameter in objective.named_parameters() if parameter.grad is None]
+
+
+@every_objective
 def test_counts_are_those_of_the_loss(name):
     objective = made(name)
     for batch in (random_batch(), pack(random_batch()), random_batch(prompts=False)):

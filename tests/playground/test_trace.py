@@ -221,6 +221,7 @@ def test_a_text_is_traced_without_a_world(tmp_path):
         {"name": "strips_traces", "held_out_traces": 30},
         {"name": "path_star", "degree": 2, "length": 4, "nodes": 9, "held_out_graphs": 12, "encoding": "reverse"},
         {**CITY, "row": 40},
+        {"name": "hmm", "process": "mess3", "noise": 1.0, "held_out_sequences": 30},  # its belief never changes
     ],
     ids=lambda task: task["name"],
 )

@@ -9,6 +9,7 @@ import pytest
 from doubles import make_run
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from scipy import stats
 
 from statewise.figures import Curve, Panel
@@ -147,6 +148,7 @@ def legends_are_beside_plots(figure):
         ("objective.pairs", "any_prefix", "pairs any prefix"),
         ("task.held_out_graphs", 20, "held out graphs 20"),
         ("task.path", "my_file", "path my_file"),
+        ("backbone.model", "my_tiny_gpt2", "model my_tiny_gpt2"),
     ],
 )
 def test_settings_are_told_in_words(key, value, words):
@@ -256,6 +258,10 @@ def test_runs_that_were_measured_differently_are_not_compared(tmp_path):
         compare([one, other])
     Run(other).write_report("evaluation", {**report, "headline": {**report["headline"], "metric": "loss"}})
     with pytest.raises(ValueError, match="ranked by different metrics"):
+        compare([one, other])
+    Run(other).write_report("evaluation", {**report, "headline": {**report["headline"], "solved_at": 0.75}})
+    metric = report["headline"]["metric"]
+    with pytest.raises(ValueError, match=rf"count as solved by different values of {metric} \(0\.99 and 0\.75\)"):
         compare([one, other])
 
 
@@ -710,6 +716,22 @@ def test_long_texts_go_on_in_further_lines():
     wide = with_texts(header, [["-1", "x" * 50]], 10).splitlines()
     assert [line.strip() for line in wide[2:]] == ["-1  " + "x" * 20, "x" * 20, "x" * 10], "20 characters at least"
     assert with_texts(header, [], 40).splitlines()[0] == "score  completion"
+
+
+def test_wide_characters_take_two_columns_of_a_table():
+    rows = [["取下 b1", "-1.5", "堆叠在 b1 b2 取下 b1"], ["go", "12.25", "one"]]
+    lines = with_texts(["action", "score", "text"], rows, 32).splitlines()
+    assert lines == [
+        " action  score  text",
+        "-------  -----  --------------------",
+        "取下 b1   -1.5  堆叠在 b1 b2 取下 b1",
+        "     go  12.25  one",
+    ]
+    wrapped = with_texts(["text"], [["堆叠在 " * 4]], 20).splitlines()
+    assert wrapped[2:] == ["堆叠在 堆叠在 堆叠在", "堆叠在"]
+    narrow = fitted_tables(["run", "a", "b"], [["x", "取下取下", "1"]], 14)
+    assert max(cell_len(line) for line in narrow.splitlines()) <= 14
+    assert narrow.count("run") == 2, "they do not fit beside each other"
 
 
 def test_r2_below_zero_is_drawn_down_to_a_limit():

@@ -250,6 +250,9 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
          r"problem\.pddl:3: trajectory constraints"),
         (ONE % f"{ACT} (:action back :parameters () :precondition (p) :effect (q))",
          START.replace("(:goal (p))", "(:goal (or (p) (q)))"), r"problem\.pddl:3: .*not a conjunction"),
+        (ONE % f"{ACT} (:action back :parameters () :precondition (p) :effect (q))",
+         START.replace("(:goal (p))", "(:goal (and (q) (not (q))))"),
+         r"problem\.pddl:3: no state satisfies the goal, which contradicts itself"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said(tmp_path, domain_text, problem_text, said):

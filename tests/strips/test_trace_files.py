@@ -114,6 +114,7 @@ CSV = "trace_id,action,label\n"
         ("trace_id,step,action\n1,1,a\n1,3,b\n", 3, "trace 1 has a gap: step 3 follows 1"),
         ("trace_id,step,action\n1,1,a\n1,1,b\n", 3, "trace 1 has a gap: step 1 follows 1"),
         ("trace_id,step,action\n1,one,a\n", 2, "step must be a whole number, not 'one'"),
+        ("trace_id,action,label,action\n1,a,0,b\n", 1, "there are 2 columns action"),
         (CSV + "1,a,1\n1,b,1\n", 2, "label 1 on an action that is not the last of its trace"),
         (CSV + "1,a,0\n1,b,1\n1,b,0\n", 3, "label 1 on an action that is not the last"),
         (CSV + "1,a,\n1,b,1\n1,b,\n", 3, "label 1 on an action that is not the last"),
@@ -142,6 +143,7 @@ def test_bad_csv_is_told_with_its_line(tmp_path, text, line, message):
         ('{"actions": ["a"]}\n\n["a"]\n', 3, 'a line must hold {"actions": [...], "label": 0 or 1}'),
         ('{"action": ["a"]}\n', 1, "a line must hold"),
         ('{"actions": "ab"}\n', 1, "a line must hold"),
+        ('{"actions": ["b"]}\n{"actions": ["a\\ud800"]}\n', 2, "holds half of a surrogate pair, which is no"),
         ('{"actions": ["a", ""]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", " "]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", null]}\n', 1, "the trace has a gap: an action without a name"),
@@ -182,6 +184,18 @@ def test_a_text_file_holds_a_plan_per_line(tmp_path):
     found = read_traces(tmp_path / "plans.txt")
     assert found.actions == ("go a b", "go b a", "stay")
     assert (found.rows, found.labels, found.lines) == (((0, 2), (1,), (0, 2)), (0, 0, 0), (1, 4, 5))
+
+
+def test_times_durations_and_costs_of_plans_are_left_out(tmp_path):
+    (tmp_path / "plans.txt").write_text("0.0003:   (GO A B) [D:1.00; C:1.00]\n1e-3: (STAY) [1.0e-03] ; last\n")
+    assert read_traces(tmp_path / "plans.txt").actions == ("GO A B", "STAY")
+
+
+def test_a_csv_with_names_and_numbers_of_actions_is_read_by_name(tmp_path):
+    for header, row in (("action,trace_id,action_id", "foo,1,7"), ("action_id,trace_id,action", "7,1,foo")):
+        path = write(tmp_path, f"{header}\n{row}\n")
+        assert read_traces(path).actions == ("foo",)
+    assert read_traces(write(tmp_path, "action_id,trace_id\n7,1\n")).actions == ("7",)
 
 
 def test_a_folder_holds_a_plan_per_file(tmp_path):

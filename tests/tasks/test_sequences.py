@@ -279,6 +279,8 @@ def test_shuffled_events_come_back_in_order(tmp_path_factory, sequences, chance)
         ('id,moves\n1,"a\n2,b\n', {"column": "moves"}, ":2: not CSV: .*quotation mark"),
         ("id,moves\n1,\n", {"column": "moves"}, ":2: no symbol"),
         ("a,a\n1,2\n", {"column": "a"}, "there are 2 columns 'a'"),
+        ("prompt,target,target\na,b,c\n", {}, "there are 2 columns 'target'"),
+        ("prompt,prompt,target\na,b,c\n", {}, "there are 2 columns 'prompt'"),
         ("id,moves\n1,a,,b\n", {"format": "text", "separator": ","}, ":2: symbol 3 is empty"),
         ("t,c,e\n1,x,a\n2,,b\n", {"column": "e", "group": "c"}, ":3: column 'c' is empty"),
         ("t,c,e\n1,x,a\n2,y,\n", {"column": "e", "group": "c"}, ":3: column 'e' is empty"),

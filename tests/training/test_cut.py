@@ -107,7 +107,8 @@ def test_runs_of_seeds_that_never_began_are_begun_by_the_same_command(tmp_path, 
     folder = tmp_path / "group"
     words = [*WORDS, "--seeds", "1", "--out", str(folder)]
     monkeypatch.setattr("statewise.cli.seeds._run_all", lambda folder, commands, *_: len(commands) - 1)
-    for left, more in (("", []), (".recipe.yaml.writing", []), (".seeds.json.writing", ["--resume-if-there"])):
+    recipe, listed = (f".{name}.0123abcd-7-0.writing" for name in ("recipe.yaml", "seeds.json"))
+    for left, more in (("", []), (recipe, []), (listed, ["--resume-if-there"])):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         capsys.readouterr()

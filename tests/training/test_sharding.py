@@ -189,6 +189,19 @@ def test_a_model_with_frozen_parameters_is_refused():
         sharding.refuse_frozen(model)
 
 
+def test_so_it_is_when_a_run_goes_on(tmp_path, monkeypatch):
+    train(recipe(*GPT), tmp_path / "run")
+    (tmp_path / "run" / "reports" / "evaluation.json").unlink()  # not complete
+
+    def refuse(module):
+        raise ValueError("frozen parameters")
+
+    monkeypatch.setattr(sharding, "refuse_frozen", refuse)
+    with pytest.raises(ValueError, match="frozen parameters"):
+        resume(tmp_path / "run", flags=TWO)
+    assert resume(tmp_path / "run", flags=["--trainer.devices=1"]).step == 3
+
+
 @pytest.mark.slow
 def test_every_objective_is_the_same_sharded(tmp_path):
     cases = [(name, [f"--objective={name}", *GPT]) for name in OBJECTIVES]

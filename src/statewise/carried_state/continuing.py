@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from statewise.carried_state import kept_state
 from statewise.decoding.base import Decoder, Request
-from statewise.decoding.predictor import Predictor, carrier
+from statewise.decoding.predictor import Drafter, Predictor, carrier, drafter
 from statewise.tasks.base import Task
 from statewise.types import Batch, Completion, Hidden
 
@@ -46,13 +46,14 @@ def continue_generation(
     if save_state is not None:
         kept_state.check(Path(save_state), overwrite)
     asked = carrier(predictor).under("carried", warmup)
+    kind = DraftingContinued if isinstance(asked, Drafter) else Continued
     tokens = task.encode(prompt)
     if state is None:
-        continued = Continued(asked, None)
+        continued = kind(asked, None)
     else:
         kept = kept_state.read(Path(state), fingerprint)
         try:
-            continued = Continued(asked, kept)
+            continued = kind(asked, kept)
         except ValueError as error:
             raise ValueError(f"{state}: {error}") from None
         if task.end is not None and int(kept["pending"][-1]) == task.end:
@@ -141,3 +142,11 @@ class Continued(Predictor):
         must be read first when continuing."""
         pending = torch.from_numpy(completion.tokens[self._read - prompt_length :])
         return {**self.carrier.keep(self._cursor), "pending": pending}
+
+
+class DraftingContinued(Continued, Drafter):
+    """A `Continued` of a predictor that can draft."""
+
+    def guesses(self, cursor: Any, token: Tensor, among: Tensor | None = None) -> Generator[Tensor, Tensor, None]:
+        """See `Drafter.guesses`."""
+        return drafter(self.predictor).guesses(cursor, token, among)

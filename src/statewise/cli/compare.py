@@ -62,7 +62,7 @@ def run(words: list[str]) -> int:
         folder = Path(name)
         if not seeds.is_group(folder):
             return [folder]
-        evaluated, left_out[name] = seeds.evaluated(folder)
+        evaluated, left_out[str(folder)] = seeds.evaluated(folder)
         if not evaluated:
             raise ValueError(f"no seed of {folder} is evaluated yet: continue with `statewise train --resume {folder}`")
         return evaluated

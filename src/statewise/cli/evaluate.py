@@ -188,7 +188,7 @@ def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.
         options = parser.parse_args(words)  # whatever is left over is unknown, and is told with its near misses
     options.fields = pairs(fields)
 
-    by = [(option, value) for option in others if (value := getattr(options, option)) is not None]
+    by = [(option, _in_order(value)) for option in others if (value := getattr(options, option)) is not None]
     if options.fills and (options.data or options.num is not None or by):
         raise ValueError("--fills scores the whole file: omit --data, --num and other sets")
     ignored = [f"--{name}" for name in ("protocol", "warmup", "comprehensive") if getattr(options, name)]
@@ -208,6 +208,15 @@ def options_of(words: Sequence[str], task: str | None = None) -> tuple[argparse.
     if options.comprehensive and (options.data or options.num is not None or by):
         raise ValueError("--comprehensive reads all held-out documents: omit --data, --num and other sets")
     return options, by[0] if by else None
+
+
+def _in_order(value: str) -> str:
+    """Numbers, of which several choose one set whatever their order, each once and in ascending order; other values as
+    they are."""
+    numbers = {part.strip() for part in value.split(",")}
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        return value
+    return ",".join(sorted(numbers, key=int))
 
 
 def _asked(model: Model, options: argparse.Namespace) -> list[Asked]:

@@ -120,8 +120,9 @@ def write_group(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
 
 def check_same(folder: Path, recipe: Recipe, seeds: list[int]) -> None:
     """Raises `ValueError` unless `folder` holds the runs of this recipe and these seeds."""
-    found = read_yaml((folder / "recipe.yaml").read_bytes(), str(folder / "recipe.yaml"))
-    if found != read_yaml(_as_yaml(recipe), "recipe"):
+    from statewise.building import read_recipe
+
+    if read_recipe((folder / "recipe.yaml").read_bytes(), source=str(folder / "recipe.yaml")) != recipe:
         raise ValueError(f"{folder} holds runs of another recipe: choose another --out")
     if seeds_of(folder) != seeds:
         raise ValueError(f"{folder} holds runs of other seeds: choose another --out")

@@ -13,7 +13,7 @@ from statewise.cli.jobs import read_state
 from statewise.cli.progress import duration, total_steps
 from statewise.json_files import printable
 from statewise.reporting.tables import fitted_tables
-from statewise.run import Run
+from statewise.run import Run, with_name
 
 DESCRIPTION = """Shows how far a run, the runs of several seeds, or a suite are, wherever they run.
 
@@ -62,6 +62,7 @@ def run(words: list[str]) -> int:
 
 def statuses(folder: Path) -> list[Status]:
     """The status of every run in `folder`. Raises `FileNotFoundError` if it holds none."""
+    folder = with_name(folder)
     if Run(folder).exists():
         return [_status(folder, folder.name, {})]
     groups = [folder] if seeds.is_group(folder) else sorted(path.parent for path in folder.rglob("seeds.json"))

@@ -236,6 +236,8 @@ class NextLatent(Measured):
                     sums["kl"].append(head_divergence.blockwise(ahead, known[:, start:stop], head, counted))
             if "ce" in parts:
                 sums["ce"].append(head_loss(ahead, head, ahead_targets(batch, step), at_once=few))
+        if not steps:  # rows of one token: processes reduce gradients together, so all use the same parameters
+            total = total + 0 * sum(parameter.sum() for parameter in self.dynamics.parameters())
         missing = goal.new_zeros(config.horizon - steps)
         by_step = {name: torch.cat((torch.stack(found), missing)) if found else missing for name, found in sums.items()}
         return {"next_token": total, **by_step}

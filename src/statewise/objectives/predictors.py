@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -285,9 +286,11 @@ class Carries(CausalPredictor, Carrier):
         self.carrying = backbone
         self.chunk, self.slot_count = backbone.chunk, backbone.slot_count
 
-    def under(self, protocol: StateProtocol, warmup: int) -> Carries:
-        """See `Carrier.under`."""
-        return Carries(self.carrying.under(protocol, warmup))
+    def under(self, protocol: StateProtocol, warmup: int) -> Self:
+        """See `Carrier.under`; what else the predictor can do stays."""
+        other = copy.copy(self)
+        other.backbone = other.carrying = self.carrying.under(protocol, warmup)
+        return other
 
     @torch.no_grad()
     def chunk_logits(self, tokens: Tensor) -> Iterator[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,6 +133,8 @@ class Observer:
             return None
         part = fit(states[~tested], true[~tested], np.ones(int((~tested).sum())), CUTOFF)
         quality = known.quality(part(states[tested]), true[tested])
+        if not math.isfinite(quality):  # the true states do not vary
+            return None
         return fit(states, true, np.ones(len(true)), CUTOFF), quality
 
     # What a page needs to know of the model

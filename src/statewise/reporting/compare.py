@@ -85,10 +85,14 @@ def compare(
     differences = _differences(firsts)
     headline = Headline.of(members[0].report["headline"])
     for member in members:
-        if member.report["headline"] != members[0].report["headline"]:
-            raise ValueError(
-                f"{members[0].folder} and {member.folder} are ranked by different metrics: compare them separately"
-            )
+        first, other = (Headline.of(each.report["headline"]) for each in (members[0], member))
+        if first != other:
+            ranked = (first.metric, first.higher_is_better) == (other.metric, other.higher_is_better)
+            how = (
+                f"count as solved by different values of {first.metric} "
+                f"({_threshold(first)} and {_threshold(other)})" if ranked else "are ranked by different metrics"
+            )  # fmt: skip
+            raise ValueError(f"{members[0].folder} and {member.folder} {how}: compare them separately")
         if member.report["num"] != members[0].report["num"]:
             raise ValueError(_unlike(members[0], member))
     tokenizers = {member.data["tokenizer"] for member in members if "tokenizer" in member.data}
@@ -155,6 +159,10 @@ def _group(
     if headline.solved_at is not None:
         solved = sum(headline.solved(value) for value in metrics[headline.metric].values.values())
     return Group(label, members, metrics, solved)
+
+
+def _threshold(headline: Headline) -> str:
+    return "none" if headline.solved_at is None else f"{headline.solved_at:g}"
 
 
 def _claims(groups: list[Group], headline: Headline, better: Path | None, margin: float | None) -> list[Claim]:

@@ -14,7 +14,7 @@ from typing import Any
 from statewise.json_files import AMOUNT, COUNT, FLAG, MEASURED, NUMBER, TEXT, Leaf, Maybe, Shape, check, metric
 from statewise.reporting.other_data import OtherData, metrics_of, read_other_data
 from statewise.reporting.recipes_of_runs import Defaults, completed, flat, no_defaults
-from statewise.run import CONFIG, FINISHED, METRICS, Record, Run
+from statewise.run import CONFIG, FINISHED, METRICS, Record, Run, with_name
 
 _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"task": _NAMED, "backbone": _NAMED, "objective": _NAMED, "trainer": {}, "seed": COUNT}
@@ -155,8 +155,9 @@ class Member:
 
 def repeat(folder: Path) -> str:
     """The command that repeats the training of a run."""
-    again = folder.with_name(f"{folder.name}-again")
-    return shlex.join(["statewise", "train", "--config", str(folder), "--out", str(again)])
+    named = with_name(folder)
+    again = named.with_name(f"{named.name}-again")
+    return shlex.join(["statewise", "train", "--config", str(named), "--out", str(again)])
 
 
 def read_evaluation(run: Run) -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ def wilson(share: float, trials: int) -> tuple[float, float]:
     z = float(stats.norm.ppf(0.975))
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * (share * (1 - share) / trials + (z / (2 * trials)) ** 2) ** 0.5 / (1 + z * z / trials)
-    return centre - half, centre + half
+    return max(0.0, centre - half), min(1.0, centre + half)  # which rounding may leave
 
 
 def out_of(count: int, trials: int) -> str:
@@ -53,7 +53,7 @@ def out_of(count: int, trials: int) -> str:
     if trials < 2:
         return f"{count}/{trials}"
     low, high = wilson(count / trials, trials)
-    return f"{count}/{trials} [{abs(low):.2f}, {high:.2f}]"  # at 0 and 1 a bound may round to -0
+    return f"{count}/{trials} [{low:.2f}, {high:.2f}]"
 
 
 Alternative = Literal["two-sided", "greater", "less"]

@@ -7,7 +7,26 @@ import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
+from rich.cells import cell_len
+
 Rows = Sequence[Sequence[str]]
+
+_REST = "\ufdd0"
+"""Stands, while a table is laid out, for the second column of a wide character. It is no character, so no text has
+it."""
+
+
+def widened(text: str) -> str:
+    """The text with as many characters as it has columns in a terminal, for `ljust`, `textwrap` and `len`; `narrowed`
+    takes them out again. Accents that have no column of their own are counted."""
+    if text.isascii():
+        return text
+    return "".join(character + _REST * (cell_len(character) - 1) for character in text)
+
+
+def narrowed(text: str) -> str:
+    """Undoes `widened`."""
+    return text.replace(_REST, "")
 
 
 def number(value: float | int | None) -> str:
@@ -35,12 +54,13 @@ def text_table(header: Sequence[str], rows: Rows, left: Collection[int] | None =
     """Aligned columns: those numbered in `left` to the left, the others to the right. None: columns of numbers and
     dashes to the right, the others and the first to the left."""
     left = _of_text(header, rows) if left is None else left
+    header, *rows = ([widened(cell) for cell in row] for row in (header, *rows))
     widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
         padded = (cell.ljust(width) if place in left else cell.rjust(width)
                   for place, (cell, width) in enumerate(zip(cells, widths)))  # fmt: skip
-        return "  ".join(padded).rstrip()
+        return narrowed("  ".join(padded).rstrip())
 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *(line(row) for row in rows)])
 
@@ -51,7 +71,7 @@ def fitted_tables(header: Sequence[str], rows: Rows, width: int, keys: int = 1) 
     Rows that hold nothing but dashes in a part are left out of it, and parts without any row. Keys that fill more than
     half of `width`, and single columns that do not fit beside them, overflow.
     """
-    sizes = [2 + max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    sizes = [2 + max(len(widened(row[column])) for row in (header, *rows)) for column in range(len(header))]
     room = width + 2 - min(sum(sizes[:keys]), width // 2)
     parts: list[list[int]] = []
     left = 0
@@ -76,10 +96,11 @@ def with_texts(header: Sequence[str], rows: Rows, width: int | None) -> str:
     *keys, title = header
     wrapped = [list(row) for row in rows]
     if width is not None:
-        taken = sum(2 + max(len(row[place]) for row in (header, *rows)) for place in range(len(keys)))
+        taken = sum(2 + max(len(widened(row[place])) for row in (header, *rows)) for place in range(len(keys)))
         wrapped = []
         for *before, text in rows:
-            first, *more = textwrap.wrap(text, max(width - taken, 20), break_on_hyphens=False) or [""]
+            lines = textwrap.wrap(widened(text), max(width - taken, 20), break_on_hyphens=False)
+            first, *more = map(narrowed, lines or [""])
             wrapped += [[*before, first], *([*[""] * len(keys), line] for line in more)]
     return text_table([*keys, title], wrapped, left=(len(keys),))
 
@@ -87,10 +108,13 @@ def with_texts(header: Sequence[str], rows: Rows, width: int | None) -> str:
 def fitted_notes(notes: Sequence[str], width: int) -> str:
     """Sentences below a table, each on lines of its own of at most `width` characters (20 at least); all but the first
     of them are indented. Longer words, such as paths, overflow."""
-    return "\n".join(
-        textwrap.fill(note, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    filled = (
+        textwrap.fill(
+            widened(note), max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
         for note in notes
     )
+    return narrowed("\n".join(filled))
 
 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:

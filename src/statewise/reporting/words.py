@@ -60,8 +60,9 @@ def setting_words(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"{name} {', '.join(map(_value, value))}"
     shown = _value(value)
-    # Values of a task may be somebody's files or symbols: those stay as they are.
-    return f"{name} {shown.replace('_', ' ') if part != 'task' and _CHOICE.fullmatch(shown) else shown}"
+    # Values of a task may be somebody's files or symbols, and a pre-trained model has its own name: those stay.
+    own = part == "task" or key == "backbone.model"
+    return f"{name} {shown.replace('_', ' ') if not own and _CHOICE.fullmatch(shown) else shown}"
 
 
 def _value(value: Any) -> str:

@@ -146,6 +146,9 @@ def _goal(task: Task, constant: Truth) -> Conjunction:
         parts = list(_disjuncts(task, task.goal, {}, True, lambda atom: None))
     except _TooMany:
         parts = []
+    else:
+        if not parts:
+            raise NotStrips("no state satisfies the goal, which contradicts itself", task.goal_line, False)
     possible = [each for each in parts if all(constant(atom) in (None, value) for atom, value in each)]
     simple = {frozenset(literal for literal in each if constant(literal[0]) is None) for each in possible}
     if len(parts) == 1:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from statewise import overwriting
-from statewise.durable import write_arrays, write_atomically
+from statewise.durable import lock, write_arrays, write_atomically
 from statewise.json_files import ANYTHING, COUNT, NUMBER, TEXT, WORD, Shape, check, one_of, parse_json, read_json
 from statewise.strips.model import FORMAT, ActionModel
 from statewise.strips.schemas import Schema
@@ -150,6 +150,20 @@ def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
         return False
     overwriting.check_folder(folder, FILES, SIGNS, "learned model", overwrite)
     return True
+
+
+@contextlib.contextmanager
+def alone(folder: Path | None) -> Iterator[None]:
+    """Within, no other process learns into `folder`. Raises `BlockingIOError` if one does."""
+    with contextlib.ExitStack() as stack:
+        if folder is not None:
+            parent, name = folder.absolute().parent, folder.absolute().name
+            with contextlib.suppress(OSError):  # claiming the folder says what is wrong
+                parent.mkdir(parents=True, exist_ok=True)
+            if parent.is_dir():
+                taken = f"{folder} is in use by another process that learns"
+                stack.enter_context(lock(parent / f".{name}.lock", taken))
+        yield
 
 
 @contextlib.contextmanager

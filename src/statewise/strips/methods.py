@@ -13,7 +13,7 @@ from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
-from statewise.strips.learned import Learned, claim
+from statewise.strips.learned import Learned, alone, claim
 from statewise.strips.learning import learn_neural
 from statewise.strips.learning_call import COMPARED, METHODS, Call, Options, too_many
 from statewise.strips.lifted import LiftedModel, learn_lifted
@@ -39,8 +39,14 @@ def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[Op
     effects found, and takes whichever explains most traces. `settings` are those of training; `settings.noise` above 0
     is the share of traces that the exact method, too, may leave unexplained. With that, or with `damaged`, the traces
     are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say which method it was and why.
-    `options` are those of `learning_call.Options`. Raises as the functions, and `ValueError` for another method."""
-    call = Call(traces, settings or Settings(), lifted=False, **options)
+    `options` are those of `learning_call.Options`. Raises as the functions, `ValueError` for another method, and
+    `BlockingIOError` if another process learns into the folder."""
+    with alone(options.get("folder")):
+        return _learn(Call(traces, settings or Settings(), lifted=False, **options))
+
+
+def _learn(call: Call) -> Learned:
+    traces = call.traces
     if call.method == "hybrid":
         how = call.how()
         if call.seconds is None:
@@ -71,7 +77,12 @@ def learn_schemas(traces: Traces, settings: Settings | None = None, **options: U
     `exact.noisy_lifted`, or by training (`lifted`), which starts over."""
     if options.get("method") == "hybrid":
         raise ValueError("the hybrid method learns ground models alone: omit --lifted, or give another --method")
-    call = Call(traces, settings or Settings(), lifted=True, **options)
+    with alone(options.get("folder")):
+        return _learn_schemas(Call(traces, settings or Settings(), lifted=True, **options))
+
+
+def _learn_schemas(call: Call) -> LiftedModel:
+    traces = call.traces
     if call.method in COMPARED:
         return (learn_lifted_sift if call.method == "sift" else learn_locm)(traces, **call.how())
     if call.method != "neural" and not call.damaged:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from statewise.reporting.tables import text_table
+from statewise.reporting.tables import narrowed, text_table, widened
 from statewise.strips.brasp import NOWHERE, Execution, run
 from statewise.strips.model import ActionModel, Atoms
 from statewise.strips.pictures import save_attention, save_model, save_models, save_schemas, save_theta
@@ -161,6 +161,7 @@ def _attention_table(model: ActionModel, done: Execution, atom: str) -> str:
 
 def _aligned(*blocks: list[list[str]]) -> str:
     """Blocks of rows separated by rules; the first column left-aligned, the others right-aligned."""
+    blocks = tuple([[widened(cell) for cell in row] for row in block] for block in blocks)
     widths = [max(len(row[place]) for block in blocks for row in block) for place in range(len(blocks[0][0]))]
 
     def line(row: list[str]) -> str:
@@ -168,7 +169,7 @@ def _aligned(*blocks: list[list[str]]) -> str:
         return " ".join([row[0].ljust(widths[0]), *cells]).rstrip()
 
     rule = "-" * (sum(widths) + len(widths) - 1)
-    return f"\n{rule}\n".join("\n".join(line(row) for row in block) for block in blocks)
+    return narrowed(f"\n{rule}\n".join("\n".join(line(row) for row in block) for block in blocks))
 
 
 def _listing(title: str, names: Sequence[str], width: int = PAGE) -> str:

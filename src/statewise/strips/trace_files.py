@@ -91,7 +91,12 @@ def _from_csv(text: str, path: Path) -> Iterator[_Read]:
     table = csv.reader(io.StringIO(text, newline=""))
     rows = _rows(table, path)
     header = [name.strip() for name in next(rows, [])]
-    column = {"action" if name == "action_id" else name: place for place, name in enumerate(header)}
+    column = {name: place for place, name in enumerate(header)}
+    for name in ("trace_id", "action", "action_id", "step", "label"):
+        if header.count(name) > 1:
+            raise ValueError(f"{path}:1: there are {header.count(name)} columns {name}")
+    if "action_id" in column:
+        column.setdefault("action", column["action_id"])
     if "trace_id" not in column or "action" not in column:
         raise ValueError(f"{path}:1: the columns trace_id and action are needed, not {', '.join(header) or 'none'}")
     current: _Read | None = None
@@ -176,13 +181,14 @@ def _from_folder(folder: Path) -> Iterator[_Read]:
 
 
 def _plan(content: str, path: Path, line: int) -> list[str]:
-    """The actions of one line; none if it is empty or a comment."""
-    plan = content.partition(";")[0].strip()
+    """The actions of one line, without their times and, in brackets, durations and costs; none if it is empty or a
+    comment."""
+    plan = re.sub(r"\[[^\[\]]*\]", "", content).partition(";")[0].strip()
     if not plan:
         return []
     if "(" in plan or ")" in plan:
         actions = re.findall(r"\(([^()]*)\)", plan)
-        if re.sub(r"\([^()]*\)|\[[\d.]+\]|[\d.]+:|[\s,]", "", plan):
+        if re.sub(r"\([^()]*\)|[\d.]+(?:[eE][+-]?\d+)?:|[\s,]", "", plan):
             raise ValueError(f"{path}:{line}: not a plan: there is text outside the parentheses of its actions")
     else:
         actions = plan.split(",")
@@ -197,7 +203,10 @@ def _name(action: object, path: Path, line: int) -> str:
         raise ValueError(f"{path}:{line}: the trace has a gap: an action without a name")
     if not isinstance(action, str | int) or isinstance(action, bool):
         raise ValueError(f"{path}:{line}: an action must be a name, not {action!r}")
-    return _one_line(str(action))
+    name = _one_line(str(action))
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise ValueError(f"{path}:{line}: {name!r} holds half of a surrogate pair, which is no character")
+    return name
 
 
 def _one_line(action: str) -> str:

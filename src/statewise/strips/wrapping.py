@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from statewise.reporting.tables import narrowed, widened
+
 PAGE = 100
 """Width of text in characters, unless another is asked for."""
 
@@ -14,9 +16,9 @@ def wrapped(before: str, names: Sequence[str], width: int, indent: int = 0) -> l
     the first are indented."""
     blank = "\N{NO-BREAK SPACE}"
     text = before.replace(" ", blank) + ", ".join(name.replace(" ", blank) for name in names)
-    lines = textwrap.wrap(text, max(width, indent + 1), break_long_words=False, break_on_hyphens=False,
+    lines = textwrap.wrap(widened(text), max(width, indent + 1), break_long_words=False, break_on_hyphens=False,
                           subsequent_indent=" " * indent)  # fmt: skip
-    return [line.replace(blank, " ") for line in lines]
+    return [narrowed(line).replace(blank, " ") for line in lines]
 
 
 def literal_lines(name: str, parts: Sequence[tuple[str, Sequence[str]]], width: int) -> list[str]:

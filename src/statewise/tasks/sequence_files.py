@@ -268,8 +268,15 @@ def _chosen(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
     for name in (layout.column, layout.prompt_column, layout.group, layout.order):
         if name is not None and name not in columns:
             raise ValueError(unknown("column", name, columns))
+    prompt, target = _found(columns, layout)
+    for name in (target, prompt, layout.group, layout.order):
         if name is not None and columns.count(name) > 1:
             raise ValueError(f"there are {columns.count(name)} columns {name!r}")
+    return prompt, target
+
+
+def _found(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
+    """The same, whether or not a column is there twice."""
     if layout.column is not None:
         return layout.prompt_column, layout.column
     if layout.group is None and "target" in columns and (layout.prompt_column or "prompt") in columns:

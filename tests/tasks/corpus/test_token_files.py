@@ -62,6 +62,18 @@ def test_the_corpus_holds_every_document_once(made, tmp_path, monkeypatch, name,
     assert corpus.tokenizer_sha256 == text.tokenizer_sha256
 
 
+@pytest.mark.parametrize(("kind", "end"), [("uint8", 261), ("int16", 50_256), ("uint64", 50_256)])
+def test_the_end_need_not_fit_the_type_of_the_file(tmp_path, kind, end):
+    """It is the last token of many tokenizers, and closes a document that the file's end cuts."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    lists = arrow.list_(getattr(arrow, kind)())
+    parquet.write_table(arrow.table({"tokens": arrow.array([[1, 2], [200]], lists)}), tmp_path / "ids.parquet")
+    np.save(tmp_path / "ids.npy", np.array([1, 2, 200], kind))
+    for name, documents in (("ids.parquet", [[1, 2, end], [200, end]]), ("ids.npy", [[1, 2, 200, end]])):
+        (file,) = token_files.find([tmp_path / name])
+        assert [document.tolist() for document in file.documents(end + 1, end)] == documents
+
+
 def test_rows_need_no_end_and_may_hold_several_documents(made, tmp_path):
     text, rows = made
     bare = [row[:-1] for row in rows[:20]]

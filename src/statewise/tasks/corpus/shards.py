@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from statewise.durable import sync
+from statewise.durable import errors_of, sync
 
 BLOCK = 2**16
 """Tokens per checksum."""
@@ -71,13 +71,16 @@ class ShardWriter:
         self._waiting_tokens = max(0, len(tokens) - start)
 
     def _write_block(self, tokens: np.ndarray) -> None:
+        content = tokens.astype(self.kind, copy=False).tobytes()
         if self._file is None:
             self._name = f"{self.stem}-{len(self.shards):05}"
-            self._file = open(self.folder / f"{self._name}.npy", "wb")  # noqa: SIM115 (closed when full)
-            self._file.write(bytes(HEADER))
             self._in_shard, self._sums, self._digest = 0, list[int](), hashlib.sha256()
-        content = tokens.astype(self.kind, copy=False).tobytes()
-        self._file.write(content)
+        path = self.folder / f"{self._name}.npy"
+        with errors_of(path):
+            if self._file is None:
+                self._file = open(path, "wb")  # noqa: SIM115 (closed when full)
+                self._file.write(bytes(HEADER))
+            self._file.write(content)
         self._digest.update(content)
         self._sums.append(zlib.crc32(content))
         self._in_shard += len(tokens)
@@ -86,10 +89,11 @@ class ShardWriter:
 
     def _finish(self) -> None:
         assert self._file is not None
-        self._file.seek(0)
-        self._file.write(_header(self.kind, self._in_shard))
-        sync(self._file)
-        self._file.close()
+        with errors_of(self.folder / f"{self._name}.npy"):
+            self._file.seek(0)
+            self._file.write(_header(self.kind, self._in_shard))
+            sync(self._file)
+            self._file.close()
         self._file = None
         count = int(np.searchsorted(self._ends, self._written + self._in_shard, side="right"))
         ends = np.array(self._ends[:count], np.uint64) - np.uint64(self._written)
@@ -108,7 +112,8 @@ class ShardWriter:
 
     def _write_array(self, what: str, array: np.ndarray) -> str:
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        with open(self.folder / f"{self._name}.{what}.npy", "wb") as file:
+        path = self.folder / f"{self._name}.{what}.npy"
+        with errors_of(path), open(path, "wb") as file:
             file.write(_header(array.dtype, len(array)) + array.tobytes())
             sync(file)
         return hashlib.sha256(array.tobytes()).hexdigest()

@@ -43,6 +43,7 @@ class TokenFile(ABC):
                     f"{place}, token {number + 1}: {ids[number]}, but the tokens of this tokenizer are 0 to "
                     f"{vocabulary - 1}: give the one that the file was made with"
                 )
+            ids = ids.astype(np.int64, copy=False)  # `end` may not fit the file's type
             *whole, rest = np.split(ids, np.flatnonzero(ids == end) + 1)
             for part in whole:
                 document = np.concatenate([*begun, part])
@@ -51,7 +52,7 @@ class TokenFile(ABC):
                     yield document
             begun += [rest] if len(rest) else []
             if last and begun:
-                yield np.concatenate([*begun, np.array([end], ids.dtype)])
+                yield np.concatenate([*begun, np.array([end])])
                 begun = []
 
 
@@ -67,7 +68,7 @@ class ParquetTokens(TokenFile):
         number = 0
         for rows in column(self.path, self.field, "--field"):
             ids, lengths = self._lists(rows, number)
-            for part in np.split(ids, np.cumsum(lengths)[:-1]):
+            for part in np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else ():
                 number += 1
                 yield f"{self.path}, row {number}", part, True
 
