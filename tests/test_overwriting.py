@@ -111,6 +111,23 @@ def test_what_is_made_from_a_ledger_is_replaced_where_the_ledger_is(tmp_path):
     check_derived(tmp_path / "table.md", tmp_path / "cells.jsonl")
 
 
+def test_a_folder_that_a_killed_process_had_put_aside_is_back(tmp_path):
+    out, aside = tmp_path / "corpus", tmp_path / ".corpus.dropped"
+    with writing(out, ["a"]) as folder:
+        (folder / "a").write_text("old")
+    out.rename(aside)  # killed here, between the two renames
+    with pytest.raises(OSError, match="later"), writing(out, ["a"]):
+        assert (out / "a").read_text() == "old"
+        raise OSError("later")
+    assert os.listdir(tmp_path) == ["corpus"]
+    aside.mkdir()  # killed after them
+    make(aside, "a")
+    with writing(out, ["a"]) as folder:
+        (folder / "a").write_text("new")
+    assert (out / "a").read_text() == "new"
+    assert os.listdir(tmp_path) == ["corpus"]
+
+
 def test_a_folder_whose_replacement_cannot_take_its_place_stays(tmp_path, monkeypatch):
     """As on Windows, where a folder that a program uses cannot be renamed."""
     out, rename = tmp_path / "corpus", os.rename

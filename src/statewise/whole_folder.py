@@ -1,7 +1,7 @@
 """A folder that exists as a whole or not at all.
 
 Its files are written into `.NAME.writing` beside it, which is then renamed. The leftovers of a killed process are
-deleted by the next one.
+deleted by the next one, and a folder that it was about to replace is back then.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ def writing(out: Path, files: Sequence[str], temporary: Sequence[str] = ()) -> I
     folder = _sibling(out, "writing")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with lock(_sibling(out, "lock"), f"{out} is being written by another process"):
+        old = _sibling(out, "dropped")
         try:
-            overwriting.delete(folder, (*files, *temporary))  # left by a process that was killed
+            overwriting.delete(folder, (*files, *temporary))  # left by a process that was killed, as is `old`
+            if old.is_dir() and not out.exists():
+                os.rename(old, out)
+            overwriting.delete(old, files)
             folder.mkdir()
             yield folder
             _publish(folder, out, files)
@@ -40,7 +44,6 @@ def _publish(folder: Path, out: Path, files: Sequence[str]) -> None:
     """Renames the finished folder, then deletes the one it replaces, which is back if that fails."""
     old, there = _sibling(out, "dropped"), out.exists()
     if there:
-        overwriting.delete(old, files)
         os.rename(out, old)
     try:
         os.rename(folder, out)

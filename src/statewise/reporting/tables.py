@@ -6,8 +6,7 @@ import html
 import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-
-from rich.cells import cell_len
+from unicodedata import east_asian_width
 
 Rows = Sequence[Sequence[str]]
 
@@ -21,7 +20,7 @@ def widened(text: str) -> str:
     takes them out again. Accents that have no column of their own are counted."""
     if text.isascii():
         return text
-    return "".join(character + _REST * (cell_len(character) - 1) for character in text)
+    return "".join(character + _REST * (east_asian_width(character) in "WF") for character in text)
 
 
 def narrowed(text: str) -> str:
