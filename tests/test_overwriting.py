@@ -116,9 +116,14 @@ def test_a_folder_that_a_killed_process_had_put_aside_is_back(tmp_path):
     with writing(out, ["a"]) as folder:
         (folder / "a").write_text("old")
     out.rename(aside)  # killed here, between the two renames
-    with pytest.raises(OSError, match="later"), writing(out, ["a"]):
-        assert (out / "a").read_text() == "old"
-        raise OSError("later")
+
+    def fails():
+        with writing(out, ["a"]):
+            assert (out / "a").read_text() == "old"
+            raise OSError("later")
+
+    with pytest.raises(OSError, match="later"):
+        fails()
     assert os.listdir(tmp_path) == ["corpus"]
     aside.mkdir()  # killed after them
     make(aside, "a")
