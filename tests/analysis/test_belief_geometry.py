@@ -286,10 +286,11 @@ def test_states_that_are_sums_over_tokens_are_told_from_beliefs():
 
 def test_overlap_of_subspaces():
     axes = np.eye(4)
-    assert overlap(axes[:2], axes[:2], 2) == 1
-    assert overlap(axes[:2], axes[2:], 2) == 0
+    assert overlap(axes[:2], axes[:2]) == 1
+    assert overlap(axes[:2], axes[2:]) == 0
+    assert overlap(axes[:2], axes[1:2]) == overlap(axes[1:2], axes[:2]) == 1, "a line within a plane"
     turned = np.array([[1, 1, 0, 0], [0, 0, 1, 1]]) / 2**0.5
-    assert overlap(axes[:1], turned[:1], 1) == pytest.approx(0.5)
+    assert overlap(axes[:1], turned[:1]) == pytest.approx(0.5)
 
 
 def test_factors_that_vary_alone_leave_the_others_as_they_are():

@@ -129,6 +129,14 @@ def test_a_model_that_takes_states_for_one_another_respects_them_and_does_not_te
     assert analyze(OfState(task, random), task).metrics["respects_state"] == 1.0, "whatever the states are"
 
 
+def test_ends_of_sequences_are_no_prefixes_with_the_same_next_tokens():
+    task = Hmm(HmmConfig(process="golden-mean", length=6, held_out_sequences=200))
+    drawn = Prefixes.draw(task, task.held_out(200), {}, [1])
+    assert len(drawn.rows) > 100
+    for row, at in zip(drawn.rows, drawn.positions):
+        assert len(task.legal(drawn.examples.tokens[row, : at + 1]))
+
+
 def test_legal_next_tokens_tell_apart_no_states_that_share_them():
     found = analyze(OfState(automaton(), np.eye(6)), automaton())
     assert found.metrics["distinguishes_state_same_next_next_tokens"] == 0.0

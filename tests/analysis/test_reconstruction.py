@@ -5,6 +5,7 @@ import pytest
 
 from statewise.analysis.reconstruction import Ride, Street, reconstruct, rides_of
 from statewise.cli import main
+from statewise.tasks.manhattan.checking import VALID, check
 from statewise.tasks.manhattan.city import grid_city
 from statewise.tasks.manhattan.map_files import write_map
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
@@ -31,6 +32,17 @@ def test_valid_rides_need_nothing_new():
     assert found.true == [Street(0, E, 1), Street(1, E, 2), Street(2, E, 3), Street(2, W, 1), Street(3, W, 2)]
     assert (found.new, found.failed, found.rides) == ([], 0, 2)
     assert len(found.true) + len(found.unused) == 10
+
+
+def test_a_ride_to_where_it_begins_needs_no_turn():
+    truth = row_of_crossings()
+    end = len(truth) + len(HEADINGS)
+    tokens = np.array([[1, 1, end], [1, 2, end]])
+    found = rides_of(truth, tokens, np.array([3, 3]))
+    assert [(ride.origin, ride.destination, ride.turns) for ride in found.ended] == [(1, 1, [])]
+    assert found.unreadable == 1
+    assert check(truth, tokens, np.array([3, 3])).verdicts.tolist()[0] == VALID
+    assert made(truth, (1, 1, [])).failed == 0
 
 
 def test_a_new_street_leads_to_where_the_rest_can_be_followed_furthest():

@@ -323,6 +323,7 @@ def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
         ("bits: [\"evaluate", "bits: [\"analyze future-probe --device cdua\", \"evaluate", "no device 'cdua'"),
         ("bits: [\"evaluate", "bits: [\"evaluate --data no.txt\", \"evaluate", "--data no.txt: no such file or folder"),
         ("bits: [\"evaluate", "bits: [\"analyze future-probe --out x\", \"evaluate", "omit --out"),
+        ("bits: [\"evaluate", "bits: [\"evaluate --losses x\", \"evaluate", "omit --losses"),
         ("  far: {name", "  ../far: {name", "is no name"),
         ("far: {name: next_latent, horizon: 2}", "far: 3", "objectives.far must be a mapping"),
         ("far: {name: next_latent, horizon: 2}", "far: {name: multi_token}\n  last: {name: multi_tokn}", "multi_tok"),

@@ -253,6 +253,20 @@ def test_a_good_drafter_saves_passes_and_steps_count_what_was_accepted():
     assert shares["good"] > 0.6 > shares["bad"] > shares["opposed"]
 
 
+@pytest.mark.parametrize("two_pass", [False, True])
+def test_drafts_behind_an_accepted_end_token_are_not_counted(two_pass):
+    """The chain is 0 1 2 3 4, drafted as it is: 4 ends it; what is drafted behind it was never up for acceptance."""
+    cycle = torch.eye(5).roll(1, 1)
+    predictor = MarkovDrafter(cycle, cycle, context=40)
+    asked = Request([np.array([0])], 20, 4)
+    config = SpeculativeConfig(draft=8)
+    made = TwoPass(config) if two_pass else make_decoder("speculative", draft=8)
+    steps = list(made.steps(predictor, asked))
+    assert sum(int((step.tokens >= 0).sum()) for step in steps) == 4
+    assert [int(step.offered[0]) for step in steps] == [int(step.drafted[0]) for step in steps]
+    assert max(int(step.offered[0]) for step in steps) > 1
+
+
 def test_drafts_that_share_the_noise_are_accepted_as_often_as_promised():
     """At least (1 - d) / (1 + d), d the total variation distance; independent draws would agree less often."""
     predictor = MarkovDrafter(TRUE, DRAFTERS["good"], context=3000)

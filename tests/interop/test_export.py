@@ -1,5 +1,6 @@
 """`statewise export`: what it writes, what it refuses, what it leaves alone. Nothing here needs transformers."""
 
+import ast
 import importlib
 import json
 import os
@@ -97,6 +98,14 @@ def test_the_card_has_recipe_metrics_and_the_command(capsys, runs, tmp_path):
     assert "import statewise.hf" not in text
     assert called(capsys, "export", runs / "belief_state", "--out", tmp_path / "bst")[0] == 0
     assert "import statewise.hf  # registers" in (tmp_path / "bst" / "README.md").read_text()
+
+
+def test_a_folder_with_an_odd_name_breaks_no_card(tmp_path):
+    out = tmp_path / 'q"x # y\\z'
+    export(path_star_model(), out)
+    (code,) = re.findall(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
+    (named,) = re.findall(r"AutoModelForCausalLM\.from_pretrained\((.*)\)", code)
+    assert ast.literal_eval(named) == out.name
 
 
 @pytest.mark.parametrize(

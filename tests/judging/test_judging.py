@@ -317,6 +317,15 @@ def test_a_server_of_another_kind_is_named(capsys, tmp_path, files, reply):
     assert "does not answer in the chat protocol" in err
 
 
+def test_an_answer_that_was_cut_within_a_character_is_kept_readable(capsys, tmp_path, files):
+    out, cut = tmp_path / "judged.jsonl", "cut emoji \ud83d\nVERDICT: 1"
+    with serving(Server(before=[{"raw": said(cut)}, {"status": 401}])) as url:
+        assert judged(capsys, files, url, out, "--jobs", "1")[0] == 2
+    assert [record["answer"] for record in ledger(out)] == ["cut emoji ?\nVERDICT: 1"]
+    with serving(Server()) as url:
+        assert judged(capsys, files, url, out)[0] == 0
+
+
 def test_requests_under_way_are_kept_when_another_fails(capsys, tmp_path, files):
     out = tmp_path / "judged.jsonl"
     server = Server(before=[{"hang": 0.4}, {"hang": 0.4}, {"status": 401}])

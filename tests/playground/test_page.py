@@ -10,9 +10,10 @@ import pytest
 from command_line import called, two_steps
 from doubles import path_star_model
 from running_server import story_model
+from small_worlds import model_of
 
 from statewise.playground.page import page, policy
-from statewise.playground.recording import same_task
+from statewise.playground.recording import record, same_task
 from statewise.serving.served import Served
 
 HOSTILE = "</script><script>alert(1)</script><!-- {{ script }}\u2028"
@@ -71,6 +72,18 @@ def test_the_export_holds_traces_of_the_models_side_by_side(capsys, run, tmp_pat
     assert "only " not in out
     code, out, err = called(capsys, *words, "--overwrite", "--examples", "100000")
     assert (code, "prompts are held out" in out) == (0, True), err
+
+
+def test_prompts_of_an_export_fit_the_shortest_context(tmp_path):
+    models = [Served(str(longest), model_of({"name": "automaton", "process": "parity", "length": 8, "longest": longest,
+                                             "held_out_sequences": 60})) for longest in (24, 12)]  # fmt: skip
+    for order in (models, models[::-1]):
+        shortest = min(one.context for one in order)
+        found = record(order, 30, seed=0)
+        assert found["recordings"]
+        for recording in found["recordings"]:
+            for trace in recording["traces"].values():
+                assert len(trace["places"]) <= shortest
 
 
 def test_what_cannot_be_shown_is_refused_with_a_sentence(capsys, run, tmp_path):

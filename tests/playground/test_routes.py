@@ -76,6 +76,25 @@ def test_models_are_described(server):
     assert len(trace["places"]) == trace["prompt"] + 4
 
 
+def test_a_model_whose_data_are_gone_is_left_out(monkeypatch):
+    models = {"kept": path_star_model(), "lost": path_star_model()}
+
+    def gone(*_):
+        raise FileNotFoundError(2, "No such file or directory", "graphs.txt")
+
+    monkeypatch.setattr(models["lost"].task, "held_out", gone)
+    with running(models) as made:
+        status, found = made.get("/v1/trace")
+        assert (status, [model["name"] for model in found["models"]]) == (200, ["kept"])
+        assert "graphs.txt" in found["left_out"]["lost"]
+        status, answer = made.post("/v1/trace", {"model": "lost", "prompt": PROMPT})
+        assert (status, answer["error"]["code"]) == (503, "no_data")
+        assert answer["error"]["message"].startswith("lost cannot be shown: ")
+        assert made.post("/v1/trace", {"model": "kept", "prompt": PROMPT})[0] == 200
+    with running({"lost": models["lost"]}) as made:
+        assert made.get("/v1/trace")[0] == 503
+
+
 def test_the_page_needs_no_key_and_its_data_do():
     with running({"plain": path_star_model()}, key="secret") as made:
         for path in ("/", "/playground"):

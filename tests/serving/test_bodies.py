@@ -150,6 +150,8 @@ def test_prompts_that_do_not_fit_are_refused(server):
         (b"GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", 404),
         (b"GET /v1/models/ HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", 404),
         (b"HELLO\r\n\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+         b"transfer-encoding: chunked\r\n\r\nZZ\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: nine\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 40_000 + b"\r\n\r\n", 431),
     ],

@@ -218,6 +218,12 @@ def test_other_protocols_fill_gaps_too(server):
         "temperature": 0, "samplers": ["top_k"], "cache_prompt": True,
     })  # fmt: skip
     assert (status, found["content"], found["stop"]) == (200, expected, True)
+    stop = expected[2:4]
+    status, found = server.post("/infill", {
+        "model": "bst", "input_prefix": PROMPT[:5], "prompt": PROMPT[5:], "input_suffix": SUFFIX, "n_predict": 9,
+        "temperature": 0, "stop": [stop],
+    })  # fmt: skip
+    assert (found["content"], found["stop_type"], found["stopping_word"]) == (expected.partition(stop)[0], "word", stop)
     status, found = server.post("/infill", {"model": "bst", "input_prefix": PROMPT, "n_predict": 0})
     assert (status, found["content"], found["tokens_predicted"]) == (200, "", 0)
     asked = {"model": "bst", "prompt": PROMPT, "suffix": SUFFIX, "max_tokens": 9, "temperature": 0}

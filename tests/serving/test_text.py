@@ -68,6 +68,8 @@ def test_stop_strings_end_the_text_where_they_first_begin(stops, said, echo):
     expected = echo + (within if first is None else within[:first])
     assert row.text == expected == released[-1]
     assert row.finish == ("length" if first is None else "stop")
+    there = [""] if first is None else [stop for stop in stops if within.startswith(stop, first)]
+    assert row.stopped_by in there
     for part in released:  # what was released is never taken back
         assert expected.startswith(part)
     assert len(row.shown) == len(expected)

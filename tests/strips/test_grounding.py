@@ -231,6 +231,18 @@ PAIRS = {
 }
 
 
+def test_an_inner_variable_of_an_effect_is_not_the_outer_one_of_the_same_name():
+    """The condition speaks of the action's ?x, the effects of all objects."""
+    domain = """(define (domain d) (:predicates (p ?x) (q ?x) (r ?x))
+ (:action a :parameters (?x) :effect (when (p ?x) (forall (?x) (and (q ?x) (when (q ?x) (forall (?x) (r ?x))))))))"""
+    problem = "(define (problem x) (:domain d) (:objects a b) (:init (p a) (q b)) (:goal (and (q a) (r a))))"
+    task = parse_task(Path("d.pddl"), domain, Path("p.pddl"), problem)
+    steps = slow_steps(task, task.initial)
+    assert steps["a b"] == task.initial
+    assert steps["a a"] - task.initial == {("q", "a"), ("r", "a"), ("r", "b")}
+    check(domain, problem)
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_known_domain_is_what_going_through_all_objects_finds(name):
     model, happens = check(*PAIRS[name])

@@ -393,6 +393,13 @@ def test_prefixes_have_the_weights_of_their_probabilities():
                 if p > 0:
                     expected[word] = p / (4 + bos)
         assert weights == pytest.approx(expected)
+    rare = task("golden-mean", noise=0.001, length=8, bos=True)
+    found = rare.prefixes(10_000, seed=1)
+    T, start, _ = plain("golden-mean", noise=0.001)
+    whole = found.columns == 8
+    for row, weight in zip(found.rows[whole], found.weights[whole]):  # down to 1e-13, of 1 in all
+        word = found.examples.tokens[row, 1:].tolist()
+        assert weight * 9 == pytest.approx(path_probabilities(T, start, word).sum(), rel=1e-9)
     drawn = task("mess3", length=40).prefixes(50, seed=1)
     assert not drawn.exact
     assert drawn.weights.sum() == pytest.approx(1)

@@ -292,7 +292,7 @@ class BeliefGeometry(Analysis):
         for label, snapshot in (("overlap", subject.snapshot), ("overlap_untrained", subject.untrained())):
             spaces = [_directions(snapshot, parts) for parts in varied]
             pairs = [(one, other) for one in range(len(spaces)) for other in range(one)]
-            overlaps = [overlap(spaces[one], spaces[other], min(many[one], many[other])) for one, other in pairs]
+            overlaps = [overlap(spaces[one][: many[one]], spaces[other][: many[other]]) for one, other in pairs]
             metrics[label] = float(np.mean(overlaps))
         x = [float(rank + 1) for rank in range(len(cumulated))]
         limits = [Curve(label, [metrics[key]] * 2, [0.0, 1.0], "control") for label, key in
@@ -338,7 +338,8 @@ class _Known:
         first, which = equal_beliefs(self.beliefs)
         mass = np.bincount(which, weights=self.weights)
         centres = np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in predicted.T], 1)
-        kept = np.unique(np.linspace(0, len(first) - 1, min(DISTANCES, len(first))).round().astype(np.int64))
+        there = np.flatnonzero(mass)  # probabilities may underflow
+        kept = there[np.unique(np.linspace(0, len(there) - 1, min(DISTANCES, len(there))).round().astype(np.int64))]
         if len(kept) > 2:
             from scipy.spatial.distance import pdist
 
@@ -370,9 +371,10 @@ def _symbols(prefixes: Prefixes) -> int:
     return int(prefixes.examples.tokens.max()) + 1
 
 
-def overlap(one: np.ndarray, other: np.ndarray, count: int) -> float:
-    """The mean squared cosine of the principal angles of two subspaces, each spanned by its first `count` rows."""
-    return float(((one[:count] @ other[:count].T) ** 2).sum() / count)
+def overlap(one: np.ndarray, other: np.ndarray) -> float:
+    """The mean squared cosine of the principal angles of two subspaces, spanned by orthonormal rows: (a, D) and (b, D),
+    with min(a, b) angles."""
+    return float(((one @ other.T) ** 2).sum() / min(len(one), len(other)))
 
 
 def _directions(snapshot: Snapshot, parts: list[Examples]) -> np.ndarray:

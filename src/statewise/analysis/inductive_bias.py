@@ -169,11 +169,15 @@ class Prefixes:
 
     @classmethod
     def draw(cls, task: World, examples: Examples, sets: dict[bytes, int], seed: list[int]) -> Prefixes:
-        """One at random of each example that has one. Sets of tokens that are new are added to `sets`."""
+        """One at random of each example that has one, unless nothing may follow it: all ends of sequences have the same
+        next tokens, none, whatever their state. Sets of tokens that are new are added to `sets`."""
         labels = known_states(task, examples)
         rows, positions = draw_positions(labels >= 0, 1, np.random.default_rng(seed))
-        following = [task.legal(examples.tokens[row, : at + 1]).tobytes() for row, at in zip(rows, positions)]
-        numbers = np.array([sets.setdefault(each, len(sets)) for each in following], np.int64)
+        following = [task.legal(examples.tokens[row, : at + 1]) for row, at in zip(rows, positions)]
+        go_on = np.array([len(each) > 0 for each in following], bool)
+        rows, positions = rows[go_on], positions[go_on]
+        names = [each.tobytes() for each in following if len(each)]
+        numbers = np.array([sets.setdefault(name, len(sets)) for name in names], np.int64)
         return cls(examples, rows, positions, labels[rows, positions], numbers)
 
     @property

@@ -191,7 +191,8 @@ class Rides(NamedTuple):
     endless: int
     """Number of sequences without an `end`; left out, as by Vafa et al."""
     unreadable: int
-    """Number of sequences without origin, destination or turns, or with other tokens than headings."""
+    """Number of sequences without origin, destination or, unless these are one crossing, turns, or with other tokens
+    than headings."""
 
 
 def rides_of(truth: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> Rides:
@@ -203,7 +204,8 @@ def rides_of(truth: StreetMap, tokens: np.ndarray, lengths: np.ndarray) -> Rides
             endless += 1
             continue
         turns = turns[: turns.index(N + WAYS)]
-        if turns and max(ends) < N and min(turns) >= N and max(turns) < N + WAYS:
+        there = len(ends) == 2 and max(ends) < N
+        if there and (turns or ends[0] == ends[1]) and all(N <= turn < N + WAYS for turn in turns):
             rides.append(Ride(ends[0], ends[1], [turn - N for turn in turns]))
         else:
             unreadable += 1

@@ -250,6 +250,8 @@ def _step(
     """What the `rows` (b,) of a batch of B gain of the tokens `chosen` (b, m), as a step."""
     new = [one.new for one in gains]
     accepted = [min(one.accepted, one.new) for one in gains]
+    # A draft behind an accepted end token was never up for acceptance.
+    offered = [one.new if one.accepted >= one.new else count for one, count in zip(gains, offered)]
     n = max(new)
     some, scores = chosen[:, :n], gained[:, :n]
     if min(new) < n:

@@ -62,7 +62,8 @@ class TwoPass(Decoder):
             chosen, gained = choices.check(logits)
             kept, new, ended = gain(chosen[0].tolist(), drafted, limit - made, request.stop)
             made, read = made + new, np.append(read, chosen[0, :new])
-            yield _step(chosen, gained, new, min(kept, new), len(drafted))
+            # A draft behind an accepted end token was never up for acceptance.
+            yield _step(chosen, gained, new, min(kept, new), new if kept >= new else len(drafted))
             if ended:
                 return
 

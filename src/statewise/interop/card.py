@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,11 +17,11 @@ USE = """\
 ```python
 {imports}from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("{folder}")
+model = AutoModelForCausalLM.from_pretrained({folder})
 {tokenizer}```
 """
 TOKENIZER = """\
-tokenizer = AutoTokenizer.from_pretrained("{folder}")
+tokenizer = AutoTokenizer.from_pretrained({folder})
 inputs = tokenizer(PROMPT, return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs)[0]))
 """
@@ -50,19 +51,20 @@ def model_card(
         "pipeline_tag": "text-generation",
         "tags": ["statewise", *names.values()],
     }
+    quoted = json.dumps(folder, ensure_ascii=False)  # also a string of Python
     at = "" if step is None else f", step {step:,}"
     parts = [
         f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",
-        f"# {folder}",
+        f"# {_in_a_cell(folder)}",
         f"{architecture} of {parameters:,} parameters with a context of {context:,} tokens, trained by statewise "
         f"{version} on the task {names['task']} with the objective {names['objective']} and the backbone "
         f"{names['backbone']}{at}.",
         *([] if not notes else ["\n".join(f"- {note}" for note in notes)]),
         "## Use",
         USE.format(
-            folder=folder,
+            folder=quoted,
             imports="import statewise.hf  # registers the architecture\n" if registered else "",
-            tokenizer=(TOKENIZER if tokenizer else NO_TOKENIZER).format(folder=folder),
+            tokenizer=(TOKENIZER if tokenizer else NO_TOKENIZER).format(folder=quoted),
         ).rstrip(),
         *_metrics(report),
         "## Recipe",
@@ -82,5 +84,5 @@ def _metrics(report: Mapping[str, Any] | None) -> list[str]:
 
 
 def _in_a_cell(name: str) -> str:
-    """A name that someone may have written into a report, as text of a table in Markdown."""
+    """A name that someone has chosen, as text of one line, or of a cell of a table, in Markdown."""
     return " ".join(html.escape(name).replace("|", "&#124;").split())

@@ -141,6 +141,7 @@ def judge(
             return None
         try:
             text = reader.ask(instructions, question.text(pairs[question.story - 1]))
+            text = text.encode("utf-8", "replace").decode()  # an answer that was cut may end in half of a character
         except BaseException:
             failed.set()
             raise

@@ -160,6 +160,7 @@ class Observer:
             "drafts": isinstance(self.predictor, Drafter),
             "top": self.top,
             "temperature": self.temperature,
+            "context": served.context,
             "sequences": self.sequences,
             "plane": {"points": ((self._states[which] - centre) @ axes).tolist(), "labels": labels,
                       "share": share.tolist()},

@@ -42,14 +42,23 @@ def same_task(models: Sequence[Served]) -> None:
 
 
 def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
-    """Descriptions of the models, and traces of `num` held-out prompts drawn with `seed`: JSON values for `page`."""
+    """Descriptions of the models, and traces of `num` held-out prompts drawn with `seed`, of those that all models can
+    read: JSON values for `page`. Raises `ValueError` if they can read none."""
     with torch.inference_mode():
         observers = [Observer(served) for served in models]
-        first = observers[0]
-        rows = np.sort(np.random.default_rng(seed).permutation(len(first))[:num]).tolist()
+        first, context = observers[0], min(served.context for served in models)
+        drawn = np.random.default_rng(seed).permutation(len(first)).tolist()
+        rows = sorted([row for row in drawn if first.prompt_length(row) <= context][:num])
+        if not rows:
+            raise ValueError(
+                f"no held-out prompt of {models[0].name} fits the shortest context of these runs, {context} tokens: "
+                "give runs of like contexts"
+            )
         recordings = []
         for row in rows:
-            wish = Wish(first.held_out(row), limit=first.limit(row), temperature=first.temperature, seed=seed)
+            prompt = first.held_out(row)
+            limit = min(first.limit(row), context - len(prompt))
+            wish = Wish(prompt, limit=limit, temperature=first.temperature, seed=seed)
             traces = {one.served.name: _traced(one, wish).as_json() for one in observers}
             recordings.append({"prompt": first.task.decode(wish.prompt), "traces": traces})
         described = []

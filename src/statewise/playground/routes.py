@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from statewise.decoding.sample import SampleConfig
 from statewise.json_files import COUNT, TEXT, Leaf
-from statewise.messages import short
+from statewise.messages import in_words
 from statewise.playground.observer import Observer, Wish
 from statewise.playground.page import page, policy
 from statewise.playground.trace import Trace
@@ -54,10 +54,17 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
 
     async def described(request: Request) -> Response:
         engine: Engine = request.app.state.engine
+        left_out: dict[str, str] = {}
         for name, observer in observers.items():
             if name not in descriptions:
-                descriptions[name] = await asyncio.wrap_future(engine.call(name, observer.description))
-        return JSONResponse({"models": [descriptions[name] for name in observers]})
+                try:
+                    descriptions[name] = await asyncio.wrap_future(engine.call(name, observer.description))
+                except (ValueError, OSError) as error:
+                    left_out[name] = in_words(error)
+        if not descriptions:
+            raise _without_data(*next(iter(left_out.items())))
+        models = [descriptions[name] for name in observers if name in descriptions]
+        return JSONResponse({"models": models, "left_out": left_out})
 
     async def traced(request: Request) -> Response:
         engine: Engine = request.app.state.engine
@@ -66,8 +73,12 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
         observer = observers[served.name]
         wish = _wish(served, found, engine.settings.max_tokens)
         steps = observer.trace(wish)
-        passes = await called(engine, served.name, _passes(steps), request)
-        steps.close()
+        try:
+            passes = await called(engine, served.name, _passes(steps), request)
+        except (ValueError, OSError) as error:
+            raise _without_data(served.name, in_words(error)) from None
+        finally:
+            steps.close()
         trace = None if passes is None else passes[-1]
         return Response() if trace is None else JSONResponse(trace.as_json())
 
@@ -77,6 +88,11 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
         Route("/v1/trace", described),
         Route("/v1/trace", traced, methods=["POST"]),
     ]
+
+
+def _without_data(name: str, why: str) -> Refusal:
+    """Of a model whose held-out sequences, by which its states are shown, cannot be read."""
+    return Refusal(503, f"{name} cannot be shown: {why}", code="no_data")
 
 
 def _is_tokens(value: Any) -> bool:
@@ -93,7 +109,7 @@ def _wish(served: Served, found: dict[str, Any], most: int) -> Wish:
         try:
             SampleConfig(temperature, seed=found["seed"])
         except ValueError as error:
-            raise Refusal(400, f"{error}, not {short(found['seed'])}", param="seed") from None
+            raise Refusal(400, str(error), param="seed") from None
     return Wish(prompt, forced, goal, min(found["max_tokens"], most), found["top"], temperature, found["seed"])
 
 

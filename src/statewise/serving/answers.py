@@ -155,7 +155,8 @@ class LlamaAnswer(Answer):
     def _ended(self, row: Row) -> dict[str, Any]:
         return {
             "model": self.served.name,
-            "stop_type": "limit" if row.finish == "length" else "eos",
+            "stop_type": "limit" if row.finish == "length" else "word" if row.stopped_by else "eos",
+            "stopping_word": row.stopped_by,
             "tokens_evaluated": self.prompt_tokens,
             "tokens_predicted": len(row.tokens),
             "truncated": False,

@@ -71,6 +71,8 @@ class Row:
         self.released = 0
         """The number of its characters that will not change."""
         self.finish: Literal["stop", "length"] | None = None
+        self.stopped_by = ""
+        """The stop string that ended the text, if one did."""
         self.cancelled = False
         self.ticket: Ticket | None = None
         self.submitted = time.monotonic()
@@ -141,6 +143,7 @@ class Row:
         if place is None:
             self.released = stops.settled(text, self._begin)
             return
+        self.stopped_by = next(stop for stop in stops.stops if text.startswith(stop, place))
         self.text, self.released = text[:place], place
         del self.shown[sum(offset < place for offset in self.transcript.offsets) :]
         self.finish = "stop"

@@ -8,8 +8,8 @@ and line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,6 +64,20 @@ class Group(list["Word | Group"]):
     """A list in parentheses, and the line where it begins."""
 
     line: int
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    """The name with as many marks behind it as make it new."""
+    while name in taken:
+        name += "'"
+    return name
+
+
+def _renamed(node: Word | Group, names: Mapping[str, str]) -> Word | Group:
+    """A copy with other names for some words."""
+    made = Group(_renamed(each, names) for each in node) if isinstance(node, Group) else Word(names.get(node, node))
+    made.line = node.line
+    return made
 
 
 @dataclass(frozen=True)
@@ -430,7 +444,14 @@ class _Reader:
                 yield from self._effects(each, scope, variables, condition)
         elif head == "forall":
             more, inner = self._quantifier(group, scope)
-            yield from self._effects(rest[1], inner, (*variables, *more), condition)
+            body = rest[1]
+            # The condition before it may speak of an outer variable of the same name: the inner one gets another.
+            names = {each.name: _unused(each.name, inner) for each in more if each.name in scope}
+            if names:
+                body = _renamed(body, names)
+                more = tuple(replace(each, name=names.get(each.name, each.name)) for each in more)
+                inner = {**scope, **{each.name: each.types for each in more}}
+            yield from self._effects(body, inner, (*variables, *more), condition)
         elif head == "when":
             self._count(group, 2)
             both = Every((condition, self.condition(rest[0], scope)))

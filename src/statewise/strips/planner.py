@@ -55,12 +55,13 @@ def find_plan(model: ActionModel, initial: Atoms, goal: Atoms, planner: str, tim
         return []
     problem_data = {
         "planner": planner,
-        "initial": initial,
-        "goal": goal,
+        # sets of atoms in hexadecimal: Python reads and writes only 4,300 decimal digits
+        "initial": hex(initial),
+        "goal": hex(goal),
         "atoms": len(model.atoms),
         # actions without add effects are never needed, and some planners cannot parse actions without effects
         "actions": {
-            number: [action.pre, action.add, action.delete]
+            number: [hex(atoms) for atoms in (action.pre, action.add, action.delete)]
             for number, action in enumerate(model.actions)
             if action.add & ~action.delete
         },
@@ -104,9 +105,11 @@ def _solve(problem_data: dict[str, Any]) -> dict[str, Any]:
 
     atoms = [f"f{place}" for place in range(problem_data["atoms"])]
     actions = [f"a{number}" for number in problem_data["actions"]]
-    made = tuple(Action(name, *masks) for name, masks in zip(actions, problem_data["actions"].values()))
+    sets = ([int(atoms, 16) for atoms in three] for three in problem_data["actions"].values())
+    made = tuple(Action(name, *three) for name, three in zip(actions, sets))
     model = ActionModel(tuple(atoms), made)
-    problem = as_planning_problem(model, problem_data["initial"], problem_data["goal"], "task", atoms, actions)
+    initial, goal = (int(problem_data[name], 16) for name in ("initial", "goal"))
+    problem = as_planning_problem(model, initial, goal, "task", atoms, actions)
     with problem.environment.factory.OneshotPlanner(name=problem_data["planner"]) as planner:
         result = planner.solve(problem)
     if result.plan is not None:

@@ -191,6 +191,8 @@ def _command(line: str, where: str) -> list[str]:
         raise ValueError(f"{where}: {line!r} asks for help, and does nothing with a run")
     if any(word.partition("=")[0] in ("--out", "--overwrite") for word in words):
         raise ValueError(f"{where}: {line!r} writes into one folder for all seeds: omit --out, reports are in the run")
+    if any(word.partition("=")[0] == "--losses" for word in words):
+        raise ValueError(f"{where}: {line!r} writes one file for all seeds: omit --losses")
     return words
 
 

@@ -62,7 +62,7 @@ class CountdownConfig:
 
     def __post_init__(self) -> None:
         bounded(self, "numbers", prefix="task.", at_least=2, reason="an equation takes two")
-        bounded(self, "numbers", prefix="task.", at_most=100)
+        bounded(self, "numbers", prefix="task.", at_most=32)  # numbers and results are bits of an int64 (`pools`)
         bounded(self, "pauses", prefix="task.", at_least=1, reason="the bar itself is one")
         bounded(self, "pauses", prefix="task.", at_most=10_000)
         bounded(self, "largest", prefix="task.", at_most=10**6)

@@ -2,7 +2,8 @@
 
 const recorded = JSON.parse(byId("recorded").textContent);
 const KEY = "statewise-key";
-const page = { models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, asked: 0, recording: null, offered: null };
+// `fields`: what the traces shown were asked with; `asked`: the last request of each model, `waiting`: those without an answer.
+const page = { models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, fields: null, asked: new Map(), waiting: new Set(), recording: null, offered: null };
 
 // The server
 
@@ -32,56 +33,65 @@ function say(error) {
 const chosen = () => page.models.filter((model) => byId("models").querySelector(`[data-model="${CSS.escape(model.name)}"]`).checked);
 const viewOf = (model) => views[model.view] ?? views.tokens;
 
-function wish(model, anew) {
-  const forced = (anew ? null : page.forced.get(model.name)?.tokens) ?? [];
-  const goal = byId("goal").value.trim() ? byId("goal").value : null;
-  return { model: model.name, prompt: byId("prompt").value, forced, goal: model.goal ? goal : null, max_tokens: Number(byId("limit").value),
-    top: model.top, temperature: Number(byId("temperature").value), seed: Number(byId("seed").value) };
+const typed = () => ({ prompt: byId("prompt").value, goal: byId("goal").value.trim() ? byId("goal").value : null, max_tokens: Number(byId("limit").value),
+  temperature: Number(byId("temperature").value), seed: Number(byId("seed").value) });
+
+function wish(model, fields, forced) {
+  return { ...fields, model: model.name, forced: forced?.tokens ?? [], goal: model.goal ? fields.goal : null,
+    max_tokens: Math.max(fields.max_tokens, forced?.tokens.length ?? 0), top: model.top };
 }
 
-// Traces of some models; `at` is the step to show afterwards, null: where the prompt ends. `anew`: once they are there,
-// they replace all others, and no token is forced.
-async function trace(models, at = null, anew = false) {
-  const number = ++page.asked;
+// Traces of some models, with the tokens that are forced; `at` is the step to show afterwards, null: where the prompt
+// ends. `anew`: of what is typed now; once they are there, they replace all others.
+async function trace(models, { at = null, anew = false, forced = null } = {}) {
+  const mine = {}, fields = anew || !page.fields ? typed() : page.fields;
+  if (anew) page.asked.clear();
+  for (const model of models) page.asked.set(model.name, mine);
+  const current = () => models.every((model) => page.asked.get(model.name) === mine);
   stop();
+  page.waiting.add(mine);
   byId("panels").setAttribute("aria-busy", "true");
   try {
-    const found = recorded ? models.map((model) => page.recording.traces[model.name]) : await Promise.all(models.map((model) => request("/v1/trace", wish(model, anew))));
-    if (number !== page.asked) return;
+    const found = recorded ? models.map((model) => page.recording.traces[model.name])
+      : await Promise.all(models.map((model) => request("/v1/trace", wish(model, fields, forced))));
+    if (!current()) return;
     say(null);
     if (anew) {
       page.forced.clear();
       page.traces.clear();
     }
-    models.forEach((model, index) => page.traces.set(model.name, found[index]));
+    page.fields = fields;
+    models.forEach((model, index) => {
+      page.traces.set(model.name, found[index]);
+      if (forced) page.forced.set(model.name, forced);
+      else page.forced.delete(model.name);
+    });
   } catch (error) {
-    if (number !== page.asked) return;
+    if (!current()) return;
     if (error.status === 401) return askKey();
     say(error);
     return;
   } finally {
-    if (number === page.asked) byId("panels").removeAttribute("aria-busy");
+    page.waiting.delete(mine);
+    if (!page.waiting.size) byId("panels").removeAttribute("aria-busy");
   }
   const first = page.traces.get(chosen()[0]?.name);
   if (first) page.step = at ?? (first.prompt < first.places.length ? first.prompt : 1);
   render();
 }
 
-const restart = () => trace(chosen(), null, true);
+const restart = () => trace(chosen(), { anew: true });
 
 // What a panel may ask for
 
 const actions = {
   go(step) { stop(); page.step = step; render(); },
-  canForce: (panel) => !recorded && panel.step >= panel.trace.prompt && !panel.ended,
+  canForce: (panel) => !recorded && panel.step >= panel.trace.prompt && panel.step < panel.model.context && !panel.ended,
   force(panel, token) {
     const { model, trace: found } = panel, before = page.forced.get(model.name), place = panel.step;
     const tokens = found.places.slice(found.prompt, place).map((one) => one.token);
     const places = new Set([...(before?.places ?? [])].filter((one) => one < place));
-    page.forced.set(model.name, { tokens: [...tokens, token], places: places.add(place) });
-    const least = tokens.length + 1;
-    if (Number(byId("limit").value) < least) byId("limit").value = least;
-    return trace([model], place + 1);
+    return trace([model], { at: place + 1, forced: { tokens: [...tokens, token], places: places.add(place) } });
   },
   forcedAt: (panel, place) => page.forced.get(panel.model.name)?.places.has(place) ?? false,
   canChoose: (panel) => actions.canForce(panel) || (!recorded && mode() === "goal"),
@@ -101,9 +111,9 @@ function drawPanel(model) {
   const panel = new Panel(model, found, page.step, actions), view = viewOf(model), forced = page.forced.get(model.name);
   const plain = Boolean(view.plainTokens), drawn = view.draw(panel);
   const notes = [];
-  if (byId("goal").value.trim() && !model.goal && !recorded) notes.push(el("p", { class: "note warn" }, "This model cannot condition on a goal; it was traced without one."));
+  if (page.fields?.goal && !model.goal && !recorded) notes.push(el("p", { class: "note warn" }, "This model cannot condition on a goal; it was traced without one."));
   if (forced) notes.push(el("p", { class: "note" }, `Forced: ${[...forced.places].map((place) => visible(panel.text(found.places[place].token))).join(", ")}. `,
-    el("button", { type: "button", class: "plain", "data-key": `${model.name}-undo`, onclick: () => { page.forced.delete(model.name); return trace([model]); } }, "Undo")));
+    el("button", { type: "button", class: "plain", "data-key": `${model.name}-undo`, onclick: () => trace([model]) }, "Undo")));
   return el("article", { "aria-label": model.name, "data-model-panel": model.name },
     el("header", {}, el("h2", {}, model.name), el("span", { class: "kind" }, `${model.objective} on ${model.backbone}`)),
     notes,
@@ -212,7 +222,7 @@ function offer() {
 
 // A model is shown beside others that read the same sequences, and instead of those that do not.
 function choose(model, shown) {
-  if (!shown || model.sequences === page.offered) return page.traces.has(model.name) || !shown ? render() : trace([model], page.step);
+  if (!shown || model.sequences === page.offered) return page.traces.has(model.name) || !shown ? render() : trace([model], { at: page.step });
   for (const box of byId("models").querySelectorAll("input")) box.checked = box.dataset.model === model.name;
   offer();
   return restart();
@@ -221,8 +231,10 @@ function choose(model, shown) {
 const shortened = (text) => text.length > 90 ? `${text.slice(0, 88)}…` : text;
 
 async function begin() {
+  let described;
   try {
-    page.models = recorded ? recorded.models : (await request("/v1/trace")).models;
+    described = recorded ?? await request("/v1/trace");
+    page.models = described.models;
   } catch (error) {
     if (error.status === 401) return askKey();
     byId("key-form").hidden = !sessionStorage.getItem(KEY);
@@ -235,6 +247,8 @@ async function begin() {
   byId("models").append(...page.models.map((model) => el("label", {}, el("input", { type: "checkbox", "data-model": model.name, checked: model.sequences === first,
     onchange: (event) => choose(model, event.target.checked) }), model.name)));
   byId("models").hidden = page.models.length < 2;
+  for (const [name, why] of Object.entries(described.left_out ?? {})) byId("models").append(el("p", { class: "note warn" }, `${name} cannot be shown: ${why}`));
+  byId("models").hidden &&= !byId("models").querySelector("p");
   offer();
   for (const field of document.querySelectorAll(".live")) field.hidden = Boolean(recorded);
   byId("examples").addEventListener("change", () => { fill(Number(byId("examples").value)); restart(); });

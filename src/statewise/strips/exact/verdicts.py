@@ -98,7 +98,8 @@ class Seen:
         return found
 
     def verdict(self, names: Sequence[str]) -> Verdict:
-        """What is certain about a trace of actions by name. Actions that were not seen are never certain."""
+        """What is certain about a trace of actions by name. Of a schema that was not seen nothing is; an action of a
+        ground model that was not seen is certain before all others, where no atom can be false."""
         first: int | None = None
         supposed: dict[Pair, list[ActionSet]] = {}
         for step, options in enumerate(self.options(names)):

@@ -305,11 +305,8 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         if bos:
             changed = np.concatenate([np.arange(len(changed))[:, None] == 0, changed], axis=1)
         columns, above = np.nonzero(changed.T)
-        starts = np.flatnonzero(np.diff(columns, prepend=-1))
-        sums = np.concatenate([[0], np.cumsum(weights[order])])
-        ends = np.append(above[1:], len(order))
-        ends[starts[1:] - 1] = len(order)
-        mass = sums[ends] - sums[above]
+        of_columns = np.split(above, np.flatnonzero(np.diff(columns)) + 1)
+        mass = np.concatenate([np.add.reduceat(weights[order], begins) for begins in of_columns])
         return Prefixes(examples, order[above], columns, mass / mass.sum(), exact)
 
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:
