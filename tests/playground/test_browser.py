@@ -142,6 +142,46 @@ def test_all_can_be_done_by_keyboard(opened, server):
     until(page, lambda: "Forced" not in page.locator("article").first.text_content())
 
 
+def forced(page, name):
+    """The name of the forced token in a panel's note, and of the token that stands there."""
+    panel = page.locator(f'[data-model-panel="{name}"]')
+    note, place = panel.locator(".note"), panel.locator(".tokens .forced button")
+    if not note.count() or not place.count():
+        return None
+    return note.first.text_content().removeprefix("Forced: ").partition(".")[0], place.first.text_content()
+
+
+def test_tokens_chosen_in_two_panels_at_once_are_both_forced(opened, server):
+    page = ready(opened(server.url))
+    for name in ("plain", "bst"):
+        page.locator(f'[data-model-panel="{name}"] .next button').last.click(no_wait_after=True)
+    until(page, lambda: forced(page, "plain") and forced(page, "bst"))
+    for name in ("plain", "bst"):
+        said, there = forced(page, name)
+        assert said == there
+
+
+def test_what_is_typed_changes_nothing_until_it_is_traced(opened, server):
+    page = ready(opened(server.url))
+    before = page.locator('[data-model-panel="bst"] .tokens').text_content()
+    page.fill("#prompt", PROMPT)
+    page.locator('[data-model-panel="plain"] .next button').last.click()
+    until(page, lambda: forced(page, "plain"))
+    tokens = page.locator('[data-model-panel="plain"] .tokens li')
+    assert before.startswith("".join(tokens.all_text_contents()[:21]))
+
+
+def test_a_token_that_does_not_fit_the_context_is_not_offered(opened, server):
+    page = ready(opened(server.url))
+    assert page.locator('[data-model-panel="plain"] .next button').count()
+    page.locator("#slider").focus()
+    page.keyboard.press("End")
+    panels = page.locator("article").filter(has_not_text="has ended the sequence")
+    assert panels.count()
+    assert panels.locator(".next tr").count()
+    assert not panels.locator(".next button").count()
+
+
 def test_a_goal_is_set_for_models_that_take_one(opened, server):
     page = ready(opened(server.url))
     page.fill("#prompt", PROMPT)
