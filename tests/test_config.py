@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import operator
 import re
 
@@ -287,3 +288,27 @@ def test_keys_that_are_no_text_are_refused(key):
     given = read_yaml(f"task: path_star\nbackbone: gpt\nobjective: next_token\n{key}\n", "x.yaml")
     with pytest.raises(ValueError, match=r"x\.yaml: keys must be text, not .* put the key in quotes"):
         parse(given, [], TABLES, "x.yaml")
+
+
+@pytest.mark.parametrize("text", ["#", "##", "#,", "~", "---", "# a comment", "-", "' '"])
+def test_a_text_that_yaml_takes_for_nothing_stays_a_text(text):
+    flags = [f"--task.separator={text}", "--task.path=x"]
+    assert read_recipe(recipe_text("sequences-small"), flags).task.config.separator == text
+    fields = {"base": "sequences-small", "task": {"separator": text, "path": "x"}}
+    assert read_recipe(json.dumps(fields)).task.config.separator == text
+    assert read_recipe(recipe_text("sequences-small"), ["--task.order=null", "--task.path=x"]).task.config.order is None
+
+
+def test_no_field_is_an_empty_mapping():
+    with pytest.raises(ValueError, match="width"):
+        read_recipe(json.dumps({"base": "path-star-small", "backbone": {"width": {}}}))
+
+
+def test_steps_over_a_recipe_with_tokens_replace_them():
+    text = json.dumps({"base": "text-small", "trainer": {"steps": 5, "warmup_steps": 2}, "task": {"path": "x"}})
+    trainer = read_recipe(text).trainer
+    assert (trainer.steps, trainer.tokens, trainer.warmup_steps, trainer.warmup_tokens) == (5, None, 2, None)
+    both = read_recipe(
+        json.dumps({"base": "text-small", "trainer": {"steps": 5, "tokens": "3k"}, "task": {"path": "x"}})
+    )
+    assert both.trainer.tokens == "3k"

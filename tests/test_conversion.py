@@ -189,7 +189,9 @@ def test_the_command_makes_a_run(theirs, tmp_path, capsys):
     assert main(command(tmp_path, "--overwrite", "--variant", "delayed_state", "--context", "12")) == 0
     assert load(tmp_path / "run").task.context == 12
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
-    assert "holds no training state" in capsys.readouterr().err
+    assert "holds a model from elsewhere, not trained here" in capsys.readouterr().err
+    assert main(["status", str(tmp_path / "run")]) == 0
+    assert "done" in capsys.readouterr().out
 
 
 def test_another_tokenizer_is_refused(theirs, tmp_path, capsys):

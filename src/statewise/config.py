@@ -122,13 +122,27 @@ def parse(
 @lru_cache(maxsize=64)  # to make one takes longer than to use it, and sweeps read hundreds of recipes
 def _parser(configs: tuple[tuple[str, type], ...]) -> ArgumentParser:
     """A parser of the fields of all groups, and of the seed."""
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(exit_on_error=False)
+    parser = _new_parser()
     for group, config in configs:
         parser.add_class_arguments(config, group)
     parser.add_argument("--seed", type=int, default=1)
     return parser
+
+
+def _new_parser() -> ArgumentParser:
+    """A parser of values as YAML, but for texts that YAML takes for nothing, such as `#` and `~`: `null` alone is
+    null."""
+    import yaml
+    from jsonargparse import ArgumentParser, get_loader, set_loader
+
+    as_yaml = get_loader("yaml")
+
+    def load(text: str) -> Any:
+        found = as_yaml(text)
+        return text if found is None and text.strip() not in ("null", "") else found
+
+    set_loader("statewise", load, exceptions=(yaml.YAMLError,))
+    return ArgumentParser(exit_on_error=False, parser_mode="statewise")
 
 
 def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str]:
@@ -227,7 +241,7 @@ def read_yaml(text: str | bytes, source: str, what: str = "a recipe") -> dict[st
 
 def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
     """An instance of the dataclass `config` with `fields`. Raises `ValueError` for unknown ones and wrong values."""
-    from jsonargparse import ArgumentError, ArgumentParser
+    from jsonargparse import ArgumentError
 
     known = [field.name for field in dataclasses.fields(config)]
     for field in fields:
@@ -236,7 +250,7 @@ def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
             raise ValueError(f"{what}{choices}")
     if not known:
         return config()
-    parser = ArgumentParser(exit_on_error=False)
+    parser = _new_parser()
     parser.add_class_arguments(config, "it")
     given = [f"--it.{key}={_as_flag(value)}" for key, value in fields.items()]
     try:
@@ -334,6 +348,8 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, Mapping) or "." not in key:
         yield key, value
         return
+    if not value:
+        yield key, value
     for name, item in value.items():
         yield from _leaves(f"{key}.{name}", item)
 

@@ -216,6 +216,8 @@ def resume(
     run = Run.open(Path(folder))
     if run.complete():
         return None
+    if run.converted():
+        raise ValueError(f"{folder} holds a model from elsewhere, not trained here: there is nothing to resume")
     for flag in flags:
         if flag.removeprefix("--").partition("=")[0] not in PLACING:
             names = ", ".join(f"--{name}" for name in PLACING)

@@ -8,7 +8,7 @@ from pathlib import Path
 from statewise.building import TABLES, make_objective, make_task
 from statewise.config import Recipe, parse
 from statewise.model import Model
-from statewise.run import CONFIG, Run
+from statewise.run import CONFIG, CONVERTED, Run
 from statewise.training import machine
 from statewise.training.checkpoint import load_weights, save
 
@@ -45,7 +45,7 @@ def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
     )
     with run.lock():
         save(run, 0, model.objective.state_dict(), {})
-        run.log({"kind": "end", "step": 0, "reason": "converted", "seconds": 0.0})
+        run.log({"kind": "end", "step": 0, "reason": CONVERTED, "seconds": 0.0})
 
 
 def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:

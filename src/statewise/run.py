@@ -76,6 +76,8 @@ SIGNS = {
 
 FINISHED = ("steps", "solved")
 """Reasons of the end of training that is not to be resumed."""
+CONVERTED = "converted"
+"""The same of a run whose weights come from elsewhere."""
 
 Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
@@ -357,6 +359,11 @@ class Run:
             return True
         except OSError:  # we may only read
             return False
+
+    def converted(self) -> bool:
+        """Whether the run was not trained, but holds a model from elsewhere."""
+        end = self.end()
+        return end is not None and end["reason"] == CONVERTED
 
     def complete(self) -> bool:
         """Whether training finished, and its report was written then: an evaluation made while it went on is of what

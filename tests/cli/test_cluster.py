@@ -255,6 +255,13 @@ def test_status_says_how_far_runs_are(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert "5 runs: 1 done, 1 running, 1 failed, 1 stopped, 1 not started; about " in shown
     assert "the disk is full" in shown
+    write_state(out / "seed-1.log", [], "code 1: the disk is full")  # and then continued by itself
+    assert main(["status", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["state"] == "done"
+    write_state(out / "seed-1.log", ["train"], "code 2: a later command of a suite")
+    assert main(["status", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["state"] == "failed"
+    write_state(out / "seed-1.log", ["train"], "")
     monkeypatch.chdir(out / "seed-1")
     assert main(["status", "."]) == 0
     assert "seed-1" in capsys.readouterr().out

@@ -12,6 +12,8 @@ from doubles import lives
 
 from statewise.cli import jobs
 from statewise.cli.jobs import Job, last_line, read_state, run_jobs
+from statewise.cli.seeds import Shown
+from statewise.run import Run
 from statewise.system import cores, ended_with_parent
 
 
@@ -229,3 +231,21 @@ def test_processes_end_when_the_one_that_runs_them_is_killed(tmp_path):
     while last_line(tmp_path / "one.log") != "saved":
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_records_of_steps_that_are_trained_again_are_printed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("statewise.cli.seeds.total_steps", lambda *_: 4)
+    run = Run(tmp_path / "seed-1")
+    run.folder.mkdir()
+    recipe = {"trainer": {"steps": 4}}
+    for step, kind in ((1, "train"), (2, "end")):
+        run.log({"kind": kind, "step": step, **({"reason": "not finite", "seconds": 1.0} if kind == "end" else {})})
+    shown = Shown.of(run)
+    shown.go_on(1, recipe)
+    assert capsys.readouterr().out == ""
+    run.forget_after(1)  # as resuming does
+    run.log({"kind": "end", "step": 2, "reason": "steps", "seconds": 2.0})
+    shown.go_on(1, recipe)
+    assert "end: steps" in capsys.readouterr().out
+    shown.go_on(1, recipe)
+    assert capsys.readouterr().out == ""

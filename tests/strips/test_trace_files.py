@@ -115,6 +115,7 @@ CSV = "trace_id,action,label\n"
         ("trace_id,step,action\n1,1,a\n1,1,b\n", 3, "trace 1 has a gap: step 1 follows 1"),
         ("trace_id,step,action\n1,one,a\n", 2, "step must be a whole number, not 'one'"),
         ("trace_id,action,label,action\n1,a,0,b\n", 1, "there are 2 columns action"),
+        ("trace_id,action,Label\n1,a,0\n", 1, "the column Label would be ignored: call it label"),
         (CSV + "1,a,1\n1,b,1\n", 2, "label 1 on an action that is not the last of its trace"),
         (CSV + "1,a,0\n1,b,1\n1,b,0\n", 3, "label 1 on an action that is not the last"),
         (CSV + "1,a,\n1,b,1\n1,b,\n", 3, "label 1 on an action that is not the last"),
@@ -187,8 +188,40 @@ def test_a_text_file_holds_a_plan_per_line(tmp_path):
 
 
 def test_times_durations_and_costs_of_plans_are_left_out(tmp_path):
-    (tmp_path / "plans.txt").write_text("0.0003:   (GO A B) [D:1.00; C:1.00]\n1e-3: (STAY) [1.0e-03] ; last\n")
-    assert read_traces(tmp_path / "plans.txt").actions == ("GO A B", "STAY")
+    (tmp_path / "lpg.plan").write_text("0.0003:   (GO A B) [D:1.00; C:1.00]\n1e-3: (STAY) [1.0e-03] ; last\n")
+    assert read_traces(tmp_path).actions == ("GO A B", "STAY")
+
+
+def test_brackets_of_names_stay(tmp_path):
+    (tmp_path / "plans.txt").write_text("Review [manual], Approve\nReview [auto], Approve\n")
+    assert read_traces(tmp_path / "plans.txt").actions == ("Approve", "Review [auto]", "Review [manual]")
+    (tmp_path / "plans.txt").write_text("(pick[a] b) [1.0]\n(pick[b] b) (stay)\n")
+    assert read_traces(tmp_path / "plans.txt").actions == ("pick[a] b", "pick[b] b", "stay")
+
+
+def test_a_file_of_one_plan_is_not_taken_for_several(tmp_path):
+    path = tmp_path / "plan.txt"
+    path.write_text("(go a b)\n(stay)\n; cost = 2 (unit cost)\n")
+    with pytest.raises(ValueError, match=r"plan\.txt:1: each line has one action in parentheses, .* put the file into"):
+        read_traces(path)
+    path.write_text("(go a b)\n")
+    assert read_traces(path).rows == ((0,),)
+
+
+def test_a_folder_of_plans_holds_nothing_else_and_names_its_files(tmp_path):
+    (tmp_path / "one.plan").write_text("(go a b)\n(stay)\n")
+    found = read_traces(tmp_path)
+    assert found.where(0) == "one.plan" == found.only([0]).where(0) == found.valid_only().where(0)
+    (tmp_path / "walks.csv").write_text(CSV + "1,a,0\n")
+    with pytest.raises(ValueError, match=r"walks\.csv: in a folder each file is a plan: give this file itself"):
+        read_traces(tmp_path)
+
+
+def test_a_quote_that_is_not_closed_is_named_where_it_begins(tmp_path):
+    for more in ("", "2,c,0\n" * 5):
+        path = write(tmp_path, CSV + f'1,a,0\n1,"b c,0\n{more}')
+        with pytest.raises(ValueError, match=rf"{path.name}:3: .*is a quotation mark not closed"):
+            read_traces(path)
 
 
 def test_a_csv_with_names_and_numbers_of_actions_is_read_by_name(tmp_path):

@@ -148,9 +148,41 @@ def test_a_held_out_file_of_its_own(tmp_path):
     other.write_text("a a 3\na zebra\n")
     with pytest.raises(ValueError, match=r"test.txt:2: unknown symbol 'zebra'"):
         task_of(tmp_path, LINES, held_out_path=str(other))
+    other.write_text("a b 3\na a 3\n")
+    task = task_of(tmp_path, LINES, held_out_path=str(other))
+    assert len(task.held_out()) == 1
+    assert "all of test.txt but 1 that are also in data.txt, and are left out" in " ".join(task.summary())
     other.write_text("a b 3\n")
-    with pytest.raises(ValueError, match=r"test.txt:1: this sequence is also in data.txt"):
+    with pytest.raises(ValueError, match=r"test.txt: every sequence is also in data.txt, so none is held out"):
         task_of(tmp_path, LINES, held_out_path=str(other))
+    other.write_text("a a <end>\n")
+    with pytest.raises(ValueError, match=r"test.txt:1: the end symbol '<end>' stands in it"):
+        task_of(tmp_path, LINES, held_out_path=str(other))
+
+
+def test_objects_have_a_prompt_all_or_none(tmp_path):
+    lines = '{"target": [1, 2]}\n{"target": ["1", "2", "3"], "prompt": ["3"]}\n{"target": ["1", "3"]}\n'
+    with pytest.raises(ValueError, match=r":2: it has 'prompt', which the first object lacks"):
+        task_of(tmp_path, lines, "data.jsonl")
+
+
+def test_a_prompt_that_is_one_symbol_is_taken_whole(tmp_path):
+    lines = "".join(json.dumps(["Claim for car", str(n), "Claim"]) + "\n" for n in range(5))
+    task = task_of(tmp_path, lines, "data.jsonl")
+    assert task.vocab.decode(task.encode("Claim for car")) == ["Claim for car"]
+    for tokens in (task.encode("Claim 3"), task.encode('["Claim for car", "3"]')):
+        np.testing.assert_array_equal(task.encode(task.decode(tokens)), tokens)
+
+
+def test_characters_are_no_json(tmp_path):
+    task = task_of(tmp_path, "".join(f"[{n},1]\n" for n in range(8)), separator="")
+    assert task.vocab.decode(task.encode("[3,1]")) == ["[", "3", ",", "1", "]"]
+    assert task.vocab.decode(task.held_out().tokens[0][:3])[0] == "["
+
+
+def test_lines_that_all_end_with_a_tab_are_suspected(tmp_path):
+    task = task_of(tmp_path, "".join(f"a b {n}\t\n" for n in range(8)))
+    assert "every answer is empty" in " ".join(task.summary())
 
 
 def test_symbols_that_hold_spaces_are_written_as_a_list(tmp_path):

@@ -33,6 +33,8 @@ def test_a_budget_of_tokens_gives_the_rates_of_as_many_steps(course):
 
 def test_a_warm_up_may_be_counted_apart_from_the_length():
     assert Schedule.of(TrainerConfig(steps=7, batch_size=2, warmup_tokens="1k"), 100) == Schedule(7, 5)
+    assert Schedule.of(TrainerConfig(steps=5, decay_share=0.01), 100).decay_steps == 1, "a share is never nothing"
+    assert Schedule.of(TrainerConfig(steps=5), 100).decay_steps == 0
     assert Schedule.of(TrainerConfig(tokens="1k", batch_size=2, warmup_steps=3), 100) == Schedule(5, 3)
     assert Schedule.of(TrainerConfig(tokens="2B", warmup_tokens=0, batch_size=96), 4096) == Schedule(5087, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -64,7 +65,10 @@ def run(words: list[str]) -> int:
             return [folder]
         evaluated, left_out[str(folder)] = seeds.evaluated(folder)
         if not evaluated:
-            raise ValueError(f"no seed of {folder} is evaluated yet: continue with `statewise train --resume {folder}`")
+            raise ValueError(
+                f"no seed of {folder} is evaluated yet: continue with "
+                f"`statewise train --resume {shlex.quote(str(folder))}`"
+            )
         return evaluated
 
     folders = [folder for name in options.runs if not seeds.is_beside_run(Path(name)) for folder in runs(name)]

@@ -152,7 +152,8 @@ class Display:
         """Prints objective, task, folder and device."""
         self.steps = total_steps(run, recipe.as_dict())
         train = [record for record in run.metrics() if record["kind"] == "train"]
-        self.started = (step, train[-1].get("seconds", 0.0) if train else 0.0)
+        # Where the clock of the records stands: a checkpoint may be some steps further.
+        self.started = (train[-1]["step"], train[-1].get("seconds", 0.0)) if train else (step, 0.0)
         machine = run.environment()
         self._say(
             f"{recipe.objective.name} on {recipe.task.name}, seed {recipe.seed}:",

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,8 @@ from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
 from statewise.messages import cut, short
 from statewise.run import FILES as RUN_FILES
+from statewise.run import METRICS, Record, Run
 from statewise.run import SIGNS as RUN_SIGNS
-from statewise.run import Run
 
 FILES = (
     *("recipe.yaml", "seeds.json", "seed-*.log", "seed-*.state.json", "seed-*.job.json", f"{cluster.SUBMITTED}/*"),
@@ -156,7 +158,7 @@ def _run_all(
     folder: Path, commands: dict[int, list[str]], jobs: int, recipe: dict[str, Any], asked: cluster.Settings | None
 ) -> int:
     """Runs the commands and prints their records as they come."""
-    seen = {seed: len(Run(folder / f"seed-{seed}").metrics()) for seed in commands}
+    shown = {seed: Shown.of(Run(folder / f"seed-{seed}")) for seed in commands}
     failed = list[int]()
     begun = "submitted" if asked else "started"
 
@@ -164,7 +166,7 @@ def _run_all(
         print(f"seed {job.name:>3} | {begun}; its output is in {job.log}", flush=True)
 
     def looked_at(job: Job) -> None:
-        seen[int(job.name)] = _show(folder, int(job.name), seen[int(job.name)], recipe)
+        shown[int(job.name)].go_on(int(job.name), recipe)
 
     def ended(job: Job, code: int) -> None:
         if code:
@@ -177,24 +179,44 @@ def _run_all(
         run = partial(cluster.run_jobs, asked=asked, folder=folder / cluster.SUBMITTED)
     received = run(each, started=started, looked_at=looked_at, ended=ended)
     if asked is not None and (asked.detach or received is not None):
-        print(f"the jobs go on: statewise status {folder}", file=sys.stderr)
+        print(f"the jobs go on: statewise status {shlex.quote(str(folder))}", file=sys.stderr)
         return 0 if received is None else 128 + received
     if received is not None:
-        print(f"stopped and saved; continue with: statewise train --resume {folder}", file=sys.stderr)
+        print(f"stopped and saved; continue with: statewise train --resume {shlex.quote(str(folder))}", file=sys.stderr)
         return 128 + received
     if failed:
-        print(f"failed: seeds {failed}; continue with: statewise train --resume {folder}", file=sys.stderr)
+        again = f"statewise train --resume {shlex.quote(str(folder))}"
+        print(f"failed: seeds {failed}; continue with: {again}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _show(folder: Path, seed: int, seen: int, recipe: dict[str, Any]) -> int:
-    """Prints evaluation and end records after the first `seen` records; returns their new number."""
-    run = Run(folder / f"seed-{seed}")
-    records = run.metrics()
-    for record in records[seen:]:
-        if record["kind"] != "train":
-            print(f"seed {seed:>3} | {record_line(record, total_steps(run, recipe))}", flush=True)
-    return len(records)
+@dataclass
+class Shown:
+    """How far the records of a run have been printed."""
+
+    run: Run
+    records: list[Record]
+    stamp: tuple[int, int] | None = None
+    """Size and time of change of the file when it was last read: it is looked at several times a second."""
+
+    @classmethod
+    def of(cls, run: Run) -> Shown:
+        """As if all records that there are had been printed."""
+        return cls(run, run.metrics())
+
+    def go_on(self, seed: int, recipe: dict[str, Any]) -> None:
+        """Prints evaluation and end records that are new, also those of steps that are trained again."""
+        path = self.run.folder / METRICS
+        state = path.stat() if path.exists() else None
+        stamp = None if state is None else (state.st_size, state.st_mtime_ns)
+        if stamp == self.stamp:
+            return
+        records, before = self.run.metrics(), self.records
+        same = next((place for place, pair in enumerate(zip(before, records)) if pair[0] != pair[1]), None)
+        for record in records[min(len(before), len(records)) if same is None else same :]:
+            if record["kind"] != "train":
+                print(f"seed {seed:>3} | {record_line(record, total_steps(self.run, recipe))}", flush=True)
+        self.records, self.stamp = records, stamp
 
 
 def is_beside_run(path: Path) -> bool:

@@ -81,7 +81,9 @@ def _log(member: Path) -> Path:
 
 
 def _status(folder: Path, name: str, queued: dict[str, str]) -> Status:
-    run, failed, number = Run(folder), read_state(_log(folder))[1], cluster.number(_log(folder))
+    run, (done, failed), number = Run(folder), read_state(_log(folder)), cluster.number(_log(folder))
+    if failed and "train" not in done and run.exists() and run.complete():
+        failed = ""  # training was continued by itself since
     in_queue = queued.get(number or "")
     note = failed or (f"job {number} {in_queue}" if in_queue else "")
     if not run.exists():
@@ -91,7 +93,7 @@ def _status(folder: Path, name: str, queued: dict[str, str]) -> Status:
     last = max(records, key=lambda record: record["step"], default={"step": 0})
     seconds = max((record["seconds"] for record in records if "seconds" in record), default=None)
     step = int(last["step"])
-    if run.complete() and not failed:
+    if (run.complete() or run.converted()) and not failed:
         return Status(name, "done", step, steps, seconds, 0.0)
     pace = None if seconds is None or not step else seconds / step
     if in_queue == "RUNNING" or (in_queue is None and run.in_use()):

@@ -219,9 +219,8 @@ def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
         )
         return 0
     if outcome.signal is not None:
-        print(
-            f"stopped at step {outcome.step}, saved; continue with: statewise train --resume {folder}", file=sys.stderr
-        )
+        again = f"statewise train --resume {shlex.quote(str(folder))}"
+        print(f"stopped at step {outcome.step}, saved; continue with: {again}", file=sys.stderr)
         return 128 + int(outcome.signal)
     return 0
 

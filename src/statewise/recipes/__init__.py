@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from statewise.config import read_yaml, unknown
+from statewise.training.config import TWO_UNITS
 
 
 def recipe_names() -> list[str]:
@@ -72,9 +73,16 @@ def merged(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     for key, value in own.items():
         part = found.get(key)
         if isinstance(value, dict) and isinstance(part, dict) and value.get("name") in (None, part.get("name")):
-            value = {**part, **value}
+            value = {**_without_other_unit(key, part, value), **value}
         found[key] = value
     return found
+
+
+def _without_other_unit(group: str, below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The keys `below` without lengths in tokens, which count more than steps, where `own` gives steps alone."""
+    units = {steps.removeprefix(f"{group}."): tokens.removeprefix(f"{group}.") for steps, tokens in TWO_UNITS.items()}
+    replaced = {tokens for steps, tokens in units.items() if steps in own and tokens not in own}
+    return {key: value for key, value in below.items() if key not in replaced}
 
 
 def recipe_summary(name: str) -> str:

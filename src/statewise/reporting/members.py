@@ -79,7 +79,8 @@ class Member:
         report = read_evaluation(run)
         if report is None:
             how = "resume it" if run.end() is None else "evaluate it"
-            command = f"statewise train --resume {folder}" if run.end() is None else f"statewise evaluate {folder}"
+            words = ["train", "--resume"] if run.end() is None else ["evaluate"]
+            command = shlex.join(["statewise", *words, str(folder)])
             raise ValueError(f"{folder} has no evaluation yet: {how} with `{command}`")
         path = run.reports_folder / "evaluation.json"
         headline = report["headline"]["metric"]

@@ -28,6 +28,8 @@ class Traces:
     labels: tuple[int, ...]
     lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """The line of its file at which each trace begins; empty if they were not read from a file."""
+    files: tuple[str, ...] = ()
+    """The name of its file, of traces that were read from a folder."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -48,7 +50,9 @@ class Traces:
         return hashlib.sha256(json.dumps([self.actions, self.rows, self.labels]).encode()).hexdigest()
 
     def where(self, place: int) -> str:
-        """How messages call a trace: by its line, or its number from 1."""
+        """How messages call a trace: by its file, its line, or its number from 1."""
+        if self.files:
+            return self.files[place]
         return f"line {self.lines[place]}" if self.lines else f"trace {place + 1}"
 
     def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -62,8 +66,13 @@ class Traces:
     def only(self, places: Iterable[int]) -> Traces:
         """The traces at `places`."""
         kept = list(places)
+        rows, labels = tuple(self.rows[at] for at in kept), tuple(self.labels[at] for at in kept)
+        return Traces(self.actions, rows, labels, *self._origins(kept))
+
+    def _origins(self, kept: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Lines and files of some traces."""
         lines = tuple(self.lines[at] for at in kept) if self.lines else ()
-        return Traces(self.actions, tuple(self.rows[at] for at in kept), tuple(self.labels[at] for at in kept), lines)
+        return lines, tuple(self.files[at] for at in kept) if self.files else ()
 
     def with_actions(self, actions: Sequence[str]) -> Traces:
         """The same traces, numbered by another list of actions. Raises `ValueError` if an action is not in it."""
@@ -74,14 +83,14 @@ class Traces:
             raise ValueError(f"{unknown[0]!r} is not an action of the model ({len(unknown)} such actions)")
         move = [number.get(name, -1) for name in self.actions]
         rows = tuple(tuple(move[at] for at in row) for row in self.rows)
-        return Traces(tuple(actions), rows, self.labels, self.lines)
+        return Traces(tuple(actions), rows, self.labels, self.lines, self.files)
 
     def valid_only(self) -> Traces:
         """The valid actions alone, all labelled 0; a trace that has none is left out."""
         kept = [(row[: len(row) - label], place) for place, (row, label) in enumerate(zip(self.rows, self.labels))
                 if len(row) > label]  # fmt: skip
-        lines = tuple(self.lines[place] for _, place in kept) if self.lines else ()
-        return Traces(self.actions, tuple(row for row, _ in kept), (0,) * len(kept), lines)
+        origins = self._origins([place for _, place in kept])
+        return Traces(self.actions, tuple(row for row, _ in kept), (0,) * len(kept), *origins)
 
 
 def traces(

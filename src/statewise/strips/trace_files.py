@@ -21,12 +21,19 @@ from statewise.durable import write_atomically
 from statewise.json_files import loads
 from statewise.strips.random_traces import Trace, Traces
 
+OTHERS = (".csv", ".tsv", ".json", ".jsonl", ".md")
+"""Suffixes of files that are no plans."""
+COLUMNS = ("trace_id", "action", "action_id", "step", "label")
+"""Those of CSV files."""
+
 
 @dataclass
 class _Read:
     """A trace as written in the file."""
 
     line: int
+    file: str = ""
+    """Its name, of a folder."""
     actions: list[str] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
@@ -53,7 +60,8 @@ def read_traces(path: Path, actions: Sequence[str] | None = None) -> Traces:
                 raise ValueError(f"{path}:{line}: {name!r} is not an action of the model{_near(name, known)}")
         rows.append(tuple(number[name] for name in each.actions))
     labels = tuple(_label(each, path) for each in found)
-    return Traces(tuple(known), tuple(rows), labels, tuple(each.line for each in found))
+    files = tuple(each.file for each in found) if path.is_dir() else ()
+    return Traces(tuple(known), tuple(rows), labels, tuple(each.line for each in found), files)
 
 
 def _text(path: Path) -> str:
@@ -88,11 +96,14 @@ def write_traces(written: Traces, path: Path) -> None:
 
 
 def _from_csv(text: str, path: Path) -> Iterator[_Read]:
-    table = csv.reader(io.StringIO(text, newline=""))
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows = _rows(table, path)
     header = [name.strip() for name in next(rows, [])]
     column = {name: place for place, name in enumerate(header)}
-    for name in ("trace_id", "action", "action_id", "step", "label"):
+    for name in header:
+        if name not in COLUMNS and name.strip("s").casefold() in COLUMNS:
+            raise ValueError(f"{path}:1: the column {name} would be ignored: call it {name.strip('s').casefold()}")
+    for name in COLUMNS:
         if header.count(name) > 1:
             raise ValueError(f"{path}:1: there are {header.count(name)} columns {name}")
     if "action_id" in column:
@@ -137,10 +148,13 @@ def _from_csv(text: str, path: Path) -> Iterator[_Read]:
 
 def _rows(table: Any, path: Path) -> Iterator[list[str]]:
     """The rows of a CSV reader."""
+    begun = 1
     try:
-        yield from table
+        for row in table:
+            yield row
+            begun = table.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path}:{table.line_num}: not CSV: {error}") from None
+        raise ValueError(f"{path}:{begun}: not CSV: {error}: is a quotation mark not closed?") from None
 
 
 def _from_json(text: str, path: Path) -> Iterator[_Read]:
@@ -158,19 +172,29 @@ def _from_json(text: str, path: Path) -> Iterator[_Read]:
         if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
             raise ValueError(f"{path}:{line}: label must be 0 or 1, not {label!r}")
         count = len(actions)
-        yield _Read(line, actions, [line] * count, [*([None] * (count - 1)), label] if count else [])
+        yield _Read(line, "", actions, [line] * count, [*([None] * (count - 1)), label] if count else [])
 
 
 def _from_plans(text: str, path: Path) -> Iterator[_Read]:
-    for line, content in enumerate(text.split("\n"), 1):
-        if actions := _plan(content, path, line):
-            yield _Read(line, actions, [line] * len(actions), [None] * len(actions))
+    found = [
+        _Read(line, "", actions, [line] * len(actions), [None] * len(actions))
+        for line, content in enumerate(text.split("\n"), 1)
+        if (actions := _plan(content, path, line))
+    ]
+    if len(found) > 1 and all(len(each.actions) == 1 for each in found) and "(" in text:
+        raise ValueError(
+            f"{path}:{found[0].line}: each line has one action in parentheses, as in the file of one plan, but here a "
+            "line is a plan: put the file into a folder and give that, or write the plan on one line"
+        )
+    yield from found
 
 
 def _from_folder(folder: Path) -> Iterator[_Read]:
     """A plan per file."""
     for path in sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")):
-        found = _Read(1)
+        if path.suffix.lower() in OTHERS:
+            raise ValueError(f"{path}: in a folder each file is a plan: give this file itself, or move it away")
+        found = _Read(1, path.name)
         for line, content in enumerate(_text(path).split("\n"), 1):
             actions = _plan(content, path, line)
             found.actions += actions
@@ -183,7 +207,9 @@ def _from_folder(folder: Path) -> Iterator[_Read]:
 def _plan(content: str, path: Path, line: int) -> list[str]:
     """The actions of one line, without their times and, in brackets, durations and costs; none if it is empty or a
     comment."""
-    plan = re.sub(r"\[[^\[\]]*\]", "", content).partition(";")[0].strip()
+    if "(" in content.partition(";")[0]:
+        content = re.sub(r"(\([^()]*\))|\[[^\[\]]*\]", lambda found: found[1] or "", content)
+    plan = content.partition(";")[0].strip()
     if not plan:
         return []
     if "(" in plan or ")" in plan:

@@ -19,7 +19,9 @@ def read_csv(path: Path, delimiter: str | None) -> tuple[list[str], Iterator[tup
     _, header = next(read_lines(path))
     if delimiter is None:
         outside_quotes = re.sub(r'"[^"]*"', "", header)
-        delimiter = max(",;\t|", key=outside_quotes.count)
+        tabbed = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+        marks = "\t,;|" if tabbed.lower() == ".tsv" else ",;\t|"
+        delimiter = "\t" if marks[0] == "\t" and "\t" in outside_quotes else max(marks, key=outside_quotes.count)
     rows = _rows(path, delimiter)
     header_row = next(rows, None)
     if header_row is None:

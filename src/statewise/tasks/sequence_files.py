@@ -116,7 +116,7 @@ def _format(path: Path, layout: SequenceFile) -> str:
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
     if suffix in (".csv", ".tsv"):
         return "csv"
-    if suffix in (".jsonl", ".ndjson") or _is_json(first):
+    if suffix in (".jsonl", ".ndjson") or (_is_json(first) and (layout.separator != "" or first.strip()[0] == "{")):
         return "json"
     return "text" if layout.column is None and layout.group is None else "csv"
 
@@ -196,6 +196,11 @@ def _json(path: Path, layout: SequenceFile) -> Parsed:
     if isinstance(first, str):
         return Parsed(_of_texts(path, found, layout), how, [])
     if isinstance(first, dict):
+        name = layout.prompt_column or "prompt"
+        late = [number for number, value in found if name in value] if name not in first and not layout.column else []
+        for number in late:
+            problems.add(number, f"it has {name!r}, which the first object lacks: give it to all, or to none")
+        problems.raise_if_any()
         return _of_records(path, list(first), iter(found), layout, how)
     parsed: list[tuple[int, Line]] = []
     for number, value in found:
@@ -284,8 +289,9 @@ def _found(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
     others = [column for column in columns if column not in (layout.prompt_column, layout.group, layout.order)]
     if len(others) == 1:
         return layout.prompt_column, others[0]
+    listed = ", ".join(columns[:10]) + (f", ... ({len(columns):,} in all)" if len(columns) > 10 else "")
     raise ValueError(
-        f"which column holds the symbols? Set --task.column to one of {', '.join(columns)}. A file with one event a "
+        f"which column holds the symbols? Set --task.column to one of {listed}. A file with one event a "
         "row needs --task.group, too: the column that names the case; a file without a header, --task.format text "
         "--task.separator ,"
     )

@@ -59,11 +59,14 @@ def warnings(
     if layout.group is not None:
         found = [f"every case has one event: does column {layout.group!r} name the case? Set --task.group"] * single
         return found + _rare(symbols, counts, columns)
+    if all((part.lengths - part.prompt_lengths == 1).all() for part in (training, held_out)):
+        return ["every answer is empty, so that only the end symbol is scored: if the tab that ends each line is not "
+                "meant, remove it, or set --task.separator '\\t' if tabs separate symbols"]  # fmt: skip
     opens = {token for token in used if symbols[token].startswith(("{", "["))}
     begins = np.concatenate([part.tokens[part.starts] for part in (training, held_out)])
     if layout.separator != "" and np.isin(begins, list(opens)).mean() > 0.5:
         example = shown(symbols[begins[np.isin(begins, list(opens))][0]])
-        mend = "write it as JSON lines" if columns else "set --task.format json"
+        mend = "write it as JSON lines" if columns else "write a sequence a line, and set --task.format json"
         return [f"most sequences begin with {example}, as JSON does: {mend}"]
     for mark, name in MARKS.items():
         share, example = such(lambda symbol, mark=mark: mark in symbol)  # type: ignore[misc]

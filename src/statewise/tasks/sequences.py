@@ -137,15 +137,16 @@ class Sequences(Task, HasBaselines):
         path, *others = self.paths
         lines = self._lines(path)
         if others:
-            held_out_lines = self._lines(others[0])
             trained_on = {line for _, line in lines}
-            problems = Problems(others[0])
-            for number, line in held_out_lines:
-                if line in trained_on:
-                    problems.add(number, f"this sequence is also in {path.name}, so it is not held out")
-            problems.raise_if_any()
-            parts = self._encoded(path, lines), self._encoded(others[0], held_out_lines)
-            self._held_out_from = f"all of {others[0].name}"
+            every = self._lines(others[0])
+            new = [row for row in every if row[1] not in trained_on]
+            if not new:
+                raise ValueError(f"{others[0]}: every sequence is also in {path.name}, so none is held out")
+            parts = self._encoded(path, lines), self._encoded(others[0], new)
+            left_out = len(every) - len(new)
+            self._held_out_from = f"all of {others[0].name}" + (
+                f" but {left_out:,} that are also in {path.name}, and are left out" if left_out else ""
+            )
         else:
             different = sorted({line for _, line in lines}, key=_rank)
             if len(different) < 2:
@@ -184,6 +185,9 @@ class Sequences(Task, HasBaselines):
         rows, prompt_lengths = [], []
         for number, (prompt, answer) in lines:
             length = len(prompt) + len(answer) + 1
+            if self.config.end in (*prompt, *answer):
+                problems.add(number, f"the end symbol {self.config.end!r} stands in it, which ends every sequence")
+                continue
             if length > self.context:
                 problems.add(number, f"{length} tokens with the end symbol, but the context is {self.context}")
                 continue
@@ -215,7 +219,9 @@ class Sequences(Task, HasBaselines):
         return self.vocab.encode(self._symbols(text))
 
     def _symbols(self, text: str) -> list[str]:
-        if text.lstrip().startswith("[") and text not in self.vocab.ids:
+        if text in self.vocab.ids:
+            return [text]  # it may contain the separator
+        if text.lstrip().startswith("[") and self.config.separator != "":
             try:
                 found = loads(text)
             except ValueError:

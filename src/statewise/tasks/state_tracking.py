@@ -33,6 +33,8 @@ LARGEST = 2**26
 """Bytes of a table's file."""
 MOST = 10**7
 """Sequences of a held-out set."""
+FEW = 100
+"""Different sequences of a held-out set, below which its figures say little."""
 MOST_AT_ONCE = 2**24
 """Tokens that are drawn at a time: of 16 strings one is held out, so that large test sets would fill the memory."""
 
@@ -146,6 +148,13 @@ class StateTracking(Task, Automaton):
         if self._held_out is None:
             rng = np.random.default_rng([self.config.data_seed, 2])
             self._held_out = self._draw(rng, self.config.held_out_sequences, self.process, held_out=True)
+            different = len(np.unique(hash_rows(self._held_out.tokens)))
+            if different < min(FEW, len(self._held_out)):
+                self.notes = [
+                    f"the {len(self._held_out):,} held-out sequences are copies of {different:,}: so few sequences are "
+                    "likely that what is held out changes what is learned, and figures on it say little. Set "
+                    "task.length higher, or weights that are less unequal"
+                ]
         return self._held_out[: n if n is not None else len(self._held_out)]
 
     def held_out_by(self, option: str, value: str, n: int | None = None) -> Examples:

@@ -65,5 +65,7 @@ class Schedule:
             return found
 
         last = steps("tokens", config.steps)
-        decay = round(last * config.decay_share) if config.schedule == "linear" else 0
+        decay = 0
+        if config.decay_share and config.schedule == "linear":
+            decay = max(1, round(last * config.decay_share))
         return cls(last, steps("warmup_tokens", config.warmup_steps), kept_steps(config.keep, last), decay)

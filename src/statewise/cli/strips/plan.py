@@ -52,6 +52,13 @@ def run(words: list[str]) -> int:
     given = [name for name, value in goals.items() if value is not None]
     if len(given) != 1:
         raise ValueError(f"give one of {', '.join(goals)}" + (f", not {' and '.join(given)}" if given else ""))
+    ignored = {"--after": options.after} if options.problem is not None else {
+        "--domain": options.domain, "--mapping": None if options.mapping == "auto" else options.mapping
+    }  # fmt: skip
+    for name, value in ignored.items():
+        if value is not None:
+            what = "a problem has its own initial state" if options.problem is not None else "it is for --problem"
+            raise ValueError(f"{name} goes with another goal, not with {given[0]}: {what}")
     if options.problem is not None:
         from statewise.strips import read_problem
 
@@ -71,7 +78,7 @@ def run(words: list[str]) -> int:
         examples, _ = read_example(options.goal_after) if options.goal_after is not None else ([], "")
         example = examples[0] if examples else None
         wanted = " ".join(options.goal_possible.split()) if options.goal_possible is not None else None
-        from_file = options.after is not None and Path(options.after).is_file()
+        from_file = options.after is not None and Path(options.after).exists()
         so_far = (
             read_example(options.after)[0][0]
             if from_file
@@ -118,7 +125,8 @@ def run(words: list[str]) -> int:
     if not found.actions and not found.goal and not found.mapping:
         print("the goal has no atom, so it holds at once: the model has none that the example or the action needs")
     elif not found.actions and found.assumed:
-        print("nothing to do, if this is true: say with --after which actions have been executed so far")
+        hint = "" if options.after is not None else ": say with --after which actions have been executed so far"
+        print(f"nothing to do, if this is true{hint}")
     number = f"{len(found.actions)} action{'' if len(found.actions) == 1 else 's'}"
     print(f"{number} ({found.planner}, {found.seconds:.1f} s); "
           f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
