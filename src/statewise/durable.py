@@ -192,8 +192,12 @@ def _delete_left(path: Path) -> None:
 
 @functools.cache
 def _machine() -> str:
-    """This machine, for names of temporary files on disks that machines share."""
-    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+    """This machine, since it was started, and what numbers its processes, for names of temporary files on disks that
+    machines or containers share."""
+    known = [socket.gethostname()]
+    with contextlib.suppress(OSError):  # Linux has them
+        known += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()]
+    return f"{zlib.crc32(' '.join(known).encode()):08x}"
 
 
 def _publish(file: BinaryIO, path: Path) -> None:
@@ -209,7 +213,9 @@ def errors_of(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        ours = error.filename in (None, str(path)) or temporary_of(os.path.basename(error.filename)) == path.name
+        name = error.filename
+        temporary = temporary_of(os.path.basename(name)) if isinstance(name, str) else None
+        ours = name in (None, str(path)) or temporary == path.name
         if error.errno is not None and ours:
             error.filename, error.filename2 = str(path), None
         raise

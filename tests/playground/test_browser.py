@@ -171,6 +171,22 @@ def test_what_is_typed_changes_nothing_until_it_is_traced(opened, server):
     assert before.startswith("".join(tokens.all_text_contents()[:21]))
 
 
+def test_what_is_chosen_while_a_new_prompt_is_traced_does_not_mix_them(opened, server):
+    page = ready(opened(server.url))
+    page.uncheck('[data-model="bst"]')
+    button = page.locator('[data-model-panel="plain"] .next button').last
+    page.fill("#prompt", PROMPT)
+    page.evaluate("window.pressed = [document.getElementById('run'), document.querySelector('.next button'),"
+                  " document.querySelector('[data-model=bst]')]")  # fmt: skip
+    assert button.count()
+    page.evaluate("for (const one of window.pressed) one.click()")
+    until(page, lambda: page.locator("article").count() == 2 and not page.get_attribute("#panels", "aria-busy"))
+    for name in ("plain", "bst"):
+        tokens = page.locator(f'[data-model-panel="{name}"] .tokens li').all_text_contents()
+        assert "".join(tokens[:21]) == PROMPT.replace(",", "")
+    assert not forced(page, "plain")
+
+
 def test_a_token_that_does_not_fit_the_context_is_not_offered(opened, server):
     page = ready(opened(server.url))
     assert page.locator('[data-model-panel="plain"] .next button').count()

@@ -208,6 +208,14 @@ def test_a_file_of_one_plan_is_not_taken_for_several(tmp_path):
     assert read_traces(path).rows == ((0,),)
 
 
+def test_parentheses_of_comments_and_columns_like_others_do_no_harm(tmp_path):
+    (tmp_path / "plans.txt").write_text("; plans (one a line)\na\nb\n")
+    assert read_traces(tmp_path / "plans.txt").rows == ((0,), (1,))
+    assert read_traces(write(tmp_path, "trace_id,action,actions\n1,a,x\n")).actions == ("a",)
+    with pytest.raises(ValueError, match="the column steps would be ignored: call it step"):
+        read_traces(write(tmp_path, "trace_id,action,steps\n1,a,1\n"))
+
+
 def test_a_folder_of_plans_holds_nothing_else_and_names_its_files(tmp_path):
     (tmp_path / "one.plan").write_text("(go a b)\n(stay)\n")
     found = read_traces(tmp_path)

@@ -180,6 +180,22 @@ def test_characters_are_no_json(tmp_path):
     assert task.vocab.decode(task.held_out().tokens[0][:3])[0] == "["
 
 
+def test_lists_of_longer_symbols_and_strings_are_json_without_a_separator_too(tmp_path):
+    lists = "".join(json.dumps(["ab", str(n)]) + "\n" for n in range(8))
+    for name in ("data.jsonl", "data.txt"):
+        task = task_of(tmp_path, lists, name, separator="")
+        tokens = task.held_out().tokens[0][:2]
+        np.testing.assert_array_equal(task.encode(task.decode(tokens)), tokens)
+        assert task.vocab.decode(tokens)[0] == "ab"
+    task = task_of(tmp_path, "".join(json.dumps(f"ab{n}") + "\n" for n in range(8)), separator="")
+    assert '"' not in task.vocab.ids
+
+
+def test_an_event_log_may_have_a_key_called_prompt(tmp_path):
+    lines = '{"case": 1, "event": "a"}\n{"case": 1, "event": "b", "prompt": "x"}\n{"case": 2, "event": "a"}\n'
+    assert len(task_of(tmp_path, lines, "data.jsonl", group="case", column="event").training()) == 1
+
+
 def test_lines_that_all_end_with_a_tab_are_suspected(tmp_path):
     task = task_of(tmp_path, "".join(f"a b {n}\t\n" for n in range(8)))
     assert "every answer is empty" in " ".join(task.summary())

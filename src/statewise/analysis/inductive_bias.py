@@ -42,9 +42,10 @@ class InductiveBiasConfig:
     examples: int = 100
     """Labelled prefixes per dataset. Curves show half of them, a quarter and an eighth, too."""
     sequences: int = 1000
-    """Held-out sequences; values are predicted after one prefix of each. Equal prefixes count once."""
+    """Held-out sequences; values are predicted after one prefix of each, unless nothing may follow the prefix that is
+    drawn. Equal prefixes count once."""
     training_sequences: int = 2000
-    """Sequences of the training set from which datasets are drawn, one prefix of each."""
+    """Sequences of the training set from which datasets are drawn, one prefix of each, likewise."""
     layer: str | None = None
     """Activation in place of the belief state: a name, such as blocks.2.hook_resid_post, or all layers concatenated
     (concat)."""
@@ -115,8 +116,9 @@ class InductiveBias(Analysis):
         test = test[np.unique(test.hashes, return_index=True)[1]]
         if len(pool.states) < config.examples:
             raise ValueError(
-                f"{len(pool.states):,} training sequences have a known state, fewer than the {config.examples:,} "
-                "labelled prefixes of a dataset: set examples lower, or training_sequences higher"
+                f"{len(pool.states):,} prefixes of training sequences have a known state, and tokens that may follow, "
+                f"fewer than the {config.examples:,} labelled prefixes of a dataset: set examples lower, or "
+                "training_sequences higher"
             )
         pairs = Pairs.of(test)
         if not pairs.counts[0]:

@@ -77,8 +77,7 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
             passes = await called(engine, served.name, _passes(steps), request)
         except (ValueError, OSError) as error:
             raise _without_data(served.name, in_words(error)) from None
-        finally:
-            steps.close()
+        steps.close()
         trace = None if passes is None else passes[-1]
         return Response() if trace is None else JSONResponse(trace.as_json())
 

@@ -158,11 +158,11 @@ def alone(folder: Path | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if folder is not None:
             parent, name = folder.absolute().parent, folder.absolute().name
-            with contextlib.suppress(OSError):  # claiming the folder says what is wrong
-                parent.mkdir(parents=True, exist_ok=True)
-            if parent.is_dir():
-                taken = f"{folder} is in use by another process that learns"
-                stack.enter_context(lock(parent / f".{name}.lock", taken))
+            parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(PermissionError):  # the folder may be ours where its parent is not
+                stack.enter_context(
+                    lock(parent / f".{name}.lock", f"{folder} is in use by another process that learns")
+                )
         yield
 
 

@@ -41,8 +41,9 @@ def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[Op
     are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say which method it was and why.
     `options` are those of `learning_call.Options`. Raises as the functions, `ValueError` for another method, and
     `BlockingIOError` if another process learns into the folder."""
-    with alone(options.get("folder")):
-        return _learn(Call(traces, settings or Settings(), lifted=False, **options))
+    call = Call(traces, settings or Settings(), lifted=False, **options)
+    with alone(call.folder):
+        return _learn(call)
 
 
 def _learn(call: Call) -> Learned:
@@ -77,8 +78,9 @@ def learn_schemas(traces: Traces, settings: Settings | None = None, **options: U
     `exact.noisy_lifted`, or by training (`lifted`), which starts over."""
     if options.get("method") == "hybrid":
         raise ValueError("the hybrid method learns ground models alone: omit --lifted, or give another --method")
-    with alone(options.get("folder")):
-        return _learn_schemas(Call(traces, settings or Settings(), lifted=True, **options))
+    call = Call(traces, settings or Settings(), lifted=True, **options)
+    with alone(call.folder):
+        return _learn_schemas(call)
 
 
 def _learn_schemas(call: Call) -> LiftedModel:

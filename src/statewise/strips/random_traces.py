@@ -28,7 +28,7 @@ class Traces:
     labels: tuple[int, ...]
     lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """The line of its file at which each trace begins; empty if they were not read from a file."""
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The name of its file, of traces that were read from a folder."""
 
     def __len__(self) -> int:

@@ -101,8 +101,9 @@ def _from_csv(text: str, path: Path) -> Iterator[_Read]:
     header = [name.strip() for name in next(rows, [])]
     column = {name: place for place, name in enumerate(header)}
     for name in header:
-        if name not in COLUMNS and name.strip("s").casefold() in COLUMNS:
-            raise ValueError(f"{path}:1: the column {name} would be ignored: call it {name.strip('s').casefold()}")
+        meant = name.casefold().removesuffix("s")
+        if name not in COLUMNS and meant in COLUMNS and meant not in header:
+            raise ValueError(f"{path}:1: the column {name} would be ignored: call it {meant}")
     for name in COLUMNS:
         if header.count(name) > 1:
             raise ValueError(f"{path}:1: there are {header.count(name)} columns {name}")
@@ -181,7 +182,8 @@ def _from_plans(text: str, path: Path) -> Iterator[_Read]:
         for line, content in enumerate(text.split("\n"), 1)
         if (actions := _plan(content, path, line))
     ]
-    if len(found) > 1 and all(len(each.actions) == 1 for each in found) and "(" in text:
+    in_parentheses = any("(" in content.partition(";")[0] for content in text.split("\n"))
+    if in_parentheses and len(found) > 1 and all(len(each.actions) == 1 for each in found):
         raise ValueError(
             f"{path}:{found[0].line}: each line has one action in parentheses, as in the file of one plan, but here a "
             "line is a plan: put the file into a folder and give that, or write the plan on one line"

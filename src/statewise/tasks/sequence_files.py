@@ -116,7 +116,7 @@ def _format(path: Path, layout: SequenceFile) -> str:
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
     if suffix in (".csv", ".tsv"):
         return "csv"
-    if suffix in (".jsonl", ".ndjson") or (_is_json(first) and (layout.separator != "" or first.strip()[0] == "{")):
+    if suffix in (".json", ".jsonl", ".ndjson") or (_is_json(first) and not _may_be_characters(first, layout)):
         return "json"
     return "text" if layout.column is None and layout.group is None else "csv"
 
@@ -130,6 +130,13 @@ def _is_json(line: str) -> bool:
         return line[0] in '["' and isinstance(loads(line), (list, str))
     except ValueError:
         return False
+
+
+def _may_be_characters(line: str, layout: SequenceFile) -> bool:
+    """Whether the characters of a JSON list, such as [3,1], may be symbols themselves: each of its symbols is one."""
+    if layout.separator != "" or not line.lstrip().startswith("["):
+        return False
+    return all(len(str(symbol)) == 1 for symbol in loads(line))
 
 
 # Text
@@ -197,8 +204,8 @@ def _json(path: Path, layout: SequenceFile) -> Parsed:
         return Parsed(_of_texts(path, found, layout), how, [])
     if isinstance(first, dict):
         name = layout.prompt_column or "prompt"
-        late = [number for number, value in found if name in value] if name not in first and not layout.column else []
-        for number in late:
+        asked = layout.group is None and layout.column is None and "target" in first and name not in first
+        for number in [number for number, value in found if name in value] if asked else []:
             problems.add(number, f"it has {name!r}, which the first object lacks: give it to all, or to none")
         problems.raise_if_any()
         return _of_records(path, list(first), iter(found), layout, how)

@@ -60,8 +60,13 @@ def warnings(
         found = [f"every case has one event: does column {layout.group!r} name the case? Set --task.group"] * single
         return found + _rare(symbols, counts, columns)
     if all((part.lengths - part.prompt_lengths == 1).all() for part in (training, held_out)):
-        return ["every answer is empty, so that only the end symbol is scored: if the tab that ends each line is not "
-                "meant, remove it, or set --task.separator '\\t' if tabs separate symbols"]  # fmt: skip
+        mend = "is the column of targets empty?"
+        if not columns:
+            mend = (
+                "if the tab that ends each line is not meant, remove it, or set --task.separator '\\t' if tabs "
+                "separate symbols"
+            )
+        return [f"every answer is empty, so that only the end symbol is scored: {mend}"]
     opens = {token for token in used if symbols[token].startswith(("{", "["))}
     begins = np.concatenate([part.tokens[part.starts] for part in (training, held_out)])
     if layout.separator != "" and np.isin(begins, list(opens)).mean() > 0.5:

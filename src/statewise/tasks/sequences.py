@@ -221,13 +221,16 @@ class Sequences(Task, HasBaselines):
     def _symbols(self, text: str) -> list[str]:
         if text in self.vocab.ids:
             return [text]  # it may contain the separator
-        if text.lstrip().startswith("[") and self.config.separator != "":
+        if text.lstrip().startswith("["):
             try:
                 found = loads(text)
             except ValueError:
                 found = None
             if isinstance(found, list) and all(isinstance(symbol, (str, int)) for symbol in found):
-                return [str(symbol) for symbol in found]
+                symbols = [str(symbol) for symbol in found]
+                characters = self.config.separator == "" and "[" in self.vocab.ids
+                if not characters or any(len(symbol) > 1 for symbol in symbols):
+                    return symbols
         if self.config.separator == "" and text.endswith(self.config.end):
             return [*self.config.split(text.removesuffix(self.config.end)), self.config.end]
         return self.config.split(text)

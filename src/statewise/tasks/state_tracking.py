@@ -149,7 +149,7 @@ class StateTracking(Task, Automaton):
             rng = np.random.default_rng([self.config.data_seed, 2])
             self._held_out = self._draw(rng, self.config.held_out_sequences, self.process, held_out=True)
             different = len(np.unique(hash_rows(self._held_out.tokens)))
-            if different < min(FEW, len(self._held_out)):
+            if different < min(FEW, len(self._held_out) / 2):
                 self.notes = [
                     f"the {len(self._held_out):,} held-out sequences are copies of {different:,}: so few sequences are "
                     "likely that what is held out changes what is learned, and figures on it say little. Set "

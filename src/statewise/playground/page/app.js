@@ -2,8 +2,9 @@
 
 const recorded = JSON.parse(byId("recorded").textContent);
 const KEY = "statewise-key";
-// `fields`: what the traces shown were asked with; `asked`: the last request of each model, `waiting`: those without an answer.
-const page = { models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, fields: null, asked: new Map(), waiting: new Set(), recording: null, offered: null };
+// `fields`: what the traces shown were asked with; `asked`: the last request of each model; `waiting`: those without an
+// answer; `arriving`: the promise of traces that will replace all.
+const page = { models: [], traces: new Map(), forced: new Map(), step: 1, playing: null, fields: null, asked: new Map(), waiting: new Set(), arriving: null, recording: null, offered: null };
 
 // The server
 
@@ -41,9 +42,18 @@ function wish(model, fields, forced) {
     max_tokens: Math.max(fields.max_tokens, forced?.tokens.length ?? 0), top: model.top };
 }
 
-// Traces of some models, with the tokens that are forced; `at` is the step to show afterwards, null: where the prompt
-// ends. `anew`: of what is typed now; once they are there, they replace all others.
-async function trace(models, { at = null, anew = false, forced = null } = {}) {
+// Traces of some models that replace those shown of them, with the tokens that are forced; `at` is the step to show
+// afterwards, null: where the prompt ends. Nothing happens while traces arrive that replace all.
+const trace = (models, how) => page.arriving ? undefined : ask(models, how);
+
+// Traces of what is typed now: once they are there, they replace all others.
+function restart() {
+  const arriving = ask(chosen(), { anew: true }).finally(() => { if (page.arriving === arriving) page.arriving = null; });
+  page.arriving = arriving;
+  return arriving;
+}
+
+async function ask(models, { at = null, anew = false, forced = null } = {}) {
   const mine = {}, fields = anew || !page.fields ? typed() : page.fields;
   if (anew) page.asked.clear();
   for (const model of models) page.asked.set(model.name, mine);
@@ -60,7 +70,7 @@ async function trace(models, { at = null, anew = false, forced = null } = {}) {
       page.forced.clear();
       page.traces.clear();
     }
-    page.fields = fields;
+    if (anew) page.fields = fields;
     models.forEach((model, index) => {
       page.traces.set(model.name, found[index]);
       if (forced) page.forced.set(model.name, forced);
@@ -79,8 +89,6 @@ async function trace(models, { at = null, anew = false, forced = null } = {}) {
   if (first) page.step = at ?? (first.prompt < first.places.length ? first.prompt : 1);
   render();
 }
-
-const restart = () => trace(chosen(), { anew: true });
 
 // What a panel may ask for
 
@@ -221,7 +229,8 @@ function offer() {
 }
 
 // A model is shown beside others that read the same sequences, and instead of those that do not.
-function choose(model, shown) {
+async function choose(model, shown) {
+  while (page.arriving) await page.arriving;
   if (!shown || model.sequences === page.offered) return page.traces.has(model.name) || !shown ? render() : trace([model], { at: page.step });
   for (const box of byId("models").querySelectorAll("input")) box.checked = box.dataset.model === model.name;
   offer();
