@@ -338,8 +338,7 @@ class _Known:
         first, which = equal_beliefs(self.beliefs)
         mass = np.bincount(which, weights=self.weights)
         centres = np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in predicted.T], 1)
-        there = np.flatnonzero(mass)  # probabilities may underflow
-        kept = there[np.unique(np.linspace(0, len(there) - 1, min(DISTANCES, len(there))).round().astype(np.int64))]
+        kept = np.unique(np.linspace(0, len(first) - 1, min(DISTANCES, len(first))).round().astype(np.int64))
         if len(kept) > 2:
             from scipy.spatial.distance import pdist
 

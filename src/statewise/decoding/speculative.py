@@ -175,6 +175,11 @@ class Gain(NamedTuple):
     """Tokens that are added to the completion."""
     ended: bool
 
+    def counts(self, drafted: int) -> tuple[int, int]:
+        """Of so many drafted tokens, those that were accepted and added, and those that were up for acceptance, which
+        drafts behind an accepted end token are not."""
+        return (self.new, self.new) if self.accepted >= self.new else (self.accepted, drafted)
+
 
 def gain(chosen: list[int], drafted: list[int], left: int, stop: int | None) -> Gain:
     """From the tokens `chosen` by plain decoding at each place, at least one more than `drafted` ones, how many tokens
@@ -249,15 +254,12 @@ def _step(
 ) -> Step:
     """What the `rows` (b,) of a batch of B gain of the tokens `chosen` (b, m), as a step."""
     new = [one.new for one in gains]
-    accepted = [min(one.accepted, one.new) for one in gains]
-    # A draft behind an accepted end token was never up for acceptance.
-    offered = [one.new if one.accepted >= one.new else count for one, count in zip(gains, offered)]
     n = max(new)
     some, scores = chosen[:, :n], gained[:, :n]
     if min(new) < n:
         kept = np.arange(n) < np.array(new)[:, None]
         some, scores = np.where(kept, some, -1), np.where(kept, scores, 0.0)
-    counts = np.array((accepted, offered))
+    counts = np.array([one.counts(count) for one, count in zip(gains, offered)]).T
     if len(rows) == B:
         return Step(some, scores, *counts)
     tokens, all_scores, all_counts = np.full((B, n), -1, np.int64), np.zeros((B, n)), np.zeros((2, B), np.int64)

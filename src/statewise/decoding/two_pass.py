@@ -60,11 +60,10 @@ class TwoPass(Decoder):
             (drafted,) = source.draft(cursor, [0], torch.from_numpy(chosen[:, 0]), [most], choices.draft).drafted()
             logits = predictor.logits(_batch(np.append(read, drafted)))[:, len(read) - 1 :]
             chosen, gained = choices.check(logits)
-            kept, new, ended = gain(chosen[0].tolist(), drafted, limit - made, request.stop)
-            made, read = made + new, np.append(read, chosen[0, :new])
-            # A draft behind an accepted end token was never up for acceptance.
-            yield _step(chosen, gained, new, min(kept, new), new if kept >= new else len(drafted))
-            if ended:
+            found = gain(chosen[0].tolist(), drafted, limit - made, request.stop)
+            made, read = made + found.new, np.append(read, chosen[0, : found.new])
+            yield _step(chosen, gained, found.new, *found.counts(len(drafted)))
+            if found.ended:
                 return
 
 

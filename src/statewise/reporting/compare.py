@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -85,13 +86,12 @@ def compare(
     differences = _differences(firsts)
     headline = Headline.of(members[0].report["headline"])
     for member in members:
-        first, other = (Headline.of(each.report["headline"]) for each in (members[0], member))
-        if first != other:
-            ranked = (first.metric, first.higher_is_better) == (other.metric, other.higher_is_better)
-            how = (
-                f"count as solved by different values of {first.metric} "
-                f"({_threshold(first)} and {_threshold(other)})" if ranked else "are ranked by different metrics"
-            )  # fmt: skip
+        other = Headline.of(member.report["headline"])
+        if other != headline:
+            how = "are ranked by different metrics"
+            if dataclasses.replace(other, solved_at=headline.solved_at) == headline:
+                thresholds = f"{_threshold(headline)} and {_threshold(other)}"
+                how = f"count as solved by different values of {headline.metric} ({thresholds})"
             raise ValueError(f"{members[0].folder} and {member.folder} {how}: compare them separately")
         if member.report["num"] != members[0].report["num"]:
             raise ValueError(_unlike(members[0], member))
