@@ -279,11 +279,41 @@ def test_keys_that_stand_twice_and_data_that_hold_themselves_are_refused(text, s
     assert str(raised.value).count("x.yaml") == 1
 
 
+@pytest.mark.parametrize("text", ["no", "On", "010", "1:30", "-1:30.5", "2026-11-26", "2026-11-26 10:00:00"])
+def test_what_yaml_takes_for_something_else_stays_as_it_is_written(text):
+    assert read_yaml(f"a: {text}\nb: [{text}]", "x.yaml") == {"a": text, "b": [text]}
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("10", 10), ("0", 0), ("1_000", 1000), ("0x1F", 31),
+                                             ("-0.5", -0.5), ("null", None)])  # fmt: skip
+def test_plain_values_are_what_they_say(text, value):
+    assert read_yaml(f"a: {text}", "x.yaml") == {"a": value}
+
+
+def test_the_field_decides_what_a_text_means():
+    base = {"task": "path_star", "backbone": "gpt", "objective": "next_token"}
+    given = read_yaml("trainer: {steps: 010, compile: no}", "x.yaml")
+    trainer = parse({**base, **given}, [], TABLES, "x.yaml").trainer
+    assert (trainer.steps, trainer.compile) == (10, False)
+
+
+@pytest.mark.parametrize("flag", ["trainer.steps=1:30", "trainer.learning_rate=1:30.5", "seed=1:30"])
+def test_numbers_to_the_base_of_60_are_refused(flag):
+    base = {"task": "path_star", "backbone": "gpt", "objective": "next_token"}
+    key, _, value = flag.partition("=")
+    with pytest.raises(ValueError, match=f"^{key}: expected a .*number, not '{value}'"):
+        parse(base, [f"--{flag}"], TABLES)
+    group, _, field = key.rpartition(".")
+    own = read_yaml(f"{group}: {{{field}: {value}}}" if group else f"{field}: {value}", "x.yaml")
+    with pytest.raises(ValueError, match=rf"^x\.yaml: {key}: expected a .*number, not '{value}'"):
+        parse({**base, **own}, [], TABLES, "x.yaml")
+
+
 def test_merged_keys_may_be_given_anew():
     assert read_yaml("base: &b {a: 1, c: 3}\nown: {<<: *b, a: 2}", "x.yaml")["own"] == {"a": 2, "c": 3}
 
 
-@pytest.mark.parametrize("key", ["1: 2", "yes: x", "1: {a: 2}", "null: {a: 2}"])
+@pytest.mark.parametrize("key", ["1: 2", "true: x", "1: {a: 2}", "null: {a: 2}"])
 def test_keys_that_are_no_text_are_refused(key):
     given = read_yaml(f"task: path_star\nbackbone: gpt\nobjective: next_token\n{key}\n", "x.yaml")
     with pytest.raises(ValueError, match=r"x\.yaml: keys must be text, not .* put the key in quotes"):

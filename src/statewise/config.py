@@ -23,7 +23,7 @@ from statewise.messages import cut, cut_words, short, suggestion, without_advice
 from statewise.training.config import TWO_UNITS, TrainerConfig
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+    from jsonargparse import ArgumentParser, Namespace
 
 KINDS = ("task", "backbone", "objective")
 """The parts of a recipe that are chosen by name from a table."""
@@ -98,8 +98,7 @@ def parse(
     fields, flags = _given(base, flags, chosen, known, source)
     given = [*(f"--{key}={_as_flag(value)}" for key, value in fields.items()), *flags]
     try:
-        parsed = parser.parse_args(given)
-        built = parser.instantiate_classes(parsed)
+        built = parser.instantiate_classes(_parsed(parser, given))
     except (ArgumentError, ValueError, OverflowError) as error:
         message = _plain(str(error)) if isinstance(error, ArgumentError) else str(error)
         if isinstance(error, OverflowError):
@@ -145,6 +144,19 @@ def _new_parser() -> ArgumentParser:
     return ArgumentParser(exit_on_error=False, parser_mode="statewise")
 
 
+def _parsed(parser: ArgumentParser, flags: Sequence[str]) -> Namespace:
+    """The values of `flags`, each of which is `--key=value`. Raises `ArgumentError`, also for numbers to the base of
+    60, which the parser takes from YAML: `1:30` would be 90."""
+    from jsonargparse import ArgumentError
+
+    parsed = parser.parse_args(list(flags))
+    for flag in flags:
+        key, _, value = flag.removeprefix("--").partition("=")
+        if ":" in value and isinstance(found := parsed[key], (int, float)):
+            raise ArgumentError(None, f'Parser key "{key}": Expected a {type(found)}. Got value: {value}')
+    return parsed
+
+
 def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str]:
     """Keywords as dotted flags, `--key=value`.
 
@@ -173,7 +185,11 @@ def as_flags(fields: Mapping[str, Any], besides: Sequence[str] = ()) -> list[str
 
 @lru_cache
 def _loader() -> Any:
-    """Of plain data alone, as `yaml.SafeLoader`; a key that stands twice is an error, where that keeps the last."""
+    """Of plain data alone, as `yaml.SafeLoader`; a key that stands twice is an error, where that keeps the last.
+
+    Text that YAML 1.1 takes for something else (`no`, `010`, `1:30`, a date) stays text: the field it is for decides,
+    as it does of a flag, so that a separator `no` is not `false`, and a number of steps `1:30` is refused.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -193,6 +209,17 @@ def _loader() -> Any:
                 said = f"more than {MOST_VALUES:,} merged keys"
                 raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
 
+    def left_as_text(kind: str, pattern: str) -> None:
+        def construct(loader: Any, node: Any) -> Any:
+            text = isinstance(node, yaml.ScalarNode) and re.fullmatch(pattern, node.value)
+            return node.value if text else getattr(yaml.SafeLoader, f"construct_yaml_{kind}")(loader, node)
+
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", construct)
+
+    left_as_text("bool", "(?i:yes|no|on|off)")
+    left_as_text("int", "[-+]?0[0-9_]+|.*:.*")
+    left_as_text("float", ".*:.*")
+    left_as_text("timestamp", ".*")
     return Loader
 
 
@@ -254,7 +281,7 @@ def fill(config: type, fields: Mapping[str, Any], what: str) -> Any:
     parser.add_class_arguments(config, "it")
     given = [f"--it.{key}={_as_flag(value)}" for key, value in fields.items()]
     try:
-        return parser.instantiate_classes(parser.parse_args(given)).it
+        return parser.instantiate_classes(_parsed(parser, given)).it
     except (ArgumentError, OverflowError) as error:
         message = _plain(str(error)) if isinstance(error, ArgumentError) else _too_large(given)
         raise ValueError(f"{what}: {message.removeprefix('it.')}") from None
@@ -359,10 +386,7 @@ def _flat(base: Mapping[str, Any], chosen: Mapping[str, str], source: str) -> di
     flat: dict[str, Any] = {}
     for group, value in base.items():
         if not isinstance(group, str):
-            raise ValueError(
-                f"{source}: keys must be text, not {short(group)}: put the key in quotes (YAML takes on, yes, off and "
-                "no for true and false)"
-            )
+            raise ValueError(f"{source}: keys must be text, not {short(group)}: put the key in quotes")
         if group not in (*KINDS, "trainer"):
             flat[group] = value
         elif isinstance(value, Mapping):

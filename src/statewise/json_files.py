@@ -165,8 +165,7 @@ def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:
             if isinstance(key, EllipsisType):
                 for name in value.keys() - named:
                     if not isinstance(name, str):
-                        hint = " (YAML takes on, yes, off and no for true and false)" if isinstance(name, bool) else ""
-                        raise ValueError(f"{start} keyed by text, not by {short(name)}: put the key in quotes{hint}")
+                        raise ValueError(f"{start} keyed by text, not by {short(name)}: put the key in quotes")
                     check(value[name], inner(name) if callable(inner) else inner, where, inside + name)
                 continue
             assert not callable(inner)

@@ -134,6 +134,23 @@ def test_decoders_that_do_not_fit_are_refused(capsys, runs, words, said):
     assert said in error
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-out", "x"], "unknown option '-out': did you mean --out?"),
+        (["-z", "x"], "unknown option '-z': options begin with two dashes"),
+        (["--overwritee"], "unknown option '--overwritee': did you mean --overwrite?"),
+        (["--print-config"], "unknown option '--print-config': did you mean --print_config?"),
+        (["--sed", "3"], "unknown option '--sed': did you mean --seed"),
+        (["--steps", "3"], "unknown option '--steps': did you mean --trainer.steps?"),
+    ],
+)
+def test_a_slip_in_an_option_of_training_is_answered_with_what_was_meant(capsys, words, said):
+    code, _, error = called(capsys, "train", "path-star-demo", "--print_config", *words)
+    assert code == 2
+    assert said in error
+
+
 OWN_DECODER = """
 from dataclasses import make_dataclass
 from statewise.decoding.sample import Greedy

@@ -330,7 +330,7 @@ def test_settings_have_commands_of_their_own_after_those_of_the_recipe():
         ("horizon: 2}\nbackbones:", "horizon: 2}\n  Far-gpt: {name: next_token}\nbackbones:\n  gpt-gpt: {name: gpt}",
          "(stars, far, gpt-gpt) and (stars, Far-gpt, gpt) would share the folder stars/Far-gpt-gpt"),
         ("  stars:\n", "  Table.md: parity\n  stars:\n", "Table.md is the name of a file of the suite"),
-        ("  bits: [\"evaluate", "  on: [\"evaluate", "must be keyed by text, not by true: put the key in quotes (YAML"),
+        ("  bits: [\"evaluate", "  true: [\"evaluate", "must be keyed by text, not by true: put the key in quotes"),
         ("- {recipes: [stars], backbones: [lstm]}", "- {1: [stars]}", "without[0] must be keyed by text, not by 1"),
         ("recipes: [bits], backbones: [gpt], b", "1: [bits], b", "settings: unknown key '1'"),
         ("backbone: {init", "backbone: {on", "bits/next_token-gpt"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -89,8 +90,9 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{name} is empty: give the path of a {PATHS[action.metavar]}")
         return found
 
-    def split(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """The command's own options, and all others as `--key=value`."""
+    def split(self, words: Sequence[str], besides: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+        """The command's own options, and all others as `--key=value`; of those without a dot it takes `besides`, if
+        given. Raises `ValueError` for one that looks like an own option, and for one with a single dash."""
         own = {option for action in self._actions for option in action.option_strings}
         mine: list[str] = []
         others: list[str] = []
@@ -104,6 +106,13 @@ class Parser(argparse.ArgumentParser):
                 target = mine
             else:
                 mine.append(word)
+        for other in others:
+            name = other.partition("=")[0]
+            slip = besides is not None and "." not in name and name not in besides
+            near = difflib.get_close_matches(name, own, cutoff=0.85) if slip else []
+            if near or not name.startswith("--"):
+                hint = suggestion(name, near or [*(own - {"-h"}), *(besides or ())])
+                self.error(f"unknown option {name!r}: {hint or 'options begin with two dashes'}".rstrip())
         return self.parse_args(mine), others
 
 

@@ -14,6 +14,7 @@ import yaml
 from statewise import processes
 from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
+from statewise.config import KINDS
 from statewise.messages import in_words
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Dotted flags set the fields of the recipe; `statewise train RECIPE --help` expla
 def run(words: list[str]) -> int:
     """Runs the command."""
     parser = _parser()
-    options, flags = parser.split(words)
+    options, flags = parser.split(words, [f"--{kind}" for kind in (*KINDS, "seed")])
     if options.help:
         return _help(parser, options, flags)
     if options.resume is not None:
