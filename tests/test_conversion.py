@@ -10,12 +10,12 @@ from safetensors.torch import save_file
 from sps_layout import logits, random_checkpoint
 
 from statewise import load
-from statewise.backbones.base import plain_batch
 from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig
 from statewise.cli import convert, main
 from statewise.conversion import convert_sps, read_config, read_tensors
 from statewise.data import collate
 from statewise.run import Run
+from statewise.types import Batch
 
 V = 30
 CONFIG = {
@@ -50,7 +50,7 @@ def test_logits_are_those_of_the_other_layout(variant, window, float64):
     tensors, tokens = random_checkpoint(config), tokens_of()
     backbone = made(tensors, config, variant)
     with torch.no_grad():
-        found = backbone.logits(backbone.encode(plain_batch(tokens, documents_of(tokens))).readout)
+        found = backbone.logits(backbone.encode(Batch.plain(tokens, documents_of(tokens))).readout)
     for row in range(len(tokens)):
         torch.testing.assert_close(found[row], logits(tensors, config, tokens[row], variant)[:, :V])
 
@@ -65,7 +65,7 @@ def test_a_window_as_long_as_the_context_is_double_memory(float64):
     backbone = made(tensors, config)
     assert backbone.config.variant == "double_memory"
     with torch.no_grad():
-        found = backbone.logits(backbone.encode(plain_batch(tokens[2:])).readout)
+        found = backbone.logits(backbone.encode(Batch.plain(tokens[2:])).readout)
     torch.testing.assert_close(found[0], logits(tensors, config, tokens[2], "sps")[:, :V])
 
 
@@ -75,7 +75,7 @@ def test_a_model_of_one_stream_needs_no_predict(float64):
     backbone = made(tensors, config)
     assert backbone.config.variant == "standard"
     with torch.no_grad():
-        found = backbone.logits(backbone.encode(plain_batch(tokens[2:])).readout)
+        found = backbone.logits(backbone.encode(Batch.plain(tokens[2:])).readout)
     torch.testing.assert_close(found[0], logits(tensors, config, tokens[2], "standard")[:, :V])
 
 

@@ -135,6 +135,15 @@ class Batch(NamedTuple):
     """What the objective has computed of the batch on the host (`Objective.plan`); None: it does so in the forward
     pass, if it needs to."""
 
+    @classmethod
+    def plain(cls, tokens: Tensor, documents: Tensor | None = None) -> Batch:
+        """`tokens` (B, T) without padding or targets; `documents` (B, T) if several share a row, 0: padding."""
+        import torch
+
+        everything = torch.ones_like(tokens, dtype=torch.bool)
+        real = everything if documents is None else documents != 0
+        return cls(tokens, ~everything, real, documents, (0, 0))
+
     def to(self, device: Any) -> Batch:
         """The same batch on a device."""
         ahead = self.continuation

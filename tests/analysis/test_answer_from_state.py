@@ -14,19 +14,18 @@ from doubles import (
 )
 from torch.nn import functional as F
 
-from statewise.backbones.base import plain_batch
 from statewise.building import make_analysis
 from statewise.decoding.predictor import FutureReader
-from statewise.types import Examples, Hidden
+from statewise.types import Batch, Examples, Hidden
 
 
 def from_the_end(objective, prompt, count):
     """Theorem 2 as it stands: the state of the prompt, and the previous token before an ever longer suffix."""
-    state = objective.prefix_encoder.encode(plain_batch(prompt[None])).state[0, -1]
+    state = objective.prefix_encoder.encode(Batch.plain(prompt[None])).state[0, -1]
     suffix: list[int] = []
     for _ in range(count):
         read = torch.tensor([suffix[::-1] or [objective.end]])
-        behind = objective.suffix_encoder.encode(plain_batch(read)).state[0, -1]
+        behind = objective.suffix_encoder.encode(Batch.plain(read)).state[0, -1]
         x = F.relu(objective.head.second(F.relu(objective.head.first(torch.cat((state, behind))))))
         suffix = [int(objective.head.third(x).view(2, -1)[1, :VOCABULARY].argmax()), *suffix]
     return suffix
@@ -35,7 +34,7 @@ def from_the_end(objective, prompt, count):
 def from_the_start(objective, prompt, count):
     """Theorem 3.2 of next-latent prediction: head, token, dynamics, head, ..."""
     backbone = objective.backbone
-    state, found = backbone.encode(plain_batch(prompt[None])).state[:, -1], []
+    state, found = backbone.encode(Batch.plain(prompt[None])).state[:, -1], []
     for _ in range(count):
         token = backbone.logits(state).argmax(-1)
         found.append(int(token))

@@ -8,11 +8,10 @@ import torch
 from doubles import VOCABULARY, FixedTask, MarkovPredictor, random_examples, spread_weights, subject, tiny_objective
 from torch import nn
 
-from statewise.backbones.base import plain_batch
 from statewise.building import make_analysis
 from statewise.decoding.predictor import StateDynamics
 from statewise.tasks.state_tracking import StateTracking, StateTrackingConfig
-from statewise.types import Hidden, LacksPower
+from statewise.types import Batch, Hidden, LacksPower
 
 
 def s3(**fields):
@@ -34,7 +33,7 @@ def slowly(objective, examples, read):
     backbone, found = objective.backbone, []
     for row, length in enumerate(examples.lengths.tolist()):
         tokens = torch.from_numpy(examples.tokens[row, :length])
-        states, readouts = (each[0] for each in backbone.encode(plain_batch(tokens[None])))
+        states, readouts = (each[0] for each in backbone.encode(Batch.plain(tokens[None])))
         state = states[read - 1]
         for place in range(read, length - 1):
             state = objective.dynamics(state, backbone.embed(tokens[place]))

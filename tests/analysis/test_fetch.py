@@ -8,11 +8,10 @@ from torch.nn import functional as F
 from two_stream_paper import from_the_paper
 
 from statewise.backbones import two_stream
-from statewise.backbones.base import plain_batch
 from statewise.backbones.two_stream import VARIANTS
 from statewise.building import make_analysis
 from statewise.objectives.predictors import head_predictor
-from statewise.types import Examples
+from statewise.types import Batch, Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
 PREDICTING = [name for name in VARIANTS if name != "standard"]
@@ -51,7 +50,7 @@ def test_weights_are_those_of_the_paper(variant, start, packed, monkeypatch):
     expected = [slow(backbone, tokens[row], None if packed is None else packed[row].tolist()) for row in range(3)]
     for scores in (2**24, 100, 1):
         monkeypatch.setattr(two_stream, "SCORES", scores)
-        weights, keys = backbone.fetches(plain_batch(tokens, documents))
+        weights, keys = backbone.fetches(Batch.plain(tokens, documents))
         assert weights.shape == (3, 9, 2, 2)
         for row, (own, count, _) in enumerate(expected):
             np.testing.assert_allclose(weights[row].detach().numpy(), own, rtol=1e-6)
@@ -61,9 +60,9 @@ def test_weights_are_those_of_the_paper(variant, start, packed, monkeypatch):
 def test_learned_positions_and_bfloat16_are_read_too():
     tokens = torch.from_numpy(task().held_out().tokens)
     backbone = made(positions="learned", bias=True)
-    exact = backbone.fetches(plain_batch(tokens))[0]
+    exact = backbone.fetches(Batch.plain(tokens))[0]
     with torch.autocast("cpu", torch.bfloat16):
-        rough = backbone.float().fetches(plain_batch(tokens))[0]
+        rough = backbone.float().fetches(Batch.plain(tokens))[0]
     assert rough.dtype == torch.float32
     torch.testing.assert_close(rough.double(), exact, atol=0.05, rtol=0)
 
@@ -132,7 +131,7 @@ def test_checkpoints_before_the_streams_part_are_left_out():
     with pytest.raises(ValueError, match="its streams have not parted"):
         make_analysis("fetch").analyze(subject(head_predictor(young), task()))
     with pytest.raises(ValueError, match="there is no prediction stream"):
-        young.fetches(plain_batch(torch.from_numpy(task().held_out().tokens)))
+        young.fetches(Batch.plain(torch.from_numpy(task().held_out().tokens)))
 
 
 def test_other_models_are_refused():

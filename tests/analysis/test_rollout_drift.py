@@ -5,15 +5,14 @@ import pytest
 import torch
 from doubles import TINY_BACKBONES, FixedTask, random_examples, spread_weights, subject, tiny_objective
 
-from statewise.backbones.base import plain_batch
 from statewise.building import make_analysis
-from statewise.types import LacksPower
+from statewise.types import Batch, LacksPower
 
 
 def slowly(objective, examples, steps):
     backbone, found = objective.backbone, {}
     for tokens, length in zip(torch.from_numpy(examples.tokens), examples.lengths.tolist()):
-        states, readouts = (each[0] for each in backbone.encode(plain_batch(tokens[None, :length])))
+        states, readouts = (each[0] for each in backbone.encode(Batch.plain(tokens[None, :length])))
         for start in range(length):
             state = states[start]
             for step in range(1, min(steps, length - 1 - start) + 1):

@@ -12,12 +12,11 @@ from two_stream_paper import from_the_paper
 from statewise import data
 from statewise.analysis.documents import documents, positions
 from statewise.analysis.smoothing import smoothed
-from statewise.backbones.base import plain_batch
 from statewise.building import make_analysis
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.streams import Reach, stream_mask
 from statewise.objectives.predictors import CausalPredictor, head_predictor
-from statewise.types import Examples
+from statewise.types import Batch, Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -109,7 +108,7 @@ def test_what_each_place_of_a_plain_transformer_contributes(fields):
     assert ours.shape == (3, places)
     other, apart = taken_apart(backbone, places)
     for row in range(3):
-        readout = other.encode(plain_batch(tokens[row : row + 1])).readout[0, at[row]]
+        readout = other.encode(Batch.plain(tokens[row : row + 1])).readout[0, at[row]]
         loss = F.cross_entropy(F.linear(readout, backbone.embedding.weight.detach()), tokens[row, at[row] + 1])
         torch.testing.assert_close(traced.losses[row], loss)
         other.zero_grad()
@@ -170,9 +169,9 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
     backbone = made(variant)
     tokens = torch.from_numpy(task().held_out().tokens)
     limited = backbone.limited(3)
-    found = limited.encode(plain_batch(tokens)).readout
-    assert not torch.allclose(found, backbone.encode(plain_batch(tokens)).readout)
-    torch.testing.assert_close(found[:, :3], backbone.encode(plain_batch(tokens)).readout[:, :3])
+    found = limited.encode(Batch.plain(tokens)).readout
+    assert not torch.allclose(found, backbone.encode(Batch.plain(tokens)).readout)
+    torch.testing.assert_close(found[:, :3], backbone.encode(Batch.plain(tokens)).readout[:, :3])
     assert [id(p) for p in limited.parameters()] == [id(p) for p in backbone.parameters()]
     from statewise.backbones import two_stream
     from statewise.nn.stream_attention import attend_dense
@@ -182,7 +181,7 @@ def test_a_limited_model_sees_so_many_places(variant, reach, monkeypatch):
 
     wanted = reach
     monkeypatch.setattr(two_stream, "attend_streams", dense)
-    torch.testing.assert_close(found, backbone.encode(plain_batch(tokens)).readout)
+    torch.testing.assert_close(found, backbone.encode(Batch.plain(tokens)).readout)
     assert stream_mask((0,), 6, wanted)[5, :6].sum() == min(6, 1 + (wanted.inputs or 0))
 
 
@@ -193,7 +192,7 @@ def test_a_limited_model_is_that_of_the_paper(variant, omega):
     backbone = made(variant)
     tokens = torch.from_numpy(task(rows=1, places=9).held_out().tokens)
     state, readout = from_the_paper(backbone, tokens[0], omega=omega)
-    limited = backbone.limited(omega).encode(plain_batch(tokens))
+    limited = backbone.limited(omega).encode(Batch.plain(tokens))
     torch.testing.assert_close(limited.state[0], state)
     torch.testing.assert_close(limited.readout[0], readout)
 
@@ -215,7 +214,7 @@ def test_restricted_state_is_the_difference_of_the_losses():
     rises: dict[int, list[float]] = {}
     for row in documents(held_out.held_out()):
         tokens = torch.from_numpy(row)[None]
-        readouts = (model.encode(plain_batch(tokens)).readout[0, :-1] for model in (backbone, backbone.limited(3)))
+        readouts = (model.encode(Batch.plain(tokens)).readout[0, :-1] for model in (backbone, backbone.limited(3)))
         both = [F.cross_entropy(backbone.logits(one), tokens[0, 1:], reduction="none") for one in readouts]
         for place, rise in enumerate((both[1] - both[0]).tolist()):
             rises.setdefault(place + 1, []).append(rise)

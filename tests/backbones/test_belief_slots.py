@@ -5,7 +5,6 @@ import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_belief_slots, tiny_objective
 
-from statewise.backbones.base import plain_batch
 from statewise.backbones.gpt import GPT, GPTConfig
 from statewise.carried_state.continuing import Continued
 from statewise.data import collate
@@ -13,7 +12,7 @@ from statewise.decoding.base import Request
 from statewise.decoding.predictor import Carrier, carrier
 from statewise.decoding.sample import Greedy, GreedyConfig
 from statewise.nn.belief_slots import SlotUpdate
-from statewise.types import Examples
+from statewise.types import Batch, Examples
 
 pytestmark = pytest.mark.usefixtures("float64")
 CHUNK, SLOTS = 5, 2
@@ -41,7 +40,7 @@ def test_rows_that_read_nothing_change_nothing():
     nothing = made.extend(row[:, 4:6], cache, np.zeros(2, int))
     assert [each.shape for each in nothing] == [(2, 2, each.shape[-1]) for each in first]
     assert cache.lengths.tolist() == [4, 4]
-    torch.testing.assert_close(made.extend(row[:, 4:], cache).readout, made.encode(plain_batch(row)).readout[:, 4:])
+    torch.testing.assert_close(made.extend(row[:, 4:], cache).readout, made.encode(Batch.plain(row)).readout[:, 4:])
 
 
 def test_a_cache_that_forgot_all_of_its_chunk_can_be_joined_and_kept():
@@ -106,9 +105,9 @@ def by_definition(made, row, warmup=0, fresh=False):
 @every_kind
 def test_it_does_what_its_definition_says(update, pooling, injection):
     made, x = model(update=update, pooling=pooling, injection=injection), tokens()
-    state, readout = made.encode(plain_batch(x))
+    state, readout = made.encode(Batch.plain(x))
     assert state.shape == (3, 17, made.state_width)
-    torch.testing.assert_close(made.readouts(plain_batch(x)), readout)
+    torch.testing.assert_close(made.readouts(Batch.plain(x)), readout)
     torch.testing.assert_close(made.state_for_head(state), readout)
     for row in range(3):
         expected, slots = by_definition(made, x[row])
@@ -117,15 +116,15 @@ def test_it_does_what_its_definition_says(update, pooling, injection):
     for protocol, warmup in (("fresh", 0), ("same-chunk", 2)):
         asked = made.under(protocol, warmup)
         expected, _ = by_definition(made, x[1], warmup, fresh=True)
-        torch.testing.assert_close(asked.readouts(plain_batch(x))[1], expected)
-    torch.testing.assert_close(made.readouts(plain_batch(x)), readout)  # the model itself is asked as before
+        torch.testing.assert_close(asked.readouts(Batch.plain(x))[1], expected)
+    torch.testing.assert_close(made.readouts(Batch.plain(x)), readout)  # the model itself is asked as before
 
 
 @every_injection
 def test_gradients_are_those_of_the_definition(injection):
     made, x = model(pooling="mean", injection=injection), tokens(B=1)
     weights = torch.randn(17, made.width, generator=torch.Generator().manual_seed(3))
-    found = torch.autograd.grad((made.readouts(plain_batch(x))[0] * weights).sum(), list(made.parameters()))
+    found = torch.autograd.grad((made.readouts(Batch.plain(x))[0] * weights).sum(), list(made.parameters()))
     expected = torch.autograd.grad((by_definition(made, x[0])[0] * weights).sum(), list(made.parameters()))
     for name, one, other in zip(dict(made.named_parameters()), found, expected):
         torch.testing.assert_close(one, other, msg=name)
@@ -136,23 +135,23 @@ def test_it_starts_as_the_gpt_of_each_chunk(injection):
     made, x = model(spread=False, injection=injection), tokens()
     gpt = GPT(GPTConfig(width=16, heads=2, layers=2), vocabulary=VOCABULARY, context=CHUNK).eval()
     gpt.load_state_dict(made.gpt.state_dict())
-    expected = torch.cat([gpt.encode(plain_batch(part)).readout for part in x.split(CHUNK, dim=1)], dim=1)
-    torch.testing.assert_close(made.readouts(plain_batch(x)), expected, rtol=0, atol=0)
+    expected = torch.cat([gpt.encode(Batch.plain(part)).readout for part in x.split(CHUNK, dim=1)], dim=1)
+    torch.testing.assert_close(made.readouts(Batch.plain(x)), expected, rtol=0, atol=0)
     packed = torch.tensor([[1] * 7 + [2] * 10] * 3)
-    alone = torch.cat([gpt.encode(plain_batch(part, own)).readout
+    alone = torch.cat([gpt.encode(Batch.plain(part, own)).readout
                        for part, own in zip(x.split(CHUNK, dim=1), packed.split(CHUNK, dim=1))], dim=1)  # fmt: skip
-    torch.testing.assert_close(made.readouts(plain_batch(x, packed)), alone)
+    torch.testing.assert_close(made.readouts(Batch.plain(x, packed)), alone)
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
 def test_the_state_never_leaves_its_document(pooling):
     made, x = model(pooling=pooling), tokens(T=20, B=1)
     documents = torch.tensor([[1] * 7 + [2] * 5 + [3] * 8])
-    read = made.readouts(plain_batch(x, documents))
+    read = made.readouts(Batch.plain(x, documents))
     for place in range(20):
         changed = x.clone()
         changed[0, place] = (changed[0, place] + 1) % VOCABULARY
-        moved = (made.readouts(plain_batch(changed, documents)) != read).any(-1)[0]
+        moved = (made.readouts(Batch.plain(changed, documents)) != read).any(-1)[0]
         other = documents[0] != documents[0, place]
         assert not moved[other].any()
         assert not moved[:place].any()
@@ -161,7 +160,7 @@ def test_the_state_never_leaves_its_document(pooling):
             assert moved[later].all(), "what its own document goes on with knows it"
     # A document that begins with a chunk is read as if it were alone.
     packed = torch.tensor([[1] * 10 + [2] * 10])
-    torch.testing.assert_close(made.readouts(plain_batch(x, packed))[:, 10:], made.readouts(plain_batch(x[:, 10:])))
+    torch.testing.assert_close(made.readouts(Batch.plain(x, packed))[:, 10:], made.readouts(Batch.plain(x[:, 10:])))
 
 
 @pytest.mark.parametrize(
@@ -169,11 +168,11 @@ def test_the_state_never_leaves_its_document(pooling):
 )
 def test_two_protocols_are_causal_and_the_third_sees_its_targets(protocol, warmup, causal):
     made, x = model().under(protocol, warmup), tokens(B=1)
-    read, leaks = made.readouts(plain_batch(x)), False
+    read, leaks = made.readouts(Batch.plain(x)), False
     for place in range(17):
         changed = x.clone()
         changed[0, place] = (changed[0, place] + 1) % VOCABULARY
-        leaks |= bool((made.readouts(plain_batch(changed)) != read).any(-1)[0, :place].any())
+        leaks |= bool((made.readouts(Batch.plain(changed)) != read).any(-1)[0, :place].any())
     assert leaks != causal
 
 
@@ -183,7 +182,7 @@ def test_a_fresh_state_knows_nothing_of_earlier_chunks_and_a_carried_one_does():
     changed[0, CHUNK - 1] = (changed[0, CHUNK - 1] + 1) % VOCABULARY
     for protocol, knows in (("carried", True), ("fresh", False), ("same-chunk", False)):
         asked = made.under(protocol, 1)
-        moved = (asked.readouts(plain_batch(changed)) != asked.readouts(plain_batch(x))).any(-1)[0, CHUNK:]
+        moved = (asked.readouts(Batch.plain(changed)) != asked.readouts(Batch.plain(x))).any(-1)[0, CHUNK:]
         assert moved.all() if knows else not moved.any()
 
 
@@ -195,7 +194,7 @@ def test_losses_reach_back_through_so_many_updates(reach):
         embedded = made.gpt.embedding(x).detach().requires_grad_()
         parts = iter(embedded.split(CHUNK, dim=1))
         made.gpt.embed = lambda part, parts=parts: next(parts)
-        last = made.readouts(plain_batch(x))[:, late * CHUNK : (late + 1) * CHUNK]
+        last = made.readouts(Batch.plain(x))[:, late * CHUNK : (late + 1) * CHUNK]
         gradient = torch.autograd.grad(last.square().sum(), embedded)[0]
         del made.gpt.embed
         reached = [bool(part.abs().max() > 0) for part in gradient.split(CHUNK, dim=1)]
@@ -206,7 +205,7 @@ def test_losses_reach_back_through_so_many_updates(reach):
 def test_from_zero_a_linear_injection_alone_learns_in_the_first_step():
     """The state is read by a map of zeros: nothing of it has a gradient until that map has made a step."""
     made = model(spread=False, injection="linear")
-    made.readouts(plain_batch(tokens())).square().sum().backward()
+    made.readouts(Batch.plain(tokens())).square().sum().backward()
     for injection in made.injections:
         assert injection.weight.grad.abs().max() > 0
     assert made.initial.grad.abs().max() == 0
@@ -223,7 +222,7 @@ def test_it_learns_what_only_the_state_can_know(injection):
         x = torch.randint(4, VOCABULARY, (32, 2 * CHUNK), generator=generator)
         asked = torch.randint(4, (32,), generator=generator)
         x[:, :CHUNK] = asked[:, None]
-        logits = made.logits(made.readouts(plain_batch(x))[:, -1])
+        logits = made.logits(made.readouts(Batch.plain(x))[:, -1])
         loss = torch.nn.functional.cross_entropy(logits, asked)
         optimizer.zero_grad()
         loss.backward()
@@ -235,7 +234,7 @@ def test_it_learns_what_only_the_state_can_know(injection):
 
 def test_an_update_that_is_cut_off_is_trained_itself():
     made = model(backprop=1, layers=1)
-    read = made.readouts(plain_batch(tokens(T=3 * CHUNK)))
+    read = made.readouts(Batch.plain(tokens(T=3 * CHUNK)))
     read[:, 2 * CHUNK :].square().sum().backward()
     assert made.update.in_proj.weight.grad.abs().max() > 0
     assert made.initial.grad is None or made.initial.grad.abs().max() == 0
@@ -244,7 +243,7 @@ def test_an_update_that_is_cut_off_is_trained_itself():
 @every_injection
 def test_gradients_reach_every_parameter_through_a_cut(injection):
     made = model(backprop=1, injection=injection)
-    made.readouts(plain_batch(tokens(T=3 * CHUNK))).square().sum().backward()
+    made.readouts(Batch.plain(tokens(T=3 * CHUNK))).square().sum().backward()
     for name, parameter in made.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
@@ -256,11 +255,11 @@ def test_gradients_reach_every_parameter_through_a_cut(injection):
 def test_what_is_used_in_training_does_not_depend_on_the_length_of_rows(update, T, warmup):
     """Else processes whose rows differ in length would wait for each other forever."""
     made = model(update=update, warmup=warmup).train()
-    expected = made.readouts(plain_batch(tokens(T)))
+    expected = made.readouts(Batch.plain(tokens(T)))
     calls = []
     made.gpt.blocks[0].register_forward_hook(lambda *given: calls.append(given))
     made.sharded = True
-    read = made.readouts(plain_batch(tokens(T)))
+    read = made.readouts(Batch.plain(tokens(T)))
     assert len(calls) == -(-CONTEXT // CHUNK) * (1 + warmup)
     assert torch.equal(read, expected)
     read.square().sum().backward()
@@ -271,12 +270,12 @@ def test_what_is_used_in_training_does_not_depend_on_the_length_of_rows(update, 
 def test_warm_up_in_training_is_of_the_recipe_and_at_test_of_the_protocol():
     made, x = model(warmup=2), tokens(B=1)
     still = by_definition(made, x[0])[0]
-    torch.testing.assert_close(made.readouts(plain_batch(x))[0], still)
+    torch.testing.assert_close(made.readouts(Batch.plain(x))[0], still)
     made.train()
-    torch.testing.assert_close(made.readouts(plain_batch(x))[0], by_definition(made, x[0], warmup=2)[0])
+    torch.testing.assert_close(made.readouts(Batch.plain(x))[0], by_definition(made, x[0], warmup=2)[0])
     made.eval()
     torch.testing.assert_close(
-        made.under("same-chunk", 3).readouts(plain_batch(x))[0], by_definition(made, x[0], 3, fresh=True)[0]
+        made.under("same-chunk", 3).readouts(Batch.plain(x))[0], by_definition(made, x[0], 3, fresh=True)[0]
     )
 
 
@@ -298,11 +297,11 @@ def test_a_document_that_ends_in_a_warmed_up_chunk_still_has_its_state():
     warm = made.under("carried", 2)
     changed = x.clone()
     changed[0, 0] = (changed[0, 0] + 1) % VOCABULARY
-    moved = (warm.readouts(plain_batch(changed, documents)) != warm.readouts(plain_batch(x, documents))).any(-1)[0]
+    moved = (warm.readouts(Batch.plain(changed, documents)) != warm.readouts(Batch.plain(x, documents))).any(-1)[0]
     assert moved[5:7].all(), "the tail of the first document knows its beginning"
     assert not moved[7:].any()
-    own = made.under("same-chunk", 2).readouts(plain_batch(x, torch.ones(1, 12, dtype=torch.int64)))
-    torch.testing.assert_close(own, made.under("same-chunk", 2).readouts(plain_batch(x)))
+    own = made.under("same-chunk", 2).readouts(Batch.plain(x, torch.ones(1, 12, dtype=torch.int64)))
+    torch.testing.assert_close(own, made.under("same-chunk", 2).readouts(Batch.plain(x)))
 
 
 @every_kind
@@ -322,7 +321,7 @@ def test_the_rate_is_learned_or_stays(update, pooling):
 @every_kind
 def test_read_piece_by_piece_it_is_read_at_once(update, pooling):
     made, x = model(update=update, pooling=pooling), tokens()
-    state, readout = made.encode(plain_batch(x))
+    state, readout = made.encode(Batch.plain(x))
     cache, begin = made.make_cache(len(x)), 0
     cache.hold()
     for length in (3, 1, 1, 8, 4):
@@ -359,7 +358,7 @@ def test_chunks_that_nobody_comes_back_to_are_forgotten():
 def test_reading_goes_on_beyond_the_context_but_a_row_does_not():
     made, long = model(), tokens(T=CONTEXT + 9)
     with pytest.raises(ValueError, match=f"does not fit the context of {CONTEXT}"):
-        made.encode(plain_batch(long))
+        made.encode(Batch.plain(long))
     cache = made.make_cache(len(long))
     parts = [made.extend(part, cache).readout for part in long.split(7, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1)[0], by_definition(made, long[0])[0])

@@ -14,9 +14,9 @@ import torch
 from doubles import VOCABULARY, pack, random_batch, small_corpus, tiny_folder, tiny_hf, tiny_objective
 from safetensors.torch import load_file, save_file
 
-from statewise.backbones.base import plain_batch
 from statewise.backbones.hf.config import HuggingFaceConfig, LoRAConfig
 from statewise.building import make_objective, make_task, read_recipe
+from statewise.types import Batch
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 pytest.importorskip("peft", reason="needs the extra hf")
@@ -83,12 +83,12 @@ def test_a_family_gives_its_own_logits_also_in_parts_and_beside_other_documents(
     model, backbone = family
     tokens = torch.randint(0, ROWS, (3, 24), generator=torch.Generator().manual_seed(1))
     wanted = model(tokens, use_cache=False).logits
-    hidden = backbone.encode(plain_batch(tokens))
+    hidden = backbone.encode(Batch.plain(tokens))
     same(backbone.logits(hidden.readout), wanted)
     same(backbone.logits(backbone.state_for_head(hidden.state)), wanted)
     lengths = [5, 9, 1, 9]
     documents = torch.repeat_interleave(torch.arange(1, 5), torch.tensor(lengths))[None]
-    packed = backbone.logits(backbone.encode(plain_batch(tokens[:1], documents)).readout)[0]
+    packed = backbone.logits(backbone.encode(Batch.plain(tokens[:1], documents)).readout)[0]
     alone = [model(part[None], use_cache=False).logits[0] for part in tokens[0].split(lengths)]
     same(packed, torch.cat(alone))
     cache, counts = backbone.make_cache(3), np.array([7, 2, 4])
@@ -104,7 +104,7 @@ def test_a_family_gives_its_own_logits_also_in_parts_and_beside_other_documents(
 
 def test_states_are_standardised_and_the_head_reads_what_it_did():
     plain, scaled = tiny_hf(**STATE), tiny_hf()
-    batch = plain_batch(torch.randint(0, VOCABULARY, (16, 24), generator=torch.Generator().manual_seed(2)))
+    batch = Batch.plain(torch.randint(0, VOCABULARY, (16, 24), generator=torch.Generator().manual_seed(2)))
     with torch.no_grad():
         raw, found = plain.encode(batch), scaled.encode(batch)
     assert raw.state is raw.readout
@@ -206,7 +206,7 @@ def test_heads_are_tied_or_not_as_asked_and_layers_are_the_first(tmp_path):
     torch.testing.assert_close(untied.head_weight(), model.lm_head.weight)
     torch.testing.assert_close(tied.head_weight(), model.model.embed_tokens.weight)
     assert sum(one.numel() for one in untied.parameters()) - sum(one.numel() for one in tied.parameters()) == ROWS * 16
-    (_, gpt2), tokens = saved(tmp_path / "gpt2", "GPT2", GPT2), plain_batch(torch.arange(6)[None])
+    (_, gpt2), tokens = saved(tmp_path / "gpt2", "GPT2", GPT2), Batch.plain(torch.arange(6)[None])
     apart = HuggingFace(HuggingFaceConfig(model=str(tmp_path / "gpt2"), tied=False), vocabulary=ROWS, context=CONTEXT)
     assert apart.head_weight() is not gpt2.transformer.wte.weight
     assert len([one for one in apart.parameters() if one.shape == (ROWS, 16)]) == 2
@@ -281,7 +281,7 @@ def unmasked(forward):
 
 def forgetful(backbone, tokens, cache):
     cache.lengths = cache.lengths + tokens.shape[1]
-    return backbone.encode(plain_batch(tokens))
+    return backbone.encode(Batch.plain(tokens))
 
 
 def load_of(model, **fields):

@@ -7,8 +7,8 @@ from doubles import VOCABULARY, spread_weights, tiny_objective, tiny_recurrent
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from statewise.backbones.base import plain_batch
 from statewise.nn.cache import SLACK
+from statewise.types import Batch
 
 CELLS = pytest.mark.parametrize("cell", ["gru", "lstm"])
 
@@ -23,7 +23,7 @@ def test_it_is_torchs_own_stacked_network(cell):
         for name, weight in block.cell.named_parameters():
             getattr(whole, name.replace("l0", f"l{layer}")).data.copy_(weight)
     tokens = torch.randint(0, VOCABULARY, (3, 11))
-    hidden = made.encode(plain_batch(tokens))
+    hidden = made.encode(Batch.plain(tokens))
     expected, last = whole(made.embed(tokens))
     torch.testing.assert_close(hidden.readout, expected)
     states = last if cell == "gru" else last[0]  # (L, B, D)
@@ -37,11 +37,11 @@ def test_documents_of_a_row_begin_with_an_empty_state_and_so_do_their_gradients(
     tokens = torch.randint(0, VOCABULARY, (2, 10))
     documents = torch.tensor([[1] * 4 + [2] * 5 + [0], [3] + [4] * 9])
     weights = torch.randn(10, 16)
-    packed = (made.encode(plain_batch(tokens, documents)).readout * weights * (documents > 0)[..., None]).sum()
+    packed = (made.encode(Batch.plain(tokens, documents)).readout * weights * (documents > 0)[..., None]).sum()
     found = torch.autograd.grad(packed, list(made.parameters()), allow_unused=True)
     parts = [(0, 0, 4), (0, 4, 9), (1, 0, 1), (1, 1, 10)]
     apart = sum(
-        (made.encode(plain_batch(tokens[row : row + 1, first:end])).readout[0] * weights[first:end]).sum()
+        (made.encode(Batch.plain(tokens[row : row + 1, first:end])).readout[0] * weights[first:end]).sum()
         for row, first, end in parts
     )
     torch.testing.assert_close(packed, apart)
@@ -74,12 +74,12 @@ def test_a_long_document_beside_many_short_ones_costs_what_whole_rows_do(cell, c
     made = tiny_recurrent(cell=cell)
     tokens = torch.randint(0, VOCABULARY, (2, 24))
     documents = torch.stack([torch.tensor([1] * 12 + list(range(2, 14))), torch.tensor([*range(1, 13), *[13] * 12])])
-    readout = made.encode(plain_batch(tokens, documents)).readout
+    readout = made.encode(Batch.plain(tokens, documents)).readout
     assert cell_inputs == [2 * 24] * 2
     for row in range(2):
         for number in range(1, 14):
             own = documents[row] == number
-            alone = made.encode(plain_batch(tokens[row, own][None])).readout[0]
+            alone = made.encode(Batch.plain(tokens[row, own][None])).readout[0]
             torch.testing.assert_close(readout[row, own], alone)
 
 
@@ -101,11 +101,11 @@ def test_long_prompts_of_different_length_are_read_at_once_and_taken_back(cell, 
         left = counts - back
         again = made.extend(tokens[:, :2], cache)
         for row in range(4):
-            expected = made.encode(plain_batch(tokens[row, : counts[row]][None]))
+            expected = made.encode(Batch.plain(tokens[row, : counts[row]][None]))
             torch.testing.assert_close(hidden.readout[row, : counts[row]], expected.readout[0])
             torch.testing.assert_close(hidden.state[row, : counts[row]], expected.state[0])
             whole = torch.cat([tokens[row, : left[row]], tokens[row, :2]])[None]
-            torch.testing.assert_close(again.readout[row], made.encode(plain_batch(whole)).readout[0, -2:])
+            torch.testing.assert_close(again.readout[row], made.encode(Batch.plain(whole)).readout[0, -2:])
         if not held:
             with pytest.raises(ValueError, match="cannot go back"):
                 cache.rewind(SLACK + 3)
@@ -120,7 +120,7 @@ def test_a_pass_in_which_no_row_reads_changes_nothing(cell):
         made.extend(tokens, cache, np.zeros(2, np.int64))
         assert cache.lengths.tolist() == [4, 4]
         last = made.extend(tokens[:, 4:], cache).readout
-    torch.testing.assert_close(last, made.encode(plain_batch(tokens)).readout[:, -1:])
+    torch.testing.assert_close(last, made.encode(Batch.plain(tokens)).readout[:, -1:])
 
 
 @CELLS
@@ -136,7 +136,7 @@ def test_the_cache_stays_as_small_as_its_slack_however_much_is_read(cell):
             found = made.extend(tokens[:, place : place + 1], cache).readout
         assert cache.bytes == size
         assert size <= 4 * 2 * (1 + 2 * SLACK) * 2 * 2 * 16  # bytes, rows, positions, layers, h and c, width
-        torch.testing.assert_close(found, made.encode(plain_batch(tokens[:, :1100])).readout[:, -1:])
+        torch.testing.assert_close(found, made.encode(Batch.plain(tokens[:, :1100])).readout[:, -1:])
         with pytest.raises(ValueError, match="cannot go back 60 positions"):
             cache.rewind(60)
 
@@ -144,7 +144,7 @@ def test_the_cache_stays_as_small_as_its_slack_however_much_is_read(cell):
 def test_float32_states_under_autocast():
     made = tiny_recurrent().eval()
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = made.encode(plain_batch(torch.randint(0, VOCABULARY, (2, 6))))
+        hidden = made.encode(Batch.plain(torch.randint(0, VOCABULARY, (2, 6))))
     assert hidden.state.dtype == torch.float32
 
 
@@ -158,7 +158,7 @@ def test_next_latent_learns_dynamics_that_can_be_exact():
     generator = torch.Generator().manual_seed(0)
 
     def latent_loss():
-        batch = plain_batch(torch.randint(0, VOCABULARY, (32, 12), generator=generator))
+        batch = Batch.plain(torch.randint(0, VOCABULARY, (32, 12), generator=generator))
         scored = batch.real.clone()
         scored[:, 0] = False
         return objective(batch._replace(scored=scored, span=(1, 12))).parts["latent"].mean()

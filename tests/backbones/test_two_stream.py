@@ -8,10 +8,10 @@ from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt, tiny_two_stre
 from two_stream_paper import from_the_paper, seen_by
 
 from statewise.backbones import two_stream
-from statewise.backbones.base import plain_batch
 from statewise.backbones.two_stream import VARIANTS, TwoStream, TwoStreamConfig, _pairs
 from statewise.nn.cache import SLACK
 from statewise.nn.streams import INPUT, PREDICTION
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 every_variant = pytest.mark.parametrize("variant", list(VARIANTS))
@@ -36,12 +36,12 @@ def tokens_of(rows=2, places=9, seed=0):
 @every_window
 def test_states_and_readouts_are_those_of_the_paper(variant, window, start):
     backbone, tokens = made(variant, window, prediction_start=start), tokens_of()
-    hidden = backbone.encode(plain_batch(tokens))
+    hidden = backbone.encode(Batch.plain(tokens))
     for row in range(len(tokens)):
         state, readout = from_the_paper(backbone, tokens[row])
         torch.testing.assert_close(hidden.state[row], state)
         torch.testing.assert_close(hidden.readout[row], readout)
-    torch.testing.assert_close(backbone.readouts(plain_batch(tokens)), hidden.readout)
+    torch.testing.assert_close(backbone.readouts(Batch.plain(tokens)), hidden.readout)
 
 
 @every_start
@@ -52,9 +52,9 @@ def test_gradients_are_those_of_the_paper(variant, alone, start):
     weight = torch.randn(2, 1, 9, 16)
     weight[0] *= not alone
     if alone:
-        found = (backbone.readouts(plain_batch(tokens)) * weight[1]).sum()
+        found = (backbone.readouts(Batch.plain(tokens)) * weight[1]).sum()
     else:
-        hidden = backbone.encode(plain_batch(tokens))
+        hidden = backbone.encode(Batch.plain(tokens))
         found = (hidden.state * weight[0]).sum() + (hidden.readout * weight[1]).sum()
     state, readout = from_the_paper(backbone, tokens[0])
     true = (state * weight[0, 0]).sum() + (readout * weight[1, 0]).sum()
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_the_paper(variant, alone, start):
 def test_documents_in_a_row_are_read_as_if_apart(variant, positions, start):
     backbone, tokens = made(variant, positions=positions, prediction_start=start), tokens_of(places=12)
     documents = torch.tensor([[1] * 5 + [2] * 7, [1] * 2 + [2] + [3] * 9])
-    hidden = backbone.encode(plain_batch(tokens, documents))
+    hidden = backbone.encode(Batch.plain(tokens, documents))
     for row in range(2):
         state, readout = from_the_paper(backbone, tokens[row], documents[row].tolist())
         torch.testing.assert_close(hidden.state[row], state)
@@ -79,7 +79,7 @@ def test_documents_in_a_row_are_read_as_if_apart(variant, positions, start):
         for document in documents[row].unique():
             here = documents[row] == document
             torch.testing.assert_close(
-                hidden.readout[row, here], backbone.encode(plain_batch(tokens[row : row + 1, here])).readout[0]
+                hidden.readout[row, here], backbone.encode(Batch.plain(tokens[row : row + 1, here])).readout[0]
             )
 
 
@@ -90,7 +90,7 @@ def test_reading_with_a_cache_is_reading_at_once(variant, window, start):
     """One by one, in pieces, after going back, and long after the window's store has turned over."""
     backbone, tokens = made(variant, window, context=LATE, prediction_start=start), tokens_of(places=LATE)
     with torch.no_grad():
-        whole = backbone.encode(plain_batch(tokens))
+        whole = backbone.encode(Batch.plain(tokens))
         for first, last in ((1, LATE), (7, 2 * SLACK)):
             cache = backbone.make_cache(len(tokens))
             piece = backbone.extend(tokens[:, :first], cache)
@@ -114,7 +114,7 @@ def test_reading_with_a_cache_is_reading_at_once(variant, window, start):
 def test_a_prompt_is_read_as_its_tokens_are(variant, window, start):
     backbone, tokens = made(variant, window, prediction_start=start), tokens_of(places=12)
     with torch.no_grad():
-        whole = backbone.encode(plain_batch(tokens))
+        whole = backbone.encode(Batch.plain(tokens))
         for length in (1, 2, 9):
             cache = backbone.make_cache(len(tokens))
             last = backbone.read_prompt(tokens[:, :length], cache)
@@ -132,7 +132,7 @@ def test_a_long_prompt_is_read_in_parts(variant, window, monkeypatch):
     read = []
     backbone.blocks[0].register_forward_hook(lambda block, given, made: read.append(made.shape[2]))
     with torch.no_grad():
-        whole = backbone.encode(plain_batch(tokens))
+        whole = backbone.encode(Batch.plain(tokens))
         read.clear()
         cache = backbone.make_cache(len(tokens))
         last = backbone.read_prompt(tokens[:, :71], cache)
@@ -152,7 +152,7 @@ def test_rows_of_a_cache_are_reordered(variant):
         rows = torch.tensor([2, 0, 2, 1])
         cache.reorder(rows)
         torch.testing.assert_close(
-            backbone.extend(tokens[rows, 6:], cache).readout, backbone.encode(plain_batch(tokens[rows])).readout[:, 6:]
+            backbone.extend(tokens[rows, 6:], cache).readout, backbone.encode(Batch.plain(tokens[rows])).readout[:, 6:]
         )
 
 
@@ -165,7 +165,7 @@ def test_prompts_of_different_lengths_are_told_apart():
             backbone.read_prompt(tokens[:, :length], cache)
             torch.testing.assert_close(
                 backbone.extend(tokens[:, length : length + 1], cache).readout,
-                backbone.encode(plain_batch(tokens[:, : length + 1])).readout[:, -1:],
+                backbone.encode(Batch.plain(tokens[:, : length + 1])).readout[:, -1:],
             )
 
 
@@ -187,7 +187,7 @@ def test_it_can_always_come_back_to_where_it_was_held(variant, window):
     """Whether what lies between is read in one piece or by the place, and more than once."""
     backbone, tokens = made(variant, window, context=3 * LATE), tokens_of(places=3 * LATE)
     with torch.no_grad():
-        whole = backbone.encode(plain_batch(tokens)).readout
+        whole = backbone.encode(Batch.plain(tokens)).readout
         cache = backbone.make_cache(len(tokens))
         backbone.extend(tokens[:, :50], cache)
         cache.hold()
@@ -216,7 +216,7 @@ def test_what_refuses_to_go_back_has_not_gone_back():
             cache.rewind(33)
         torch.testing.assert_close(
             backbone.extend(tokens[:, 69:73], cache).readout,
-            backbone.encode(plain_batch(tokens[:, :73])).readout[:, 69:],
+            backbone.encode(Batch.plain(tokens[:, :73])).readout[:, 69:],
         )
 
 
@@ -283,13 +283,13 @@ def test_a_prediction_starts_from_predict_alone_unless_told_otherwise():
     assert paper.config.prediction_start == "predict"
     assert {name: p.shape for name, p in own.named_parameters()} == {n: p.shape for n, p in paper.named_parameters()}
     own.load_state_dict(paper.state_dict())
-    of_both = [one.encode(plain_batch(tokens)) for one in (paper, own)]
+    of_both = [one.encode(Batch.plain(tokens)) for one in (paper, own)]
     assert not torch.allclose(of_both[0].readout, of_both[1].readout)
     with torch.no_grad():
         for one in (paper, own):
             one.embedding.weight[tokens[0, 0]] = 0
     for i, one in enumerate((paper, own)):  # a prediction that knows its token from the start, and it is nothing
-        of_both[i] = one.encode(plain_batch(tokens[:1, :1]))
+        of_both[i] = one.encode(Batch.plain(tokens[:1, :1]))
     torch.testing.assert_close(of_both[0].readout, of_both[1].readout)
 
 
@@ -301,7 +301,7 @@ def test_standard_is_a_gpt():
     weights["embedding.weight"] = torch.cat((weights["embedding.weight"], torch.zeros(1, 16)))
     backbone.load_state_dict({**weights, "separated": torch.tensor(True)})
     tokens = tokens_of()
-    torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout, gpt.encode(plain_batch(tokens)).readout)
+    torch.testing.assert_close(backbone.encode(Batch.plain(tokens)).readout, gpt.encode(Batch.plain(tokens)).readout)
 
 
 @every_start
@@ -309,12 +309,12 @@ def test_streams_part_when_it_is_time(start):
     backbone, tokens = made("sps", separate_from=0.4, prediction_start=start), tokens_of(rows=1)
     backbone.set_progress(0.39)
     assert not backbone.separated
-    torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout[0], from_the_paper(backbone, tokens[0])[1])
-    before = backbone.encode(plain_batch(tokens)).readout
+    torch.testing.assert_close(backbone.encode(Batch.plain(tokens)).readout[0], from_the_paper(backbone, tokens[0])[1])
+    before = backbone.encode(Batch.plain(tokens)).readout
     backbone.set_progress(0.4)
     assert backbone.separated
-    torch.testing.assert_close(backbone.encode(plain_batch(tokens)).readout[0], from_the_paper(backbone, tokens[0])[1])
-    assert not torch.allclose(backbone.encode(plain_batch(tokens)).readout, before)
+    torch.testing.assert_close(backbone.encode(Batch.plain(tokens)).readout[0], from_the_paper(backbone, tokens[0])[1])
+    assert not torch.allclose(backbone.encode(Batch.plain(tokens)).readout, before)
     assert bool(backbone.state_dict()["separated"])  # what a checkpoint is read as is kept with it
 
 
@@ -333,7 +333,7 @@ def test_weights_say_whether_the_streams_are_separate():
     weights, tokens = grown.state_dict(), tokens_of()
     young.load_state_dict(weights)
     assert young.flops(9) == grown.flops(9)
-    torch.testing.assert_close(young.encode(plain_batch(tokens)).readout, grown.encode(plain_batch(tokens)).readout)
+    torch.testing.assert_close(young.encode(Batch.plain(tokens)).readout, grown.encode(Batch.plain(tokens)).readout)
     grown.load_state_dict({**weights, "separated": torch.tensor(False)})
     assert grown.streams == ("input",)
     assert copy.deepcopy(young).streams == ("input", "prediction")
@@ -360,7 +360,7 @@ def test_the_mask_of_cached_keys_is_taken_apart_once_a_pass(monkeypatch):
     cache = backbone.make_cache(len(tokens))
     backbone.extend(tokens[:, :2], cache)
     monkeypatch.setattr(torch, "split", lambda *given, **more: (taken.append(1), split(*given, **more))[1])
-    backbone.readouts(plain_batch(tokens))
+    backbone.readouts(Batch.plain(tokens))
     assert not taken
     backbone.every_stream(tokens[:, 2:4], cache)
     backbone.read_prompt(tokens[:, 4:5], cache)
@@ -388,7 +388,7 @@ def test_the_longest_window_is_one():
     tokens = tokens_of(places=CONTEXT)
     longest, every = made("sps", CONTEXT - 2), made("double_memory")
     every.load_state_dict(longest.state_dict())
-    found, whole = (one.encode(plain_batch(tokens)).readout for one in (longest, every))
+    found, whole = (one.encode(Batch.plain(tokens)).readout for one in (longest, every))
     torch.testing.assert_close(found[:, :-1], whole[:, :-1])
     assert not torch.allclose(found[:, -1], whole[:, -1])
     for variant in ("standard", "double_memory", "strict"):
@@ -397,4 +397,4 @@ def test_the_longest_window_is_one():
 
 def test_a_sequence_beyond_the_context_is_refused():
     with pytest.raises(ValueError, match="does not fit the context"):
-        made("sps").encode(plain_batch(tokens_of(places=CONTEXT + 1)))
+        made("sps").encode(Batch.plain(tokens_of(places=CONTEXT + 1)))

@@ -8,13 +8,13 @@ import torch
 from command_line import called
 from doubles import small_corpus
 
-from statewise.backbones.base import plain_batch
 from statewise.building import make_decoder
 from statewise.carried_state import kept_state
 from statewise.carried_state.continuing import continue_generation
 from statewise.cli import main
 from statewise.loading import load_model
 from statewise.run import Run
+from statewise.types import Batch
 
 SMALL = "--backbone.layers 2 --backbone.width 16 --backbone.heads 2 --trainer.batch_size 8 --trainer.precision fp32"
 
@@ -117,7 +117,7 @@ def test_whole_documents_are_read_from_beginning_to_end(run, capsys):
         nats, asked = 0.0, backbone.under(protocol, warmup)
         for text in texts:
             tokens = torch.from_numpy(text)[None]
-            logits = backbone.logits(asked.readouts(plain_batch(tokens))).detach()
+            logits = backbone.logits(asked.readouts(Batch.plain(tokens))).detach()
             nats += float(torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:], reduction="sum"))
         return pytest.approx(nats / count, rel=1e-5)
 

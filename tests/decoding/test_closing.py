@@ -8,12 +8,12 @@ import torch
 from doubles import VOCABULARY, MarkovPredictor, spread_weights, tiny_objective
 from torch.nn import functional as F
 
-from statewise.backbones.base import plain_batch
 from statewise.building import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.predictor import closing_symbol
 from statewise.infilling import fill_gaps
 from statewise.tasks.base import Infill
+from statewise.types import Batch
 
 CLOSING = VOCABULARY
 PROMPT, GOAL = [1, 5, 2], [4, 7]
@@ -30,9 +30,9 @@ def objective():
 
 def next_log_probs(objective, prefix, suffix, choices=VOCABULARY + 1):
     """(choices,) of the next-token head, as it is usually written, both encoders run afresh."""
-    f = objective.prefix_encoder.encode(plain_batch(torch.tensor([prefix]))).state[0, -1]
+    f = objective.prefix_encoder.encode(Batch.plain(torch.tensor([prefix]))).state[0, -1]
     read = suffix[::-1] or [objective.end]
-    b = objective.suffix_encoder.encode(plain_batch(torch.tensor([read]))).state[0, -1]
+    b = objective.suffix_encoder.encode(Batch.plain(torch.tensor([read]))).state[0, -1]
     head = objective.head
     x = F.relu(head.second(F.relu(head.first(torch.cat((f, b))))))
     return head.third(x)[: VOCABULARY + 1][:choices].log_softmax(-1).detach()

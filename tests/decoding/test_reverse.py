@@ -8,10 +8,10 @@ import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_objective
 from torch.nn import functional as F
 
-from statewise.backbones.base import plain_batch
 from statewise.building import make_decoder
 from statewise.decoding.base import Request
 from statewise.decoding.reverse import Reverse
+from statewise.types import Batch
 
 PROMPT, GOAL, END, CLOSING = [1, 5, 2], [4, 7], 3, VOCABULARY
 
@@ -27,8 +27,8 @@ def made(**fields):
 def log_probs(objective, prefix, suffix, output, choices=VOCABULARY):
     """(choices,) of the next-token head (0) or the previous-token head (1), both encoders run afresh."""
     read, after = list(prefix) or [objective.begin], list(suffix)[::-1] or [objective.end]
-    f = objective.prefix_encoder.encode(plain_batch(torch.tensor([read]))).state[0, -1]
-    b = objective.suffix_encoder.encode(plain_batch(torch.tensor([after]))).state[0, -1]
+    f = objective.prefix_encoder.encode(Batch.plain(torch.tensor([read]))).state[0, -1]
+    b = objective.suffix_encoder.encode(Batch.plain(torch.tensor([after]))).state[0, -1]
     head = objective.head
     x = F.relu(head.second(F.relu(head.first(torch.cat((f, b))))))
     return head.third(x).view(2, -1)[output, :choices].log_softmax(-1).detach()

@@ -15,7 +15,6 @@ transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 
 import statewise.hf  # noqa: E402
 from statewise.backbones import BACKBONES  # noqa: E402
-from statewise.backbones.base import plain_batch  # noqa: E402
 from statewise.building import read_recipe  # noqa: E402
 from statewise.interop.export import export  # noqa: E402
 from statewise.interop.plain import NotPlain, plain  # noqa: E402
@@ -23,6 +22,7 @@ from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM, 
 from statewise.loading import new_model  # noqa: E402
 from statewise.objectives import OBJECTIVES  # noqa: E402
 from statewise.tasks.bpe import BPE, END  # noqa: E402
+from statewise.types import Batch  # noqa: E402
 
 transformers.logging.disable_progress_bar()
 every_block = pytest.mark.parametrize(("architecture", "fields"), MAPPED_BLOCKS, ids=str)
@@ -51,7 +51,7 @@ def whole_rows(model, rows=5):
 
 
 def ours_of(model, tokens):
-    return model.predictor().logits(plain_batch(tokens))
+    return model.predictor().logits(Batch.plain(tokens))
 
 
 def same(found, wanted, share=1e-5):

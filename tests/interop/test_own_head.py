@@ -14,8 +14,8 @@ transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 pytest.importorskip("peft", reason="needs the extra hf")
 
 import statewise.hf  # noqa: E402, F401 -- registers the class
-from statewise.backbones.base import plain_batch  # noqa: E402
 from statewise.interop.export import export  # noqa: E402
+from statewise.types import Batch  # noqa: E402
 
 transformers.logging.disable_progress_bar()
 SYMBOLS = 16
@@ -68,7 +68,7 @@ def same(found, wanted):
 def test_it_gives_our_logits_and_our_text(tuned):
     model, _, theirs = tuned
     tokens = whole_rows(model)
-    wanted = model.predictor().logits(plain_batch(tokens))
+    wanted = model.predictor().logits(Batch.plain(tokens))
     assert wanted.shape[-1] == SYMBOLS
     assert wanted.std() > 0.1
     same(theirs(tokens).logits, wanted)
@@ -85,7 +85,7 @@ def test_padding_on_the_left_changes_nothing(tuned):
     mask[1, :5] = mask[3, :1] = 0
     found = theirs(tokens, attention_mask=mask, use_cache=True).logits
     for row, keep in enumerate(mask.bool()):
-        same(found[row, keep], model.predictor().logits(plain_batch(tokens[row : row + 1, keep]))[0])
+        same(found[row, keep], model.predictor().logits(Batch.plain(tokens[row : row + 1, keep]))[0])
 
 
 def test_goals_and_drafts_are_those_of_the_run(tuned):

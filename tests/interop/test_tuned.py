@@ -12,7 +12,6 @@ import torch
 from doubles import small_corpus
 from safetensors.torch import load_file
 
-from statewise.backbones.base import plain_batch
 from statewise.cli import main
 from statewise.interop.folder_files import FILES
 from statewise.loading import load_model
@@ -20,6 +19,7 @@ from statewise.overwriting import strangers
 from statewise.tasks import bpe
 from statewise.tasks.corpus import tokenizers
 from statewise.tasks.corpus.folder import Corpus
+from statewise.types import Batch
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 peft = pytest.importorskip("peft", reason="needs the extra hf")
@@ -134,7 +134,7 @@ def test_a_tuned_model_leaves_as_what_it_came_and_gives_our_logits(tuned, place)
     assert type(theirs) is transformers.Qwen3ForCausalLM
     assert (theirs.config.bos_token_id, theirs.config.eos_token_id) == (3, model.task.end)
     tokens = torch.from_numpy(model.task.held_out(2).tokens)
-    wanted = model.predictor().logits(plain_batch(tokens))
+    wanted = model.predictor().logits(Batch.plain(tokens))
     torch.testing.assert_close(theirs(tokens).logits[..., :270], wanted, rtol=0, atol=1e-5)
     base = transformers.AutoModelForCausalLM.from_pretrained(place / "base")
     assert (base(tokens).logits - theirs(tokens).logits).abs().max() > 1e-3
@@ -180,7 +180,7 @@ def test_with_a_head_of_its_own_it_leaves_in_our_class(place, tmp_path, capsys):
 
     model, theirs = load_model(run), transformers.AutoModelForCausalLM.from_pretrained(out)
     tokens = torch.from_numpy(model.task.held_out(2).tokens)
-    torch.testing.assert_close(theirs(tokens).logits, model.predictor().logits(plain_batch(tokens)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(theirs(tokens).logits, model.predictor().logits(Batch.plain(tokens)), rtol=0, atol=1e-5)
     assert main(["export", str(run), "--to", "gguf", "--out", str(tmp_path / "out.gguf")]) == 2
     assert "export it --to hf, and convert that folder" in capsys.readouterr().err
     assert main([*words, "--dry-run"]) == 0

@@ -4,9 +4,9 @@ import pytest
 import torch
 from doubles import CONTEXT, VOCABULARY, spread_weights, tiny_gpt
 
-from statewise.backbones.base import plain_batch
 from statewise.nn.block import BlockConfig
 from statewise.nn.rotary import rotary_angles, split_heads
+from statewise.types import Batch
 
 CHOICES = list(itertools.product(["rms", "layer"], ["rope", "learned"], ["swiglu", "gelu", "relu"], [False, True]))
 
@@ -17,12 +17,12 @@ def test_every_choice_is_causal_and_cacheable(norm, positions, mlp, bias):
     spread_weights(model)
     tokens = torch.randint(0, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        whole = model.encode(plain_batch(tokens)).state
+        whole = model.encode(Batch.plain(tokens)).state
         cache = model.make_cache(len(tokens))
         pieces = [model.extend(piece, cache).state for piece in tokens.split([4, 1, 3, 1], dim=1)]
         changed = tokens.clone()
         changed[:, 6] = (changed[:, 6] + 1) % VOCABULARY
-        other = model.encode(plain_batch(changed)).state
+        other = model.encode(Batch.plain(changed)).state
     torch.testing.assert_close(torch.cat(pieces, 1), whole)
     torch.testing.assert_close(other[:, :6], whole[:, :6])
     assert not torch.allclose(other[:, 6:], whole[:, 6:])
@@ -46,8 +46,8 @@ def test_a_model_compiles_to_one_graph():
     """What is written by hand for CPUs would break it."""
     model = tiny_gpt()
     tokens = torch.randint(0, VOCABULARY, (2, 6), generator=torch.Generator().manual_seed(0))
-    whole = torch.compile(lambda tokens: model.encode(plain_batch(tokens)).state, backend="eager", fullgraph=True)
-    states, compiled = (read(tokens) for read in (lambda tokens: model.encode(plain_batch(tokens)).state, whole))
+    whole = torch.compile(lambda tokens: model.encode(Batch.plain(tokens)).state, backend="eager", fullgraph=True)
+    states, compiled = (read(tokens) for read in (lambda tokens: model.encode(Batch.plain(tokens)).state, whole))
     torch.testing.assert_close(states, compiled)
     weights = torch.randn_like(states)
     gradients = [
@@ -59,9 +59,9 @@ def test_a_model_compiles_to_one_graph():
 def test_dropout_acts_in_training_alone():
     model = tiny_gpt(dropout=0.5)
     tokens = torch.zeros(1, 5, dtype=torch.int64)
-    assert not torch.equal(model.encode(plain_batch(tokens)).state, model.encode(plain_batch(tokens)).state)
+    assert not torch.equal(model.encode(Batch.plain(tokens)).state, model.encode(Batch.plain(tokens)).state)
     model.eval()
-    assert torch.equal(model.encode(plain_batch(tokens)).state, model.encode(plain_batch(tokens)).state)
+    assert torch.equal(model.encode(Batch.plain(tokens)).state, model.encode(Batch.plain(tokens)).state)
 
 
 def test_impossible_shapes_are_refused():
@@ -70,7 +70,7 @@ def test_impossible_shapes_are_refused():
     with pytest.raises(ValueError, match="even head width"):
         BlockConfig(width=15, heads=3)
     with pytest.raises(ValueError, match=f"context of {CONTEXT}"):
-        tiny_gpt().encode(plain_batch(torch.zeros(1, CONTEXT + 1, dtype=torch.int64)))
+        tiny_gpt().encode(Batch.plain(torch.zeros(1, CONTEXT + 1, dtype=torch.int64)))
 
 
 def test_expansion_counts_parameters():

@@ -8,10 +8,10 @@ from doubles import VOCABULARY, spread_weights, tiny_belief_slots, tiny_gpt, tin
 from hypothesis import Phase, given, settings
 
 from statewise.backbones import BACKBONES as TABLE
-from statewise.backbones.base import plain_batch
 from statewise.backbones.powers import Carrying, read_prompt
 from statewise.nn.cache import SLACK
 from statewise.nn.stream_cache import StreamCache
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -60,7 +60,7 @@ class Rows:
     def check(self, hidden, counts):
         for row, (tokens, count) in enumerate(zip(self.read, counts)):
             if count:
-                alone = self.backbone.encode(plain_batch(torch.tensor([tokens])))
+                alone = self.backbone.encode(Batch.plain(torch.tensor([tokens])))
                 for mine, expected in zip(hidden, alone):
                     torch.testing.assert_close(mine[row, :count], expected[0, -count:])
 
@@ -73,7 +73,7 @@ class Rows:
         self.read += [row[:length] for row, length in zip(tokens.tolist(), lengths)]
         self.back += [0] * len(lengths)
         for row, length in enumerate(lengths):
-            alone = self.backbone.encode(plain_batch(torch.tensor([self.read[start + row]])))
+            alone = self.backbone.encode(Batch.plain(torch.tensor([self.read[start + row]])))
             torch.testing.assert_close(found.readout[row, 0], alone.readout[0, length - 1])
 
     def extend(self, counts):
@@ -165,7 +165,7 @@ def test_counts_of_rows_that_read_everything_are_as_good_as_none(backbone):
         cache = backbone.make_cache(3)
         for part in tokens.split(4, dim=1):
             found = backbone.extend(part, cache, np.full(3, 4)).readout
-        torch.testing.assert_close(found, backbone.encode(plain_batch(tokens)).readout[:, -4:])
+        torch.testing.assert_close(found, backbone.encode(Batch.plain(tokens)).readout[:, -4:])
 
 
 def test_what_cannot_be_taken_back_is_refused_and_nothing_changes(backbone):

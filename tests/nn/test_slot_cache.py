@@ -5,7 +5,7 @@ import pytest
 import torch
 from doubles import VOCABULARY, spread_weights, tiny_belief_slots
 
-from statewise.backbones.base import plain_batch
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -24,7 +24,7 @@ def tokens(rows, count):
 
 
 def alone(made, *parts):
-    return made.encode(plain_batch(torch.cat(parts)[None])).readout[0]
+    return made.encode(Batch.plain(torch.cat(parts)[None])).readout[0]
 
 
 def passes(made, cache, count):

@@ -5,9 +5,8 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
-from statewise.backbones.base import plain_batch
 from statewise.objectives import OBJECTIVES
-from statewise.types import LacksPower
+from statewise.types import Batch, LacksPower
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -37,7 +36,7 @@ def multi_token_twin(objective, batch):
 def joint_twin(objective, batch):
     """Fetch one position, and of it one place, at a time."""
     fetch, backbone, tokens = objective.fetch, objective.backbone, batch.tokens
-    states = backbone.encode(plain_batch(tokens, batch.documents)).state
+    states = backbone.encode(Batch.plain(tokens, batch.documents)).state
     width, heads = backbone.width, fetch.heads
     size = width // heads
     found = []
@@ -84,7 +83,7 @@ def test_the_first_head_is_the_plain_model():
     objective = tiny_objective("multi_token", horizon=2)
     batch = random_batch()
     torch.testing.assert_close(objective.predictor().logits(batch), objective.backbone.logits(
-        objective.backbone.encode(plain_batch(batch.tokens)).readout))  # fmt: skip
+        objective.backbone.encode(Batch.plain(batch.tokens)).readout))  # fmt: skip
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["apart", "packed"])
@@ -126,7 +125,7 @@ def test_teacherless_sees_no_token_of_the_answer():
     spread_weights(objective)
     batch = random_batch()
     blotted = torch.where(batch.scored, objective.filler, batch.tokens)
-    logits = objective.backbone.logits(objective.backbone.encode(plain_batch(blotted)).readout)[..., : objective.filler]
+    logits = objective.backbone.logits(objective.backbone.encode(Batch.plain(blotted)).readout)[..., : objective.filler]
     expected = [
         F.cross_entropy(logits[b, t], batch.tokens[b, t + 1])
         for b in range(len(blotted))
@@ -148,7 +147,7 @@ def test_teacherless_answers_in_one_pass_whatever_it_is_told():
     handle.remove()
     assert len(calls) == 2
     filled = torch.cat((prompts, torch.full((4, 5), objective.filler)), 1)
-    expected = backbone.logits(backbone.encode(plain_batch(filled)).readout)[:, 3:, : objective.filler]
+    expected = backbone.logits(backbone.encode(Batch.plain(filled)).readout)[:, 3:, : objective.filler]
     torch.testing.assert_close(torch.stack(steps, 1), expected)
     with pytest.raises(ValueError, match="prompt"):
         predictor.rewind(cursor, 6)
@@ -163,5 +162,5 @@ def test_a_borrowed_embedding_is_no_parameter_of_its_own():
     tokens = torch.randint(0, 11, (2, 5))
     assert guest.embed(tokens).data_ptr() != owner.embed(tokens).data_ptr()
     torch.testing.assert_close(guest.embed(tokens), owner.embed(tokens))
-    guest.encode(plain_batch(tokens)).state.sum().backward()
+    guest.encode(Batch.plain(tokens)).state.sum().backward()
     assert owner.embedding.weight.grad.abs().max() > 0

@@ -5,9 +5,9 @@ import torch
 from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_objective
 from torch.nn import functional as F
 
-from statewise.backbones.base import plain_batch
 from statewise.objectives import mixture_pairs, pair_loss, pair_workers
 from statewise.objectives.pairs import Block
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -32,7 +32,7 @@ def slow_twin(objective, batch):
     following, previous = [], []
 
     def encode(encoder, tokens, empty):
-        return encoder.encode(plain_batch(tokens[None] if len(tokens) else torch.tensor([[empty]]))).state[0, -1]
+        return encoder.encode(Batch.plain(tokens[None] if len(tokens) else torch.tensor([[empty]]))).state[0, -1]
 
     for tokens, prompt in documents_of(batch):
         T = len(tokens)
@@ -279,10 +279,10 @@ def goal_fixture():
 def directly(objective, prefix, suffix):
     """(2, V) log-probabilities, both encoders run afresh."""
     f = objective.prefix_encoder.encode(
-        plain_batch(prefix[None] if len(prefix) else torch.tensor([[objective.begin]]))
+        Batch.plain(prefix[None] if len(prefix) else torch.tensor([[objective.begin]]))
     ).state[0, -1]
     b = objective.suffix_encoder.encode(
-        plain_batch(suffix.flip(0)[None] if len(suffix) else torch.tensor([[objective.end]]))
+        Batch.plain(suffix.flip(0)[None] if len(suffix) else torch.tensor([[objective.end]]))
     ).state[0, -1]
     return whole_head(objective.head, torch.cat((f, b))).log_softmax(-1)
 
@@ -329,7 +329,7 @@ def test_under_bf16_the_text_head_computes_in_float32(head):
         cursor, logits = predictor.start_with_goal(rows, goal)
         plain = predictor.start(rows)[1]
         prefixes = cursor.state()
-        suffix = objective.suffix_encoder.encode(plain_batch(goal.flip(0)[None])).state[0, -1]
+        suffix = objective.suffix_encoder.encode(Batch.plain(goal.flip(0)[None])).state[0, -1]
         nothing = objective.empty_suffix()[0, 0]
     for found, behind in ((logits, suffix), (plain, nothing)):
         expected = torch.stack(
@@ -367,7 +367,7 @@ def test_suffix_beliefs_begin_at_their_token():
         for column in range(batch.tokens.shape[1]):
             if batch.real[row, column]:
                 rest = batch.tokens[row, column:][batch.documents[row, column:] == batch.documents[row, column]]
-                alone = objective.suffix_encoder.encode(plain_batch(rest.flip(0)[None])).state[0, -1]
+                alone = objective.suffix_encoder.encode(Batch.plain(rest.flip(0)[None])).state[0, -1]
                 torch.testing.assert_close(states[row, column], alone)
 
 

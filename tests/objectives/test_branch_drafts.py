@@ -7,7 +7,7 @@ import pytest
 import torch
 from doubles import VOCABULARY, spread_weights, tiny_gpt, tiny_objective, tiny_recurrent
 
-from statewise.backbones.base import plain_batch
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 MADE = {
@@ -38,7 +38,7 @@ def expected(objective, read, count=3):
     """Every head over each whole row of `read`, at its last token."""
     found = []
     for row in read:
-        heads = objective.readouts(plain_batch(torch.tensor(row)[None]))[1 : count + 1]
+        heads = objective.readouts(Batch.plain(torch.tensor(row)[None]))[1 : count + 1]
         found.append(torch.stack([objective.backbone.logits(head[0, -1]) for head in heads]))
     return torch.stack(found)
 

@@ -22,12 +22,11 @@ from doubles import (
 from safetensors.torch import load_file, save_file
 
 from statewise.backbones import BACKBONES
-from statewise.backbones.base import plain_batch
 from statewise.data import collate
 from statewise.decoding.predictor import Drafter, Traceable
 from statewise.nn.cache import SLACK
 from statewise.objectives import OBJECTIVES
-from statewise.types import Examples, LacksPower
+from statewise.types import Batch, Examples, LacksPower
 
 pytestmark = pytest.mark.usefixtures("float64")
 BACKBONES_OF = {
@@ -290,7 +289,7 @@ def test_what_is_traced_is_the_loss(name):
     predictor = made(name).eval().predictor()
     tokens = prompted(1).tokens
     traced = predictor.trace(tokens, torch.tensor([2, 5, 7, 8]))
-    log_probs = predictor.logits(plain_batch(tokens)).log_softmax(-1)
+    log_probs = predictor.logits(Batch.plain(tokens)).log_softmax(-1)
     rows, places = torch.arange(4), torch.tensor([2, 5, 7, 8])
     torch.testing.assert_close(traced.losses.detach(), -log_probs[rows, places, tokens[rows, places + 1]])
     assert traced.uses

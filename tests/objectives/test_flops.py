@@ -5,10 +5,10 @@ import torch
 from doubles import CONTEXT, VOCABULARY, pack, random_batch, tiny_gpt, tiny_objective, tiny_recurrent
 from torch.utils.flop_counter import FlopCounterMode
 
-from statewise.backbones.base import plain_batch
 from statewise.backbones.powers import Carrying
 from statewise.objectives import OBJECTIVES, pair_workers
 from statewise.objectives.costs import document_lengths, head_flops
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("attention_without_padding")
 
@@ -23,7 +23,7 @@ def counted(call):
 def test_a_forward_pass_is_what_a_counter_finds_but_for_what_is_masked(fields):
     backbone = tiny_gpt(**fields)
     for length in (1, 7, CONTEXT):
-        found = counted(lambda: backbone.encode(plain_batch(torch.zeros(1, length, dtype=torch.int64))))  # noqa: B023
+        found = counted(lambda: backbone.encode(Batch.plain(torch.zeros(1, length, dtype=torch.int64))))  # noqa: B023
         masked = backbone.layers * 4 * backbone.width * length * (length - 1) / 2  # a square of scores is computed
         assert backbone.flops(length) == found - masked
     assert head_flops(backbone) == counted(lambda: backbone.logits(torch.zeros(1, backbone.width)))

@@ -6,8 +6,8 @@ from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, ti
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from statewise.backbones.base import plain_batch
 from statewise.objectives import head_blocks
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -40,7 +40,7 @@ def bag(objective, hidden, batch):
 def reverse(objective, hidden, batch):
     summaries, previous = [], []
     for b, first, tokens, scored in documents(batch):
-        backwards = objective.reverse.encode(plain_batch(tokens.flip(0)[None]))
+        backwards = objective.reverse.encode(Batch.plain(tokens.flip(0)[None]))
         for j in range(len(tokens) - 1):  # the reader of tokens j + 1 .. end predicts token j
             if scored[j] or (j == 0 and scored[1]):
                 logits = objective.reverse.logits(backwards.readout[0, len(tokens) - 2 - j])
@@ -53,7 +53,7 @@ def reverse(objective, hidden, batch):
 
 
 def slow_twin(objective, batch):
-    hidden = objective.backbone.encode(plain_batch(batch.tokens, batch.documents))
+    hidden = objective.backbone.encode(Batch.plain(batch.tokens, batch.documents))
     following = [F.cross_entropy(objective.backbone.logits(hidden.readout[b, first + t]), tokens[t + 1])
                  for b, first, tokens, scored in documents(batch) for t in range(len(tokens) - 1)
                  if scored[t + 1]]  # fmt: skip
@@ -94,7 +94,7 @@ def test_the_summary_does_not_train_the_reverse_model():
 def test_a_bag_with_every_token_has_no_outsiders():
     tokens = torch.arange(VOCABULARY).repeat(2)[None]
     scored = torch.ones_like(tokens, dtype=torch.bool).index_fill(1, torch.tensor([0]), False)
-    batch = plain_batch(tokens)._replace(scored=scored, span=(1, tokens.shape[1]))
+    batch = Batch.plain(tokens)._replace(scored=scored, span=(1, tokens.shape[1]))
     objective = tiny_objective("future_summary", summary="bag", window=40)
     torch.testing.assert_close(objective(batch).parts["bag"].mean(), slow_twin(objective, batch)["bag"])
 

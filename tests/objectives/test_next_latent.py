@@ -5,9 +5,9 @@ import torch
 from doubles import pack, random_batch, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
 from torch.nn import functional as F
 
-from statewise.backbones.base import plain_batch
 from statewise.objectives import head_blocks, head_divergence, head_loss
 from statewise.objectives.next_latent import NextLatentConfig
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 def slow_twin(objective, batch):
     """Equations 3 to 5 one source position, one step, one sequence at a time."""
     config, backbone, dynamics = objective.config, objective.backbone, objective.dynamics
-    states, readouts = backbone.encode(plain_batch(batch.tokens, batch.documents))
+    states, readouts = backbone.encode(Batch.plain(batch.tokens, batch.documents))
     head = backbone.logits
     B, T = batch.tokens.shape
     documents = batch.documents if batch.documents is not None else torch.ones_like(batch.tokens)
@@ -197,7 +197,7 @@ def test_drafting_follows_the_dynamics():
     tokens = random_batch(prompts=False).tokens[:, :5]
     cursor, logits = predictor.start(tokens)
     token, guesses = logits.argmax(-1), None
-    state = objective.backbone.encode(plain_batch(tokens)).state[:, -1]
+    state = objective.backbone.encode(Batch.plain(tokens)).state[:, -1]
     for step in range(3):
         guesses = guesses or predictor.guesses(cursor, token)
         guessed = guesses.send(token if step else None)

@@ -5,8 +5,8 @@ import torch
 from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_belief_slots, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
-from statewise.backbones.base import plain_batch
 from statewise.objectives.semantic_tube import bend
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -51,7 +51,7 @@ def test_loss_and_gradients_are_those_of_the_definition(packed, make_backbone):
 
 def test_short_documents_have_no_span():
     tokens = torch.zeros(1, 9, dtype=torch.int64)
-    batch = plain_batch(tokens, torch.tensor([[1, 1, 2, 3, 3, 3, 4, 4, 0]]))
+    batch = Batch.plain(tokens, torch.tensor([[1, 1, 2, 3, 3, 3, 4, 4, 0]]))
     objective = tiny_objective("semantic_tube")
     assert objective.counts(batch)["tube"] == 1
     states = torch.randn(1, 9, 5)
@@ -59,14 +59,14 @@ def test_short_documents_have_no_span():
 
 
 def test_a_straight_path_costs_nothing():
-    batch = plain_batch(torch.zeros(1, 6, dtype=torch.int64))
+    batch = Batch.plain(torch.zeros(1, 6, dtype=torch.int64))
     straight = torch.arange(6.0)[:, None] * torch.tensor([1.0, -2.0, 0.5])
     torch.testing.assert_close(bend(straight[None], batch), torch.tensor(0.0))
 
 
 @pytest.mark.parametrize("at", [(0, 1), (2, 4), (3, 7)])  # the last: nothing is left after the span from 0 to 3
 def test_spans_between_equal_states_are_left_out(at):
-    states, batch = torch.randn(2, 8, 70), plain_batch(torch.zeros(2, 8, dtype=torch.int64))
+    states, batch = torch.randn(2, 8, 70), Batch.plain(torch.zeros(2, 8, dtype=torch.int64))
     states[:, at[1]] = states[:, at[0]]
     found, wanted = states.clone().requires_grad_(), states.clone().requires_grad_()
     fast, slow = bend(found, batch), slow_bend(wanted, batch) * 2  # rows
@@ -80,13 +80,13 @@ def test_spans_between_equal_states_are_left_out(at):
 
 
 def test_float32_keeps_the_angles_between_close_states():
-    batch = plain_batch(torch.zeros(2, 40, dtype=torch.int64))
+    batch = Batch.plain(torch.zeros(2, 40, dtype=torch.int64))
     states = 1 + 0.01 * torch.randn(2, 40, 64)
     torch.testing.assert_close(bend(states.float(), batch).double(), bend(states, batch), rtol=1e-4, atol=0)
 
 
 def test_float32_takes_no_rounding_error_for_a_step():
-    batch = plain_batch(torch.zeros(1, 12, dtype=torch.int64))
+    batch = Batch.plain(torch.zeros(1, 12, dtype=torch.int64))
     for _ in range(8):
         states = F.normalize(torch.randn(1, 12, 64), dim=-1) * 80
         states[:, 5] = states[:, 9] + 1e-4 * F.normalize(torch.randn(64), dim=0)
@@ -101,7 +101,7 @@ def test_float32_takes_no_rounding_error_for_a_step():
 def test_bfloat16_takes_no_rounding_error_for_a_step():
     tokens = torch.randint(VOCABULARY, (4, 16))
     tokens[:, :4] = tokens[:, :1]  # with rotary positions their states are equal
-    batch, found = plain_batch(tokens), []
+    batch, found = Batch.plain(tokens), []
     for dtype in (torch.float32, torch.float64):
         objective = tiny_objective("semantic_tube", backbone={"positions": "rope"})
         spread_weights(objective)

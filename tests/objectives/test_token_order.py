@@ -5,12 +5,12 @@ import torch
 from doubles import VOCABULARY, pack, random_batch, spread_weights, tiny_gpt, tiny_objective, tiny_two_stream
 from torch.utils.flop_counter import FlopCounterMode
 
-from statewise.backbones.base import plain_batch
 from statewise.objectives import head_blocks
 from statewise.objectives.coming_tokens import coming_tokens
 from statewise.objectives.costs import head_flops
 from statewise.objectives.head_function import head_function
 from statewise.objectives.token_order import TokenOrderConfig
+from statewise.types import Batch
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -27,7 +27,7 @@ def target(batch, b, t, window):
 
 
 def slow_twin(objective, batch):
-    readout = objective.backbone.encode(plain_batch(batch.tokens, batch.documents)).readout
+    readout = objective.backbone.encode(Batch.plain(batch.tokens, batch.documents)).readout
     following, order = [], []
     for b, t in torch.nonzero(batch.scored[:, 1:]).tolist():
         following.append(-objective.backbone.logits(readout[b, t]).log_softmax(-1)[batch.tokens[b, t + 1]])
@@ -95,7 +95,7 @@ def test_a_wider_window_than_the_default_changes_nothing_that_float32_shows():
 
 
 def test_the_best_order_of_distinct_tokens_is_an_exponential():
-    batch = plain_batch(torch.arange(8)[None])._replace(scored=torch.arange(8)[None] > 0, span=(1, 8))
+    batch = Batch.plain(torch.arange(8)[None])._replace(scored=torch.arange(8)[None] > 0, span=(1, 8))
     expected = torch.exp(-torch.arange(1.0, 8.0))
     tokens, first = coming_tokens(batch, 0, 1, 1, 7)
     assert (tokens.tolist(), bool(first.all())) == ([[[1, 2, 3, 4, 5, 6, 7]]], True)

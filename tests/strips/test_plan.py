@@ -11,7 +11,7 @@ from statewise.strips.metrics import problem_solving
 from statewise.strips.model import Action, ActionModel
 from statewise.strips.pddl import Problem, write_pddl
 from statewise.strips.planner import PLANNERS, PlannerTimeout, find_plan, installed
-from statewise.strips.planning import UnmatchedGoal, plan
+from statewise.strips.planning import Plan, UnmatchedGoal, plan
 
 
 def stacked(blocks=2):
@@ -226,3 +226,15 @@ def test_what_is_not_known_is_assumed_only_where_it_must_be_and_said(breadth_fir
 def test_an_example_that_the_model_rejects_is_no_goal(breadth_first):
     with pytest.raises(ValueError, match="rejects action 2, 'pickup b2', which requires handempty"):
         plan(BLOCKS, goal_after=["pickup b1", "pickup b2"])
+
+
+def test_the_lines_of_a_goal_fit_their_width_and_break_between_atoms():
+    mapping = {f"true {at} is here": f"learned {at}" for at in range(20)}
+    goal = tuple(f"atom {at}" for at in range(30))
+    lines = Plan(("go",), True, True, mapping, 0.1, "none", goal=goal).goal_lines(60)
+    assert all(len(line) <= 60 for line in lines)
+    text = " ".join(line.strip() for line in lines)
+    assert text.startswith("the problem in learned atoms: true 0 is here = learned 0, true 1 is here = learned 1, ")
+    assert text.endswith(f"goal: {', '.join(goal)}")
+    assert all(f"{one} = {other}" in "\n".join(lines) for one, other in mapping.items())
+    assert Plan(("go",), True, None, {}, 0.1, "none").goal_lines(60) == []

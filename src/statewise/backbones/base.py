@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -93,13 +92,6 @@ class BackboneFactory(Protocol):
         """`extra_tokens` ids for the objective follow those of the task. With `embedding_of`, shares that backbone's
         embedding matrix. `fields` replace fields of the backbone's config; every backbone has `layers` and `tied`,
         whether the vocabulary head is the embedding matrix."""
-
-
-def plain_batch(tokens: Tensor, documents: Tensor | None = None) -> Batch:
-    """`tokens` (B, T) as a batch without padding or targets; `documents` (B, T) if several share a row, 0: padding."""
-    everything = torch.ones_like(tokens, dtype=torch.bool)
-    real = everything if documents is None else documents != 0
-    return Batch(tokens, ~everything, real, documents, (0, 0))
 
 
 def check_context(cache: Cache, new: int, counts: np.ndarray | None, context: int) -> None:

@@ -58,20 +58,13 @@ class TwoPass(Decoder):
                 continue
             choices.begin([0], [len(read)], most, limit - made)
             (drafted,) = source.draft(cursor, [0], torch.from_numpy(chosen[:, 0]), [most], choices.draft).drafted()
-            logits = predictor.logits(_batch(np.append(read, drafted)))[:, len(read) - 1 :]
+            logits = predictor.logits(Batch.plain(torch.from_numpy(np.append(read, drafted))[None]))[:, len(read) - 1 :]
             chosen, gained = choices.check(logits)
             found = gain(chosen[0].tolist(), drafted, limit - made, request.stop)
             made, read = made + found.new, np.append(read, chosen[0, : found.new])
             yield _step(chosen, gained, found.new, *found.counts(len(drafted)))
             if found.ended:
                 return
-
-
-def _batch(tokens: np.ndarray) -> Batch:
-    """One whole row, (T,)."""
-    row = torch.from_numpy(tokens)[None]
-    real = torch.ones_like(row, dtype=torch.bool)
-    return Batch(row, ~real, real, None, (0, 0))
 
 
 def _step(chosen: np.ndarray, gained: np.ndarray, new: int, accepted: int, offered: int) -> Step:

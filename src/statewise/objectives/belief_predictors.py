@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.backbones.base import Backbone, plain_batch
+from statewise.backbones.base import Backbone
 from statewise.decoding.predictor import FutureReader, GoalScorer, Reversible, SuffixEncoder
 from statewise.objectives.predictors import CausalCursor, CausalPredictor
 from statewise.objectives.text_head import TextHead
@@ -168,7 +168,7 @@ class TwoSidedPredictor(BeliefPredictor, GoalScorer):
             self.need_previous()
         sequences = sequences.to(self.device)
         whole = torch.cat((self.empty().expand(len(sequences), -1, -1),
-                           self.backbone.encode(plain_batch(sequences)).state[:, :-1]), dim=1)  # fmt: skip
+                           self.backbone.encode(Batch.plain(sequences)).state[:, :-1]), dim=1)  # fmt: skip
         ending = sequences[:, -count:]
         output = self.side if head == "next" else 1 - self.side
         log_probs = self.outputs(whole[:, -count:], self._behind(ending), output).log_softmax(-1)
@@ -186,7 +186,7 @@ class TwoSidedPredictor(BeliefPredictor, GoalScorer):
     def _others(self, tokens: Tensor) -> Tensor:
         """(B, G) -> (B, G, E): projected states of the other side, beginning with each token."""
         encoder = suffix_encoder_of(self.objective) if self.side == 0 else self.objective.prefix_encoder
-        return self.project(encoder.encode(plain_batch(tokens.flip(1))).state.flip(1), 1 - self.side)
+        return self.project(encoder.encode(Batch.plain(tokens.flip(1))).state.flip(1), 1 - self.side)
 
 
 class GoalPredictor(TwoSidedPredictor, FutureReader, SuffixEncoder, Reversible):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from statewise.backbones.base import Backbone, BackboneFactory, plain_batch
+from statewise.backbones.base import Backbone, BackboneFactory
 from statewise.backbones.powers import Counted
 from statewise.bounds import bounded, unset
 from statewise.nn.initialisation import Init, check_init
@@ -191,7 +191,7 @@ class BeliefState(Objective):
 
     def _alone(self, encoder: Backbone, token: int) -> Tensor:
         device = next(self.parameters()).device
-        return encoder.encode(plain_batch(torch.full((1, 1), token, device=device))).state
+        return encoder.encode(Batch.plain(torch.full((1, 1), token, device=device))).state
 
     def pairs(self, batch: Batch) -> Pairs:
         """The pairs of a batch, under the convention for prompts."""

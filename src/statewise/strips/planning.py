@@ -12,6 +12,7 @@ from statewise.strips.meaning import meaning
 from statewise.strips.model import Action, ActionModel, Atoms, bits
 from statewise.strips.pddl import Problem, validated
 from statewise.strips.planner import chosen, find_plan
+from statewise.strips.wrapping import wrapped
 
 
 class UnmatchedGoal(ValueError):
@@ -39,6 +40,16 @@ class Plan:
     assumed: tuple[str, ...] = ()
     """Learned atoms that the plan requires, or the goal at its end, and that nothing shows to be true: they are only
     not known to be false. Empty with a problem."""
+
+    def goal_lines(self, width: int) -> list[str]:
+        """The translated problem, the goal and what is assumed, as far as there are such, in lines of at most `width`
+        characters."""
+        parts = {
+            "the problem in learned atoms": [f"{one} = {other}" for one, other in self.mapping.items()],
+            "goal": self.goal,
+            "taken to be true, since nothing shows that they are false": self.assumed,
+        }
+        return [line for what, atoms in parts.items() if atoms for line in wrapped(f"{what}: ", atoms, width, 2)]
 
 
 def plan(

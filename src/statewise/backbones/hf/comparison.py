@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statewise.backbones.base import Backbone, plain_batch
+from statewise.backbones.base import Backbone
 from statewise.backbones.hf.loading import quiet
+from statewise.types import Batch
 
 ROWS, TOKENS = 2, 12
 WINDOW = 4
@@ -54,7 +55,7 @@ def _compare(backbone: Backbone, causal: Any, most: int, head: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     length = min(TOKENS, backbone.context)
     tokens = torch.randint(0, most, (ROWS, length), generator=generator)
-    batch = plain_batch(tokens)
+    batch = Batch.plain(tokens)
     hidden = backbone.encode(batch)
     if head:
         wanted = causal(input_ids=tokens, use_cache=False).logits[..., :most]
@@ -63,12 +64,12 @@ def _compare(backbone: Backbone, causal: Any, most: int, head: bool) -> None:
     whole = hidden.readout
     changed = tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % most
-    leak = backbone.encode(plain_batch(changed)).readout
+    leak = backbone.encode(Batch.plain(changed)).readout
     _same(leak[:, :-1], whole[:, :-1], "its positions see later tokens")
     if 2 * length <= backbone.context:
         row = tokens.reshape(1, -1)
         documents = torch.arange(1, ROWS + 1).repeat_interleave(length)[None]
-        packed = backbone.encode(plain_batch(row, documents)).readout
+        packed = backbone.encode(Batch.plain(row, documents)).readout
         _same(packed.view(ROWS, length, -1), whole, "documents that share a row see each other")
     if length > 4:
         _same(*_by_steps(backbone, tokens, whole), "read step by step it computes something else than at once")

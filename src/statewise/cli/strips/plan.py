@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,12 +110,7 @@ def run(words: list[str]) -> int:
     if options.json:
         print(printable({**dataclasses.asdict(found), "certain": certain}))
         return 0 if good else 1
-    if found.mapping:
-        print("the problem in learned atoms:", "; ".join(f"{one} = {other}" for one, other in found.mapping.items()))
-    if found.goal:
-        print(f"goal: {', '.join(found.goal)}")
-    if found.assumed:
-        print(f"taken to be true, since nothing shows that they are false: {', '.join(found.assumed)}")
+    print("".join(f"{line}\n" for line in found.goal_lines(shutil.get_terminal_size((100, 24)).columns)), end="")
     if found.actions is None:
         only = " of certain steps alone" if options.certain_only else ""
         print(f"no plan{only} exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
