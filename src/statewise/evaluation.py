@@ -18,6 +18,7 @@ from statewise.json_files import metric
 from statewise.messages import short
 from statewise.scoring import per_token, per_unit, score_batch
 from statewise.tasks.base import HasBaselines, Task
+from statewise.tasks.ragged import Ragged
 from statewise.types import Batch, Completion, Evaluation, Examples, Part
 
 Measure = Callable[[Batch], Mapping[str, Part]]
@@ -62,14 +63,27 @@ ALONE = Share()
 def choose_examples(task: Task, num: int | None, data: Path | None, by: tuple[str, str] | None) -> Examples:
     """`num` (None: all) held-out examples, the first ones unless the task spreads them over its set; or those of the
     file `data`, or of another held-out set of the task, given by an option and its value (`by`). Raises `ValueError` if
-    there is no such set."""
+    there is no such set. If the task has baselines, its `notes` then say how many examples of a file were trained
+    on."""
     if num is not None and num < 1:
         raise ValueError(f"num must be at least 1, not {num}")
     if data is not None and by is not None:
         raise ValueError(f"--data and --{by[0]} both choose what to evaluate on: give only one")
     if data is not None:
-        return task.read(data)[:num]
+        examples = task.read(data)[:num]
+        task.notes = [*task.notes, *_trained_on(task, examples, data)]
+        return examples
     return task.held_out(num) if by is None else task.held_out_by(*by, num)
+
+
+def _trained_on(task: Task, examples: Examples, data: Path) -> list[str]:
+    """A note if examples of a file are among the training sequences, which tasks with baselines read anyway."""
+    try:
+        training = task.training() if isinstance(task, HasBaselines) else None
+    except ValueError as error:
+        return [f"{data}: whether the model was trained on its sequences is unknown: {error}"]
+    count = int(training.holds(examples).sum()) if isinstance(training, Ragged) else 0
+    return [f"{data}: the model was trained on {count:,} of its {len(examples):,} sequences"] if count else []
 
 
 def evaluate(

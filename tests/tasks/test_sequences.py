@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statewise.evaluation import choose_examples
 from statewise.tasks.csv_rows import read_csv
 from statewise.tasks.sequence_files import SequenceFile, parse_file
 from statewise.tasks.sequences import Sequences, SequencesConfig
@@ -526,3 +527,30 @@ def test_readers_of_csv_left_half_way_leave_the_process_limit_of_a_cell_as_it_wa
     del first
     assert [len(row["a"]) for _, row in second] == [200_000, 200_000]
     assert csv.field_size_limit() == before
+
+
+def test_of_a_file_it_is_said_how_many_sequences_were_trained_on(tmp_path):
+    task = task_of(tmp_path, "".join(f"a b\t{n} b\n" for n in range(20)))
+    trained = [task.decode(row[:2]) + "\t" + task.decode(row[2:4]) for row in task.training()[:].tokens]
+    other_prompt = "\t".join(trained[0].replace("\t", " ").split(" ", 1))
+    other = written(tmp_path, f"{trained[0]}\nb a\t1 b\n{other_prompt}\n{trained[3]}\n", "other.txt")
+    assert len(choose_examples(task, None, other, None)) == 4
+    assert list(task.notes) == [f"{other}: the model was trained on 2 of its 4 sequences"]
+    task.notes = []
+    assert len(choose_examples(task, 1, other, None)) == 1
+    assert list(task.notes) == [f"{other}: the model was trained on 1 of its 1 sequences"]
+    task.notes = []
+    new = written(tmp_path, "b a\t1 b\n", "new.txt")
+    choose_examples(task, None, new, None)
+    assert list(task.notes) == []
+
+
+def test_training_data_that_are_gone_leave_it_unknown_what_was_trained_on(tmp_path):
+    task = task_of(tmp_path, LINES)
+    rebuilt = Sequences(task.config, dict(task.files()))
+    (tmp_path / "data.txt").unlink()
+    other = written(tmp_path, "a b 1\n", "other.txt")
+    assert len(choose_examples(rebuilt, None, other, None)) == 1
+    (note,) = rebuilt.notes
+    assert note.startswith(f"{other}: whether the model was trained on its sequences is unknown: ")
+    assert "data.txt" in note

@@ -47,6 +47,18 @@ class Ragged:
         """(length,) tokens of one row, of the type in which they are kept."""
         return self.tokens[self.starts[number] : self.starts[number] + self.lengths[number]]
 
+    def holds(self, examples: Examples) -> np.ndarray:
+        """(n,) bool: whether an example of one document is one of these rows, with the same prompt."""
+        kind = self.tokens.dtype
+        asked = [
+            (prompt, row[:length].astype(kind).tobytes())
+            for prompt, row, length in zip(examples.prompt_lengths.tolist(), examples.tokens, examples.lengths)
+        ]
+        missing = set(asked)
+        for number, prompt in enumerate(self.prompt_lengths.tolist()):
+            missing.discard((prompt, self.row(number).tobytes()))
+        return np.array([one not in missing for one in asked], bool)
+
     def columns(self) -> np.ndarray:
         """(sum of lengths,) int64: the place of each token in its row."""
         return np.arange(len(self.tokens)) - np.repeat(self.starts, self.lengths)
