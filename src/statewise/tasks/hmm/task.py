@@ -406,19 +406,22 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         """(n, T): the number of the belief after each position, if the process has finitely many; else -1."""
         if self._finite is None:
             return np.full(examples.tokens.shape, -1)
-        found = np.stack([self._after(examples.tokens[:, : place + 1]) for place in range(examples.tokens.shape[1])], 1)
+        found = self._numbers(examples.tokens)[:, 1:]
         return np.where(np.arange(found.shape[1]) < examples.lengths[:, None], found, -1)
 
-    def _after(self, tokens: np.ndarray) -> np.ndarray:
-        """(n,): the number of the belief after prefixes (n, t), -1 after impossible ones."""
+    def _numbers(self, tokens: np.ndarray) -> np.ndarray:
+        """(n, 1 + t): the number of the belief before `tokens` (n, t) and after each of them, -1 after impossible
+        ones."""
         states, now = self._states, np.zeros(len(tokens), np.int64)
+        found = [now]
         for place, column in enumerate(tokens.T):
             if place == 0 and self.config.bos:
                 now = np.where(column == self.process.vocabulary, now, -1)
             else:
                 known = (now >= 0) & (column < self.process.vocabulary)
                 now = np.where(known, states.after[now, np.where(known, column, 0)], -1)
-        return now
+            found.append(now)
+        return np.stack(found, axis=1)
 
     def legal(self, prefix: np.ndarray) -> np.ndarray:
         """The tokens of positive probability; none at the end."""
@@ -434,7 +437,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
         """See `Automaton`: (belief, tokens read)."""
         n, t = tokens.shape
-        now = self._after(tokens) if t <= self.context else np.full(n, -1)
+        now = self._numbers(tokens)[:, -1] if t <= self.context else np.full(n, -1)
         return np.where(now[:, None] >= 0, np.stack([now, np.full(n, t)], axis=1), -1)
 
     def step(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -470,7 +473,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
                 break
             length = int(rng.integers(1 + self.config.bos, self.context))
             drawn = np.unique(self.sample(rng, max(64, n // 8)).tokens[:, :length], axis=0)
-            labels = self._after(drawn)
+            labels = self._numbers(drawn)[:, -1]
             one, other = rng.permutation(len(drawn)), rng.permutation(len(drawn))
             if same_state:  # neighbours in a random order within each belief
                 order = one[np.argsort(labels[one], kind="stable")]
