@@ -22,10 +22,10 @@ from timing import Benchmark, parser
 from torch import Tensor
 
 import statewise
-from statewise.backbones.base import plain_batch
 from statewise.building import read_recipe
 from statewise.loading import new_model
 from statewise.model import Model
+from statewise.types import Batch
 
 LAYER_LEARNED = {"norm": "layer", "positions": "learned"}
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
@@ -89,7 +89,7 @@ def base(kind: str, width: int, folder: Path) -> Path:
 def difference(theirs: Any, model: Model, tokens: Tensor) -> float:
     """The largest, as a share of the largest logit."""
     with torch.no_grad():
-        ours = model.predictor().logits(plain_batch(tokens))
+        ours = model.predictor().logits(Batch.plain(tokens))
         return float((theirs(tokens).logits - ours).abs().max() / ours.abs().max())
 
 
