@@ -183,6 +183,7 @@ def test_the_files_have_all_runs_whatever_is_chosen(file, tmp_path, in_process, 
         ([], "3 runs finished."),
         (["--only", "bits"], "2 runs finished."),
         (["--only", "bits", "stars"], "3 runs finished."),
+        (["--only", "bits", "--only", "stars"], "3 runs finished."),
         (["--only", "bits"], "accuracy_length_24: accuracy at 24 bits."),
         (["--seeds", "7"], "1 run finished, "),
     ):

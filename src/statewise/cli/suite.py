@@ -113,7 +113,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--seeds", metavar="1-5", help="a range, or numbers with commas (default: the suite's)")
     parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="parallel runs (default: 1)")
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="TEXT",
+        "--only", nargs="+", action="extend", default=[], metavar="TEXT",
         help="train and print only runs with one of these texts where a word of RECIPE/OBJECTIVE-BACKBONE begins",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print how many runs there are and how long they take")
