@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from statewise.objectives.base import Objective
 from statewise.training.config import TrainerConfig
-from statewise.training.muon import MuonWithAdamW, hidden_matrices
+from statewise.training.muon import Muon, MuonWithAdamW, hidden_matrices
 from statewise.training.schedule import Schedule
 from statewise.training.sharding import like, read
 from statewise.training.stored import Stored
@@ -39,9 +39,7 @@ def make_optimizer(objective: Objective, config: TrainerConfig) -> torch.optim.O
         raise ValueError(
             "trainer.optimizer muon needs matrices of linear or recurrent layers, and the model has none: choose adamw"
         )
-    muon = torch.optim.Muon(
-        hidden, lr=config.learning_rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = Muon(hidden, config.learning_rate, config.weight_decay)
     return MuonWithAdamW(muon, adamw()) if groups else muon  # low-rank adaptation trains hidden matrices alone
 
 

@@ -1,0 +1,79 @@
+"""A step of Muon: matrices of one shape together, against PyTorch's, which takes one at a time and always in bf16.
+
+python benchmarks/muon.py
+
+What is gained depends on whether the processor multiplies fast in bf16, so one bar is a share of a limit: what the
+products alone take.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+from one_step import like_the_trainer
+from timing import Benchmark, parser, ratio
+
+from statewise.training.muon import Muon
+
+SIZES = {"3 layers of 64": (3, 64), "4 layers of 256": (4, 256)}
+SMOKE = {"1 layer of 16": (1, 16), "2 layers of 16": (2, 16)}
+
+
+def shapes(layers: int, width: int) -> list[tuple[int, int]]:
+    """(outputs, inputs) of the matrices of a GPT: attention, and SwiGLU of 8/3 of the width in steps of 16."""
+    inner = -(-8 * width // 3 // 16) * 16
+    return layers * [(3 * width, width), (width, width), (2 * inner, width), (width, inner)]
+
+
+def with_gradients(found: Sequence[tuple[int, int]]) -> list[torch.nn.Parameter]:
+    """Random matrices, each with a random gradient."""
+    parameters = [torch.nn.Parameter(torch.randn(shape)) for shape in found]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    return parameters
+
+
+def products(found: Sequence[tuple[int, int]], kind: torch.dtype) -> Callable[[], None]:
+    """The matrix products of five iterations, matrices of one shape together, and nothing else."""
+    stacks = []
+    for (rows, columns), count in Counter(found).items():
+        x = torch.randn(count, min(rows, columns), max(rows, columns), dtype=kind)
+        stacks.append((x, torch.randn(count, x.shape[1], x.shape[1], dtype=kind)))
+
+    def call() -> None:
+        for x, gram in stacks:
+            for _ in range(5):
+                torch.bmm(x, x.mT)
+                torch.bmm(gram, gram)
+                torch.bmm(gram, x)
+
+    return call
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    bench = Benchmark(parser(__doc__).parse_args(words).smoke)
+    precision = like_the_trainer()
+    for title, (layers, width) in (SMOKE if bench.smoke else SIZES).items():
+        found = shapes(layers, width)
+        ours, theirs = with_gradients(found), with_gradients(found)
+        seconds = bench.in_turn(
+            {
+                "pytorch": torch.optim.Muon(theirs, 1e-3, adjust_lr_fn="match_rms_adamw").step,
+                "ours": Muon(ours, 1e-3, 0.1).step,
+                "products": products(found, torch.bfloat16 if precision == "bf16" else torch.float32),
+            },
+            rounds=20 if width < 256 else 7,
+        )  # fmt: skip
+        medians = ", ".join(f"{name} {1e3 * statistics.median(times):.1f} ms" for name, times in seconds.items())
+        print(f"  {title}, {len(found)} matrices: {medians}")
+        bench.at_least(f"{title}: times as fast as PyTorch's", ratio(seconds["pytorch"], seconds["ours"]), 1.0)
+        bench.at_least(f"{title}: share of the products", ratio(seconds["products"], seconds["ours"]), 0.4)
+    return bench.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
