@@ -2,8 +2,8 @@
 
 python benchmarks/muon.py
 
-What is gained depends on whether the processor multiplies fast in bf16, so one bar is a share of a limit: what the
-products alone take.
+And whole training steps of three recipes with either. What is gained depends on whether the processor multiplies fast
+in bf16, so one bar is a share of a limit: what the products alone take.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
-from one_step import like_the_trainer
+from one_step import like_the_trainer, one_step
 from timing import Benchmark, parser, ratio
 
-from statewise.training.muon import Muon
+from statewise.building import make_objective, make_task, read_recipe
+from statewise.data import Stream
+from statewise.recipes import recipe_text
+from statewise.training.muon import Muon, MuonWithAdamW
+from statewise.training.optim import make_optimizer
 
 SIZES = {"3 layers of 64": (3, 64), "4 layers of 256": (4, 256)}
 SMOKE = {"1 layer of 16": (1, 16), "2 layers of 16": (2, 16)}
+RECIPES = ["path-star-g2-4", "countdown-small", "city-small"]
+TINY = ["--backbone.width=16", "--backbone.heads=2", "--trainer.batch_size=2"]
 
 
 def shapes(layers: int, width: int) -> list[tuple[int, int]]:
@@ -54,6 +60,20 @@ def products(found: Sequence[tuple[int, int]], kind: torch.dtype) -> Callable[[]
     return call
 
 
+def stepper(name: str, flags: Sequence[str], precision: str, pytorchs: bool) -> Callable[[], None]:
+    """A call that does one training step of a recipe, by PyTorch's Muon or by ours."""
+    recipe = read_recipe(recipe_text(name), [*flags, "--trainer.optimizer=muon"])
+    task = make_task(recipe)
+    objective = make_objective(recipe, task)
+    optimizer = make_optimizer(objective, recipe.trainer)
+    if pytorchs:
+        group = optimizer.muon.param_groups[0]
+        one = torch.optim.Muon(group["params"], group["lr"], group["weight_decay"], adjust_lr_fn="match_rms_adamw")
+        optimizer = MuonWithAdamW(one, optimizer.adamw)
+    stream = Stream(task, seed=1, batch_size=recipe.trainer.batch_size)
+    return one_step(objective, optimizer, [stream.batch(number) for number in range(4)], precision, recipe.trainer.clip)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
     precision = like_the_trainer()
@@ -72,6 +92,14 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"  {title}, {len(found)} matrices: {medians}")
         bench.at_least(f"{title}: times as fast as PyTorch's", ratio(seconds["pytorch"], seconds["ours"]), 1.0)
         bench.at_least(f"{title}: share of the products", ratio(seconds["products"], seconds["ours"]), 0.4)
+    for name in RECIPES[:1] if bench.smoke else RECIPES:
+        flags = TINY if bench.smoke else []
+        seconds = bench.in_turn(
+            {way: stepper(name, flags, precision, way == "pytorch") for way in ("pytorch", "ours")}, rounds=6, warm_up=2
+        )
+        medians = ", ".join(f"{way} {1e3 * statistics.median(times):.0f} ms" for way, times in seconds.items())
+        print(f"  a whole step of {name}: {medians}")
+        bench.at_least(f"{name}: whole step, times as fast", ratio(seconds["pytorch"], seconds["ours"]), 0.97)
     return bench.exit_code()
 
 

@@ -88,8 +88,8 @@ def _alike(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def orthogonalised(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, smallest: float) -> Tensor:
     """(n, rows, columns) -> the same shape and type: each matrix with its singular values moved towards 1.
 
-    By `steps` steps of Newton and Schulz with a quintic, x <- a x + b (x x^T) x + c (x x^T)^2 x, from the matrix divided
-    by its norm, which is taken to be at least `smallest` (Jordan et al. 2024).
+    By `steps` steps of Newton and Schulz with a quintic, x <- a x + b (x x^T) x + c (x x^T)^2 x, from the matrix over
+    its norm, which is taken to be at least `smallest` (Jordan et al. 2024).
     """
     a, b, c = coefficients
     norms = matrices.flatten(1).norm(dim=1).clamp(min=smallest)
