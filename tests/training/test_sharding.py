@@ -218,7 +218,7 @@ def test_every_backbone_optimiser_and_precision_is_the_same_sharded(tmp_path):
         "two streams": (["--objective=belief_state", "--backbone=two_stream", *GPT, "--backbone.window=2"], 1e-5),
         "recurrent": (["--objective=belief_state", "--backbone=recurrent"], 1e-5),
         "slots": (["--backbone=belief_slots", *GPT, "--backbone.chunk=4", "--backbone.slots=2"], 1e-5),
-        # Sharded matrices are left to PyTorch's Muon, which rounds gradients to bfloat16 before it makes them orthogonal.
+        # PyTorch's Muon, to which sharded matrices are left, rounds to bfloat16 before it makes them orthogonal.
         "muon": (["--objective=next_latent", *GPT, "--trainer.optimizer=muon"], 2e-3),
         "bf16": (["--objective=next_latent", *GPT, "--trainer.precision=bf16", "--trainer.accumulate=2"], 2e-2),
         "bf16, LayerNorm": ([*GPT, "--trainer.precision=bf16", "--backbone.norm=layer", "--backbone.bias=true"], 2e-2),
