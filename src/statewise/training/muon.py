@@ -34,7 +34,7 @@ def hidden_matrices(objective: Objective) -> list[nn.Parameter]:
 class Muon(torch.optim.Muon):
     """PyTorch's Muon by fewer and faster products: those of matrices of one shape are done together, in bf16 where the
     device multiplies fast in it, elsewhere in the type of the parameters. PyTorch takes one matrix at a time, always in
-    bf16, which on a processor without bf16 instructions costs more than a small model's gradients.
+    bf16, which on a processor without bf16 instructions can cost more than the rest of a small model's step.
 
     Its `adjust_lr_fn` is `match_rms_adamw`. Sharded matrices are left to PyTorch, which divides their products among
     the processes.
