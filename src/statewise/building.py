@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -61,8 +62,7 @@ def make_objective(recipe: Recipe, task: Symbols) -> Objective:
             config, vocabulary=vocabulary, context=task.context, embedding_of=embedding_of
         )
 
-    torch.manual_seed(recipe.seed)
-    with naming_who_has(), weights_that_fit():
+    with _drawing_by(recipe.seed), naming_who_has(), weights_that_fit():
         if recipe.trainer.rows == "consecutive" and isinstance(task, Task):
             consecutive_rows(task)
         objective = OBJECTIVES[recipe.objective.name](recipe.objective.config, make_backbone)
@@ -77,6 +77,14 @@ def make_objective(recipe: Recipe, task: Symbols) -> Objective:
             "to false"
         )
     return objective
+
+
+@contextmanager
+def _drawing_by(seed: int) -> Iterator[None]:
+    """Within, what torch draws on the CPU follows from `seed`; the caller's random numbers go on unchanged."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def make_decoder(name: str, **fields: Any) -> Decoder:

@@ -126,6 +126,16 @@ def test_distances_between_the_beliefs_of_rrxor_are_hardly_those_of_their_predic
     assert found["next_token_distances_r2"] == pytest.approx(np.corrcoef(*pairs)[0, 1] ** 2, abs=1e-12)
 
 
+def test_equal_beliefs_with_different_next_tokens_count_by_their_mean():
+    rng = np.random.default_rng(0)
+    beliefs, next_tokens, weights = rng.random((5, 3)), rng.random((5, 4)), np.full(5, 0.2)
+    twice = _Known(beliefs[[0, 0, 1, 2, 3, 4]], beliefs[[0, 0, 1, 2, 3, 4]],
+                   next_tokens[[0, 0, 1, 2, 3, 4]] + np.array([[0.3], [-0.1], [0], [0], [0], [0]]),
+                   np.array([0.05, 0.15, 0.2, 0.2, 0.2, 0.2]))  # fmt: skip
+    once = _Known(beliefs, beliefs, next_tokens, weights).correlations(beliefs)
+    assert twice.correlations(twice.beliefs) == pytest.approx(once)
+
+
 class Bayesian(StateDynamics):
     """States are the joint beliefs behind a random linear map; `damage` moves each step's belief towards the start."""
 

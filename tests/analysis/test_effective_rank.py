@@ -1,10 +1,20 @@
 import dataclasses
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from doubles import FixedTask, MarkovPredictor, random_examples, subject, tiny_objective
+from doubles import (
+    FixedTask,
+    MarkovPredictor,
+    random_examples,
+    spread_weights,
+    subject,
+    tiny_belief_slots,
+    tiny_objective,
+    tiny_recurrent,
+)
 
 from statewise.analysis import ANALYSES
 from statewise.analysis.base import Snapshot
@@ -48,6 +58,21 @@ def test_of_multi_token_prediction_the_first_head_has_the_rank_and_the_trunk_the
     assert abs(of_state - of_readout) > 0.01
     found = beliefs(Snapshot("", predictor), task.held_out(), "all").vectors
     np.testing.assert_allclose(found, state, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("make", [partial(tiny_recurrent, cell="lstm"), tiny_belief_slots], ids=["lstm", "slots"])
+def test_of_states_with_more_than_the_last_layer_that_layer_has_the_rank(make):
+    objective = tiny_objective("next_token", make_backbone=make)
+    spread_weights(objective)
+    predictor = objective.eval().predictor()
+    task = FixedTask(random_examples(np.random.default_rng(0), n=6))
+    batch = collate(task.held_out())
+    state, readout = predictor.states(batch)
+    assert state.shape[-1] > readout.shape[-1]
+    found = make_analysis("effective-rank").analyze(subject(predictor, task)).metrics
+    last = readout[batch.real].numpy()
+    assert found["width"] == last.shape[1]
+    assert found["effective_rank"] == pytest.approx(effective_rank(np.linalg.svd(last, compute_uv=False)), rel=1e-4)
 
 
 QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe") else [] for name in ANALYSES}

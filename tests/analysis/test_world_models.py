@@ -13,7 +13,7 @@ from statewise.analysis.trials import floor_notes
 from statewise.building import make_analysis
 from statewise.cli import main
 from statewise.tasks import TASKS
-from statewise.tasks.automaton import Pairs, accepted, completed, distinguishing
+from statewise.tasks.automaton import Pairs, accepted, completed, distinguishing, up_to_end
 from statewise.tasks.manhattan.map_files import write_map
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
 from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
@@ -93,6 +93,40 @@ def test_a_continuation_is_complete_when_it_ends_where_it_may():
     assert not completed(world, states, [tail[:-1] for tail in tails]).any()
     assert not completed(world, states, [np.append(tail[:-1], 0) for tail in tails]).any()
     assert completed(world, states[:0], []).shape == (0,)
+
+
+def asked_once(process="s3"):
+    """Strings whose one question is at their end, shorter than the context."""
+    StateTracking = TASKS["automaton"]
+    fields = {"process": process, "ask": "query", "length": 8, "longest": 20, "held_out_sequences": 20}
+    return StateTracking(StateTracking.Config(**fields))
+
+
+@pytest.mark.parametrize("process", ["s3", "parity"])
+def test_what_is_drawn_after_the_end_of_a_sequence_does_not_count(process):
+    world = asked_once(process)
+    timeless, perfect = WorldPredictor(world, in_time=False), WorldPredictor(world)
+    assert analyze("compression", timeless, world, **FEW).metrics["sequence_compression"] == 1.0
+    assert analyze("compression", perfect, world, **FEW).metrics["valid_continuations"] == 1.0
+    assert analyze("distinction", timeless, world, length=3, **FEW).metrics["distinction_precision"] == 1.0
+    whole = world.held_out()
+    states = world.states_after(whole.tokens[:, :2])
+    tails = [whole.tokens[row, 2 : whole.lengths[row]] for row in range(len(whole))]
+    longer = [np.append(tail, [0, 1, 0]) for tail in tails]
+    for found, wanted in zip(up_to_end(world, states, longer), tails, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    shorter = [tail[:2] for tail in tails]
+    assert all(np.array_equal(*pair) for pair in zip(up_to_end(world, states, shorter), shorter))
+    assert up_to_end(world, states[:0], []) == []
+
+
+@pytest.mark.parametrize("name", ["compression", "distinction"])
+def test_where_answers_alone_are_scored_a_note_says_what_that_means(name):
+    world = asked_once()
+    assert any("scores answers alone" in note for note in analyze(name, WorldPredictor(world), world, **FEW).notes)
+    assert not any(
+        "scores answers alone" in note for note in analyze(name, WorldPredictor(city()), city(), **FEW).notes
+    )
 
 
 def test_distinction_is_what_all_sequences_say():

@@ -374,6 +374,17 @@ def test_prompts_are_warmed_up_to_and_what_follows_is_not():
     torch.testing.assert_close(on[3:], by_definition(made, x[0, 10:], fresh=True)[0])
 
 
+@pytest.mark.parametrize(("protocol", "warmup"), [("carried", 0), ("fresh", 0), ("same-chunk", 2), ("carried", 2)])
+def test_prompts_of_several_lengths_are_read_and_warmed_up_as_alone(protocol, warmup):
+    asked, x, counts = predictor().under(protocol, warmup), tokens(T=11, B=3)[:, :11], np.array([11, 7, CHUNK])
+    cursor, logits = asked.start(x, counts)
+    further = asked.extend(cursor, x[:, :3])
+    for row, count in enumerate(counts):
+        alone, wanted = asked.start(x[row : row + 1, :count])
+        torch.testing.assert_close(logits[row], wanted[0])
+        torch.testing.assert_close(further[row], asked.extend(alone, x[row : row + 1, :3])[0])
+
+
 # A state that is kept
 
 

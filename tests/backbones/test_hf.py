@@ -349,6 +349,33 @@ def test_code_of_a_model_is_neither_run_nor_asked_about(tmp_path, monkeypatch, k
     assert not (tmp_path / "victim").exists()
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_special_tokens_of_a_configuration_mean_nothing_for_new_weights(tmp_path, tied):
+    fields = {**SIZES, "bos_token_id": 390, "eos_token_id": 391, "pad_token_id": 3, "vocab_size": 400}
+    transformers.LlamaConfig(**fields, tie_word_embeddings=tied).save_pretrained(tmp_path)
+    config = HuggingFaceConfig(model=str(tmp_path), from_scratch=True)
+    backbone = HuggingFace(config, vocabulary=ROWS, context=CONTEXT)
+    backbone.encode(Batch.plain(torch.tensor([[3, 7]]))).readout.square().sum().backward()
+    gradient = backbone.unwrapped.get_input_embeddings().weight.grad
+    assert gradient[3].any(), "the padding of the configuration is a symbol of the task"
+    assert gradient[7].any()
+    transformers.Phi3Config(**{**SIZES, "pad_token_id": 32000, "vocab_size": 32064}).save_pretrained(tmp_path)
+    HuggingFace(config, vocabulary=ROWS, context=CONTEXT)
+
+
+def test_angles_that_depend_on_the_length_of_a_pass_limit_the_context(tmp_path):
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0, 3, 4, 8]}
+    fields = {**SIZES, "original_max_position_embeddings": 16, "rope_parameters": rope}
+    folder, model = saved(tmp_path, "Phi3", fields)
+    config = HuggingFaceConfig(model=folder)
+    with pytest.raises(ValueError, match=r"more than 16 \(longrope\).*set task\.context lower"):
+        HuggingFace(config, vocabulary=ROWS, context=17)
+    backbone = HuggingFace(config, vocabulary=ROWS, context=16).eval()
+    tokens = torch.arange(16)[None]
+    with torch.no_grad():
+        same(backbone.logits(backbone.encode(Batch.plain(tokens)).readout), model(tokens).logits)
+
+
 def changed(folder, **fields):
     """The folder, with other fields of config.json."""
     path = Path(folder) / "config.json"
@@ -361,7 +388,7 @@ def changed(folder, **fields):
     [
         *(({name: value}, "no model can be made by its config.json")
           for name, value in {"num_attention_heads": -2, "hidden_size": -16, "hidden_act": "nope", "head_dim": 0,
-                              "num_key_value_heads": 0, "pad_token_id": 10**6}.items()),
+                              "num_key_value_heads": 0}.items()),
         ({"logits_scaling": 0}, "logits_scaling of its config.json must be a number other than 0, not 0"),
         ({"logit_scale": "x"}, 'logit_scale of its config.json must be a number other than 0, not "x"'),
         ({"attention_dropout": 5.0}, "attention_dropout of its config.json must be a number from 0 to 1, not 5"),

@@ -207,6 +207,30 @@ def test_steps_with_a_cache_give_the_logits_of_the_whole(registered):
             theirs(tokens[order][:, :12], past_key_values=cache)
 
 
+def test_a_cache_that_generation_returned_goes_on(registered):
+    model, theirs = registered
+    prompts = whole_rows(model)[:3, :18]
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    whole = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=4, **options)
+    first = theirs.generate(
+        prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=2, return_dict_in_generate=True, **options
+    )
+    mask, cache = torch.ones_like(first.sequences), first.past_key_values
+    rest = theirs.generate(first.sequences, attention_mask=mask, past_key_values=cache, max_new_tokens=2, **options)
+    assert torch.equal(rest, whole)
+    with pytest.raises(NotImplementedError, match="not cut back"):
+        cache.crop(3)
+
+
+def test_loading_leaves_the_callers_random_numbers_alone(tmp_path):
+    export(path_star_model("next_token", "recurrent", **SHAPES["recurrent"]), tmp_path / "out")
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    load(tmp_path / "out")
+    assert torch.equal(torch.rand(3), wanted)
+
+
 def test_beams_and_samples_run_and_are_those_without_a_cache(registered):
     model, theirs = registered
     prompts = whole_rows(model)[:3, :18]

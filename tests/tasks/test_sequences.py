@@ -275,6 +275,13 @@ def test_prompts_stand_before_a_tab_or_in_a_column(tmp_path, text, name, fields)
     assert [row[1:] for row in read(tmp_path, text, name, **fields)] == [("p q", "a b"), ("r", "c")]
 
 
+def test_the_layout_says_whether_a_tab_was_a_prompt(tmp_path):
+    assert parse_file(written(tmp_path, "p\ta\n", "x.txt"), SequenceFile()).how.endswith(
+        "a line, its prompt before a tab"
+    )
+    assert parse_file(written(tmp_path, "p a\n", "x.txt"), SequenceFile()).how == "text, one sequence a line"
+
+
 EVENTS = [("when", "case", "what"), (3, "x", "c d"), (1, "y", "a"), (2, "x", "b"), (10, "x", "b"), (2, "x", "a")]
 LOG = {"column": "what", "group": "case", "order": "when"}
 

@@ -337,14 +337,20 @@ class _Known:
         found = {}
         first, which = equal_beliefs(self.beliefs)
         mass = np.bincount(which, weights=self.weights)
-        centres = np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in predicted.T], 1)
+
+        def means(values: np.ndarray) -> np.ndarray:  # of equal beliefs
+            return np.stack([np.bincount(which, weights=self.weights * axis) / mass for axis in values.T], 1)
+
+        centres = means(predicted)
         kept = np.unique(np.linspace(0, len(first) - 1, min(DISTANCES, len(first))).round().astype(np.int64))
         if len(kept) > 2:
             from scipy.spatial.distance import pdist
 
             of_centres = pdist(centres[kept])
-            for name, true in (("distances_r2", self.beliefs), ("next_token_distances_r2", self.next_tokens)):
-                of_true = pdist(true[first[kept]])
+            # Beliefs are of each factor; with noise, equal ones can have different next tokens.
+            of_tokens = means(self.next_tokens)
+            for name, true in (("distances_r2", self.beliefs[first]), ("next_token_distances_r2", of_tokens)):
+                of_true = pdist(true[kept])
                 if of_true.std() > 0 and of_centres.std() > 0:
                     found[name] = float(np.corrcoef(of_centres, of_true)[0, 1] ** 2)
         return found

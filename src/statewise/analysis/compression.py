@@ -14,10 +14,10 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
-from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share
+from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share, unscored_notes
 from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Panel
-from statewise.tasks.automaton import automaton, completed, most_legal
+from statewise.tasks.automaton import automaton, completed, most_legal, up_to_end
 from statewise.tasks.base import Task
 
 
@@ -48,15 +48,16 @@ class Compression(Analysis):
             first, second = pairs.first[rows].tokens, pairs.second[rows].tokens
             limit = world.longest - first.shape[1]
             drawn = draw(predictor, first, config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed)
-            tails = [tail for of_one in drawn for tail in of_one]
             which = np.repeat(np.arange(len(rows)), config.samples)
-            lowest = np.array([given.min() for given in probabilities(predictor, second, which, tails)])
+            states = world.states_after(first)[which]
+            tails = up_to_end(world, states, [tail for of_one in drawn for tail in of_one])
+            lowest = np.array([given.min(initial=1.0) for given in probabilities(predictor, second, which, tails)])
             same[rows] = (lowest > config.floor).reshape(len(rows), -1).all(axis=1)
-            right = completed(world, world.states_after(first)[which], tails)
+            right = completed(world, states, tails)
             valid[rows] = right.reshape(len(rows), -1).mean(axis=1)
         metrics = share("valid_continuations", valid) | count_trials(pairs)
         main, curves = ["valid_continuations"], []
-        notes = floor_notes(most_legal(world, pairs.first), config.floor)
+        notes = [*unscored_notes(world), *floor_notes(most_legal(world, pairs.first), config.floor)]
         if valid.any():
             metrics = share("sequence_compression", same) | metrics
             main.insert(0, "sequence_compression")

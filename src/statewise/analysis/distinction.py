@@ -15,11 +15,11 @@ import numpy as np
 
 from statewise.analysis.base import Analysis, Findings, Subject
 from statewise.analysis.following import by_length, draw, probabilities
-from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share
+from statewise.analysis.trials import TrialsConfig, count_trials, floor_notes, mean_by, share, unscored_notes
 from statewise.bounds import bounded
 from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Panel
-from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing, most_legal
+from statewise.tasks.automaton import Automaton, accepted, automaton, distinguishing, most_legal, up_to_end
 from statewise.tasks.base import Task
 
 
@@ -82,7 +82,7 @@ class Distinction(Analysis):
             self._of_world(subject.snapshot.predictor, world, prefixes, rows, of_world)
         metrics: dict[str, float] = {}
         curves, details, main = [], {}, []
-        notes = floor_notes(most_legal(world, pairs.first), config.floor)
+        notes = [*unscored_notes(world), *floor_notes(most_legal(world, pairs.first), config.floor)]
         for name, boundary, whose in (("precision", of_model, "the model"), ("recall", of_world, "the world")):
             trials = boundary.by_trial(len(pairs))
             known = trials[~np.isnan(trials)]
@@ -112,14 +112,14 @@ class Distinction(Analysis):
         config = self.config
         limit = world.longest - prefixes[0].shape[1]
         drawn = draw(predictor, prefixes[0], config.samples, limit=limit, end=end, floor=config.floor, seed=config.seed)
-        tails = [tail for of_one in drawn for tail in of_one]
         which = np.repeat(np.arange(len(rows)), config.samples)
+        first, second = (world.states_after(side) for side in prefixes)
+        tails = up_to_end(world, first[which], [tail for of_one in drawn for tail in of_one])
         cut: set[tuple[int, tuple[int, ...]]] = set()
         for row, tail, given in zip(which.tolist(), tails, probabilities(predictor, prefixes[1], which, tails)):
             rejected = np.flatnonzero(given <= config.floor)
             if len(rejected):
                 cut.add((row, tuple(tail[: rejected[0] + 1].tolist())))
-        first, second = (world.states_after(side) for side in prefixes)
         for row, words in sorted(cut):
             tokens, pair = np.array([words]), slice(row, row + 1)
             right = accepted(world, first[pair], tokens).all() and not accepted(world, second[pair], tokens).all()

@@ -3,7 +3,7 @@
 The exponential of the entropy of the normalised singular values of the matrix of states, one per row, not centred: a
 low value means a compact representation. As in the paper the states are those of the last layer: the first head's
 output for multi-token prediction, whose belief state is the trunk's; the states before Fetch for joint multi-token
-prediction.
+prediction. Of recurrent networks and belief slots, whose belief state has more, it is that part of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class EffectiveRank(Analysis):
         for _, part in blocks(subject.task.held_out(self.config.sequences), 64):
             batch = collate(part)
             hidden = subject.snapshot.predictor.states(batch)
-            state = (hidden.state if subject.snapshot.predictor.state_is_last else hidden.readout).float().cpu()
+            # The first D features of a state are the last layer's, whatever else the backbone carries.
+            last = hidden.state[..., : hidden.readout.shape[-1]]
+            state = (last if subject.snapshot.predictor.state_is_last else hidden.readout).float().cpu()
             real = batch.real[:, : self.config.positions]
             rows.append(state[:, : self.config.positions][real].numpy())
         states = np.concatenate(rows).astype(np.float64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from statewise.bounds import bounded
-from statewise.tasks.automaton import Pairs
+from statewise.tasks.automaton import Automaton, Pairs
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,17 @@ def floor_notes(most_legal: int, floor: float) -> list[str]:
     return [
         f"up to {most_legal} tokens are legal in a state, so even a model of the true probabilities may give none of "
         f"them more than --floor {floor:g}, and is then taken to reject them: set it below {1 / most_legal:.2g}"
+    ]
+
+
+def unscored_notes(world: Automaton) -> list[str]:
+    """What is to be said of a task whose training does not score every choice."""
+    if world.every_choice_scored:
+        return []
+    return [
+        "training on this task scores answers alone: a model that tracks the state without an error need not know "
+        "which other tokens are legal, so these figures can be low where its states are right; ask world-probe or "
+        "inductive-bias"
     ]
 
 

@@ -20,7 +20,16 @@ from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.gpt import GPT, GPTConfig
-from statewise.backbones.powers import AcrossRows, Carrying, Counted, Noted, PromptReader, ReadoutOnly, check_kept
+from statewise.backbones.powers import (
+    AcrossRows,
+    Carrying,
+    Counted,
+    Noted,
+    PromptReader,
+    ReadoutOnly,
+    check_kept,
+    last_columns,
+)
 from statewise.bounds import bounded, unset
 from statewise.carried_state.protocol import StateProtocol
 from statewise.nn.belief_slots import Pooling, SlotUpdate, make_injection
@@ -182,9 +191,10 @@ class BeliefSlots(Carrying, AcrossRows, Counted, Noted, PromptReader, ReadoutOnl
             "they cannot be compared with other models; held-out data are read without warm-up"
         ]
 
-    def read_prompt(self, tokens: Tensor, cache: GroupedCache) -> Hidden:
+    def read_prompt(self, tokens: Tensor, cache: GroupedCache, counts: np.ndarray | None = None) -> Hidden:
         """See `PromptReader`; each chunk of a prompt gets the protocol's warm-up passes."""
-        return Hidden(*(each[:, -1:] for each in self._extend(tokens, cache, None, self.warmup)))
+        counted = np.full(len(tokens), tokens.shape[1]) if counts is None else counts
+        return last_columns(self._extend(tokens, cache, counts, self.warmup), counted)
 
     def _walk(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunk by chunk the last hidden states (B, t, D), and the slots (B, 1 or t, S D) that they read."""

@@ -77,8 +77,9 @@ class PromptReader(Backbone):
     """It can read a prompt, where only the last position's output is needed, at a lower cost than `extend`."""
 
     @abstractmethod
-    def read_prompt(self, tokens: Tensor, cache: Any) -> Hidden:
-        """Reads `tokens` (B, T) into the cache; returns `Hidden` of the last position only, (B, 1, ...) each."""
+    def read_prompt(self, tokens: Tensor, cache: Any, counts: np.ndarray | None = None) -> Hidden:
+        """Reads `tokens` (B, T) into the cache, the first `counts[b]` >= 1 of row b; None: all. Returns `Hidden` of
+        each row's last position only, (B, 1, ...) each."""
 
 
 class Counted(Backbone):
@@ -236,8 +237,8 @@ def prompt_parts(length: int, rows: int, streams: int = 1) -> list[slice]:
 def read_prompt(backbone: Backbone, tokens: Tensor, cache: Cache, counts: np.ndarray | None = None) -> Hidden:
     """Reads prompts `tokens` (B, T), the first `counts[b]` >= 1 of row b; None: all. Returns `Hidden` at each row's
     last token, (B, 1, ...)."""
-    if counts is None and isinstance(backbone, PromptReader):
-        return backbone.read_prompt(tokens, cache)
+    if isinstance(backbone, PromptReader):
+        return backbone.read_prompt(tokens, cache, counts)
     return read_in_parts(lambda part, new: backbone.extend(part, cache, new), tokens, counts)
 
 

@@ -310,12 +310,14 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         variant, _ = self._now()
         return Hidden(state=x[:, asking.index(variant.state)], readout=x[:, asking.index(variant.readout)])
 
-    def read_prompt(self, tokens: Tensor, cache: StreamCache) -> Hidden:
-        """See `PromptReader`. If inputs never read predictions, reads the prompt as inputs only, with a prediction at
-        its last place."""
+    def read_prompt(self, tokens: Tensor, cache: StreamCache, counts: np.ndarray | None = None) -> Hidden:
+        """See `PromptReader`. If inputs never read predictions, reads prompts of one length as inputs only, with a
+        prediction at their last place."""
         variant, reach = self._now()
-        if reach.inputs is not None or reach.predictions is None or reach.predictions > 0 or len(variant.streams) == 1:
-            return read_in_parts(lambda part, _: self.extend(part, cache), tokens, streams=len(variant.streams))
+        predictions_read = reach.inputs is not None or reach.predictions is None or reach.predictions > 0
+        if predictions_read or len(variant.streams) == 1 or counts is not None:
+            streams = len(variant.streams)
+            return read_in_parts(lambda part, new: self.extend(part, cache, new), tokens, counts, streams)
         for columns in prompt_parts(tokens.shape[1] - 1, len(tokens)):
             self._extend(tokens[:, columns], (INPUT,), (INPUT,), cache, None)
         return self.extend(tokens[:, -1:], cache)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from statewise.backbones.hf.backbone import HuggingFace
 from statewise.backbones.hf.config import LoRAConfig
-from statewise.backbones.hf.loading import VOLATILE
+from statewise.backbones.hf.loading import SPECIAL_TOKENS, VOLATILE
 from statewise.objectives.base import Objective
 
 EXTRA_STATE = "_extra_state"
@@ -40,7 +40,7 @@ def embedded(objective: Objective, backbone: HuggingFace) -> Embedded:
     )  # fmt: skip
     theirs = {name: value for name, value in backbone.unwrapped.config.to_dict().items() if name not in VOLATILE}
     theirs |= {"vocab_size": backbone.vocabulary, "tie_word_embeddings": backbone.tied}
-    theirs |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # which may be beyond the vocabulary
+    theirs |= dict.fromkeys(SPECIAL_TOKENS)  # which may be beyond the vocabulary
     fields = {"backbone": {"name": "hf", **dataclasses.asdict(ours)}, "pretrained_config": theirs}
     return Embedded(fields, _tensors(objective))
 

@@ -114,6 +114,10 @@ class PredictorCache(Cache):  # type: ignore[misc]
         rows = len(self.cursor.cache.lengths)
         self.reorder_cache(torch.arange(rows).repeat_interleave(repeats))
 
+    def crop(self, max_length: int) -> None:
+        """Raises `NotImplementedError`: which tokens of which row the last columns were is not kept."""
+        raise NotImplementedError("this cache is not cut back: generate from the start of the shorter sequence")
+
 
 class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """A trained model of ours, for inference; `statewise train` trains it.
@@ -159,10 +163,11 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         raise NotImplementedError("the vocabulary is that of the task and cannot be changed or resized")
 
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **given: Any
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> Any:
-        """See `GenerationMixin`; it validates arguments by the names in this signature."""
-        return super().prepare_inputs_for_generation(input_ids, attention_mask=attention_mask, **given)
+        """See `GenerationMixin`; it validates arguments by the names in this signature, and by those of `forward` if
+        the rest is called `kwargs`."""
+        return super().prepare_inputs_for_generation(input_ids, attention_mask=attention_mask, **kwargs)
 
     @torch.no_grad()
     def forward(

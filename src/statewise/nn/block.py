@@ -40,7 +40,7 @@ class BlockConfig:
     bias: bool = False
     """Whether linear maps and LayerNorms have biases."""
     dropout: float = 0.0
-    """Dropout on attention weights and on both residual branches."""
+    """Dropout on the embedded input, on attention weights and on both residual branches."""
     init: Init = "gpt2"
     """Initialisation of weights; biases start at 0. `gpt2`: std 0.02, output maps to the residual stream
     0.02 / sqrt(2L); `fan_in`: std 1 / sqrt(inputs), embeddings and vocabulary heads 1 / sqrt(D); a number: the std of

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from statewise.nn.differentiable_once import differentiable_once
 from statewise.nn.eager import eager
 from statewise.nn.masks import Documents, document_starts
 from statewise.nn.streams import PREDICTION, Reach, may_read
@@ -146,6 +147,7 @@ class _Blockwise(torch.autograd.Function):
         return output
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         query, key, value, output, log_sums = ctx.saved_tensors
         (given,) = gradients

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from statewise.nn.differentiable_once import differentiable_once
+
 
 class _RootMeanSquare(torch.autograd.Function):
     """x * w / sqrt(mean(x^2) + eps) over the last dimension."""
@@ -21,6 +23,7 @@ class _RootMeanSquare(torch.autograd.Function):
         return unit * weight
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         """With n = x / rms and g the weighted gradient: dx = (g - n mean(g n)) / rms, dw = sum(gradient n)."""
         unit, inverse, weight = ctx.saved_tensors

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from statewise.nn.differentiable_once import differentiable_once
 
 ROTARY_BASE = 10000.0
 """The planes of rotary positions turn by angles of 1 to nearly 1 / `ROTARY_BASE` per position."""
@@ -73,7 +74,7 @@ class _SplitHeads(torch.autograd.Function):
         return found.unbind()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         """The opposite turn."""
         straight, swapped = ctx.saved_tensors

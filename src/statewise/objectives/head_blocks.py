@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statewise.nn.differentiable_once import differentiable_once
+
 BLOCK = {"cpu": 2**24, "cuda": 2**27}
 """Logits per block. Each block reads the head's matrix and adds to its gradient, so small blocks are slow."""
 
@@ -33,7 +35,7 @@ class GradientsInForward(torch.autograd.Function):
     and their dtypes as `ctx.dtypes`."""
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         """Saved gradients times `factor`, (); None for the other arguments."""
         scaled = [

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statewise.nn.differentiable_once import differentiable_once
 from statewise.nn.eager import eager
 from statewise.objectives.mixture_pairs import MixtureWorker
 from statewise.objectives.pair_workers import AutogradWorker, MLPWorker, Worker
@@ -57,6 +58,7 @@ class _PairLoss(torch.autograd.Function):
         return worker.totals
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, factors: Tensor) -> tuple[Tensor | None, ...]:
         weights, *gradients = ctx.saved_tensors
         scale = (factors * weights).sum() / (weights * weights).sum().clamp(min=torch.finfo(weights.dtype).tiny)

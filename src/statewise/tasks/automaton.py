@@ -35,6 +35,8 @@ class Automaton(World):
 
     longest: int
     """Tokens of the longest sequence."""
+    every_choice_scored = True
+    """Whether training scores each place where several tokens are legal, so that a model learns which are."""
 
     @abstractmethod
     def states_after(self, tokens: np.ndarray) -> np.ndarray:
@@ -96,6 +98,20 @@ def completed(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> 
             now = world.step(now, column)
         found[rows] = world.tokens_left(now) == 0
     return found
+
+
+def up_to_end(world: Automaton, states: np.ndarray, tails: list[np.ndarray]) -> list[np.ndarray]:
+    """The n `tails` (m,), each legal or not after its row of the states (n, k), without what stands after the place
+    where a sequence is over: where it may end and no token is legal."""
+    kept = np.array([len(tail) for tail in tails], np.int64)
+    tokens = np.zeros((len(tails), max(kept, default=0) + 1), np.int64)
+    for row, tail in enumerate(tails):
+        tokens[row, : len(tail)] = tail
+    for place, column in enumerate(tokens.T):
+        over = (world.tokens_left(states) == 0) & ~world.allowed(states).any(axis=1)
+        kept[over & (place < kept)] = place
+        states = world.step(states, column)
+    return [tail[:length] for tail, length in zip(tails, kept)]
 
 
 def distinguishing(world: Automaton, first: np.ndarray, second: np.ndarray, longest: int) -> list[np.ndarray]:

@@ -105,7 +105,10 @@ def parse_file(path: Path, layout: SequenceFile) -> Parsed:
         columns, rows = read_csv(path, delimiter)
         return _of_records(path, columns, rows, layout, "CSV")
     if kind == "text":
-        return Parsed(_of_texts(path, read_lines(path), layout), "text, one sequence a line", [])
+        lines = _of_texts(path, read_lines(path), layout)
+        prompted = any(prompt for _, (prompt, _) in lines)
+        how = "text, one sequence a line" + (", its prompt before a tab" if prompted else "")
+        return Parsed(lines, how, [])
     return _json(path, layout)
 
 

@@ -80,6 +80,7 @@ class StateTracking(Task, Automaton):
 
     Config = StateTrackingConfig
     text_format = SPACED
+    every_choice_scored = False  # only answers are
     decoded = False  # answers are between other tokens, so evaluation is teacher-forced
     drawn_at_once = 512  # a draw takes a step per token, however few the sequences
     other_held_out: Mapping[str, Sequence[str]] = {"length": ("N[,N...]",), "reveals": ("RATE",)}

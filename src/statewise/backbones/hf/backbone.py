@@ -54,6 +54,8 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         fresh = config.from_scratch or (embedding_of is not None and config.backward_from == "fresh")
         if config.from_scratch:
             found.vocab_size = vocabulary
+            for name in loading.SPECIAL_TOKENS:  # they mean nothing for the task's symbols
+                setattr(found, name, None)
         self._check_context(found)
         causal: Any = loading.load(config, found, fresh=fresh or on_meta())
         head = causal.get_output_embeddings()
@@ -254,6 +256,13 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
             raise ValueError(
                 f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} reads {most:,}: set "
                 "task.context lower"
+            )
+        short = loading.longest_with_one_rotation(found)
+        if short is not None and self.context > short:
+            raise ValueError(
+                f"the task's sequences have up to {self.context:,} tokens, and {self.config.model} turns all positions "
+                f"by other angles as soon as there are more than {short:,} (longrope), so what it reads of a document "
+                "would depend on its neighbours in a batch: set task.context lower"
             )
 
     # Frozen weights

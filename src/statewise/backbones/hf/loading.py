@@ -25,6 +25,8 @@ DROPOUTS = (
     *("embedding_dropout",),
 )
 """What families call the rates of their dropout."""
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""What configurations call the ids of tokens with a meaning of their own."""
 FACTORS = ("logit_scale", "logits_scaling")
 """What families call a factor of the logits, and its inverse."""
 ADAPTER = "it has an adapter (adapter_config.json): merge it with its model first (merge_and_unload of peft)"
@@ -158,6 +160,19 @@ def sliding_windows(found: Any) -> dict[str, int | None]:
             "are in docs/fine-tuning.md"
         )
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+
+
+def longest_with_one_rotation(found: Any) -> int | None:
+    """Tokens of the longest pass in which a model with rotary positions of the kind `longrope` turns them by its short
+    factors; None for other models. In longer ones it turns all of them by its long factors."""
+    given = getattr(found, "rope_parameters", None) or {}
+    kinds = [each for each in given.values() if isinstance(each, dict)] or [given]  # some have them by kind of layer
+    limits = [
+        each.get("original_max_position_embeddings") or getattr(found, "original_max_position_embeddings", None)
+        for each in kinds
+        if each.get("rope_type") == "longrope"
+    ]
+    return min((int(each) for each in limits if each is not None), default=None)
 
 
 @contextmanager
