@@ -501,6 +501,7 @@ def test_layers_of_a_real_model_are_fitted_one_by_one(tmp_path, capsys):
     assert any("the run kept 3 checkpoints: for more" in note for note in found["notes"])
     metrics, (trained, untrained, *controls) = found["metrics"], found["panels"][0]["curves"]
     assert trained["x"] == untrained["x"] == [1, 2, 3, 4]
+    assert found["panels"][0]["x_title"] == "layer (3: last state, 4: all layers)"
     assert trained["y"][2:] == [metrics["r2"], metrics["r2_concat"]]
     assert untrained["y"][2:] == [metrics["r2_untrained"], metrics["r2_untrained_concat"]]
     (shuffled,) = [curve for curve in controls if curve["label"] == "shuffled beliefs"]

@@ -10,14 +10,16 @@ from doubles import FixedTask, MarkovPredictor, SumPredictor, random_examples, s
 from torch import nn
 
 from statewise.analysis import probe_fit
-from statewise.analysis.base import Snapshot
+from statewise.analysis.base import Findings, Snapshot
 from statewise.analysis.beliefs import beliefs, prefix_states, states_of
+from statewise.analysis.by_layer import by_layer
 from statewise.analysis.prefix_split import TEST, TRAINING, VALIDATION, split_by_prefix
 from statewise.analysis.probe_fit import UNDEFINED, FitConfig, Probes, Sample, fit_and_answer, order
 from statewise.analysis.probes import draw_positions, numbers
 from statewise.analysis.probing import draw_training
 from statewise.building import make_analysis
 from statewise.data import collate
+from statewise.figures import Curve, Panel
 from statewise.tasks import TASKS
 from statewise.types import Examples, Hidden
 
@@ -50,6 +52,23 @@ class Seer(MarkovPredictor):
         state = nn.functional.one_hot(paths if self.sees else torch.zeros_like(paths), self.vocabulary).flatten(1)
         state = state.float()[:, None].expand(-1, batch.tokens.shape[1], -1)
         return Hidden(state, state)
+
+
+def of_layer(accuracy):
+    curve = Curve("step 1", [1.0, 2.0], [accuracy] * 2, "series")
+    panels = [Panel("position", "accuracy", [curve])]
+    return Findings({"accuracy": accuracy, "accuracy_untrained": 0.0}, panels, {"probed": "step 1"})
+
+
+def test_layers_are_numbered_from_1():
+    found = by_layer({f"blocks.{place}.hook_resid_post": of_layer(place / 4) for place in range(2)})
+    over_layers, along = found.panels
+    assert over_layers.curves[0].x == [1, 2]
+    assert [curve.label for curve in along.curves] == ["layer 1", "layer 2"]
+    assert set(found.metrics) >= {"accuracy_blocks.0.hook_resid_post"}
+    streams = [f"{stream}.0.hook_resid_post" for stream in ("blocks", "second")]
+    along = by_layer({name: of_layer(0.5) for name in streams}).panels[1]
+    assert [curve.label for curve in along.curves] == streams, "the number alone does not tell them apart"
 
 
 def lines(findings):

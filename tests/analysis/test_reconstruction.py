@@ -187,8 +187,10 @@ def test_rides_that_never_end_are_left_out_and_counted(map_folder, tmp_path, cap
     assert counts == [2, 1, 1, 0.25]
     assert "rides without an end (endless_rides) are left out of the map" in " ".join(capsys.readouterr().out.split())
     path.write_text("x0 x2 E E\n")
-    assert main(["rides", "map", str(path), "--map", str(map_folder), "--out", str(tmp_path / "none")]) == 0
-    assert json.loads((tmp_path / "none" / "map.json").read_text())["metrics"]["true_streets"] == 0
+    assert main(["rides", "map", str(path), "--map", str(map_folder), "--out", str(out), "--overwrite"]) == 0
+    assert json.loads((out / "map.json").read_text())["metrics"]["true_streets"] == 0
+    assert [made.name for made in out.iterdir()] == ["map.json"], "an empty picture, or that of other rides"
+    assert "no ride is readable, so there are no plots" in capsys.readouterr().out
 
 
 def test_drawn_rides_are_a_control(tmp_path, capsys):

@@ -374,6 +374,7 @@ def test_maps_of_several_trials_are_of_rides_of_their_own_and_their_metrics_mean
     for name in one.metrics:
         assert many.metrics[name] == pytest.approx(np.mean([found[name] for found in alone]))
         assert one.metrics[name] == alone[0][name]
+    assert isinstance(one.metrics["new_streets"], int), "so that it is printed as a count"
     for name in many.main:
         spread = np.std([found[name] for found in alone], ddof=1)
         assert many.metrics[f"{name}_standard_error"] == pytest.approx(spread / 2)

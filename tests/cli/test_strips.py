@@ -424,7 +424,7 @@ def test_a_ground_problem_from_a_trace(capsys, ferry, tmp_path):
 
 BAD_TRACES = {
     "schema": ("fly a b", "the model has no schema 'fly'"),
-    "arity": ("sail l1", "has 1 arguments"),
+    "arity": ("sail l1", "has 1 argument, but 'sail' was learned with 2"),
     "sort": ("sail l1 l2\n0,board l1 l2", "stands here where another sort does"),
     "rejected": ("sail l1 l2\n0,sail l1 l3", "rejects action 2, 'sail l1 l3', which requires at-ferry l1"),
     "markup": ("[red]<b>x</b>[/red] a", "the model has no schema '[red]<b>x</b>[/red]'"),
@@ -535,3 +535,141 @@ def test_traces_without_a_valid_action_are_refused(flags, tmp_path, capsys):
     path.write_text("trace_id,action,label\n0,a b,1\n1,c d,1\n")
     assert main(["strips", "learn", str(path), *flags, "--out", str(tmp_path / "model")]) == 2
     assert "neg.csv: no trace has a valid action: label 1 marks" in " ".join(capsys.readouterr().err.split())
+
+
+def test_simplification_against_a_part_keeps_what_the_part_lacks(capsys, ferry, tmp_path):
+    """The reference has no action of `sail`."""
+    model = json.loads((ferry / "lifted" / "model.json").read_text())
+    model["actions"] = {name: each for name, each in model["actions"].items() if not name.startswith("sail")}
+    (tmp_path / "part.json").write_text(json.dumps(model))
+    words = ("simplify", ferry / "lifted", "--out")
+    assert called(capsys, *words, tmp_path / "alone")[0] == 0
+    code, out, _ = called(capsys, *words, tmp_path / "plain", "--against", tmp_path / "part.json")
+    assert code == 0
+    assert "against " in out
+    for name in ("schemas.json", "model.json"):
+        assert (tmp_path / "plain" / name).read_text() == (tmp_path / "alone" / name).read_text()
+    code, out, _ = called(capsys, "verify", tmp_path / "plain", "--against", "ferry:5x4", "--drawn-only")
+    assert code == 0
+    assert "judged by the schemas before simplification" in out
+
+
+def test_what_simplification_leaves_for_lack_of_actions_is_said(capsys, ferry, tmp_path):
+    (tmp_path / "p.pddl").write_text(
+        "(define (problem one) (:domain port) (:objects c0 l0)(:init (at c0 l0) (at-ferry l0) (empty)) (:goal (on c0)))"
+    )
+    (tmp_path / "domain.pddl").write_text(
+        "(define (domain port) (:predicates (at ?c ?l) (at-ferry ?l) (empty) (on ?c))"
+        "(:action board :parameters (?c ?l) :precondition (and (at-ferry ?l) (at ?c ?l) (empty))"
+        " :effect (and (on ?c) (not (at ?c ?l)) (not (empty))))"
+        "(:action debark :parameters (?c ?l) :precondition (and (at-ferry ?l) (on ?c))"
+        " :effect (and (at ?c ?l) (empty) (not (on ?c)))))"
+    )
+    against = f"{tmp_path / 'domain.pddl'},{tmp_path / 'p.pddl'}"
+    code, out, _ = called(capsys, "simplify", ferry / "lifted", "--out", tmp_path / "plain", "--against", against,
+                          "--drawn-only")  # fmt: skip
+    assert code == 0
+    assert f"left as they are, since {against} has no such actions: sail" in out
+
+
+def test_simplification_fails_before_it_writes(capsys, folder, ferry, tmp_path):
+    for model, against in ((ferry / "lifted", "blocksworld:3"), (folder / "learned", "ferry:2x1")):
+        code, _, err = called(capsys, "simplify", model, "--out", tmp_path / "out", "--against", against)
+        assert (code, "have different actions" in err) == (2, True)
+    wide = json.loads((folder / "learned" / "model.json").read_text())
+    wide["actions"]["d"] = wide["actions"]["a"]
+    (tmp_path / "wide.json").write_text(json.dumps(wide))
+    code, _, err = called(capsys, "simplify", tmp_path / "wide.json", "--out", tmp_path / "out", "--against", "simple")
+    assert (code, "the two models have different actions: the reference has no 'd'" in err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def no_atoms(tmp_path):
+    """A learned folder whose model has no atom, and accepts every trace."""
+    from statewise.strips.domains import domain
+    from statewise.strips.learned import write_model
+    from statewise.strips.model import ActionModel
+
+    write_model(tmp_path / "none", domain("ferry:2x1").model.with_atoms([]), {})
+    assert ActionModel.from_json((tmp_path / "none" / "model.json").read_text(), "none").atoms == ()
+    return tmp_path / "none"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "none", "--against", "ferry:2x1", "--out", "pictures"), "nothing learned = at-ferry l0"),
+        (("evaluate", "none", "--against", "ferry:2x1", "--json"), '"definition_1": "different"'),
+        (("export", "none", "--names-from", "ferry:2x1", "--out", "x.pddl"), "0 atoms, 6 actions"),
+        (("simplify", "none", "--against", "ferry:2x1", "--out", "plain"), "atoms: 0 of 0"),
+    ],
+)
+def test_a_model_without_atoms_is_compared(capsys, no_atoms, monkeypatch, words, said):
+    monkeypatch.chdir(no_atoms.parent)
+    code, out, err = called(capsys, *words)
+    assert (code, err) == (0, "")
+    assert said in out
+
+
+def test_schemas_are_not_compared_with_other_actions(capsys, ferry, tmp_path):
+    code, out, err = called(capsys, "verify", ferry / "lifted", "--against", "blocksworld:3")
+    assert (code, out) == (2, "")
+    assert "have different actions: it has none such as 'pickup'" in err
+    shutil.copytree(ferry / "lifted", tmp_path / "upper")
+    for name in ("model.json", "schemas.json"):
+        text = (tmp_path / "upper" / name).read_text()
+        (tmp_path / "upper" / name).write_text(re.sub("board|sail|debark", lambda found: found[0].upper(), text))
+    for model in (tmp_path / "upper", tmp_path / "upper" / "model.json"):
+        code, out, err = called(capsys, "verify", model, "--against", "ferry:3x2")
+        assert (code, out) == (2, "")
+        found = re.search(r"different actions: it has none such as '(.*)'. It has '(.*)': PDDL ignores the case", err)
+        assert found is not None
+        assert found[1].upper().split()[0] == found[2].split()[0]
+    (tmp_path / "t.csv").write_text("trace_id,action\n1,SAIL l0 l1\n")
+    code, _, err = called(capsys, "evaluate", ferry / "lifted", "--traces", tmp_path / "t.csv")
+    assert (code, "It has 'sail': PDDL ignores" in err) == (2, True)
+
+
+def test_a_first_action_cannot_be_rejected(capsys, tmp_path):
+    (tmp_path / "one.csv").write_text("trace_id,action,label\n1,a x,1\n")
+    words = ("--out", tmp_path / "out")
+    code, _, err = called(capsys, "learn", tmp_path / "one.csv", *words)
+    assert (code, "A first action cannot be rejected, since the initial state is unknown" in err) == (2, True)
+    (tmp_path / "more.csv").write_text("trace_id,action,label\n1,a x,1\n2,b x,0\n2,a x,0\n3,b x,0\n3,b x,1\n")
+    code, _, err = called(capsys, "learn", tmp_path / "more.csv", "--method", "exact", *words)
+    assert code == 2
+    assert "no model explains 1 negative trace of a single action (line 2): a first action cannot be rejected" in err
+    assert "contradict" not in err
+    (tmp_path / "both.csv").write_text("trace_id,action,label\n1,a x,1\n2,b x,0\n2,a x,0\n3,b x,0\n3,a x,1\n")
+    code, _, err = called(capsys, "learn", tmp_path / "both.csv", "--method", "exact", *words)
+    assert code == 2
+    assert "2 negative traces end in an action that the valid ones show to be valid (line 2, line 5)" in err
+    assert "For line 2: a first action cannot be rejected" in err
+
+
+def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    words = ["ferry:3x3", "--num", "40", "--max-length", "30", "--negatives", "0", "--out", tmp_path / "walks.csv"]
+    assert called(capsys, "traces", *words)[0] == 0
+    out = called(capsys, "learn", tmp_path / "walks.csv", "--lifted", "--out", tmp_path / "learned")[1]
+    assert "what the model allows there, every model of schemas allows (with predicates of at most 2 arg" in out
+    (tmp_path / "new.txt").write_text("(board c0 l0)\n(sail l0 l1) (board l0 c0)\n(board c7 l8) (fly c7)\n")
+    code, out, _ = called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt")
+    assert code == 0
+    assert "line 2: undecided from action 2, board l0 c0: 'l0' stands here where 'c0' did in training" in out
+    assert "line 3: undecided from action 2, fly c7: no action 'fly' was seen in training" in out
+    assert "valid      1 of 3" in out
+    assert "assumed: schemas with predicates of at most 2 arguments, different ones of the action, no const" in out
+    found = json.loads(called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt", "--json")[1])
+    assert "no constants" in found["assumed"]
+    assert "'fly'" in found["verdicts"][2]["why"]
+    (tmp_path / "short.txt").write_text("(board c0 l0)\n(sail l0 l1) (board l0)\n")
+    code, out, err = called(capsys, "check", tmp_path / "learned", tmp_path / "short.txt")
+    assert (code, out) == (2, "")
+    assert "line 2: 'board l0' has 1 argument, but 'board' was learned with 2" in err
+    if installed():
+        words = ("plan", tmp_path / "learned", "--goal-possible", "board c9 l8", "--after", "board c9 l7")
+        code, out, _ = called(capsys, *words)
+        assert code == 0
+        assert "certain: among schemas with predicates of at most 2 arguments, different ones of the action" in out

@@ -276,6 +276,38 @@ def exported(tmp_path_factory):
     return folder
 
 
+def test_states_and_beliefs_have_the_same_colours(opened, exported):
+    page = ready(opened((exported / "belief.html").as_uri()))
+    fills = "dots => dots.map(dot => dot.style.fill)"
+    beliefs, states = (set(page.locator(f"{where} .cloud circle").evaluate_all(fills)) for where in ("figure", ".two"))
+    assert "" not in beliefs | states
+    assert len(beliefs & states) > 10
+    assert "coloured by the exact belief" in page.text_content(".two")
+
+
+def test_no_state_is_read_where_none_is_known(opened, exported):
+    """The origin alone is no crossing at which a ride is."""
+    page = ready(opened((exported / "map.html").as_uri()))
+    state = page.locator(".two section").filter(has_text="read off the model")
+    assert state.locator(".bar").count()
+    page.keyboard.press("Home")
+    assert "No state is known here" in state.text_content()
+    assert not state.locator(".bar").count()
+    assert not page.locator("figure .maybe:not(.key)").count()
+
+
+def test_the_buttons_of_steps_say_what_they_do(opened, exported):
+    page = ready(opened((exported / "star.html").as_uri()))
+    assert [page.get_attribute(f"#{name}", "title") for name in ("previous", "play", "next")] == [
+        "Previous token (←)", "Play (space)", "Next token (→)",
+    ]  # fmt: skip
+    assert page.text_content("#play") == "▶"
+    page.keyboard.press("Home")
+    page.click("#play")
+    assert (page.text_content("#play"), page.get_attribute("#play", "title")) == ("❚❚", "Pause (space)")
+    until(page, lambda: count(page).startswith("2 of"))
+
+
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
 @pytest.mark.parametrize("view", ["star", "belief", "map", "text", "tokens"])
 def test_every_view_works_from_a_file(opened, exported, view, look):

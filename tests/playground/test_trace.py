@@ -152,6 +152,21 @@ def test_readings_are_least_squares_and_the_plane_is_that_of_the_largest_varianc
     assert watched.description()["reading"]["measure"] == "R2"
 
 
+def test_states_have_the_colours_of_their_exact_beliefs():
+    """Those of the picture of beliefs beside the plane, where they have one."""
+    model = model_of(HMM)
+    found = observer(model).description()
+    beliefs = model.task.beliefs(model.task.held_out()).reshape(-1, 3)
+    shown = beliefs[np.linspace(0, len(beliefs) - 1, len(found["plane"]["points"])).round().astype(int)]
+    colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in (shown * 225).astype(int).tolist()]
+    assert found["plane"]["colours"] == colours
+    assert found["plane"]["labels"] is None
+    assert set(found["planes"][0]["colours"]) & set(colours)
+    ride = observer(model_of(CITY)).description()["plane"]
+    assert ride["colours"] is None
+    assert len(ride["labels"]) == len(ride["points"])
+
+
 def test_of_a_ride_the_true_crossing_is_known_until_a_turn_is_illegal():
     model = model_of(CITY)
     watched = observer(model)

@@ -1,5 +1,6 @@
 import errno
 import json
+import math
 import os
 import re
 from dataclasses import replace
@@ -14,7 +15,7 @@ from scipy import stats
 
 from statewise.figures import Curve, Panel
 from statewise.reporting.compare import compare
-from statewise.reporting.comparison import _letter
+from statewise.reporting.comparison import letter_of
 from statewise.reporting.html import _agreed
 from statewise.reporting.multiples import MOST_GROUPS, MOST_LINES, small_multiples
 from statewise.reporting.panels import training_panels
@@ -504,6 +505,26 @@ def test_graphs_show_right_and_wrong_steps():
     assert draw({**graph, "predicted": []}).count("<circle") == 5
 
 
+def test_steps_that_are_no_edges_are_arcs_beside_the_arm_and_repeats_loops():
+    graph = {"edges": [[0, 1], [1, 2], [0, 3], [3, 4]], "start": 0, "goal": 2, "truth": [0, 1, 2]}
+    svg = draw({**graph, "predicted": [0, 2, 2]})
+    (arc, loop) = re.findall(r'<path d="([^"]*)"', svg)
+    x1, y1, cx, cy, x2, y2 = (float(number) for number in re.findall(r"-?[\d.]+", arc))
+    x, y, _ = next(node for node in nodes(svg) if node[2] == "1")
+    assert abs((x2 - x1) * (y - y1) - (y2 - y1) * (x - x1)) < 1, "the straight line would lead through the node"
+    middle = (x1 + 2 * cx + x2) / 4, (y1 + 2 * cy + y2) / 4
+    assert math.dist(middle, (x, y)) > 15 + 3
+    assert loop.count("a") == 2
+    assert len(set(re.findall(r'<path d="([^"]*)"', draw({**graph, "predicted": [0, 0, 0]})))) == 2
+    assert "<path" not in draw({**graph, "predicted": [0, 3, 4]})
+
+
+def nodes(svg):
+    """(x, y, name) of each."""
+    places = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg)
+    return [(float(x), float(y), name) for (x, y), name in zip(places, re.findall(r">(\d+)</text>", svg))]
+
+
 def test_fields_that_only_one_backbone_has_tell_apart_those_of_it(tmp_path):
     slots = [{"name": "belief_slots", "width": 8, "slots": count, "chunk": 16} for count in (1, 2)]
     kinds = [{"name": "gpt", "width": 8}, *slots]
@@ -609,7 +630,7 @@ def test_long_labels_have_letters_in_a_narrow_terminal(tmp_path, monkeypatch):
 
 
 def test_letters_go_on_after_z():
-    assert [_letter(place) for place in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
+    assert [letter_of(place) for place in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
 
 
 def test_baselines_of_other_data_are_not_shown_for_all(tmp_path):
@@ -740,6 +761,61 @@ def test_r2_below_zero_is_drawn_down_to_a_limit():
         panel = Panel("x", "R2", [Curve("model", [1.0, 2.0, 3.0], [lowest, float("nan"), 0.9])], shares=True)
         assert draw_panels([panel]).axes[0].get_ylim() == pytest.approx((low, 1.05))
         assert interactive(panel, []).layout.yaxis.range == pytest.approx((low, 1.05))
+
+
+def test_ticks_are_where_evaluations_are():
+    axes = draw_panels([Panel("step", "y", [Curve("a", [10.0, 20.0, 30.0], [1.0, 2.0, 3.0])])]).axes[0]
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] in ([10, 20, 30], [10, 15, 20, 25, 30])
+
+
+def test_an_axis_does_not_enlarge_what_hardly_differs():
+    flat = Panel("step", "norm", [Curve("a", [0.0, 1.0], [5.000, 5.002])])
+    low, high = draw_panels([flat]).axes[0].get_ylim()
+    assert (low, high) == pytest.approx((4.951, 5.051), abs=1e-3)
+    shown = interactive(flat, []).layout.yaxis.range
+    assert shown == pytest.approx((4.951, 5.051), abs=1e-3)
+    for varied in (replace(flat, curves=[Curve("a", [0.0, 1.0], [5.0, 6.0])]), replace(flat, log_y=True)):
+        low, high = draw_panels([varied]).axes[0].get_ylim()
+        assert (low, high) != pytest.approx((4.951, 5.051), abs=1e-3)
+        assert interactive(varied, []).layout.yaxis.range is None
+
+
+def test_legends_of_the_page_lie_on_no_title():
+    chance = Curve("chance", [0.0, 1.0], [0.0, 1.0], "control")
+    panel = Panel("step", "y", [chance, *lines(["a" * 90], [""])], title="t")
+    layout = interactive(panel, ["a" * 90])
+    assert [trace.name for trace in layout.data if trace.showlegend] == ["chance"], "the page names the groups"
+    assert layout.layout.legend.y > 1
+    assert layout.layout.legend.yanchor == "bottom"
+    assert layout.layout.title.text is None, "the page wraps it"
+
+
+def test_heads_of_long_labels_are_letters_and_colours_that_repeat_are_not_shown(tmp_path):
+    def page(count):
+        plans = ["x" * 10 + str(place) for place in range(count)]
+        folders = [make_run(tmp_path / f"{count}" / plan, 1, 0.5, plan=plan) for plan in plans]
+        return write_report(compare(folders), tmp_path / f"report-{count}")[-1].read_text()
+
+    few, many = page(2), page(9)
+    for text, letters in ((few, []), (many, list("ABCDEFGHI"))):
+        table = text.split("<h2>Differences between the recipes</h2>")[1]
+        assert re.findall(r"<th>([A-Z])</th>", table) == letters
+        assert all(f">{letter}: next-token" in table for letter in letters)
+    assert 'class="swatch"' in few
+    assert "Colours as in the results table" in few
+    assert 'class="swatch"' not in many
+    assert "Colours as in the results table" not in many
+
+
+def test_numbers_do_not_break_and_columns_are_explained(tmp_path):
+    folder = make_run(tmp_path / "a", 1, 0.5)
+    found = {"text": "a b", "tokens": 3, "nats_per_token": 2.25, "copies": 1}
+    Run(folder).write_report("evaluation", {**Run(folder).report("evaluation"), "hardest": [found]})
+    page = write_report(compare([folder]), tmp_path / "report")[-1].read_text()
+    assert '<td class="number">2.2500</td>' in page
+    assert "table.text td.number { white-space: nowrap; }" in page
+    assert "Copies: how often the held-out set" in page
 
 
 def test_four_panels_stand_in_two_rows_of_two():

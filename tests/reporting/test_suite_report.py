@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 from doubles import make_run
@@ -151,6 +152,31 @@ def test_damaged_reports_are_named(tmp_path, name, content, message):
     run.write_report(name, {**(run.report(name) or {}), **content})
     with pytest.raises(ValueError, match=message):
         read(run.folder, wanted={"probe": None})
+
+
+def test_the_table_of_runs_names_states_and_folders_shortly(tmp_path):
+    runs = [SuiteRun.failed(("r", "o", "b"), 1, tmp_path / "r" / "o-b" / "seed-1", "it diverged"),
+            read(evaluated(tmp_path / "r" / "p-b" / "seed-2", path_accuracy=0.5), "p", 2)]  # fmt: skip
+    report = SuiteReport("t", "", runs, {})
+    header, rows = report.runs_table()
+    assert header[4:6] == ["state", "message"]
+    assert [row[4:6] for row in rows] == [["failed", "it diverged"], ["finished", ""]]
+    assert [row[-1] for row in rows] == ["o-b/seed-1", "p-b/seed-2"]
+    page = report.as_html()
+    for text in (page, report.as_markdown()):
+        assert f"Folders of runs are in {tmp_path / 'r'}." in text
+    assert page.count('class="failed"') == 2, "the row, and the count above"
+    assert [*re.findall(r'<th class="number">(\w+)', page)] == ["seed", "value", "minutes"]
+    mixed = [runs[0], dataclasses.replace(runs[1], folder="elsewhere")]
+    assert [row[-1] for row in SuiteReport("t", "", mixed, {}).runs_table()[1]] == [run.folder for run in mixed]
+    assert SuiteReport("t", "", [], {}).runs_table()[1] == []
+
+
+def test_there_are_no_dots_of_equal_values(tmp_path):
+    runs = [read(evaluated(tmp_path / f"{seed}", path_accuracy=0.5), seed=seed) for seed in (1, 2)]
+    cells, what = section(SuiteReport("t", "", runs, {}))
+    assert "dots" not in what
+    assert cells["o"]["dots"] == ""
 
 
 def test_words_of_users_are_no_markup(tmp_path):

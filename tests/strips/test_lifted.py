@@ -182,7 +182,7 @@ def test_grounding_names_atoms_and_leaves_the_unknown_alone():
     schemas = {"go": Schema(frozenset({("at", (0,))}), frozenset({("at", (1,))}), frozenset({("at", (0,))}))}
     model = ground(schemas, ["go x y", "jump z"])
     assert model == ActionModel.of(["at x", "at y"], {"go x y": (["at x"], ["at y"], ["at x"]), "jump z": ([], [], [])})
-    with pytest.raises(ValueError, match="'go x' has 1 arguments, fewer than its schema uses"):
+    with pytest.raises(ValueError, match="'go x' has 1 argument, fewer than its schema uses"):
         ground(schemas, ["go x"])
 
 

@@ -127,7 +127,7 @@ def test_a_signature_grounds_over_other_objects():
     ("actions", "message"),
     [
         (["fly a b"], "the model has no schema 'fly'; it has board, debark, sail"),
-        (["sail a"], "'sail a' has 1 arguments, but 'sail' was learned with 2"),
+        (["sail a"], "'sail a' has 1 argument, but 'sail' was learned with 2"),
         (["sail a b", "board a b"], "the object 'a' stands here where another sort does"),
         ([" "], "is no action"),
     ],

@@ -56,6 +56,15 @@ def test_atoms_more_and_fewer_stay_unmatched():
     assert "nothing learned = q" in fewer.as_text()
 
 
+def test_a_model_without_atoms_matches_nothing():
+    true = domain("simple").model
+    for one, other in ((true.with_atoms([]), true), (true, true.with_atoms([]))):
+        match = match_atoms(one, other)
+        assert (match.pairs, match.scores) == ((), ())
+        assert len(match.unmatched_learned) == len(one.atoms)
+        assert len(match.unmatched_reference) == len(other.atoms)
+
+
 def test_atoms_without_overlap_are_not_paired():
     one = ActionModel.of(["x"], {"a": (["x"], [], []), "b": ([], [], [])})
     other = ActionModel.of(["y"], {"a": ([], [], []), "b": ([], ["y"], [])})

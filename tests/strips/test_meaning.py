@@ -50,6 +50,13 @@ def test_a_goal_that_cannot_be_reached_is_not_said():
     assert meaning(world.model, world, world.start[0]).of(both) is None
 
 
+def test_a_goal_that_no_atom_expresses_is_not_always_true():
+    world = domain("blocksworld:2")
+    goal = 1 << world.model.atoms.index("on b1 b2")
+    assert meaning(world.model.with_atoms([]), world, world.start[0]).of(goal) is None
+    assert meaning(world.model.with_atoms([]), world, world.start[0]).of(0) == 0
+
+
 def test_too_many_states_are_not_gone_through():
     world = domain("gripper:12")
     assert len(world.model.reachable(world.start, limit=LIMIT + 1)) > LIMIT

@@ -68,7 +68,7 @@ def test_an_action_of_an_unknown_schema_is_never_rejected():
 
 
 def test_too_few_arguments_are_an_error():
-    with pytest.raises(ValueError, match=r"'sail l0' has 1 arguments"):
+    with pytest.raises(ValueError, match=r"'sail l0' has 1 argument"):
         ground(FERRY, ["sail l0"])
 
 

@@ -96,6 +96,13 @@ def test_a_goal_atom_without_a_partner_is_named():
         plan(task.domain.model.with_atoms(kept), problem=task, mapping="names")
 
 
+@pytest.mark.parametrize("mapping", ["auto", "meanings", "names"])
+def test_a_goal_that_no_atom_expresses_is_an_error(mapping):
+    task = stacked()
+    with pytest.raises(UnmatchedGoal, match="no learned atom"):
+        plan(task.domain.model.with_atoms([]), problem=task, mapping=mapping)
+
+
 def test_a_mapping_can_be_given():
     task = stacked()
     learned = unnamed(task.domain.model)

@@ -244,7 +244,7 @@ def coloured(learned, tmp_path):
     path = tmp_path / "models.png"
     save_models(learned, SIMPLE, path)
     assert is_picture(path)
-    return [has_colour(path, colour, above=45) for colour in (EXCESS, MISSING, ABSENT)]
+    return [has_colour(path, colour, above=90) for colour in (EXCESS, MISSING, ABSENT)]
 
 
 def test_differences_between_models_are_seen(tmp_path):
@@ -256,6 +256,37 @@ def test_differences_between_models_are_seen(tmp_path):
     assert coloured(SIMPLE.with_atoms([0, 1]), tmp_path) == [False, True, True]
     with pytest.raises(ValueError, match="different actions"):
         save_models(BLOCKS, SIMPLE, tmp_path / "x.png")
+
+
+def test_complements_are_drawn_and_counted_apart(monkeypatch, tmp_path):
+    """Of three further atoms one has the effects of p exchanged, one is a copy of p, and one has no effects."""
+    true = ActionModel.of(["p", "q"], {"a": (["p"], ["q"], ["p"]), "b": (["q"], ["p"], []), "c": ([], [], [])})
+    a, b, _ = true.actions
+    learned = ActionModel(
+        ("p", "q", "opposite", "copy", "idle"),
+        (Action("a", a.pre | 1 << 3, a.add | 1 << 2, a.delete | 1 << 3), Action("b", b.pre | 1 << 2, b.add | 1 << 3,
+                                                                               b.delete | 1 << 2),
+         Action("c", 1 << 4, 0, 0)),
+    )  # fmt: skip
+    figure = drawn(monkeypatch, tmp_path, save_models, learned, true)
+    cells = [np.asarray(axes.collections[0].get_array()).reshape(5, 3).astype(int).tolist() for axes in figure.axes[:3]]
+    assert [panel[2] for panel in cells] == [[0, 5, 0], [5, 0, 0], [0, 5, 0]]
+    assert [panel[3] for panel in cells] == [[2, 0, 0], [0, 2, 0], [2, 0, 0]]
+    assert [panel[4] for panel in cells] == [[0, 0, 2], [0, 0, 0], [0, 0, 0]]
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert "x  learned alone (4)" in texts
+    assert "-  complement of a true atom (3)" in texts
+    assert "`strips verify` decides" in legend.get_title().get_text()
+
+
+def test_an_atom_that_is_matched_is_no_complement(monkeypatch, tmp_path):
+    """Between two places each is the other's opposite."""
+    true = ActionModel.of(["l", "r"], {"go": (["l"], ["r"], ["l"]), "back": (["r"], ["l"], ["r"])})
+    figure = drawn(monkeypatch, tmp_path, save_models, true, true)
+    shown = [np.asarray(axes.collections[0].get_array()) for axes in figure.axes]
+    assert {int(each) for panel in shown for each in panel.ravel()} == {0, 1}
+    assert not any("complement" in text.get_text() for text in figure.legends[0].get_texts())
 
 
 def test_attention_is_drawn(tmp_path):

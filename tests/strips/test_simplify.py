@@ -8,7 +8,7 @@ from rewritten import flipped, split, with_needless_adds
 from schemas_by_hand import FERRY, as_schemas
 
 from statewise.strips import simplification
-from statewise.strips.domains import domain
+from statewise.strips.domains import Domain, domain
 from statewise.strips.learned import schemas_as_json
 from statewise.strips.metrics import syntactic
 from statewise.strips.model import Action, ActionModel, bits
@@ -160,10 +160,68 @@ def test_schemas_are_simplified_for_instances_of_any_size(tmp_path):
         assert product_search(ground(found.schemas, true.names), true)[0] is None
     out = tmp_path / "simple"
     write_simplified(found, out, "learned/")
-    assert before_simplification(out) == rich  # which verify judges instead: it is the same in all instances
+    # which verify judges instead: it is the same in all instances
+    assert before_simplification(out, found.model.names) == rich
     (out / "schemas.json").write_bytes(schemas_as_json(rich))
-    assert before_simplification(out) is None
+    assert before_simplification(out, found.model.names) is None
     narrow = simplify(
         ground(rich, actions), schemas=rich, reference=domain("ferry:3x2"), notion="drawn traces", seconds=5
     )
     assert narrow.before is None
+
+
+def without(where: Domain, schema: str) -> Domain:
+    """The domain without the actions of a schema."""
+    kept = tuple(action for action in where.model.actions if action.name.split()[0] != schema)
+    return Domain("part", ActionModel(where.model.atoms, kept), where.start)
+
+
+def test_a_schema_that_the_reference_lacks_is_proven_over_the_actions_of_training():
+    plain, where = as_schemas(FERRY), domain("ferry:3x2")
+    alone = simplify(where.model, schemas=plain)
+    found = simplify(where.model, schemas=plain, reference=without(where, "sail"))
+    assert (found.schemas, found.before) == (alone.schemas, plain)
+    assert found.model.names == where.model.names
+    assert found.schemas is not None
+    assert product_search(ground(found.schemas, where.model.names), where.model)[0] is None
+
+
+def test_a_schema_that_the_domain_lacks_stays_as_it_is():
+    plain, where = as_schemas(FERRY), domain("ferry:3x2")
+    part = without(where, "sail")
+    found = simplify(where.model, schemas=plain, reference=part, notion="drawn traces")
+    assert found.schemas is not None
+    assert found.schemas["sail"] == plain["sail"]
+    assert found.entries[1] < found.entries[0]
+    assert verify(ground(found.schemas, part.model.names), part, drawn_only=True)
+    assert found.model == ground(found.schemas, where.model.names)
+
+
+def test_steps_are_proven_for_the_kinds_of_actions_that_the_reference_alone_has():
+    """In training the arguments of `go` differ, so that its precondition is needless; in the reference they may be
+    equal."""
+    go = Schema(frozenset({("e", (0, 1))}), frozenset(), frozenset())
+    schemas = {"go": go, "set": Schema(frozenset(), frozenset(), frozenset({("e", (0, 0))}))}
+    names = ["go a b", "go b a", "set a", "set b"]
+    assert simplify(ground(schemas, names), schemas=schemas).entries == (2, 0)
+    wider = [*names, "go a a"]
+    found = simplify(ground(schemas, names), schemas=schemas, reference=ground(schemas, wider))
+    assert found.schemas is not None
+    assert found.model.names == tuple(names)
+    assert product_search(ground(found.schemas, wider), ground(schemas, wider))[0] is None
+
+
+def test_schemas_are_not_simplified_by_a_reference_with_other_actions():
+    plain = as_schemas(FERRY)
+    with pytest.raises(ValueError, match="different actions: there is no schema for 'pickup b1'"):
+        simplify(domain("ferry:3x2").model, schemas=plain, reference=domain("blocksworld:2"))
+
+
+def test_the_schemas_before_count_where_the_steps_were_proven(tmp_path):
+    plain, names = as_schemas(FERRY), domain("ferry:3x2").model.names
+    out = tmp_path / "simple"
+    write_simplified(simplify(ground(plain, names), schemas=plain), out, "learned/")
+    assert before_simplification(out, domain("ferry:5x4").model.names) == plain
+    assert before_simplification(out, ["sail l7 l8", "sail l8 l8"]) is None  # no such action in training
+    assert before_simplification(out, ["board l0 l1", "sail l0 l1"]) is None  # nor one of a port as a car
+    assert before_simplification(out, ["fly l0 l1"]) is None

@@ -234,7 +234,7 @@ class BeliefGeometry(Analysis):
         curves.append(Curve("shuffled beliefs", x, [*[shuffled] * len(before), *at_all], "control"))
         constrained = [of_layers("trained", "r2_constrained"), of_layers("untrained", "r2_constrained_untrained")]
         constrained += _across({"true belief": "r2_constrained_belief"}, metrics, ends)
-        title = "layer (then: last state, all layers)" if together else "layer (the last: state)"
+        title = f"layer ({len(names) + 1}: last state" + (f", {len(names) + 2}: all layers)" if together else ")")
         return [
             Panel(title, "R2 of the belief", curves, shares=True),
             Panel(title, "R2 of constrained beliefs", constrained, shares=True),
@@ -257,9 +257,11 @@ class BeliefGeometry(Analysis):
                     for strip, plane in zip(strips, drawn_on):
                         strip.append(plane.draw(f"step {snapshot.step}: R2 {plane.r2(beliefs):.3f}", beliefs))
         labels = {STATE: "last state", CONCAT: "all layers"}
+        layers = [name for name in found if name not in labels]
+        words = {name: f"layer {place}" for place, name in enumerate(layers, 1)} | labels
         order = np.argsort(steps)
         curves = [
-            Curve(labels.get(name, name), np.array(steps)[order].tolist(), np.array(values)[order].tolist(),
+            Curve(words[name], np.array(steps)[order].tolist(), np.array(values)[order].tolist(),
                   "line" if name in labels else "series")
             for name, values in found.items()
         ]  # fmt: skip

@@ -12,7 +12,7 @@ from statewise.figures import Curve, Panel
 
 
 def by_layer(found: Mapping[str, Findings]) -> Findings:
-    """Combines the findings of `Probing` on each activation, given by name.
+    """Combines the findings of `Probing` on each activation, given by name. Pictures number layers from 1.
 
     Metrics: `accuracy_NAME` and `accuracy_untrained_NAME`. Panels: accuracy over layers, of models and controls; and
     accuracy along the probes' own axis, one curve per name. Names that differ in more than the layer's number, such as
@@ -25,15 +25,16 @@ def by_layer(found: Mapping[str, Findings]) -> Findings:
         families.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     over_layers = []
     for family, names in families.items():
-        layers = [float(digits[0]) if (digits := re.findall(r"\d+", name)) else 0.0 for name in names]
+        layers = [float(_layer(name)) for name in names]
         for number, curve in enumerate(found[names[0]].panels[0].curves):
             label = curve.label if len(families) == 1 else f"{curve.label}, {family}"
             means = [float(np.mean(found[name].panels[0].curves[number].y)) for name in names]
             over_layers.append(Curve(label, layers, means, curve.role))
     first, along = next(iter(found.values())).panels[0], []
+    several = len(families) > 1 or any(len({*map(_layer, names)}) < len(names) for names in families.values())
     for name, one in found.items():
         (probed,) = (curve for curve in one.panels[0].curves if curve.label == one.details["probed"])
-        along.append(Curve(name, probed.x, probed.y, "series"))
+        along.append(Curve(name if several else f"layer {_layer(name)}", probed.x, probed.y, "series"))
     return Findings(
         accuracy | untrained,
         [Panel("layer", "accuracy", over_layers, shares=True), Panel(first.x_title, "accuracy", along, shares=True)],
@@ -41,3 +42,9 @@ def by_layer(found: Mapping[str, Findings]) -> Findings:
         list(dict.fromkeys(note for one in found.values() for note in one.notes)),
         main=list(accuracy),
     )
+
+
+def _layer(name: str) -> int:
+    """The number of an activation's layer, the first of which is 1; 0 if it has none, as the embedding."""
+    found = re.search(r"\d+", name)
+    return int(found[0]) + 1 if found else 0

@@ -54,10 +54,11 @@ class EffectiveRank(Analysis):
         states = np.concatenate(rows).astype(np.float64)
         values = np.linalg.svd(states, compute_uv=False)
         metrics = {"effective_rank": effective_rank(values), "width": states.shape[1], "states": len(states)}
-        shares = (values / values.sum()).tolist()
+        # A logarithmic axis has no 0, and what the rank does not count would take most of it.
+        shares = (values[values >= NEGLIGIBLE] / values.sum()).tolist()
         spectrum = Curve("states", [float(rank) for rank in range(1, len(shares) + 1)], shares)
-        return Findings(metrics, [Panel("rank of the singular value", "share of their sum", [spectrum])],
-                        main=["effective_rank"])  # fmt: skip
+        panel = Panel("rank of the singular value", "share of their sum", [spectrum], log_y=True)
+        return Findings(metrics, [panel], main=["effective_rank"])
 
 
 def effective_rank(singular_values: np.ndarray) -> float:

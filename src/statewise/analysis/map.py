@@ -84,6 +84,8 @@ class MapReconstruction(Analysis):
         first = findings(task, next(drawn), config)
         found = [first.metrics, *(_map(task, rides, config).metrics for rides in drawn)]
         means = {name: float(np.mean([of_one[name] for of_one in found])) for name in first.metrics}
+        if len(found) == 1:
+            means = first.metrics  # counts stay whole numbers
         errors = {
             f"{name}_standard_error": float(np.std([of_one[name] for of_one in found], ddof=1) / len(found) ** 0.5)
             for name in first.main
@@ -141,18 +143,21 @@ def findings(task: Manhattan, sequences: Examples, settings: MapSettings) -> Fin
     notes = []
     if streets.coordinates is None:
         notes.append("the map has no coordinates: new streets span at most --radius moves, and there is no drawing")
+    if not rides:
+        notes.append("no ride is readable, so there are no plots")
     if endless:
         notes.append("rides without an end (endless_rides) are left out of the map")
     details = {"new": named(made.new), "true": named(made.true), "unused": named(made.unused)}
     title = f"{len(made.true):,} true and {len(made.new):,} new streets, by {len(sequences) - endless:,} rides"
     title += f", {unreadable:,} of them unreadable" if unreadable else ""
     main = ["new_streets", "true_streets", "failed_rides", "endless_rides", "valid_rides"]
-    return Findings(metrics, [_growth(streets, rides, settings)], details, notes, draw(streets, made, title), main)
+    panels, drawings = ([_growth(streets, rides, settings)], draw(streets, made, title)) if rides else ([], [])
+    return Findings(metrics, panels, details, notes, drawings, main)
 
 
 def _growth(streets: StreetMap, rides: list[Ride], settings: MapSettings) -> Panel:
     """Numbers of streets in maps from the first 10%, 25%, 50% and 100% of the rides."""
-    counts = sorted({max(1, round(len(rides) * share)) for share in (0.1, 0.25, 0.5, 1)}) if rides else []
+    counts = sorted({max(1, round(len(rides) * share)) for share in (0.1, 0.25, 0.5, 1)})
     maps = [settings.reconstruct(streets, rides[:count]) for count in counts]
     x = [float(count) for count in counts]
     curves = [Curve(name, x, [float(len(getattr(made, name))) for made in maps]) for name in ("true", "new", "unused")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,10 @@ from statewise.overwriting import check_files, json_with
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings
+
+PICTURES = (".png", "-drawing.png", "-drawing.html")
+"""Ends of their names."""
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def as_plain_data(findings: Findings) -> dict[str, Any]:
@@ -33,7 +38,7 @@ def _plain(value: Any) -> Any:
 def check_free(folder: Path, name: str, overwrite: bool) -> None:
     """Raises `FileExistsError` unless `save` may write into the folder: none of its files exists, or with `overwrite`
     its report is there."""
-    names = [f"{name}{end}" for end in (".json", ".png", "-drawing.png", "-drawing.html")]
+    names = [f"{name}{end}" for end in (".json", *PICTURES)]
     check_files(folder, names, {names[0]: json_with("metrics", "panels")}, overwrite)
 
 
@@ -47,7 +52,7 @@ def save(findings: Findings, content: Mapping[str, Any], folder: Path, name: str
 
 def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> list[Path]:
     """`NAME.png` of panels, if there are any, with the title; of drawings `NAME-drawing.png` and, with the extra
-    `report`, `NAME-drawing.html`."""
+    `report`, `NAME-drawing.html`. Deletes those of an earlier report that this one does not have."""
     from statewise.reporting.drawings import save_drawings, save_page
     from statewise.reporting.plots import save_panels
 
@@ -59,19 +64,41 @@ def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> li
         written.append(folder / f"{name}-drawing.png")
         save_drawings(findings.drawings, written[-1])
         try:
-            save_page(findings.drawings, folder / f"{name}-drawing.html")
+            save_page(findings.drawings, folder / f"{name}-drawing.html", title)
             written.append(folder / f"{name}-drawing.html")
         except ValueError as error:
             if str(error) not in findings.notes:
                 findings.notes.append(str(error))
+    for end in PICTURES:
+        if folder / f"{name}{end}" not in written:
+            (folder / f"{name}{end}").unlink(missing_ok=True)
     return written
 
 
 def tell(title: str, findings: Findings, written: Sequence[Path]) -> None:
-    """Prints metrics, the main ones first, notes and written files."""
+    """Prints metrics as `in_order`, notes and written files."""
     from statewise.reporting.tables import metrics_table
 
     print(title)
-    order = [*findings.main, *(name for name in findings.metrics if name not in findings.main)]
-    print(metrics_table({name: findings.metrics[name] for name in order}))
+    metrics = _plain(findings.metrics)
+    print(metrics_table({name: metrics[name] for name in in_order(metrics, findings.main)}))
     print(*findings.notes, *(f"wrote {path}" for path in written), sep="\n")
+
+
+def in_order(names: Iterable[str], main: Sequence[str]) -> list[str]:
+    """The names of metrics, the main ones first. Names that differ in numbers alone are together, by these numbers; of
+    the others, those that begin with the name of another metric follow it."""
+    every = dict.fromkeys([*main, *names])
+    families: dict[str, list[str]] = {}
+    for name in every:
+        families.setdefault(NUMBER.sub("#", name), []).append(name)
+    first: list[str] = []
+    others: dict[str, list[str]] = {}
+    for family in families.values():
+        family.sort(key=lambda name: [float(number) for number in NUMBER.findall(name)])
+        if not set(main).isdisjoint(family):
+            first += family
+            continue
+        stem = min((other for other in every if f"{family[0]}_".startswith(f"{other}_")), key=len)
+        others.setdefault(stem, []).extend(family)
+    return [*first, *(name for stem, group in others.items() for name in sorted(group, key=lambda one: one != stem))]

@@ -37,6 +37,9 @@ class Knowledge(ABC):
     """(C,) of the coordinates."""
     measure: str
     """What `quality` is."""
+    colours: np.ndarray | None = None
+    """(n, T) of the states of `examples`, those of `pictures`, empty where a state is unknown; None: no picture has
+    colours."""
 
     @abstractmethod
     def states(self, examples: Examples) -> np.ndarray:
@@ -101,9 +104,12 @@ class Beliefs(Knowledge):
             f"factor {factor + 1}, state {state + 1}" if factors > 1 else f"state {state + 1}"
             for factor, width in enumerate(task.widths) for state in range(width)
         ]  # fmt: skip
-        every = task.beliefs(examples).reshape(-1, len(self.names))
-        self.every = every[np.isfinite(every).all(1)]
+        every = task.beliefs(examples)
+        known = np.isfinite(every).all(2)
+        self.every = every[known]
         self.planes: list[Plane] = planes(task, self.every, np.full(len(self.every), 1 / len(self.every)))
+        self.colours = np.full(known.shape, "", dtype="U7")
+        self.colours[known] = self.planes[0].colours
 
     def states(self, examples: Examples) -> np.ndarray:
         """See `Knowledge.states`."""

@@ -145,9 +145,11 @@ class Observer:
         centre, axes, share = self._plane
         which = np.linspace(0, len(self._states) - 1, min(DOTS, len(self._states))).round().astype(int)
         recipe = served.model.recipe
-        labels = None
-        if known is not None:
-            there = np.arange(self._examples.tokens.shape[1]) < self._examples.lengths[:, None]
+        labels = colours = None
+        there = np.arange(self._examples.tokens.shape[1]) < self._examples.lengths[:, None]
+        if known is not None and known.colours is not None:
+            colours = known.colours[there][which].tolist()
+        elif known is not None:
             true = known.states(self._examples)[there][which]
             labels = np.where(np.isfinite(true).all(1), np.nan_to_num(true).argmax(1), -1).tolist()
         found: dict[str, Any] = rounded({
@@ -163,7 +165,7 @@ class Observer:
             "context": served.context,
             "sequences": self.sequences,
             "plane": {"points": ((self._states[which] - centre) @ axes).tolist(), "labels": labels,
-                      "share": share.tolist()},
+                      "colours": colours, "share": share.tolist()},
             "states": known.names if known is not None else None,
             "reading": None if reading is None or known is None
             else {"measure": known.measure, "quality": reading[1]},

@@ -289,7 +289,7 @@ class Comparison:
         """The tables for a terminal of `width` characters; wide ones are split. Groups with labels that would fill more
         than a third of it have letters, which a legend explains."""
         if max(len(group.label) for group in self.groups) > width / 3 and not self._is_lettered():
-            letters = {group.label: _letter(place) for place, group in enumerate(self.groups)}
+            letters = {group.label: letter_of(place) for place, group in enumerate(self.groups)}
             legend = [
                 textwrap.fill(f"{letter}: {label}", width, subsequent_indent=" " * (len(letter) + 2))
                 for label, letter in letters.items()
@@ -305,7 +305,7 @@ class Comparison:
         return "\n\n".join([*parts, fitted_notes([*self.notes(), *self.claims_notes(), *self.matches_notes()], width)])
 
     def _is_lettered(self) -> bool:
-        return all(group.label == _letter(place) for place, group in enumerate(self.groups))
+        return all(group.label == letter_of(place) for place, group in enumerate(self.groups))
 
     def _renamed(self, names: Mapping[str, str]) -> Comparison:
         """The same with other labels of groups."""
@@ -355,7 +355,7 @@ class Comparison:
         return printable(content) + "\n"
 
 
-def _letter(place: int) -> str:
+def letter_of(place: int) -> str:
     """A to Z, then AA, AB and so on."""
     before, last = divmod(place, 26)
-    return (_letter(before - 1) if before else "") + chr(ord("A") + last)
+    return (letter_of(before - 1) if before else "") + chr(ord("A") + last)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from statewise.figures import Panel
-from statewise.reporting.comparison import Comparison
+from statewise.reporting.comparison import Comparison, letter_of
 from statewise.reporting.drawings import figure as drawing_figure
 from statewise.reporting.multiples import small_multiples
 from statewise.reporting.panels import analysis_panels, drawings, notes_without_mean, set_panels, training_panels
@@ -15,7 +15,12 @@ from statewise.reporting.plots import COLOURS, interactive
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.sweeps import sweep_panels
 
-TEMPLATE = """<!doctype html>
+TEMPLATE = """{% set key %}{% if coloured and labels | length > 1 %}<p class="note">
+{% for label in labels %}<span class="key"><span class="swatch" style="background: {{ colours[loop.index0] }}"></span>
+{{ label }}</span> {% endfor %}</p>{% endif %}{% endset %}{% macro grid(figures) %}<div class="curves">
+{% for title, figure in figures %}<div>{% if title %}<h3>{{ title }}</h3>{% endif %}{{ figure | safe }}</div>
+{% endfor %}
+</div>{% endmacro %}<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>statewise: {{ labels | join(" / ") }}</title>
 <style>
@@ -28,9 +33,14 @@ th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #e3e7
 th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid #2f3b4c; }
 table.text td, table.text th { text-align: left; white-space: normal; vertical-align: top; }
 table.text td { overflow-wrap: anywhere; }
+table.text .number { text-align: right; overflow-wrap: normal; } table.text td.number { white-space: nowrap; }
+.number ~ td:not(.number) { min-width: 9.5rem; }
+@media (max-width: 640px) { body { padding: 0 .8rem; } th, td { padding: .3rem .4rem; } }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .5em; }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 1rem; }
+.key { display: inline-block; margin-right: 1.2em; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 1rem; }
 .curves > div { min-width: 0; overflow: hidden; }
+.curves h3 { font-size: .95rem; font-weight: 600; margin: .4rem 0; white-space: pre-line; overflow-wrap: anywhere; }
 .graphs { display: flex; flex-wrap: wrap; gap: 1.2rem; } figure { margin: 0; text-align: center; }
 figcaption { font-size: .85rem; color: #5d6878; } .right { color: #3f8f5b; } .wrong { color: #c8442f; }
 code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: anywhere; }
@@ -40,7 +50,7 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 <h2>Results</h2>
 <div class="scroll"><table><thead><tr>{% for cell in header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in rows %}{% set colour = colours[loop.index0] %}<tr>{% for cell in row %}<td>
-{% if loop.first %}<span class="swatch" style="background: {{ colour or "none" }}"></span>{% endif %}
+{% if loop.first and coloured %}<span class="swatch" style="background: {{ colour or "none" }}"></span>{% endif %}
 {{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
 {% for note in notes %}<p class="note">{{ note }}</p>{% endfor %}
 {% if claims_rows %}<h2>Tests</h2>
@@ -56,20 +66,22 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 {% for note in matches_notes %}<p class="note">{{ note }}</p>{% endfor %}{% endif %}
 {% if sweep %}<h2>By {{ sweep_over }}</h2>
 <p class="note">Means over seeds; bands: range over runs; thin lines: groups with a single value.</p>
-<div class="curves">{% for figure in sweep %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
+{{ grid(sweep) }}{% endif %}
 <h2>Curves</h2>
 <p class="note">{{ curves_note }}</p>
+{{ key }}
 {% for note in without_mean %}<p class="note">{{ note }}</p>{% endfor %}
-<div class="curves">{% for figure in figures %}<div>{{ figure | safe }}</div>{% endfor %}</div>
+{{ grid(figures) }}
 {% if analyses %}<h2>Analyses</h2>
 <p class="note">{{ curves_note }}</p>
-<div class="curves">{% for figure in analyses %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
+{{ key }}
+{{ grid(analyses) }}{% endif %}
 {% if drawings %}<h2>Drawings</h2>
 <p class="note">Drag to pan, scroll to zoom, hover over a line to see its name.</p>
-<div class="curves">{% for figure in drawings %}<div>{{ figure | safe }}</div>{% endfor %}</div>{% endif %}
+{{ grid(drawings) }}{% endif %}
 {% if graphs %}<h2>Examples</h2>
-<p class="note">Wide green line: the true path. Narrow line: the model's answer, green where correct, red where wrong,
-dashed where the graph has no such edge.</p>
+<p class="note">Wide green line: the true path. Narrow line: the model's answer, green where correct, red where wrong, a
+dashed arc where the graph has no such edge, a dashed loop where a node is repeated.</p>
 {% for label, samples in graphs.items() %}<h3>{{ label }}</h3>
 <div class="graphs">{% for sample in samples %}<figure>{{ sample.svg | safe }}
 <figcaption>true {{ sample.truth }}<br><span class="{{ 'right' if sample.right else 'wrong' }}">predicted
@@ -83,12 +95,14 @@ dashed where the graph has no such edge.</p>
 <span class="right">{{ sample.agreed }}</span><span class="wrong">{{ sample.rest }}</span></td></tr>
 {% endfor %}</tbody></table></div>{% endfor %}{% endfor %}
 {% for title, groups in extremes %}<h2>{{ title }}</h2>
-<p class="note">Held-out sequences by nats per token; long ones are truncated.</p>
+<p class="note">Held-out sequences by nats per scored token; long ones are truncated. Copies: how often the held-out set
+has the sequence.</p>
 {% for label, found in groups.items() %}<h3>{{ label }}</h3>
 <div class="scroll"><table class="text">
-<thead><tr><th>nats per token</th><th>tokens</th><th>copies</th><th>sequence</th></tr></thead><tbody>
-{% for one in found %}<tr><td>{{ "%.4f" % one.nats_per_token }}</td><td>{{ one.tokens }}</td>
-<td>{{ one.copies }}</td><td>{{ one.text }}</td></tr>
+<thead><tr><th class="number">nats per token</th><th class="number">scored tokens</th><th class="number">copies</th>
+<th>sequence</th></tr></thead><tbody>
+{% for one in found %}<tr><td class="number">{{ "%.4f" % one.nats_per_token }}</td>
+<td class="number">{{ one.tokens }}</td><td class="number">{{ one.copies }}</td><td>{{ one.text }}</td></tr>
 {% endfor %}</tbody></table></div>{% endfor %}{% endfor %}
 <h2>Each run</h2>
 <div class="scroll"><table><thead><tr>{% for cell in seeds_header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
@@ -97,8 +111,9 @@ dashed where the graph has no such edge.</p>
 <p class="note">To repeat a run, in the directory where it was trained:</p>
 {% for command in commands %}<p class="note"><code>{{ command }}</code></p>{% endfor %}
 <h2>Differences between the recipes</h2>
+{% for letter, label in letters.items() %}<p class="note">{{ letter }}: {{ label }}</p>{% endfor %}
 {% if differences %}<div class="scroll"><table><thead><tr><th>key</th>
-{% for label in labels %}<th>{{ label }}</th>{% endfor %}</tr></thead><tbody>
+{% for label in letters or labels %}<th>{{ label }}</th>{% endfor %}</tr></thead><tbody>
 {% for key, values in differences.items() %}<tr><td><code>{{ key }}</code></td>
 {% for value in values %}<td>{{ "-" if value is none else value }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
@@ -107,11 +122,14 @@ dashed where the graph has no such edge.</p>
 </script></body></html>
 """
 
+COLOURS_NOTE = "Colours as in the results table."
 CURVES_NOTE = (
-    "Colours as in the results table. Thick lines: means over seeds, as far as every run of the group goes: the first "
+    "Thick lines: means over seeds, as far as every run of the group goes: the first "
     "to end, as by stop_when_solved, ends them, so that they may end below what the table says. Thin lines: single "
     "runs; bands: range over runs."
 )
+LONG = 80
+"""Labels of groups that are longer together have letters as heads of columns."""
 
 
 def page(comparison: Comparison) -> str:
@@ -124,15 +142,15 @@ def page(comparison: Comparison) -> str:
     labels = [group.label for group in comparison.groups]
     settings = {"displayModeBar": False, "responsive": True}
 
-    def figures(panels: Sequence[Panel], with_library: bool, groups: Sequence[str] = labels) -> list[str]:
-        """`with_library`: the first figure includes plotly's library for the whole page."""
+    def figures(panels: Sequence[Panel], with_library: bool, groups: Sequence[str] = labels) -> list[tuple[str, str]]:
+        """Titles and figures. `with_library`: the first figure includes plotly's library for the whole page."""
         return [
-            plotly.io.to_html(interactive(panel, groups), full_html=False, include_plotlyjs=with_library and not place,
-                              config=settings)
+            (panel.title, plotly.io.to_html(interactive(panel, groups), full_html=False,
+                                            include_plotlyjs=with_library and not place, config=settings))
             for place, panel in enumerate(multiple for panel in panels for multiple in small_multiples(panel))
         ]  # fmt: skip
 
-    drawn_maps = [drawing_figure(drawing).update_layout(height=560, title_font_size=13, showlegend=False)
+    drawn_maps = [(drawing.title, drawing_figure(drawing).update_layout(height=560, showlegend=False))
                   for drawing in drawings(comparison)]  # fmt: skip
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
@@ -143,19 +161,20 @@ def page(comparison: Comparison) -> str:
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]
     several = len(members) > len(comparison.groups)
+    coloured = len(labels) <= len(COLOURS)  # else groups share colours, and each has plots of its own, titled with it
     return template.render(
         labels=labels,
         task=members[0].recipe["task"]["name"],
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
-        curves_note=CURVES_NOTE if several else "Colours as in the results table.",
+        curves_note=" ".join([*[COLOURS_NOTE] * coloured, *[CURVES_NOTE] * several]),
         header=header, rows=rows, notes=comparison.notes(),
         claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
         matches_header=matches_header, matches_rows=matches_rows, matches_notes=comparison.matches_notes(),
         sweep=figures(swept, True, ()), sweep_over=swept[0].x_title if swept else "",
         figures=figures(trained, not swept), analyses=figures(analysed, False),
         without_mean=notes_without_mean([*trained, *analysed]),
-        drawings=[plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True})
-                  for one in drawn_maps],
+        drawings=[(title, plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True}))
+                  for title, one in drawn_maps],
         graphs=_those(samples, _drawn),
         answers=[
             (title, note, found)
@@ -171,6 +190,8 @@ def page(comparison: Comparison) -> str:
         ],
         commands=[member.repeat for member in members],
         seeds_header=seeds_header, seeds_rows=seeds_rows, differences=comparison.differences,
+        letters={letter_of(place): label for place, label in enumerate(labels)} if len("".join(labels)) > LONG else {},
+        coloured=coloured,
         colours=[COLOURS[place % len(COLOURS)] for place in range(len(labels))] + [""] * len(comparison.baselines),
     )  # fmt: skip
 

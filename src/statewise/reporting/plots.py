@@ -42,6 +42,8 @@ MOST_BELOW = 3
 """A legend of a plot with more entries is placed beside the plot, not below."""
 FEWEST_STEPS = 6
 """An x axis of whole numbers with fewer of them has a tick at each."""
+LEAST_SPAN = 0.02
+"""A linear y axis spans at least this share of the values that it shows: a smaller difference would look like one."""
 LOWEST_SHARE = -1.0
 """An axis of shares goes down with its curves, as R^2 can be negative, but not below: such values tell no more."""
 MOST_TICKS = 8
@@ -100,15 +102,17 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = (), heading: st
     if heading:
         figure.suptitle(textwrap.fill(heading, int(width * across * LETTERS * 0.9)), fontsize=11)
     firsts: dict[int, Any] = {}
+    linear: list[Any] = []
     named: list[str] = []
     for place, (number, panel) in ((place, cell) for place, cell in enumerate(cells, 1) if cell):
         axes = figure.add_subplot(-(-len(cells) // across), across, place, sharey=firsts.get(number))
         firsts.setdefault(number, axes)
         _draw(axes, panel, groups)
-        titles = [textwrap.wrap(title, int(width * LETTERS * 0.9)) for title in panel.title.split("\n")]
+        if not panel.log_y and not panel.shares:
+            linear.append(axes)
         if (place - 1) % across == 0 or not several:
             axes.set_ylabel(textwrap.fill(panel.y_title, int(height * LETTERS)))
-        axes.set_title("\n".join(line for title in titles for line in title), fontsize=11)
+        axes.set_title(wrapped(panel.title, int(width * LETTERS * 0.9)), fontsize=11)
         handles = dict(zip(*axes.get_legend_handles_labels()[::-1]))
         beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
         if groups and len(handles) <= MOST_BELOW:
@@ -118,10 +122,24 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = (), heading: st
             names = [textwrap.fill(name, BESIDE) for name in handles]
             axes.legend(handles.values(), names, frameon=False, fontsize=10, **beside)
         named = list(handles)
+    for axes in linear:  # once all that share an axis are drawn
+        axes.set_ylim(*_widened(*axes.get_ylim()))
     if legend:
         keys = [Line2D([], [], color=_colour(place), label=label) for place, label in enumerate(legend)]
         figure.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     return figure
+
+
+def wrapped(text: str, characters: int) -> str:
+    """The text in lines of at most so many characters, with the line breaks that it has."""
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, characters))
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    """Limits of an axis with at least `LEAST_SPAN`."""
+    middle = (low + high) / 2
+    half = max((high - low) / 2, LEAST_SPAN * abs(middle) / 2)
+    return middle - half, middle + half
 
 
 def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
@@ -166,7 +184,7 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
         axes.set_xticks(ticks, [f"{x:,g}" for x in ticks], fontsize=9)
         axes.minorticks_off()
     elif _whole_steps(panel):
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
     if panel.log_y:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, place: f"{value:,g}")  # the default writes mathematics
@@ -176,8 +194,8 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
 
 
 def interactive(panel: Panel, groups: Sequence[str]) -> Any:
-    """A plotly figure with tooltips. The legend names the labels if there are several, else the groups, whose colours
-    the page's table shows as well."""
+    """A plotly figure with tooltips, without what the page shows above it, where long texts go on in further lines: the
+    panel's title, and the colours of groups. The legend names the labels if there are several, and controls."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -197,7 +215,7 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
             if curve.role == "raw":
                 shown |= {"line_width": 0.8, "opacity": 0.4}
             else:
-                shown["showlegend"] = len(labels) == 1
+                shown["showlegend"] = len(labels) == 1 and not curve.group
         elif curve.role == "control":
             dash = list(DASHES.values())[controls.index(curve) % len(DASHES)]
             shown |= {"line_color": "#777", "line_width": 1, "line_dash": dash, "showlegend": True}
@@ -205,8 +223,7 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
             shown |= {"line_color": "#ccc", "line_width": 1}
         name = for_plotly(", ".join(word for word in (curve.group, curve.label, curve.run) if word))
         figure.add_scatter(
-            x=curve.x, y=curve.y, name=for_plotly(curve.group) if len(labels) == 1 and curve.group else name,
-            marker_size=4,
+            x=curve.x, y=curve.y, name=name, marker_size=4,
             mode="lines+markers" if len(curve.x) <= (FEW_POINTS if curve.role == "line" else 1) else "lines",
             hovertemplate=f"{name}<br>%{{x}}: %{{y:.4f}}<extra></extra>", **shown,
         )  # fmt: skip
@@ -214,9 +231,11 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
         figure.add_scatter(x=[None], y=[None], name=for_plotly(label), mode="lines", line_color="#444",
                            line_dash=styles[place % len(styles)])  # fmt: skip
     figure.update_layout(
-        title={"text": for_plotly(panel.title), "font_size": 14}, template="plotly_white", height=340,
-        autosize=True, xaxis_title=for_plotly(panel.x_title), yaxis_title=for_plotly(panel.y_title),
-        margin={"l": 50, "r": 15, "t": 45, "b": 45}, legend={"orientation": "h", "y": -0.25},
+        template="plotly_white", height=340, autosize=True,
+        xaxis_title=for_plotly(panel.x_title), yaxis_title=for_plotly(panel.y_title),
+        margin={"l": 50, "r": 15, "t": 15, "b": 45},
+        # Above the plot: below it, several lines of a legend would lie on the title of the axis.
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )  # fmt: skip
     if panel.log_x:
         figure.update_xaxes(type="log")
@@ -224,8 +243,11 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
         figure.update_xaxes(dtick=1)
     if panel.log_y:
         figure.update_yaxes(type="log")
+    values = [y for curve in panel.curves for y in curve.y if math.isfinite(y)]
     if panel.shares:
         figure.update_yaxes(range=_range_of_shares(panel))
+    elif values and not panel.log_y and _widened(min(values), max(values)) != (min(values), max(values)):
+        figure.update_yaxes(range=_widened(min(values), max(values)))
     return figure
 
 

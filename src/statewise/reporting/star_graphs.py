@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 SIZE, RADIUS = 230, 15
 """Pixels: side length of a drawing, radius of a node."""
+MIDDLE = SIZE / 2
+BESIDE = RADIUS + 6
+"""Pixels from a straight line to the middle of an arc at least, so that no node between its ends covers it."""
+BEND = 0.2
+"""The same as a share of its length."""
 TRUE, WRONG = "#3f8f5b", "#c8442f"
+Point = tuple[float, float]
 
 
 def draw(graph: dict[str, Any]) -> str:
     """SVG of `graph` (edges, start, goal, truth, predicted), all as node numbers.
 
-    Wide green line: the true path. Narrow line: the prediction, red where wrong, dashed where the graph has no such
-    edge.
+    Wide green line: the true path. Narrow line: the prediction, red where wrong, a dashed arc where the graph has no
+    such edge, a dashed loop where it repeats a node.
     """
     places = _places(graph)
     edges = {(a, b) for a, b in graph["edges"] if a in places and b in places}
     true_steps = edges.intersection(zip(graph["truth"], graph["truth"][1:]))
     parts = [_line(places[a], places[b], "#c9ced6", 2) for a, b in edges]
     parts += [_line(places[a], places[b], TRUE, 9, opacity=0.3) for a, b in true_steps]
+    repeats: Counter[int] = Counter()
+    arms = sum(a == graph["start"] for a, _ in edges)
     for a, b in zip(graph["predicted"], graph["predicted"][1:]):
-        if a in places and b in places and a != b:
-            colour = TRUE if (a, b) in true_steps else WRONG
-            parts.append(_line(places[a], places[b], colour, 3, dashed=(a, b) not in edges))
+        if a not in places or b not in places:
+            continue
+        if a == b:
+            parts.append(_loop(places[a], repeats[a], arms))
+            repeats[a] += 1
+        elif (a, b) in edges:
+            parts.append(_line(places[a], places[b], TRUE if (a, b) in true_steps else WRONG, 3))
+        else:
+            parts.append(_arc(places[a], places[b]))
     for node, (x, y) in places.items():
         fill = {graph["start"]: "#2f3b4c", graph["goal"]: TRUE}.get(node, "#ffffff")
         ink = "#ffffff" if node in (graph["start"], graph["goal"]) else "#2f3b4c"
@@ -35,7 +50,7 @@ def draw(graph: dict[str, Any]) -> str:
     return f'<svg viewBox="0 0 {SIZE} {SIZE}" width="{SIZE}" height="{SIZE}" role="img">{"".join(parts)}</svg>'
 
 
-def _places(graph: dict[str, Any]) -> dict[int, tuple[float, float]]:
+def _places(graph: dict[str, Any]) -> dict[int, Point]:
     """Positions of nodes: the start in the centre, arms as rays, the goal's arm to the right."""
     after: dict[int, list[int]] = {}
     for a, b in graph["edges"]:
@@ -47,26 +62,47 @@ def _places(graph: dict[str, Any]) -> dict[int, tuple[float, float]]:
             arm.append(after[arm[-1]][0])
         arms.append(arm)
     arms.sort(key=lambda arm: arm[-1] != graph["goal"])
-    middle = SIZE / 2
-    places = {graph["start"]: (middle, middle)}
+    places = {graph["start"]: (MIDDLE, MIDDLE)}
     for number, arm in enumerate(arms):
         angle = 2 * math.pi * number / len(arms)
         for depth, node in enumerate(arm, 1):
-            reach = depth / len(arm) * (middle - RADIUS - 2)
-            places[node] = (middle + reach * math.cos(angle), middle + reach * math.sin(angle))
+            reach = depth / len(arm) * (MIDDLE - RADIUS - 2)
+            places[node] = (MIDDLE + reach * math.cos(angle), MIDDLE + reach * math.sin(angle))
     return places
 
 
-def _line(
-    a: tuple[float, float],
-    b: tuple[float, float],
-    colour: str,
-    width: float,
-    opacity: float = 1.0,
-    dashed: bool = False,
-) -> str:
-    dash = ' stroke-dasharray="6 4"' if dashed else ""
+def _line(a: Point, b: Point, colour: str, width: float, opacity: float = 1.0) -> str:
     return (
         f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" stroke="{colour}" '
-        f'stroke-width="{width}" stroke-opacity="{opacity}" stroke-linecap="round"{dash}/>'
+        f'stroke-width="{width}" stroke-opacity="{opacity}" stroke-linecap="round"/>'
+    )
+
+
+def _arc(a: Point, b: Point) -> str:
+    """A step that is no edge, bent away from the start, or beside it if it would cross it."""
+    along = (b[0] - a[0], b[1] - a[1])
+    length = math.hypot(*along)
+    aside = (along[1] / length, -along[0] / length)
+    middle = ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2)
+    outwards = aside[0] * (middle[0] - MIDDLE) + aside[1] * (middle[1] - MIDDLE)
+    reach = 2 * max(BESIDE, BEND * length) * (-1 if outwards < -1 else 1)  # a curve goes half as far as its control
+    control = (middle[0] + reach * aside[0], middle[1] + reach * aside[1])
+    return _wrong(f"M{a[0]:.1f} {a[1]:.1f}Q{control[0]:.1f} {control[1]:.1f} {b[0]:.1f} {b[1]:.1f}")
+
+
+def _loop(at: Point, before: int, arms: int) -> str:
+    """A step from a node to itself, beside the arm, or of the start between arms; wider than the loops `before` it."""
+    away = (at[0] - MIDDLE, at[1] - MIDDLE)
+    distance = math.hypot(*away)
+    between = math.pi / max(1, arms)
+    aside = (-away[1] / distance, away[0] / distance) if distance else (math.cos(between), math.sin(between))
+    size = RADIUS / 2 + 3 * before
+    x, y = (at[axis] + (RADIUS + size / 2) * aside[axis] for axis in (0, 1))
+    return _wrong(f"M{x - size:.1f} {y:.1f}a{size} {size} 0 1 0 {2 * size} 0a{size} {size} 0 1 0 {-2 * size} 0")
+
+
+def _wrong(path: str) -> str:
+    return (
+        f'<path d="{path}" fill="none" stroke="{WRONG}" stroke-width="3" stroke-linecap="round" '
+        'stroke-dasharray="6 4"/>'
     )

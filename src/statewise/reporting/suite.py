@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,14 +136,26 @@ class SuiteReport:
 
     def runs_table(self) -> tuple[list[str], Rows]:
         """Header and rows: one row per run."""
-        header = ["run", "recipe", "backbone", "objective", "seed", "state", "metric", "value", "minutes", "message"]
+        header = ["recipe", "backbone", "objective", "seed", "state", "message", "metric", "value", "minutes", "run"]
         rows = [
-            [run.folder, run.recipe, run.backbone, run.objective, str(run.seed), run.state,
+            [run.recipe, run.backbone, run.objective, str(run.seed), run.state, run.message,
              run.headline.metric if run.headline else "-", number(run.value),
-             "-" if run.minutes is None else f"{run.minutes:.1f}", run.message]
-            for run in self.runs
+             "-" if run.minutes is None else f"{run.minutes:.1f}", folder]
+            for run, folder in zip(self.runs, self._within())
         ]  # fmt: skip
         return header, rows
+
+    def _folder(self) -> str:
+        """That holds all runs; empty if there is none."""
+        parents = [str(Path(run.folder).parent) for run in self.runs]
+        try:
+            return os.path.commonpath(parents)
+        except ValueError:  # no runs, or folders of which some are absolute
+            return ""
+
+    def _within(self) -> list[str]:
+        """The folder of each run, from the one that holds all."""
+        return [os.path.relpath(run.folder, self._folder()) if self._folder() else run.folder for run in self.runs]
 
     def notes(self) -> list[str]:
         """What the table shows."""
@@ -177,7 +190,12 @@ class SuiteReport:
         """Both tables."""
         title, about = markdown_text(self.title), markdown_text(self.about)
         parts = [f"# {title}", about, markdown_table(*self.table()), "\n".join(map(markdown_text, self.notes()))]
-        return "\n\n".join([*(part for part in parts if part), markdown_table(*self.runs_table())]) + "\n"
+        runs = [markdown_table(*self.runs_table()), markdown_text(self._runs_note())]
+        return "\n\n".join(part for part in [*parts, *runs] if part) + "\n"
+
+    def _runs_note(self) -> str:
+        """Where the runs of `runs_table` are."""
+        return f"Folders of runs are in {self._folder()}." if self._folder() else ""
 
     def as_json(self) -> str:
         """Every run as data."""
@@ -191,8 +209,9 @@ class SuiteReport:
         sections = [(recipe, self._tables(recipe)) for recipe in recipes]
         header, rows = self.runs_table()
         return template().render(
-            title=self.title, about=self.about, notes=self.notes(), sections=sections, header=header, rows=rows
-        )
+            title=self.title, about=self.about, notes=self.notes(), sections=sections, header=header, rows=rows,
+            runs_note=self._runs_note(),
+        )  # fmt: skip
 
     def _tables(self, recipe: str) -> list[dict[str, Any]]:
         """Of the headline metric and of each other one that is shown and that some run has."""
@@ -239,7 +258,7 @@ class SuiteReport:
         if best:
             what += "; bold: the best mean, and each that is not told apart from it"
             what += ", of the backbones on the same data" if len(by_data) > 1 else ""
-        if values:
+        if len(set(values)) > 1:
             what += f"; dots: seeds, from {number(min(values))} (left) to {number(max(values))} (right)"
         return {"backbones": backbones, "rows": rows, "what": what}
 
@@ -275,10 +294,10 @@ def solved(runs: Sequence[SuiteRun]) -> str:
 
 
 def dots(values: Sequence[float], scale: Sequence[float]) -> str:
-    """An SVG strip with a dot for each value, on the scale of all."""
-    if not values:
+    """An SVG strip with a dot for each value, on the scale of all; empty if all are equal."""
+    if not values or min(scale) == max(scale):
         return ""
-    low, span = min(scale), (max(scale) - min(scale)) or 1.0
+    low, span = min(scale), max(scale) - min(scale)
     marks = "".join(f'<circle cx="{6 + 108 * (value - low) / span:.1f}" cy="7" r="3.5"/>' for value in values)
     return f'<svg width="120" height="14"><line x1="6" y1="7" x2="114" y2="7"/>{marks}</svg>'
 
@@ -291,8 +310,9 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #2f3b4c; max-width: 1180px; 
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
 p.note { color: #5d6878; margin: .2rem 0; } .scroll { overflow-x: auto; } .scroll + p.note { margin-top: 1.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .8rem; text-align: left; border-bottom: 1px solid #e3e7ec; white-space: nowrap; }
+th, td { padding: .3rem .6rem; text-align: left; border-bottom: 1px solid #e3e7ec; white-space: nowrap; }
 thead th { border-bottom: 2px solid #2f3b4c; } .best { font-weight: 600; } .failed { color: #c8442f; }
+.number { text-align: right; } td.message { white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
 svg line { stroke: #d3d9e0; } svg circle { fill: #2f6fb7; fill-opacity: .55; }
 small { color: #5d6878; }
 </style></head><body>
@@ -310,10 +330,15 @@ small { color: #5d6878; }
 {% if cell.dots %}<br>{{ cell.dots | safe }}{% endif %}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>{% endfor %}{% endfor %}
 <h2>Each run</h2>
-<div class="scroll"><table><thead><tr>{% for cell in header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}<tr>{% for cell in row %}<td{% if row[5] == "failed" %} class="failed"{% endif %}>{{ cell }}</td>
+{% set kinds = {"seed": "number", "value": "number", "minutes": "number"} %}
+<div class="scroll"><table><thead><tr>{% for name in header %}<th class="{{ kinds.get(name, "") }}">{{ name }}</th>
+{% endfor %}</tr></thead><tbody>
+{% for row in rows %}{% set failed = row[4] == "failed" %}<tr{% if failed %} class="failed"{% endif %}>
+{% for cell in row %}{% set name = header[loop.index0] %}
+<td class="{{ kinds.get(name, "") }}{% if name == "message" and cell %}message{% endif %}">{{ cell }}</td>
 {% endfor %}</tr>
 {% endfor %}</tbody></table></div>
+{% if runs_note %}<p class="note">{{ runs_note }}</p>{% endif %}
 </body></html>
 """
 

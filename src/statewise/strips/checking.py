@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statewise.messages import counted
 from statewise.strips.exact.verdicts import NAME, Seen, Verdict
 from statewise.strips.random_traces import Traces
+from statewise.strips.schemas import arguments
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,15 @@ class Checked:
 
 
 def check(seen: Seen, traces: Traces) -> Checked:
-    """The verdict on each trace, by what was seen in training. Labels are not looked at."""
+    """The verdict on each trace, by what was seen in training. Labels are not looked at. Raises `ValueError` if an
+    action has another number of arguments than its schema in training."""
+    for place, row in enumerate(traces.rows):
+        for name in (traces.actions[at] for at in row):
+            schema, objects = arguments(name)
+            learned = seen.numbers.get(schema, len(objects))
+            if learned != len(objects):
+                raise ValueError(f"{traces.where(place)}: {name!r} has {counted(len(objects), 'argument')}, but "
+                                 f"{schema!r} was learned with {learned}")  # fmt: skip
     return Checked(traces, [seen.verdict([traces.actions[at] for at in row]) for row in traces.rows])
 
 
@@ -60,7 +70,8 @@ def described(checked: Checked, place: int) -> str:
     if verdict.step is None:
         return "valid"
     what = f"action {verdict.step + 1}, {checked.traces.actions[row[verdict.step]]}"
-    return f"invalid by {what}" if verdict.outcome == "invalid" else f"undecided from {what}"
+    why = f": {verdict.why}" if verdict.why is not None else ""
+    return f"invalid by {what}" if verdict.outcome == "invalid" else f"undecided from {what}{why}"
 
 
 def _share(of: list[Any]) -> float:

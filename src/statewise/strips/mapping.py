@@ -82,7 +82,7 @@ def match_atoms(learned: ActionModel, reference: ActionModel) -> Match:
     from scipy.optimize import linear_sum_assignment
 
     mine, theirs = (
-        as_table(model).reshape(len(model.atoms), -1).astype(np.float64)
+        as_table(model).reshape(len(model.atoms), len(model.actions) * len(KINDS)).astype(np.float64)
         for model in (learned.covering(reference.names), reference)
     )
     overlap = 2 * mine @ theirs.T / np.maximum(mine.sum(1)[:, None] + theirs.sum(1)[None], 1)

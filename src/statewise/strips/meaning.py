@@ -37,7 +37,8 @@ class Meaning:
 
         If no set of learned atoms expresses the goal, returns one that expresses a single goal state, the nearest to
         the initial state for which there is one. If there is none either, returns all learned atoms that are certainly
-        true in the nearest goal state: a plan that reaches these must be checked. None if the goal cannot be reached.
+        true in the nearest goal state: a plan that reaches these must be checked. None if there are none of these, and
+        if the goal cannot be reached.
         """
         goal_states = [place for place, state in enumerate(self.states) if not goal & ~state]
         elsewhere = {true for state, true in zip(self.states, self.true_in) if goal & ~state}
@@ -53,7 +54,7 @@ class Meaning:
             atoms = every & ~false
             if all(atoms & ~true for true in elsewhere):
                 return _minimal(atoms, elsewhere)
-        return every & ~self.false_in[goal_states[0]]
+        return every & ~self.false_in[goal_states[0]] or None
 
 
 def meaning(learned: ActionModel, domain: Domain, initial: Atoms) -> Meaning | None:

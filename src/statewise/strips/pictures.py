@@ -11,6 +11,7 @@ import numpy as np
 from statewise.durable import replacing
 from statewise.reporting.plain import plain_text
 from statewise.strips.brasp import NOWHERE, run
+from statewise.strips.heads import heads
 from statewise.strips.model import ActionModel
 from statewise.strips.schemas import Schema
 
@@ -26,7 +27,7 @@ MOST_DRAWN = 1_000
 KINDS = {"requires": "pre", "adds": "add", "deletes": "delete"}
 """Titles of panels, and the field of an action or a schema that they show."""
 
-SAME, EXCESS, MISSING, ABSENT = "#3b6fb6", "#d1432f", "#f0b429", "#ececec"
+SAME, EXCESS, MISSING, ABSENT, OPPOSITE = "#3b6fb6", "#d1432f", "#f0b429", "#ececec", "#9fb0c4"
 GRID = "#d5d9df"
 
 
@@ -126,7 +127,8 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
     """Plots a learned action model above the true one as a PNG: what each action requires, adds and deletes.
 
     Atoms are matched by position, not by name; the model with fewer atoms gets empty rows. Actions are matched by name.
-    Raises `ValueError` if the actions differ, or if there are no atoms or actions.
+    Learned atoms that are no match, but have the effects of a true atom with adds and deletes exchanged, are drawn and
+    counted apart. Raises `ValueError` if the actions differ, or if there are no atoms or actions.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
@@ -143,29 +145,51 @@ def save_models(learned: ActionModel, reference: ActionModel, path: Path) -> Non
     labels = {model: [*model.atoms, *["-"] * (rows - len(model.atoms))] for model in (learned, reference)}
     cell = _cell_size((rows, len(reference.actions)))
     figure, grid = _panels(2, max(labels.values(), key=lambda names: max(map(len, names))), reference.names)
-    colours = ListedColormap(["white", SAME, EXCESS, MISSING, ABSENT])
+    colours = ListedColormap(["white", SAME, EXCESS, MISSING, ABSENT, OPPOSITE])
+    opposite = _opposites(learned, reference)
     for line, (model, who) in enumerate(((learned, "learned"), (reference, "true"))):
         for place, (title, kind) in enumerate(KINDS.items()):
             mine, truth = has[learned, kind], has[reference, kind]
             shown = np.where(mine & truth, 1, 0)
             shown[truth & ~mine] = 3
             shown[mine & ~truth] = 2 if model is learned else 0
+            if model is learned:
+                shown[mine & opposite[:, None]] = 5
             shown[len(model.atoms) :] = 4
             axes = grid[line][place]
-            _cells(axes, shown, vmin=-0.5, vmax=4.5, cmap=colours)
+            _cells(axes, shown, vmin=-0.5, vmax=5.5, cmap=colours)
             _crosses(axes, shown, cell)
             axes.set_title(f"{who}: {title}", fontsize=9)
             _names(axes, labels[model] if place == 0 else [], reference.names if line else [], cell)
-    count = {EXCESS: 0, MISSING: 0}
+    count = {EXCESS: 0, MISSING: 0, OPPOSITE: 0}
     for kind in KINDS.values():
-        count[EXCESS] += int((has[learned, kind] & ~has[reference, kind]).sum())
+        alone = has[learned, kind] & ~has[reference, kind]
+        count[EXCESS] += int(alone[~opposite].sum())
+        count[OPPOSITE] += int(alone[opposite].sum())
         count[MISSING] += int((has[reference, kind] & ~has[learned, kind]).sum())
     patches = [Patch(color=SAME, label="in both"), Patch(color=EXCESS, label=f"x  learned alone ({count[EXCESS]})"),
                Patch(color=MISSING, label=f"o  true alone ({count[MISSING]})")]  # fmt: skip
+    if count[OPPOSITE]:
+        patches.append(Patch(color=OPPOSITE, label=f"-  complement of a true atom ({count[OPPOSITE]})"))
     if len(learned.atoms) != len(reference.atoms):
         patches.append(Patch(color=ABSENT, label="no such atom"))
-    figure.legend(handles=patches, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
+    figure.legend(handles=patches, loc="outside upper center", ncols=3, frameon=False, fontsize=9, title_fontsize=9,
+                  title="models with different atoms can be equivalent: `strips verify` decides")  # fmt: skip
     _save(figure, path)
+
+
+def _opposites(learned: ActionModel, reference: ActionModel) -> np.ndarray:
+    """[L] whether a row of `save_models` is a learned atom that shares nothing with the true atom beside it, and has
+    the effects of some true atom with adds and deletes exchanged: it says that this one is false. L is the larger
+    number of atoms; both models have the same actions in the same order."""
+    true = heads(reference)
+    swapped = {(head.delete, head.add) for head in true if head.touching}
+    found = np.zeros(max(len(learned.atoms), len(true)), bool)
+    for row, head in enumerate(heads(learned)):
+        beside = true[row] if row < len(true) else None
+        shares = beside is not None and (head.pre & beside.pre | head.add & beside.add | head.delete & beside.delete)
+        found[row] = not shares and (head.add, head.delete) in swapped
+    return found
 
 
 @plain_text
@@ -256,7 +280,7 @@ def _cells(axes: Axes, values: np.ndarray, **colours: Any) -> Any:
 
 def _crosses(axes: Axes, shown: np.ndarray, cell: float) -> None:
     """Marks differences with a symbol as well as a colour."""
-    for kind, sign in ((2, "x"), (3, "o")):
+    for kind, sign in ((2, "x"), (3, "o"), (5, "_")):
         rows, columns = np.nonzero(shown == kind)
         axes.plot(columns + 0.5, rows + 0.5, sign, color="black", markerfacecolor="none", markersize=cell * 72 * 0.4)
 

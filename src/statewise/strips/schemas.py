@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from statewise.messages import counted
 from statewise.strips.model import ActionModel
 from statewise.strips.wrapping import PAGE, literal_lines
 
@@ -59,7 +60,9 @@ def ground(schemas: Mapping[str, Schema], actions: Sequence[str]) -> ActionModel
                     " ".join((predicate, *(objects[at] for at in places))) for predicate, places in sorted(literals)
                 ]
             except IndexError:
-                raise ValueError(f"{action!r} has {len(objects)} arguments, fewer than its schema uses") from None
+                raise ValueError(
+                    f"{action!r} has {counted(len(objects), 'argument')}, fewer than its schema uses"
+                ) from None
             atoms.update(dict.fromkeys(named))
             sets.append(named)
         effects[action] = (sets[0], sets[1], sets[2])

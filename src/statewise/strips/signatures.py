@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from statewise.messages import counted
 from statewise.strips.lifted import sorts_of
 from statewise.strips.model import MOST_ACTIONS
 from statewise.strips.schemas import Schema, arguments
@@ -48,7 +49,7 @@ class Signature:
                 raise ValueError(f"{action!r}: the model has no schema {schema!r}; it has {some}")
             if len(sorts) != len(objects):
                 raise ValueError(
-                    f"{action!r} has {len(objects)} arguments, but {schema!r} was learned with {len(sorts)}"
+                    f"{action!r} has {counted(len(objects), 'argument')}, but {schema!r} was learned with {len(sorts)}"
                 )
             for name, sort in zip(objects, sorts):
                 if found.setdefault(name, sort) != sort:
@@ -58,6 +59,16 @@ class Signature:
                         f"stands as {other!r} did in training"
                     )
         return found
+
+    def covers(self, actions: Iterable[str]) -> bool:
+        """Whether ground actions differ from those of training by the names of objects alone: they are of its schemas,
+        over objects of its sorts, and arguments are equal only where they were equal there."""
+        named = list(actions)
+        try:
+            self.objects_of(named)
+        except ValueError:
+            return False
+        return all((schema, firsts(objects)) in self.kinds for schema, objects in map(arguments, named))
 
     def actions_over(self, objects: Mapping[str, int]) -> list[str]:
         """All ground actions over objects, each given with its sort. Raises `ValueError` if there are too many."""

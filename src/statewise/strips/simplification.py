@@ -29,12 +29,22 @@ from statewise.strips.containment import KnownFalseSearch, contained, implied
 from statewise.strips.domains import Domain
 from statewise.strips.exact.verdicts import NAME
 from statewise.strips.heads import Head, heads, uncovered
-from statewise.strips.learned import SCHEMAS, claim, schemas_as_json, schemas_of, write_model, write_schemas
+from statewise.strips.learned import (
+    SCHEMAS,
+    claim,
+    may_claim,
+    read_learned_model,
+    schemas_as_json,
+    schemas_of,
+    write_model,
+    write_schemas,
+)
 from statewise.strips.mapping import match_atoms, renamed
 from statewise.strips.model import Action, ActionModel, bits
 from statewise.strips.real_states import RealStates, RealStateSearch
 from statewise.strips.schemas import Literal, Schema, arguments, ground
 from statewise.strips.search import MAX_STATES, LimitReached, Limits, Search, shortest
+from statewise.strips.signatures import signature
 from statewise.strips.verification import verify
 
 SECONDS = 300.0
@@ -65,7 +75,7 @@ class Simplified:
     undecided: tuple[str, ...]
     """Entries and atoms that were kept because the verifier reached its limits."""
     before: dict[str, Schema] | None
-    """The schemas before, if the result accepts the same traces in all instances."""
+    """The schemas before, if the result accepts the same traces in all instances of the kinds of `model`'s actions."""
     stopped: OneOf["time", "interrupted"] | None
     """Why it ended early: then more entries may be needless. None: every one that is left was tried."""
     seconds: float
@@ -79,10 +89,14 @@ class Simplified:
         }  # fmt: skip
 
 
+def may_write(folder: Path, overwrite: bool = False) -> None:
+    """Raises `FileExistsError` if the folder holds another model and `overwrite` is not given, or anything else."""
+    may_claim(folder, overwrite, resumes=False)
+
+
 def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bool = False) -> None:
     """Writes the model as a learned folder; `source` says where it came from, and if it is a learned folder, what its
-    training traces show is copied, so that `check` knows what is certain. Raises `FileExistsError` if the folder
-    holds another model and `overwrite` is not given, or anything else."""
+    training traces show is copied, so that `check` knows what is certain. Raises what `may_write` raises."""
     seen = Path(source) / NAME
     shown = seen.read_bytes() if seen.is_file() else None  # the source may be the folder that is overwritten
     claim(folder, overwrite, resumes=False)
@@ -99,11 +113,12 @@ def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bo
         write_model(folder, found.model, report, files)
 
 
-def before_simplification(folder: Path) -> dict[str, Schema] | None:
-    """The schemas from which those of the folder were simplified, if these accept the same traces in all instances:
-    simplified under Definition 1, and not changed since. Raises `ValueError` if the file is damaged."""
+def before_simplification(folder: Path, actions: Sequence[str]) -> dict[str, Schema] | None:
+    """The schemas from which those of the folder were simplified, if they accept the same traces over `actions`:
+    simplified under Definition 1, not changed since, and proven for actions of these kinds, which are those of the
+    folder's model. Raises `ValueError` if a file is damaged."""
     path = folder / "before.json"
-    if not path.is_file():
+    if not path.is_file() or not signature({}, read_learned_model(folder).names).covers(actions):
         return None
     content = read_json(path, {"schemas": SCHEMAS, "simplified": TEXT})
     if sha256((folder / "schemas.json").read_bytes()).hexdigest() != content["simplified"]:
@@ -125,14 +140,22 @@ def simplify(
 
     Under `definition 1` every step accepts exactly the same traces. `real states` and `drawn traces` compare with the
     domain `reference`, to which the model must be equivalent in that sense (`verification.verify`); more can be left
-    out then, since only traces that really occur count. With `schemas`, which `model` must be grounded from, literals
-    of schemas are left out, and under `definition 1` only if the proof holds for instances of any size.
+    out then, since only traces that really occur count.
+
+    With `schemas`, which `model` must be grounded from over the actions of training, literals of schemas are left out.
+    Under `definition 1` the proof must hold for instances of any size, with actions of the kinds that training and the
+    reference have. Otherwise it is about the actions of the domain. A schema with none of these actions stays as it is.
 
     Atoms get the names of the atoms of `reference` that they match (`mapping.renamed`); all others are called after the
     actions that add them, `after-pickup-unstack b1`, or where none does after those that delete them, `until-load p`.
     Ends early after `seconds`, or once `stop()` is true, with the best model so far. Raises `ValueError` if the
-    notion needs a domain, and if the model is not proven equivalent to it to begin with.
+    notion needs a domain, if the model is not proven equivalent to it to begin with, and if no action of the reference
+    is of one of the schemas.
     """
+    true = reference.model if isinstance(reference, Domain) else reference
+    names = model.names
+    if schemas is not None and true is not None:
+        model = ground(schemas, _compared(names, true.names, schemas, training=notion == "definition 1"))
     if notion != "definition 1":
         if not isinstance(reference, Domain):
             raise ValueError(f"equivalence on {notion} needs a domain as reference")
@@ -140,7 +163,6 @@ def simplify(
         if not verdict:
             raise ValueError(f"the model is not proven equivalent to {reference.name} on {notion} ({verdict.outcome}): "
                              "simplify it without them, under Definition 1")  # fmt: skip
-    true = reference.model if isinstance(reference, Domain) else reference
     if true is not None and set(model.names) - set(true.names):
         true = None  # it has no part in the order of steps, nor in the names
     domain = reference if isinstance(reference, Domain) and notion != "definition 1" else None
@@ -159,13 +181,28 @@ def simplify(
     except _Ended:
         stopped = "interrupted" if stop() else "time"
     small, literals = work.model, work.schemas
-    if literals is None:
-        small = _named(small, true)
+    small = _named(small, true) if literals is None else ground(literals, names)
     return Simplified(
         small, literals, notion, (work.size_before, work.size()), (work.atoms_before, work.atoms()),
         tuple(work.undecided), dict(schemas) if schemas is not None and domain is None else None, stopped,
         time.monotonic() - work.began,
     )  # fmt: skip
+
+
+def _compared(
+    names: Sequence[str], others: Sequence[str], schemas: Mapping[str, Schema], *, training: bool
+) -> Sequence[str]:
+    """The actions that proofs about schemas are about: those `others` that the reference has of them, with those of
+    training, `names`, if these count, too. Raises `ValueError` if the reference has none."""
+    known = [name for name in others if arguments(name)[0] in schemas]
+    if not known:
+        raise ValueError(f"the schemas and the reference have different actions: there is no schema for {others[0]!r}"
+                         if others else "the reference has no actions")  # fmt: skip
+    if not training:
+        return others
+    # Another instance may call an object of another sort by the same name, which would mix the two sorts: so the
+    # actions of the reference are left out where those of training stand for them.
+    return names if signature({}, names).covers(known) else list(dict.fromkeys((*names, *known)))
 
 
 class _Ended(Exception):
@@ -320,7 +357,8 @@ class _Work:
         if self.schemas is None:
             yield from ((action.name, action) for action in self.model.actions)
         else:
-            yield from self.schemas.items()
+            proven = {arguments(name)[0] for name in self.model.names}  # a proof says nothing about other schemas
+            yield from ((name, schema) for name, schema in self.schemas.items() if name in proven)
 
     def _equivalent(self, smaller: ActionModel, kind: Kind) -> bool | None:
         if self.domain is not None:

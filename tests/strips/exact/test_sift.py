@@ -5,6 +5,7 @@ from peers.enumeration import enumerate_features
 
 from statewise.strips.containment import contained
 from statewise.strips.domains import domain
+from statewise.strips.exact.lifted import learn_lifted_exact
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
 from statewise.strips.methods import learn, learn_schemas
 from statewise.strips.random_traces import traces
@@ -50,3 +51,11 @@ def test_what_is_stopped_says_so():
     given = traces(domain("ferry:2x1"), 30, 10, 1)
     assert learn_sift(given, stop=lambda: True).report["unfinished"]
     assert learn_lifted_sift(given, stop=lambda: True).report["unfinished"]
+
+
+@pytest.mark.parametrize("learner", [learn_lifted_sift, learn_lifted_exact])
+def test_what_is_being_done_is_said_in_singular_and_plural(learner):
+    said = []
+    learner(traces(domain("ferry:3x2"), 20, 20, 1, negatives=0.0), progress=said.append)
+    of = [text.partition(" predicate")[2].rpartition("of ")[2] for text in said if " alternating predicate" in text]
+    assert of == ["0 arguments", "1 argument", "2 arguments"]

@@ -113,7 +113,42 @@ def test_what_was_not_seen_is_not_decided():
     assert seen.verdict(["z"]) == Verdict("valid", None)  # nothing happened before it
     lifted = Seen.of(Traces(("go a", "go b"), ((0, 1, 0),), (0,)), arity=1)
     assert lifted.verdict(["go c", "go a", "go c"]) == Verdict("valid", None)
-    assert lifted.verdict(["go c", "fly c"]) == Verdict("undecided", 1)
+    assert lifted.verdict(["go c", "fly c"]) == Verdict("undecided", 1, "no action 'fly' was seen in training")
+
+
+def test_nothing_is_certain_after_what_was_not_seen():
+    """An unknown action may add what a deletes and b requires, or delete what b requires."""
+    rows = Traces(("a x", "b x", "c x"), ((0, 2, 1), (0, 1), (1, 1)), (0, 1, 0))
+    seen = Seen.of(rows, arity=1)
+    assert seen.verdict(["a y", "b y"]) == Verdict("invalid", 1)
+    assert seen.verdict(["a y", "new y", "b y"]).outcome == "undecided"
+    assert seen.verdict(["a y", "new y", "b y"]).step == 1
+    assert seen.certain_steps(["b y", "b y"]) == [True, True]
+    assert seen.certain_steps(["b y", "new y", "b y"]) == [True, False, False]
+
+
+def test_objects_of_another_sort_are_not_decided():
+    rows = [("sail l0 l1", "board c0 l1", "sail l1 l0", "debark c0 l0")]
+    actions = tuple(sorted({name for row in rows for name in row}))
+    seen = Seen.of(Traces(actions, tuple(tuple(map(actions.index, row)) for row in rows), (0,)), arity=2)
+    assert seen.verdict(["board c7 l8"]) == Verdict("valid", None)
+    for names, step, said in (
+        (["board l0 c0"], 0, "'l0' stands here where 'c0' did in training, which is of another sort"),
+        (["sail l8 l9", "board l8 l9"], 1, "'l8' stands here where 'c0' did"),  # new objects have sorts, too
+    ):
+        found = seen.verdict(names)
+        assert (found.outcome, found.step) == ("undecided", step)
+        assert said in found.why
+    assert not any("sort" in (seen.verdict(row).why or "") for row in rows)
+
+
+def test_another_number_of_arguments_is_an_error_with_the_line():
+    seen = Seen.of(Traces(("go a b", "go b a"), ((0, 1),), (0,)), arity=1)
+    for name, said in (("go a", "1 argument"), ("go a b c", "3 arguments"), ("go", "0 arguments")):
+        bad = Traces(("go a b", name), ((0,), (0, 1)), (0, 0), (3, 4))
+        with pytest.raises(ValueError, match=f"line 4: '{name}' has {said}, but 'go' was learned with 2"):
+            check(seen, bad)
+        assert seen.verdict([name]).outcome == "undecided"
 
 
 def test_they_come_back_from_the_folder(tmp_path):

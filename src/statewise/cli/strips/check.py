@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
@@ -13,8 +15,8 @@ def run(words: list[str]) -> int:
     parser = Parser(
         "strips check",
         "Says of each new trace whether it is valid, invalid, or not decided by what was seen in training: valid or\n"
-        "invalid if every model that explains the training traces says so. Of learned schemas, models whose\n"
-        "predicates have few arguments are considered. Exit code: 1 if a trace is invalid.\n\n"
+        "invalid if every model that explains the training traces says so. Of learned schemas, only models of\n"
+        "one kind are considered, which the last line says. Exit code: 1 if a trace is invalid.\n\n"
         "  statewise strips check learned/ new.csv\n"
         "  statewise strips check learned/ new.csv --json",
     )
@@ -28,13 +30,19 @@ def run(words: list[str]) -> int:
     from statewise.strips import check, described, read_seen, read_traces
 
     seen = read_seen(Path(options.model))
-    found = check(seen, read_traces(Path(options.traces)))
+    traces = read_traces(Path(options.traces))
+    try:
+        found = check(seen, traces)
+    except ValueError as error:
+        raise ValueError(f"{options.traces}: {error}") from None
     counts, total = found.counts(), len(found.verdicts)
     labelled = found.against_labels() if sum(found.traces.labels) else None
     if options.json:
-        listed = [{"trace": found.traces.where(place), "outcome": each.outcome, "step": each.step}
+        listed = [{"trace": found.traces.where(place), "outcome": each.outcome, "step": each.step, "why": each.why}
                   for place, each in enumerate(found.verdicts)]  # fmt: skip
-        print(printable({"model": options.model, **counts, "labels": labelled, "verdicts": listed}))
+        assumed = seen.assumed if seen.lifted is not None else None
+        print(printable({"model": options.model, **counts, "labels": labelled, "assumed": assumed,
+                         "verdicts": listed}))  # fmt: skip
         return int(counts["invalid"] > 0)
     others = [place for place, each in enumerate(found.verdicts) if each.step is not None]
     for place in others[: options.lines]:
@@ -46,5 +54,6 @@ def run(words: list[str]) -> int:
     if labelled is not None:
         print(f"labels     {labelled['right']:.4f} of the decided verdicts agree with the labels")
     if seen.lifted is not None:
-        print(f"assumed: no predicate has more than {seen.arity} arguments")
+        width = shutil.get_terminal_size((100, 24)).columns
+        print(textwrap.fill(f"assumed: schemas with {seen.assumed}", width, subsequent_indent="  "))
     return int(counts["invalid"] > 0)

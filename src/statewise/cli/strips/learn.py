@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.cli.interruption import interruptible
+from statewise.messages import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,10 +82,11 @@ def run(words: list[str]) -> int:
     given = read_traces(Path(options.traces))
     print(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
           f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
-    if (options.positive_only or options.lifted) and not len(given.valid_only()):
+    if not len(given.valid_only()):
         raise ValueError(
             f"{options.traces}: no trace has a valid action: label 1 marks a trace whose last action is invalid, "
-            "label 0 one that is valid to its end"
+            "label 0 one that is valid to its end. A first action cannot be rejected, since the initial state is "
+            "unknown (Definition 1)"
         )
     if options.positive_only:
         given = given.valid_only()
@@ -154,7 +156,10 @@ def _open(report: dict[str, Any]) -> None:
     if more := report.get("open", ())[QUESTIONS:]:
         _entry("", f"and {len(more)} more in report.json: more traces would decide them")
     if report.get("open") == [] and not report["unfinished"]:
-        _entry("open", "nothing that these traces met: what the model allows there, every model allows")
+        arity = max(report["by_arity"])
+        _entry("open", "nothing that these traces met: what the model allows there, every model of schemas allows "
+                       f"(with predicates of at most {counted(arity, 'argument')}, different ones of the action, no "
+                       "constants, and no negative or equality preconditions)")  # fmt: skip
     if few := report.get("few_objects"):
         _entry("few", f"{'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the model "
                       "may be wrong for more")  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,6 +119,9 @@ def run(words: list[str]) -> int:
     marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
     print("".join(f"{at:3}  {action}{mark}\n"
                   for at, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")  # fmt: skip
+    if any(certain or ()) and (seen := read_seen(folder)).lifted is not None:
+        width = shutil.get_terminal_size((100, 24)).columns
+        print(textwrap.fill(f"certain: among schemas with {seen.assumed}", width, subsequent_indent="  "))
     if not found.actions and not found.goal and not found.mapping:
         print("the goal has no atom, so it holds at once: the model has none that the example or the action needs")
     elif not found.actions and found.assumed:

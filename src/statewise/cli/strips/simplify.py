@@ -36,12 +36,27 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
-    from statewise.strips import model_table, read_schemas, schema_lines, simplify, syntactic, write_simplified
+    from statewise.strips import (
+        ground,
+        may_write,
+        model_table,
+        read_schemas,
+        schema_lines,
+        simplify,
+        syntactic,
+        write_simplified,
+    )
 
+    out = Path(options.out)
+    may_write(out, options.overwrite)  # before the work, not after it
     reference = read_reference(options.against) if options.against else None
+    true = model_of(reference) if reference is not None else None
     place = Path(options.model)
     schemas = read_schemas(place) if place.is_dir() else None
-    model = read_model(options.model, model_of(reference).names if reference is not None else None)
+    model = read_model(options.model, true.names if true is not None else None)
+    before = syntactic(model, true) if true is not None else {}
+    if schemas is not None and true is not None:
+        model = read_model(options.model)  # over the actions of training, which the result has, too
 
     def progress(done: int, total: int) -> None:
         if sys.stderr.isatty():
@@ -54,7 +69,11 @@ def run(words: list[str]) -> int:
         )  # fmt: skip
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    write_simplified(found, Path(options.out), options.model, options.overwrite)
+    after: dict[str, float] = {}
+    if true is not None:
+        compared = ground(found.schemas, true.names) if found.schemas is not None else found.model
+        after = syntactic(compared, true)
+    write_simplified(found, out, options.model, options.overwrite)
     width = shutil.get_terminal_size((100, 24)).columns
     lines = schema_lines(found.schemas, width) if found.schemas is not None else [model_table(found.model, width)]
     print(*lines, sep="\n")
@@ -62,9 +81,12 @@ def run(words: list[str]) -> int:
     print(f"\n{what[0]}: {found.atoms[1]} of {found.atoms[0]}; {what[1]}: {found.entries[1]} of {found.entries[0]}; "
           f"each step proven equivalent ({found.notion})")  # fmt: skip
     if reference is not None:
-        before, after = syntactic(model, model_of(reference)), syntactic(found.model, model_of(reference))
         print(f"against {options.against}: precision {after['precision']:.3f} (before: {before['precision']:.3f}), "
               f"recall {after['recall']:.3f} (before: {before['recall']:.3f})")  # fmt: skip
+    if true is not None and found.schemas is not None and found.notion != "definition 1":
+        there = {name.split()[0] for name in true.names}
+        if lacking := [name for name in found.schemas if name not in there]:
+            print(f"left as they are, since {options.against} has no such actions: {', '.join(lacking)}")
     if found.undecided:
         print(f"kept, since the proofs reached their limits: {', '.join(found.undecided[:8])}"
               + (f" and {len(found.undecided) - 8} more" if found.undecided[8:] else ""))  # fmt: skip

@@ -28,16 +28,28 @@ def read_model(path: str, actions: Sequence[str] | None = None) -> ActionModel:
     place = Path(path)
     schemas = read_schemas(place) if place.is_dir() else None
     if schemas is not None:
-        _say_unseen([name for name in actions if name.split()[0] not in schemas])
+        unseen = [name for name in actions if name.split()[0] not in schemas]
+        if len(unseen) == len(actions):
+            raise _different(path, list(schemas), list(dict.fromkeys(name.split()[0] for name in unseen)))
+        _say_unseen(unseen)
         return ground(schemas, actions)
     model = _read_model(path)
     unseen = model.unseen(actions)
     if len(unseen) == len(actions):
-        raise ValueError(
-            f"{path} and what it is compared with have different actions: it has none such as {unseen[0]!r}"
-        )
+        raise _different(path, model.names, unseen)
     _say_unseen(unseen)
     return model.covering([*model.names, *unseen])
+
+
+def _different(path: str, mine: Sequence[str], theirs: Sequence[str]) -> ValueError:
+    """The error that none of the actions, or schemas, `theirs` is among `mine`, those of the model."""
+    folded = {name.casefold(): name for name in mine}
+    name = next((name for name in theirs if name.casefold() in folded), theirs[0])
+    text = f"{path} and what it is compared with have different actions: it has none such as {name!r}"
+    if same := folded.get(name.casefold()):
+        text += (f". It has {same!r}: PDDL ignores the case of letters, but here names are compared as they are "
+                 "written. Write both alike, and learn again")  # fmt: skip
+    return ValueError(text)
 
 
 def _say_unseen(actions: Sequence[str]) -> None:

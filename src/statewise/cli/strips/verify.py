@@ -43,8 +43,8 @@ def run(words: list[str]) -> int:
     names = model_of(reference).names
     learned = read_model(options.model, names)
     place = Path(options.model)
-    before = before_simplification(place) if place.is_dir() else None
-    if before is not None and all(name.split()[0] in before for name in names):
+    before = before_simplification(place, names) if place.is_dir() else None
+    if before is not None:
         learned = ground(before, names)  # accepts the same traces, and says more: proofs by pairs of atoms need less
     found = verify(learned, reference, real_states=options.real_states, drawn_only=options.drawn_only,
                    seconds=options.seconds, max_states=options.states)  # fmt: skip

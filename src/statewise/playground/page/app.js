@@ -162,12 +162,16 @@ function render() {
 
 // Steps
 
+function naming(id, sign, name) {
+  byId(id).textContent = sign;
+  byId(id).setAttribute("aria-label", name);
+  byId(id).title = `${name} (space)`;
+}
 function stop() {
   clearInterval(page.playing);
   page.playing = null;
   byId("play").setAttribute("aria-pressed", "false");
-  byId("play").textContent = "▶▶";
-  byId("play").setAttribute("aria-label", "Play");
+  naming("play", "▶", "Play");
 }
 function play() {
   if (page.playing) return stop();
@@ -178,8 +182,7 @@ function play() {
     render();
   }, 800);
   byId("play").setAttribute("aria-pressed", "true");
-  byId("play").textContent = "❚❚";
-  byId("play").setAttribute("aria-label", "Pause");
+  naming("play", "❚❚", "Pause");
 }
 const step = (by) => { stop(); page.step += by; render(); };
 

@@ -59,6 +59,9 @@ function nextTokens(panel) {
 function stateRows(panel) {
   const { model, place } = panel;
   if (!model.states || (!place.true && !place.read)) return null;
+  const heading = el("h3", {}, "State, read off the model / true");
+  if (!place.true) // the reading was not fitted to such positions: what it says there means nothing
+    return el("section", { class: "part" }, heading, el("p", { class: "note" }, "No state is known here. The reading was fitted where one is."));
   const truth = new Map(place.true || []), read = new Map(place.read || []);
   let names = [...new Set([...truth.keys(), ...read.keys()])];
   if (!model.planes.length) { // one true state of many: the likeliest, and the true one
@@ -68,13 +71,13 @@ function stateRows(panel) {
   const width = (value) => Math.max(0, Math.min(1, value ?? 0)).toFixed(3);
   const rows = names.map((index) => el("tr", {},
     el("th", { scope: "row" }, el("span", { class: "name" }, model.states[index])),
-    el("td", {}, place.true ? el("div", { class: "bar thin true", "--w": width(truth.get(index)) }, el("i")) : null,
-      el("div", { class: "bar thin", "--w": width(read.get(index)) }, el("i"))),
-    el("td", { class: "value" }, `${(read.get(index) ?? 0).toFixed(2)}${place.true ? ` / ${(truth.get(index) ?? 0).toFixed(2)}` : ""}`)));
+    el("td", {}, el("div", { class: "bar thin true", "--w": width(truth.get(index)) }, el("i")),
+      place.read ? el("div", { class: "bar thin", "--w": width(read.get(index)) }, el("i")) : null),
+    el("td", { class: "value" }, `${place.read ? `${(read.get(index) ?? 0).toFixed(2)} / ` : ""}${(truth.get(index) ?? 0).toFixed(2)}`)));
   const quality = model.reading ? `${model.reading.measure === "R2" ? "R²" : model.reading.measure} ${model.reading.quality.toFixed(2)} on other sequences` : "";
-  return el("section", { class: "part" }, el("h3", {}, "State, read off the model / true"),
+  return el("section", { class: "part" }, heading,
     el("table", { class: "next" }, el("tbody", {}, rows)),
-    el("p", { class: "keys" }, key("", `read by least squares${quality ? `, ${quality}` : ""}`), place.true ? key("true", "truth") : el("span", { class: "key" }, "the true state is not known here")));
+    el("p", { class: "keys" }, place.read ? key("", `read by least squares${quality ? `, ${quality}` : ""}`) : null, key("true", "truth")));
 }
 
 // Maps points to a drawing of the given width; y grows upwards.
@@ -96,23 +99,33 @@ function moving(from, to, ...children) {
 
 const HUES = [212, 24, 150, 330, 48, 270, 100, 0, 185, 300];
 const hue = (index) => `hsl(${HUES[index % HUES.length]} 62% 52%)`;
+// The colour of an exact belief, which can be read on the background.
+const ofBelief = (colour) => `color-mix(in oklab, ${colour} 75%, var(--ink))`;
+// Points before the present one that a trail joins.
+const TRAIL = 6;
 
 function plane(panel) {
   const { model, trace, step } = panel;
   const cloud = model.plane.points, own = trace.places.map((place) => place.state);
+  const share = model.plane.share.map((value) => `${Math.round(100 * value)}%`).join(" and ");
   if (!cloud.length) return null;
   const width = 320, map = scaled([...cloud, ...own], width, 14, 0.8), at = own.map(map.to), now = at[step - 1];
-  const labels = model.plane.labels, coloured = labels && new Set(labels).size <= 11;
+  const { labels, colours } = model.plane, few = labels && new Set(labels).size <= 11;
   const dots = cloud.map((point, index) => {
     const [x, y] = map.to(point);
     return svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: 2 });
   });
-  if (coloured) dots.forEach((dot, index) => { if (labels[index] >= 0) dot.style.fill = hue(labels[index]); });
-  const share = model.plane.share.map((value) => `${Math.round(100 * value)}%`).join(" and ");
-  const trail = at.slice(Math.max(0, step - 6), step).map((point) => point.map((value) => value.toFixed(1)).join(",")).join(" ");
+  dots.forEach((dot, index) => {
+    if (colours?.[index]) dot.style.fill = ofBelief(colours[index]);
+    else if (few && labels[index] >= 0) dot.style.fill = hue(labels[index]);
+  });
+  const by = colours ? `coloured by the exact belief${model.planes.length > 1 ? ` about ${model.planes[0].name}` : ""}` : few ? "coloured by the true state" : "";
+  const unknown = colours ? colours.includes("") : few && labels.includes(-1);
+  const keys = [`held-out states${by ? `, ${by}` : ""}${unknown ? " (grey: no state is known there)" : ""}`, `line: the last ${TRAIL} tokens`, `${share} of the variance`];
+  const trail = at.slice(Math.max(0, step - TRAIL), step).map((point) => point.map((value) => value.toFixed(1)).join(",")).join(" ");
   return el("section", { class: "part" }, el("h3", {}, "State on its first two principal axes"),
     svg("svg", { viewBox: `0 0 ${width} ${map.height.toFixed(1)}`, role: "img", "aria-label": `the state among held-out ones, on axes with ${share} of the variance` },
       svg("g", { class: "cloud" }, dots), svg("polyline", { class: "trail", points: trail }),
       moving(at[step - 2], now, svg("circle", { class: "marker-read", r: 7 }))),
-    el("p", { class: "keys" }, key("dot", "now"), el("span", { class: "key" }, `held-out states${coloured ? ", coloured by the true state" : ""}; ${share} of the variance`)));
+    el("p", { class: "keys" }, key("dot", "now"), el("span", { class: "key" }, keys.join("; "))));
 }

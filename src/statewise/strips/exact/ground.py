@@ -14,6 +14,7 @@ from typing import Unpack
 
 import numpy as np
 
+from statewise.messages import counted
 from statewise.strips.exact.features import KINDS, MOST, Feature, Pricer
 from statewise.strips.exact.frame import Clock, How, Work
 from statewise.strips.exact.preconditions import EVIDENCE, Occasions, as_heads, evidence, preconditions
@@ -100,16 +101,26 @@ def distinct_negatives(traces: Traces) -> list[Trace]:
 
 def check_consistent(traces: Traces, windows: Windows) -> None:
     """Raises `Contradiction` if no action model explains the traces: a negative trace ends in an action that every
-    model of the valid actions accepts. The message says where the first such traces begin."""
+    model of the valid actions accepts, or has no action before it. The message says where the first such traces
+    begin."""
     unexplained = {row for row in distinct_negatives(traces) if not windows.new(row)}
     if not unexplained:
         return
+    if all(len(row) == 1 for row in unexplained):
+        alone = [traces.where(place) for place, (row, label) in enumerate(zip(traces.rows, traces.labels))
+                 if label and len(row) == 1]  # fmt: skip
+        raise Contradiction(
+            f"no model explains {counted(len(alone), 'negative trace')} of a single action ({_listed(alone)}): a first "
+            "action cannot be rejected, since the initial state is unknown (Definition 1). Leave such traces out, "
+            "correct the labels, or take the traces for damaged with --noise auto"
+        )
     labelled = list(zip(traces.rows, traces.labels))
     places = [place for place, (row, label) in enumerate(labelled) if label and row in unexplained]
     row = traces.rows[places[0]]
     twins = [place for place, (other, label) in enumerate(labelled) if other[: len(other) - label][: len(row)] == row]
     end, count = traces.actions[row[-1]], len(places)
     why = (f"{traces.where(twins[0])} begins with the same actions, all valid" if twins else
+           "a first action cannot be rejected, since the initial state is unknown (Definition 1)" if len(row) == 1 else
            f"what happened in the valid traces implies that {end!r} is valid there")  # fmt: skip
     raise Contradiction(
         f"the traces contradict each other: {count} negative {'traces end' if count > 1 else 'trace ends'} in an "

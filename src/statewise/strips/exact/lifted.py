@@ -14,6 +14,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
+from statewise.messages import counted
 from statewise.strips.exact.elementary import Question, chosen_elementary, elementary, merged, weigh
 from statewise.strips.exact.features import MOST
 from statewise.strips.exact.frame import READING, Clock, How, Work
@@ -60,27 +61,27 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
         if wanted > arity and best is not None and (best.accuracy == 1 or not sum(traces.labels)):
             break
         if not clock.going_on():
-            clock.cut.append(f"predicates of {wanted} arguments")
+            clock.cut.append(f"predicates of {counted(wanted, 'argument')}")
             break
         new = windows_of_slots(traces.actions, rows, wanted, clock)
         listed = all_predicates(new, wanted, clock, work.listed)
         counts[wanted] = len(listed)
         found += listed
         windows |= new
-        work.say(f"{len(listed)} alternating predicates of {wanted} arguments")
+        work.say(f"{counted(len(listed), 'alternating predicate')} of {counted(wanted, 'argument')}")
         if wanted >= arity:
             best = _chosen(found, windows, traces, clock)
     if best is None:
         best = _chosen(found, windows, traces, clock)
     # predicates of some traces may reject others, so the accuracy is counted unless all were read
-    counted = {} if READING in clock.cut else {"training_accuracy": best.accuracy}
+    accuracy = {} if READING in clock.cut else {"training_accuracy": best.accuracy}
     return work.lifted(as_schemas(best.predicates, traces.actions), {
         "settings": {"arity": arity},
         "offered": len(found),
         "by_arity": counts,
         "predicates": len(best.predicates),
         "not_alternating": best.elementary,
-        **counted,
+        **accuracy,
         "open": [question._asdict() for question in best.questions],
         "few_objects": few_objects(traces.actions),
     })  # fmt: skip
@@ -107,7 +108,7 @@ def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clo
     found: list[Predicate] = []
     for signature, windows in of_slots.items():
         features, complete = listed.alternating(signature, windows, seconds=clock.left() / 2, stop=clock.stop)
-        what = f"listing predicates of {arity} arguments"
+        what = f"listing predicates of {counted(arity, 'argument')}"
         if len(features) >= MOST and not complete:
             clock.too_many.append(f"{what}: more than {MOST} alternate")
         elif not complete:

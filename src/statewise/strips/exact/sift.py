@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from statewise.messages import counted
 from statewise.strips.exact.features import MOST, alternating
 from statewise.strips.exact.frame import How, Work
 from statewise.strips.exact.ground import required
@@ -52,7 +53,7 @@ def learn_lifted_sift(traces: Traces, **how: Unpack[How]) -> LiftedModel:
         new = all_predicates(windows, wanted, work.clock, work.listed)
         counts[wanted] = len(new)
         found += new
-        work.say(f"{len(new)} alternating predicates of {wanted} arguments")
+        work.say(f"{counted(len(new), 'alternating predicate')} of {counted(wanted, 'argument')}")
     chosen = [each for place, each in enumerate(found)
               if not any(other.covers(each) and (not each.covers(other) or at < place)
                          for at, other in enumerate(found) if at != place)]  # fmt: skip

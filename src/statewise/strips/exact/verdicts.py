@@ -8,8 +8,10 @@ It is *certainly invalid* if no such model accepts it. Suppose that it were vali
 that contradicts the training traces iff some negative trace then ends in an action that is certainly valid.
 
 Everything else is not decided by what was seen. No decided verdict is wrong if the training traces are those of some
-action model and free of errors. Lifted, the windows are those of slots (`slots`), and the models considered are those
-whose predicates have at most `arity` arguments, so that far more is decided.
+action model and free of errors. Lifted, the windows are those of slots (`slots`), and the models considered are
+schemas of one kind (`Seen.assumed`), so that far more is decided: a literal is a predicate of at most `arity` different
+arguments of the action, and preconditions are positive. Nothing is known about an action of an unknown schema or with
+an object of another sort, nor after it.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from statewise.json_files import ANYTHING, COUNT, FLAG, TEXT, Leaf, Shape, check, one_of, read_json
+from statewise.messages import counted
 from statewise.strips.exact.slots import Event, Signature, events, signatures, slot_windows
 from statewise.strips.exact.windows import Windows, valid_rows, windows_of
 from statewise.strips.heads import ActionSet, Head
+from statewise.strips.lifted import sorts_of
 from statewise.strips.random_traces import Trace, Traces
 from statewise.strips.schemas import arguments
 
@@ -51,6 +55,8 @@ class Verdict:
     step: int | None
     """Position of the first action after which no model accepts the trace, or of the first action that is not certainly
     valid; None if all are."""
+    why: str | None = None
+    """Why nothing is known about the action at `step`, if it does not fit what was learned."""
 
 
 @dataclass
@@ -98,11 +104,13 @@ class Seen:
         return found
 
     def verdict(self, names: Sequence[str]) -> Verdict:
-        """What is certain about a trace of actions by name. Of a schema that was not seen nothing is; an action of a
-        ground model that was not seen is certain before all others, where no atom can be false."""
+        """What is certain about a trace of actions by name. Lifted, nothing is from an action on that does not fit the
+        schemas and sorts of training; an action of a ground model that was not seen is certain before all others, where
+        no atom can be false."""
         first: int | None = None
+        end, why = self._unfitting(names)
         supposed: dict[Pair, list[ActionSet]] = {}
-        for step, options in enumerate(self.options(names)):
+        for step, options in enumerate(self.options(names[:end])):
             new = [option for option in options if not self._contains_seen(*option)]
             if not new:
                 continue
@@ -112,7 +120,44 @@ class Seen:
             touched = {number for pair, _ in new for number in self._ending.get(pair, ())}
             if any(self._explained(self.negatives[number], supposed) for number in touched):
                 return Verdict("invalid", step)
+        if first is None and end < len(names):
+            return Verdict("undecided", end, why)
         return Verdict("valid" if first is None else "undecided", first)
+
+    @property
+    def assumed(self) -> str:
+        """What the schemas of all models considered have."""
+        return (f"predicates of at most {counted(self.arity, 'argument')}, different ones of the action, no constants, "
+                "and no negative or equality preconditions")  # fmt: skip
+
+    @cached_property
+    def _sorts(self) -> tuple[dict[tuple[str, int], int], dict[str, int]]:
+        """The sort of each argument of each schema, and of each object of training."""
+        return sorts_of(self.actions)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """For each schema of training the number of its arguments; empty of a ground model."""
+        return {} if self.lifted is None else {schema: len(objects) for schema, objects in map(arguments, self.actions)}
+
+    def _unfitting(self, names: Sequence[str]) -> tuple[int, str | None]:
+        """The position of the first action that does not fit what was learned, and what does not; else the number of
+        actions, and None."""
+        if self.lifted is None:
+            return len(names), None
+        parameters, known = self._sorts
+        sorts = dict(known)
+        for step, name in enumerate(names):
+            schema, objects = arguments(name)
+            if schema not in self.numbers:
+                return step, f"no action {schema!r} was seen in training"
+            if len(objects) != self.numbers[schema]:
+                return step, f"it was seen with {counted(self.numbers[schema], 'argument')}"
+            for at, each in enumerate(objects):
+                if sorts.setdefault(each, parameters[schema, at]) != parameters[schema, at]:
+                    other = next(other for other, sort in known.items() if sort == parameters[schema, at])
+                    return step, f"{each!r} stands here where {other!r} did in training, which is of another sort"
+        return len(names), None
 
     def certain_steps(self, names: Sequence[str]) -> list[bool]:
         """For each action of a trace whether every model accepts it, given those before it."""
@@ -137,14 +182,18 @@ class Seen:
             for number, (schema, at) in enumerate(signature.slots):
                 of_schema.setdefault(schema, []).append((number, at))
             places.append(of_schema)
+        known = True
         for name in names:
             schema, objects = arguments(name)
+            known = known and self.numbers.get(schema) == len(objects)
+            if not known:
+                yield [((-1, 0, 0), 0)]  # never certain, nor is anything after it: it may have any effect
+                continue
             found: list[Option] = []
             for number in range(len(self.lifted)):
                 of_tuple: dict[tuple[str, ...], list[int]] = {}
                 for slot, at in places[number].get(schema, ()):
-                    if all(place < len(objects) for place in at):
-                        of_tuple.setdefault(tuple(objects[place] for place in at), []).append(slot)
+                    of_tuple.setdefault(tuple(objects[place] for place in at), []).append(slot)
                 for tuple_of, slots in of_tuple.items():
                     before = recent[number].get(tuple_of, [])
                     for c in slots:
@@ -156,8 +205,6 @@ class Seen:
                     recent[number][tuple_of] = [(slot, event) for slot in slots] + [
                         each for each in before if each[0] not in slots
                     ]
-            if self.lifted and not any(schema in of_schema for of_schema in places):
-                found.append(((-1, 0, 0), 0))  # a schema that was not seen: never certain
             yield found
 
     def _contains_seen(self, pair: Pair, between: ActionSet) -> bool:

@@ -6,7 +6,7 @@ views.belief = {
     if (!model.planes.length) return null;
     return el("figure", { class: "part" }, model.planes.map((plane, index) => views.belief.plane(panel, plane, index)),
       el("p", { class: "keys" }, key("ring", "exact belief"), key("dot", "read off the state"),
-        el("span", { class: "key" }, `dots: exact beliefs after held-out sequences${model.planes[0].kind === "axes" ? ", on their principal axes" : ""}`)));
+        el("span", { class: "key" }, `dots: exact beliefs after held-out sequences${model.planes[0].kind === "axes" ? ", on their principal axes" : ""}; line: the last ${TRAIL} tokens`)));
   },
   plane(panel, { name, kind, frame, points, colours }, index) {
     const { model, trace, step } = panel;
@@ -17,14 +17,14 @@ views.belief = {
     const lines = frame.map(([a, b]) => { const [[x1, y1], [x2, y2]] = [map.to(a), map.to(b)]; return svg("line", { class: "frame", x1, y1, x2, y2 }); });
     const dots = points.map((point, place) => {
       const [cx, cy] = map.to(point), dot = svg("circle", { cx: cx.toFixed(1), cy: cy.toFixed(1), r: points.length > 300 ? 1.4 : 2.6 });
-      dot.style.fill = `color-mix(in oklab, ${colours[place]} 75%, var(--ink))`;
+      dot.style.fill = ofBelief(colours[place]);
       return dot;
     });
     const corners = kind === "simplex" ? frame.map(([corner], place) => {
       const [x, y] = map.to(corner);
       return svg("text", { class: "small", x: x + (place === 0 ? -4 : place === 1 ? 4 : 0), y: y + (place === 2 ? -8 : 16), "text-anchor": "middle" }, model.states[place]);
     }) : null;
-    const trail = Array.from({ length: 6 }, (_, back) => at(step - 6 + back, "true_at")).filter(Boolean);
+    const trail = Array.from({ length: TRAIL }, (_, back) => at(step - TRAIL + back, "true_at")).filter(Boolean);
     const now = at(step - 1, "true_at"), read = at(step - 1, "read_at");
     const gap = now && read ? Math.hypot(...from(step - 1, "true_at").map((value, axis) => value - from(step - 1, "read_at")[axis])).toFixed(2) : null;
     return el("div", {}, name ? el("h3", {}, name) : null,

@@ -25,7 +25,8 @@ views.map = {
     });
     streets.sort((a, b) => a.classList.contains("ride") - b.classList.contains("ride"));
     const crossings = Object.keys(scene.crossings).map((id) => { const [cx, cy] = at(id); return svg("circle", { class: "crossing", cx, cy, r: 2 }, svg("title", {}, name(id))); });
-    const maybe = (places[step - 1].read || []).map(([index, weight]) => {
+    const read = places[step - 1].true ? places[step - 1].read || [] : []; // else the reading was not fitted to such positions
+    const maybe = read.map(([index, weight]) => {
       const point = at(number.get(model.states[index]));
       return point && weight > 0.02 ? svg("circle", { class: "maybe", cx: point[0], cy: point[1], r: 3 + 9 * Math.sqrt(Math.min(1, weight)) }, svg("title", {}, `${model.states[index]}: ${weight.toFixed(2)}`)) : null;
     });
