@@ -384,11 +384,11 @@ def test_probes_ask_one_layer_each_layer_or_all_side_by_side(run):
         assert every.metrics[f"accuracy_{layer}"] == found[layer].metrics["accuracy"]
         assert every.details["layers"][layer] == found[layer].details
     over = every.panels[0]
-    assert (over.x_title, over.curves[0].x) == ("layer", [0.0, 1.0])
+    assert (over.x_title, over.curves[0].x) == ("layer", [1.0, 2.0])
     assert over.curves[0].y == [
         pytest.approx(found[f"blocks.{at}.hook_resid_post"].metrics["accuracy"]) for at in (0, 1)
     ]
-    assert [curve.label for curve in every.panels[1].curves] == ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
+    assert [curve.label for curve in every.panels[1].curves] == ["layer 1", "layer 2"]
     # The last norm's output is the state: a probe of it is that of the state.
     state = model.analyze(make_analysis("future-probe", **options))
     assert found["ln_final.*"].metrics["accuracy_ln_final.hook_out"] == state.metrics["accuracy"]
