@@ -218,8 +218,26 @@ def test_a_cache_that_generation_returned_goes_on(registered):
     mask, cache = torch.ones_like(first.sequences), first.past_key_values
     rest = theirs.generate(first.sequences, attention_mask=mask, past_key_values=cache, max_new_tokens=2, **options)
     assert torch.equal(rest, whole)
-    with pytest.raises(NotImplementedError, match="not cut back"):
-        cache.crop(3)
+
+
+def test_a_cache_that_is_cut_back_reads_on_as_if_it_had_read_no_more(registered):
+    model, theirs = registered
+    tokens = whole_rows(model)
+    mask = torch.ones_like(tokens)
+    mask[1, :4] = 0  # padding on the left
+    whole = theirs(tokens, attention_mask=mask).logits
+    cache = theirs(tokens[:, :9], attention_mask=mask[:, :9], use_cache=True, logits_to_keep=1).past_key_values
+    other = (tokens[:, 9:12] + 1) % model.predictor().vocabulary
+    theirs(other, attention_mask=mask[:, :12], past_key_values=cache)
+    cache.crop(-3)
+    assert cache.get_seq_length() == 9
+    found = theirs(tokens[:, 9:13], attention_mask=mask[:, :13], past_key_values=cache)
+    same(found.logits, whole[:, 9:13])
+    cache.crop(0)
+    for wrong in (1, -14):
+        with pytest.raises(ValueError, match="cannot forget"):
+            cache.crop(wrong)
+    assert cache.get_seq_length() == 13
 
 
 def test_loading_leaves_the_callers_random_numbers_alone(tmp_path):

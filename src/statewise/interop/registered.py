@@ -97,15 +97,18 @@ class PredictorCache(Cache):  # type: ignore[misc]
 
     def __init__(self, predictor: CausalPredictor, cursor: CausalCursor) -> None:
         super().__init__(layers=[])
-        self.predictor, self.cursor, self.columns = predictor, cursor, 0
+        self.predictor, self.cursor = predictor, cursor
+        self.real = torch.zeros(len(cursor.cache.lengths), 0, dtype=torch.bool)
+        """(B, T): which of the columns read so far were tokens; the others were padding."""
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Columns read so far, padding included."""
-        return self.columns
+        return self.real.shape[1]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Replaces row b by the former row `beam_idx[b]`."""
         self.predictor.reorder(self.cursor, beam_idx)
+        self.real = self.real[beam_idx.to(self.real.device)]
 
     batch_select_indices = reorder_cache
 
@@ -114,9 +117,18 @@ class PredictorCache(Cache):  # type: ignore[misc]
         rows = len(self.cursor.cache.lengths)
         self.reorder_cache(torch.arange(rows).repeat_interleave(repeats))
 
-    def crop(self, max_length: int) -> None:
-        """Raises `NotImplementedError`: which tokens of which row the last columns were is not kept."""
-        raise NotImplementedError("this cache is not cut back: generate from the start of the shorter sequence")
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forgets the last `-tokens_to_remove` columns. Raises `ValueError` for a positive number, for more columns
+        than were read, and if the model no longer stores what it needs there."""
+        left = self.get_seq_length() + tokens_to_remove
+        if tokens_to_remove > 0 or left < 0:
+            raise ValueError(f"cannot forget {-tokens_to_remove} columns: {self.get_seq_length()} have been read")
+        self.predictor.rewind(self.cursor, self.real[:, left:].sum(1).cpu().numpy())
+        self.real = self.real[:, :left]
+
+    def add(self, real: Tensor) -> None:
+        """Notes further columns that have been read, (B, n)."""
+        self.real = torch.cat((self.real.to(real.device), real), dim=1)
 
 
 class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -224,13 +236,13 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
             return self._extended(cache, tokens, real)
         rows, _, counts = _left_aligned(tokens, real)
         cache.cursor, logits = cache.predictor.start(rows, counts)
-        cache.columns = tokens.shape[1]
+        cache.add(real)
         return logits[:, None]
 
     def _extended(self, cache: PredictorCache, tokens: Tensor, real: Tensor) -> Tensor:
         rows, order, counts = _left_aligned(tokens, real)
         logits = cache.predictor.extend(cache.cursor, rows, counts)
-        cache.columns += tokens.shape[1]
+        cache.add(real)
         return _put_back(logits, order, real)
 
 

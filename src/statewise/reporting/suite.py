@@ -137,11 +137,13 @@ class SuiteReport:
     def runs_table(self) -> tuple[list[str], Rows]:
         """Header and rows: one row per run."""
         header = ["recipe", "backbone", "objective", "seed", "state", "message", "metric", "value", "minutes", "run"]
+        folder = self._folder()
         rows = [
             [run.recipe, run.backbone, run.objective, str(run.seed), run.state, run.message,
              run.headline.metric if run.headline else "-", number(run.value),
-             "-" if run.minutes is None else f"{run.minutes:.1f}", folder]
-            for run, folder in zip(self.runs, self._within())
+             "-" if run.minutes is None else f"{run.minutes:.1f}",
+             os.path.relpath(run.folder, folder) if folder else run.folder]
+            for run in self.runs
         ]  # fmt: skip
         return header, rows
 
@@ -152,10 +154,6 @@ class SuiteReport:
             return os.path.commonpath(parents)
         except ValueError:  # no runs, or folders of which some are absolute
             return ""
-
-    def _within(self) -> list[str]:
-        """The folder of each run, from the one that holds all."""
-        return [os.path.relpath(run.folder, self._folder()) if self._folder() else run.folder for run in self.runs]
 
     def notes(self) -> list[str]:
         """What the table shows."""
@@ -195,7 +193,8 @@ class SuiteReport:
 
     def _runs_note(self) -> str:
         """Where the runs of `runs_table` are."""
-        return f"Folders of runs are in {self._folder()}." if self._folder() else ""
+        folder = self._folder()
+        return f"Folders of runs are in {folder}." if folder else ""
 
     def as_json(self) -> str:
         """Every run as data."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.cli.interruption import interruptible
-from statewise.messages import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,10 +155,10 @@ def _open(report: dict[str, Any]) -> None:
     if more := report.get("open", ())[QUESTIONS:]:
         _entry("", f"and {len(more)} more in report.json: more traces would decide them")
     if report.get("open") == [] and not report["unfinished"]:
-        arity = max(report["by_arity"])
+        from statewise.strips import kind_of_schemas
+
         _entry("open", "nothing that these traces met: what the model allows there, every model of schemas allows "
-                       f"(with predicates of at most {counted(arity, 'argument')}, different ones of the action, no "
-                       "constants, and no negative or equality preconditions)")  # fmt: skip
+                       f"(with {kind_of_schemas(max(report['by_arity']))})")  # fmt: skip
     if few := report.get("few_objects"):
         _entry("few", f"{'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the model "
                       "may be wrong for more")  # fmt: skip

@@ -59,6 +59,12 @@ class Verdict:
     """Why nothing is known about the action at `step`, if it does not fit what was learned."""
 
 
+def kind_of_schemas(arity: int) -> str:
+    """What schemas have of which something is certain, if predicates have at most `arity` arguments."""
+    return (f"predicates of at most {counted(arity, 'argument')}, different ones of the action, no constants, and no "
+            "negative or equality preconditions")  # fmt: skip
+
+
 @dataclass
 class Seen:
     """What the training traces show."""
@@ -127,8 +133,7 @@ class Seen:
     @property
     def assumed(self) -> str:
         """What the schemas of all models considered have."""
-        return (f"predicates of at most {counted(self.arity, 'argument')}, different ones of the action, no constants, "
-                "and no negative or equality preconditions")  # fmt: skip
+        return kind_of_schemas(self.arity)
 
     @cached_property
     def _sorts(self) -> tuple[dict[tuple[str, int], int], dict[str, int]]:
