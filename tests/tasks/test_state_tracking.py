@@ -200,6 +200,10 @@ def test_as_an_automaton_it_steps_as_it_reads(name, ask):
     if ask == "query":
         assert not world.allowed(states).any()
         assert (world.tokens_left(world.states_after(examples.tokens[:, :-1])) == 1).all()
+        after = world.process.next
+        left = world.tokens_left(np.arange(len(after))[:, None])
+        for state, ways in enumerate(after):
+            assert left[state] == min((1 + left[way] for way in ways if way >= 0), default=0)
     invalid = world.step(np.full((1, 1), -1), np.zeros(1, np.int64))
     assert (invalid == -1).all()
     assert not world.allowed(invalid).any()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -337,14 +338,15 @@ class StateTracking(Task, Automaton):
         distance = self._distances[np.maximum(state, 0)]
         return np.where(state >= 0, distance, -1)
 
-    @property
+    @cached_property
     def _distances(self) -> np.ndarray:
         """(S,): fewest symbols to the end."""
         after = self.process.next
         found = np.where((after >= 0).any(axis=1), -1, 0)
-        for distance in range(1, len(after) + 1):
-            reached = ((after >= 0) & (found[after] == distance - 1)).any(axis=1)
-            found[reached & (found < 0)] = distance
+        distance = 0
+        while (reached := ((after >= 0) & (found[after] == distance)).any(axis=1) & (found < 0)).any():
+            distance += 1
+            found[reached] = distance
         return found
 
     def draw_pairs(self, rng: np.random.Generator, n: int, *, same_state: bool) -> Pairs:
