@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -40,6 +41,7 @@ MAY_IMPORT, EVERYWHERE = read_table(PAGE.read_text(encoding="utf-8"))
 ROOTS = {"__init__", "__main__"}  # these only hand on
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Modules of ours that a file imports, without the package's name."""
     found = set()
