@@ -145,27 +145,28 @@ def loads(content: str | bytes) -> Any:
 
 def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:
     """The value itself. Raises `ValueError`, which begins with `where`, unless it has the shape."""
-    start = f"{where}: {place or 'the whole'} must be"
-    if isinstance(shape, Maybe):
-        return value if value is None else check(value, shape.shape, where, place)
     if isinstance(shape, Leaf):
         if not shape.holds(value):
-            raise ValueError(f"{start} {shape.what}, not {short(value)}")
+            raise ValueError(f"{_must_be(where, place)} {shape.what}, not {short(value)}")
+    elif isinstance(shape, Maybe):
+        return value if value is None else check(value, shape.shape, where, place)
     elif isinstance(shape, list):
         if not isinstance(value, list):
-            raise ValueError(f"{start} a list, not {short(value)}")
+            raise ValueError(f"{_must_be(where, place)} a list, not {short(value)}")
         for number, item in enumerate(value):
             check(item, shape[0], where, f"{place}[{number}]")
     else:
         if not isinstance(value, dict):
-            raise ValueError(f"{start} an object with keys, not {short(value)}")
+            raise ValueError(f"{_must_be(where, place)} an object with keys, not {short(value)}")
         inside = f"{place}." if place else ""
         named = {key.removesuffix("?") for key in shape if isinstance(key, str)}
         for key, inner in shape.items():
             if isinstance(key, EllipsisType):
                 for name in value.keys() - named:
                     if not isinstance(name, str):
-                        raise ValueError(f"{start} keyed by text, not by {short(name)}: put the key in quotes")
+                        raise ValueError(
+                            f"{_must_be(where, place)} keyed by text, not by {short(name)}: put the key in quotes"
+                        )
                     check(value[name], inner(name) if callable(inner) else inner, where, inside + name)
                 continue
             assert not callable(inner)
@@ -174,3 +175,7 @@ def check(value: Any, shape: Shape, where: str, place: str = "") -> Any:
             elif not key.endswith("?"):
                 raise ValueError(f"{where}: {inside}{key} is missing")
     return value
+
+
+def _must_be(where: str, place: str) -> str:
+    return f"{where}: {place or 'the whole'} must be"
