@@ -24,7 +24,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -407,13 +407,20 @@ class Run:
 
     def metrics(self) -> list[Record]:
         """All complete lines of metrics.jsonl."""
+        return self.records(self.lines())
+
+    def lines(self) -> list[bytes]:
+        """The same as they are written."""
         path = self.folder / METRICS
         if not path.exists():
             return []
-        lines = path.read_bytes().split(b"\n")
-        lines.pop()  # empty, or incomplete after a kill during writing
+        return path.read_bytes().split(b"\n")[:-1]  # the last is empty, or incomplete after a kill during writing
+
+    def records(self, lines: Sequence[bytes], first: int = 0) -> list[Record]:
+        """The records of `lines` from index `first` on. Raises `ValueError`, with its number, for a damaged line."""
+        path = self.folder / METRICS
         found: list[Record] = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(lines[first:], first + 1):
             record = parse_json(line, RECORD, f"{path}:{number}")
             found.append(check(record, END, f"{path}:{number}") if record["kind"] == "end" else record)
         return found

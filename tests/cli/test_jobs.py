@@ -1,5 +1,6 @@
 """The engine that runs processes."""
 
+import math
 import os
 import signal
 import subprocess
@@ -249,3 +250,15 @@ def test_records_of_steps_that_are_trained_again_are_printed(tmp_path, capsys, m
     assert "end: steps" in capsys.readouterr().out
     shown.go_on(1, recipe)
     assert capsys.readouterr().out == ""
+    run.log({"kind": "train", "step": 3, "loss": math.nan})
+    run.log({"kind": "end", "step": 4, "reason": "solved", "seconds": 3.0})
+    shown.go_on(1, recipe)
+    assert [("end: solved" in line, "end: steps" in line) for line in capsys.readouterr().out.splitlines()] == [
+        (True, False)
+    ]
+    shown.go_on(1, recipe)
+    assert capsys.readouterr().out == ""
+    with open(run.folder / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "end", "step": 4}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:5: reason is missing"):
+        shown.go_on(1, recipe)

@@ -27,7 +27,7 @@ from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
 from statewise.messages import cut, short
 from statewise.run import FILES as RUN_FILES
-from statewise.run import METRICS, Record, Run
+from statewise.run import METRICS, Run
 from statewise.run import SIGNS as RUN_SIGNS
 
 FILES = (
@@ -195,14 +195,14 @@ class Shown:
     """How far the records of a run have been printed."""
 
     run: Run
-    records: list[Record]
+    lines: list[bytes]
     stamp: tuple[int, int] | None = None
     """Size and time of change of the file when it was last read: it is looked at several times a second."""
 
     @classmethod
     def of(cls, run: Run) -> Shown:
         """As if all records that there are had been printed."""
-        return cls(run, run.metrics())
+        return cls(run, run.lines())
 
     def go_on(self, seed: int, recipe: dict[str, Any]) -> None:
         """Prints evaluation and end records that are new, also those of steps that are trained again."""
@@ -211,12 +211,13 @@ class Shown:
         stamp = None if state is None else (state.st_size, state.st_mtime_ns)
         if stamp == self.stamp:
             return
-        records, before = self.run.metrics(), self.records
-        same = next((place for place, pair in enumerate(zip(before, records)) if pair[0] != pair[1]), None)
-        for record in records[min(len(before), len(records)) if same is None else same :]:
+        lines, before = self.run.lines(), self.lines
+        shorter = min(len(before), len(lines))
+        same = next((place for place, pair in enumerate(zip(before, lines)) if pair[0] != pair[1]), shorter)
+        for record in self.run.records(lines, same):
             if record["kind"] != "train":
                 print(f"seed {seed:>3} | {record_line(record, total_steps(self.run, recipe))}", flush=True)
-        self.records, self.stamp = records, stamp
+        self.lines, self.stamp = lines, stamp
 
 
 def is_beside_run(path: Path) -> bool:
