@@ -8,10 +8,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from statewise.backbones import BACKBONES, two_stream
 from statewise.building import make_objective, make_task, read_recipe
 from statewise.data import Stream
+from statewise.nn.stream_attention import attend_dense
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_text
 from statewise.types import sent
@@ -33,6 +36,17 @@ class NoCopies(TorchDispatchMode):
         return made
 
 
+class NoLists(TorchFunctionMode):
+    """Raises where a list indexes a tensor of the device: PyTorch makes a tensor of it, unseen by dispatch modes."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.__getitem__ and args[0].device.type == "meta":
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(part, list) for part in index):
+                raise RuntimeError(f"a list is copied to the device: {args[1]}")
+        return function(*args, **(kwargs or {}))
+
+
 def step(recipe, *flags, plan=True):
     """Counts, loss, gradients and their norm, as in `Trainer`."""
     made = read_recipe(recipe_text(recipe), [*TINY, *flags])
@@ -40,9 +54,10 @@ def step(recipe, *flags, plan=True):
     objective = make_objective(made, task).to("meta")
     batch = Stream(task, seed=1, batch_size=6).batch(0)
     batch = (batch._replace(plan=objective.plan(batch)) if plan else batch).to("meta")
-    with NoCopies(), pytest.MonkeyPatch.context() as patched:
+    with NoCopies(), NoLists(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch, "autocast", lambda *given, **named: nullcontext())  # which has no such device
         patched.setattr(torch, "is_autocast_enabled", lambda kind: False)
+        patched.setattr(two_stream, "attend_streams", attend_dense)  # blocks of queries are a CPU's
         loss = objective(batch, objective.counts(batch)).value()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
@@ -52,6 +67,16 @@ def step(recipe, *flags, plan=True):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_step_of_every_objective_runs_ahead_of_the_device(objective):
     step("city-small", f"--objective={objective}", *(["--objective.head=mlp"] if objective == "belief_state" else []))
+
+
+OTHERS = sorted(set(BACKBONES) - {"gpt", "hf", "recurrent"})
+"""`hf` asks once a step, in transformers, whether positions are packed; `recurrent` once where documents share rows."""
+
+
+@pytest.mark.parametrize("backbone", OTHERS)
+def test_so_does_a_step_of_other_backbones(backbone):
+    flags = {"two_stream": ["--backbone.window=8"], "belief_slots": ["--backbone.chunk=16"]}
+    step("city-small", f"--backbone={backbone}", *flags.get(backbone, []), "--objective=next_token")
 
 
 MORE = {
@@ -73,6 +98,8 @@ def test_what_would_wait_is_found():
         step("path-star-small", "--objective=belief_state", plan=False)
     with pytest.raises(RuntimeError, match="is copied to the device"), NoCopies():
         torch.zeros(3).to("meta")
+    with pytest.raises(RuntimeError, match="a list is copied to the device"), NoLists():
+        torch.zeros(2, 3, device="meta")[:, [1]]
     with pytest.raises(RuntimeError):
         bool(torch.ones(1, device="meta").any())
 

@@ -41,7 +41,7 @@ from statewise.nn.norm import make_norm
 from statewise.nn.rotary import rotary_angles, split_heads
 from statewise.nn.stream_attention import attend_streams
 from statewise.nn.stream_cache import StreamCache
-from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, own_columns, stream_mask
+from statewise.nn.streams import INPUT, PREDICTION, Reach, may_read, on_device, own_columns, stream_mask
 from statewise.types import Batch, Hidden
 
 SCORES = 2**24
@@ -186,9 +186,7 @@ class StreamAttention(nn.Module):
         else:  # skip unused queries, keys and values
             weight, bias = self.in_proj.weight, self.in_proj.bias
             parts = slice(None, width), slice(width, None)
-            given = [
-                x[:, [streams.index(stream) for stream in those]] if those != streams else x for those in (asking, read)
-            ]
+            given = [_those_streams(x, streams, those) for those in (asking, read)]
             (query,), (key, value) = (
                 split_heads(
                     F.linear(what, weight[part], None if bias is None else bias[part]),
@@ -217,9 +215,7 @@ class StreamBlock(nn.Module):
     def forward(self, x: Tensor, context: StreamContext, asking: tuple[int, ...]) -> Tensor:
         """(B, S, T, D) -> (B, len(asking), T, D)."""
         seen = self.attention(self.attention_norm(x), context, asking)
-        if asking != context.streams:
-            x = x[:, [context.streams.index(stream) for stream in asking]]
-        x = x + self.dropout(seen)
+        x = _those_streams(x, context.streams, asking) + self.dropout(seen)
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
@@ -384,7 +380,7 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
         x, rotation = self._placed(tokens, streams, place, whole)
         mask = None
         if not empty:
-            query_stream = torch.tensor(streams, device=x.device).repeat_interleave(tokens.shape[1])[:, None]
+            query_stream = on_device(streams, x.device).repeat_interleave(tokens.shape[1])[:, None]
             key_stream, key_place = cache.readable([stream for stream in streams if reach[stream] != -1], x.device)
             rows_differ = key_place.dim() == 2
             query_place = (place.expand(len(tokens), -1) if rows_differ else place).tile(len(streams))
@@ -468,6 +464,15 @@ class TwoStream(Limitable, Followed, Fetching, Phased, Noted, Counted, PromptRea
     def make_cache(self, rows: int) -> StreamCache:
         """An empty cache, with one layer per block."""
         return StreamCache(rows, self.layers, self._now()[1], self.context)
+
+
+def _those_streams(x: Tensor, streams: tuple[int, ...], wanted: tuple[int, ...]) -> Tensor:
+    """(B, S, T, D) -> (B, len(wanted), T, D): some of the `streams`. Not by a list of places, which would be copied to
+    a GPU in every block, and each copy waits for all that it has still to do."""
+    if wanted == streams:
+        return x
+    places = [streams.index(stream) for stream in wanted]
+    return torch.cat([x[:, place : place + 1] for place in places], dim=1)
 
 
 def _read_separated(model: nn.Module, incompatible: object) -> None:
