@@ -156,6 +156,24 @@ def test_a_folder_whose_replacement_cannot_take_its_place_stays(tmp_path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
+def test_of_a_large_folder_only_the_first_strangers_are_looked_for(tmp_path, monkeypatch):
+    make(tmp_path, "a.txt", "b.txt", "c.txt", "d.txt", "disk/e.txt")
+    walked = []
+    walk = os.walk
+
+    def counted(folder, **options):
+        for found in walk(folder, **options):
+            walked.append(found[0])
+            yield found
+
+    monkeypatch.setattr(os, "walk", counted)
+    for overwrite in (False, True):
+        walked.clear()
+        with pytest.raises(FileExistsError, match=r"holds a\.txt, b\.txt, c\.txt, \.\.\., which is not part of a map"):
+            check_folder(tmp_path, OURS, SIGNS, "map", overwrite)
+        assert walked == [str(tmp_path)] or walked == [tmp_path]
+
+
 def test_folders_are_replaced_only_when_asked_and_only_ours(tmp_path):
     folder = tmp_path / "corpus"
     check_folder(folder, OURS, SIGNS, "corpus", False)

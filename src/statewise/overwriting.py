@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from statewise.durable import lock, temporary_of
@@ -102,8 +103,7 @@ def check_folder(
             raise FileExistsError(f"{folder}: {parent} is a file: choose another --out")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    files = list(files)
-    foreign = strangers(folder, files)
+    foreign = strangers(folder, files, most=4)  # not all: the folder may be a whole disk
     some = f"{', '.join(foreign[:3])}{', ...' * (len(foreign) > 3)}, which is not part of a {what}"
     if not overwrite:
         ways = f": it holds {some}" if foreign else f", or give {instead}--overwrite"
@@ -132,11 +132,12 @@ def recognised(folder: Path, signs: Signs) -> bool:
     )
 
 
-def strangers(folder: Path, files: Iterable[str]) -> list[str]:
-    """The files in a folder that match no pattern, as relative paths; empty folders are ignored."""
+def strangers(folder: Path, files: Iterable[str], most: int | None = None) -> list[str]:
+    """The files in a folder that match no pattern, as relative paths, in the order of `_contents`; the first `most` of
+    them. Empty folders are ignored."""
     patterns = [pattern.split("/") for pattern in files]
     foreign = (path for path in _contents(folder) if path.is_symlink() or not _fits(path, folder, patterns))
-    return sorted(str(path.relative_to(folder)) for path in foreign)
+    return [str(path.relative_to(folder)) for path in islice(foreign, most)]
 
 
 def delete(folder: Path, files: Iterable[str]) -> None:
@@ -199,9 +200,10 @@ def _alone(folder: Path) -> AbstractContextManager[None]:
 
 
 def _contents(folder: Path) -> Iterator[Path]:
-    """All files and links; links are not followed."""
+    """All files and links, by name, those of a folder before those of its folders; links are not followed."""
     for place, folders, names in os.walk(folder):
-        for name in names + [name for name in folders if os.path.islink(os.path.join(place, name))]:
+        folders.sort()  # the order in which they are entered
+        for name in sorted(names + [name for name in folders if os.path.islink(os.path.join(place, name))]):
             yield Path(place, name)
 
 

@@ -79,7 +79,9 @@ def is_group(folder: Path) -> bool:
 
 def is_begun(folder: Path) -> bool:
     """Whether `folder` holds at most what is written before it `is_group`: the process that began it was killed."""
-    return folder.is_dir() and not is_group(folder) and not overwriting.strangers(folder, ("recipe.yaml", "seeds.json"))
+    return (
+        folder.is_dir() and not is_group(folder) and not overwriting.strangers(folder, ("recipe.yaml", "seeds.json"), 1)
+    )
 
 
 def train(
