@@ -13,7 +13,7 @@ from statewise.cli.draft_speed import DraftSpeed
 from statewise.decoding.base import Decoder, Request, Step
 from statewise.objectives.predictors import CausalPredictor
 from statewise.run import Run
-from statewise.throughput import decode_speed, in_own_process
+from statewise.throughput import Speed, decode_speed, in_own_process
 
 CONTEXT = 24
 """Of the recipe path-star-small."""
@@ -44,6 +44,18 @@ def test_a_run_is_set_against_standard(run, capsys):
     assert set(found["models"]) == {"this model", "standard"}
     assert all(value > 0 for model in found["models"].values() for value in model.values())
     assert (found["batch"], found["prefill"], found["decode"]) == (2, 4, 3)
+
+
+def test_where_the_system_does_not_tell_memory_the_rest_is_shown(run, monkeypatch, capsys):
+    monkeypatch.setattr("statewise.throughput.in_own_process", lambda *asked: Speed(1.0, 2.0, 8.0, None, "cpu"))
+    words = ["bench-decode", str(run), "--prefill", "4", "--decode", "3"]
+    capsys.readouterr()
+    assert main(words) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[3].split() == ["this", "model", "8", "1.00", "2.00", "-"]
+    assert shown[-1] == "against standard: 1.00 times the tokens per second"
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["models"]["standard"]["megabytes"] is None
 
 
 def test_standard_is_the_same_size_without_the_second_stream():
@@ -84,6 +96,7 @@ def test_streams_that_part_while_training_have_parted(run, monkeypatch):
         (["--draft", "2", "--prefill", "900"], f"{CONTEXT} tokens leaves nothing of the context of {CONTEXT} to"),
         (["--draft", "2", "--temperature", "-1"], "temperature must be"),
         (["--draft", "2", "--drafter", "prompt_lookup", "--decode", "900"], "do not fit the context"),
+        (["--draft", "1", "--drafter", "prompt_lookup", "--decode", "1"], "set --decode to at least 2"),
         (["--draft", str(CONTEXT), "--drafter", "prompt_lookup"], f"does not fit the context of {CONTEXT}"),
     ],
 )

@@ -86,21 +86,28 @@ def run(words: list[str]) -> int:
     one_of_all = next(iter(measured.values()))[0]
     device = one_of_all.device
     fields = [field.name for field in dataclasses.fields(one_of_all) if field.name != "device"]
-    medians = {name: {field: statistics.median(getattr(one, field) for one in many) for field in fields}
+    medians = {name: {field: _median([getattr(one, field) for one in many]) for field in fields}
                for name, many in measured.items()}  # fmt: skip
     content = {"batch": batch, "prefill": prefill, "decode": decode, "device": device, "models": medians}
     if options.json:
         print(printable(content))
         return 0
     print(f"{options.run}: {batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
+    told = all(one["megabytes"] is not None for one in medians.values())
     rows = [[name, f"{one['tokens_per_second']:,.0f}", f"{one['prefill_seconds']:.2f}", f"{one['decode_seconds']:.2f}",
-             f"{one['megabytes']:,.0f}"] for name, one in medians.items()]  # fmt: skip
+             f"{one['megabytes']:,.0f}" if told else "-"] for name, one in medians.items()]  # fmt: skip
     print(text_table(["", "tokens/s", "prompt (s)", "decoding (s)", "peak MB"], rows))
     if "standard" in medians:
-        faster, memory = (medians["this model"][what] / medians["standard"][what]
-                          for what in ("tokens_per_second", "megabytes"))  # fmt: skip
-        print(f"against standard: {faster:.2f} times the tokens per second, {memory:.3f} times the memory")
+        ours, other = medians["this model"], medians["standard"]
+        against = [f"{ours['tokens_per_second'] / other['tokens_per_second']:.2f} times the tokens per second"]
+        against += [f"{ours['megabytes'] / other['megabytes']:.3f} times the memory"] if told else []
+        print(f"against standard: {', '.join(against)}")
     return 0
+
+
+def _median(values: list[Any]) -> float | None:
+    """None where the system does not tell them."""
+    return None if None in values else statistics.median(values)
 
 
 def _drafts(options: Any) -> int:

@@ -121,6 +121,11 @@ def _speeds(
             request = Request(prompts[first : first + batch], decode or task.context, task.end, rows=rows.tolist())
             for name, decoder in decoders.items():
                 speeds[name].add(decoder, predictor, request)
+    if not speeds["plain"].tokens:
+        raise ValueError(
+            "every completion ends with its first token, which reading the prompt gives, so there is no speed to "
+            "measure: set --decode to at least 2, or another --prefill"
+        )
     return {name: speed.summary() for name, speed in speeds.items()}
 
 
