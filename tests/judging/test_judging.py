@@ -52,7 +52,8 @@ class Server:
             if "hang" in what:
                 self.stopped.wait(what["hang"])
             if "status" in what:
-                return self.send(handler, what["status"], {"error": {"message": "no luck"}}, what.get("headers", {}))
+                said = what.get("said", {"error": {"message": "no luck"}})
+                return self.send(handler, what["status"], said, what.get("headers", {}))
             if "raw" in what:
                 return self.send(handler, 200, what["raw"], {})
             question = body["messages"][1]["content"]
@@ -274,6 +275,25 @@ def test_a_server_that_hangs_is_given_up_in_bounds(capsys, tmp_path, files):
     assert code == 2
     assert "timed out 3 times" in err
     assert "0 judgements are in" in err
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"error": {"message": "no such model"}},
+        {"error": "no such model"},
+        {"detail": "no such model"},
+        {"object": "error", "message": "no such model"},
+        "<p>no such\nmodel\x1b</p>",
+    ],
+)
+def test_the_message_of_a_server_is_shown_in_whatever_form(capsys, tmp_path, files, said):
+    with serving(Server(before=[{"status": 404, "said": said}] * 9)) as url:
+        code, _, err = judged(capsys, files, url, tmp_path / "judged.jsonl")
+    assert code == 2
+    assert "refuses: Error code: 404" in err
+    assert "no such model" in err
+    assert "\x1b" not in err
 
 
 def test_what_cannot_be_helped_stops_and_the_rest_is_kept(capsys, tmp_path, files):

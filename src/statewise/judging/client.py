@@ -65,7 +65,10 @@ class ChatJudge(Judge):
         except self._errors.APIConnectionError as error:
             raise ConnectionError(f"{self.url} cannot be reached: {error.__cause__ or error}") from None
         except self._errors.APIStatusError as error:
-            text = "".join(letter for letter in str(error) if letter.isprintable() or letter.isspace())
+            said = str(error)
+            if said == f"Error code: {error.status_code}":  # the package knows one form of errors, servers have others
+                said = f"{said} {error.response.text}"
+            text = "".join(letter for letter in said if letter.isprintable() or letter.isspace())
             what = " ".join(text.split())[:300]
             if error.status_code in TRANSIENT or error.status_code >= 500:
                 wait = error.response.headers.get("retry-after")
