@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -190,6 +191,14 @@ def test_a_line_is_added_as_a_whole_or_not_at_all(tmp_path, monkeypatch, where):
     with Ledger(path, "test", {}, {"x": COUNT}) as ledger:
         assert ledger.records == [{"x": 1}, {"x": 3}]
     assert os.listdir(tmp_path) == ["ledger.jsonl"]
+
+
+def test_a_folder_is_no_ledger(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place in (tmp_path, Path("."), Path("..")):
+        with pytest.raises(IsADirectoryError), Ledger(place, "test", {}, {"x": COUNT}):
+            pass
+    assert os.listdir(tmp_path) == []
 
 
 def test_partial_writes_are_finished(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ Each result is on disk before work on the next one starts. Running the same work
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -30,8 +31,10 @@ class Ledger:
         self._written = 0
 
     def __enter__(self) -> Ledger:
-        """Creates the file or resumes it. Raises `ValueError` if it belongs to other work or is damaged, and
-        `BlockingIOError` if another process writes to it."""
+        """Creates the file or resumes it. Raises `ValueError` if it belongs to other work or is damaged,
+        `IsADirectoryError` if it is a folder, and `BlockingIOError` if another process writes to it."""
+        if self.path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.path))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(f".{self.path.name}.lock")
         with contextlib.ExitStack() as stack:

@@ -296,6 +296,13 @@ def test_the_message_of_a_server_is_shown_in_whatever_form(capsys, tmp_path, fil
     assert "\x1b" not in err
 
 
+def test_a_folder_is_no_place_for_judgements(capsys, tmp_path, files, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for out in (tmp_path, ".", ".."):
+        code, _, err = judged(capsys, files, "http://127.0.0.1:9", out)
+        assert (code, "is a folder: --out names a file" in err) == (2, True), err
+
+
 def test_what_cannot_be_helped_stops_and_the_rest_is_kept(capsys, tmp_path, files):
     out = tmp_path / "judged.jsonl"
     server = Server(before=[{}] * 5 + [{"status": 401}])

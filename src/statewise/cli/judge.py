@@ -67,6 +67,8 @@ def run(words: list[str]) -> int:
     a, b, out = Path(options.a), Path(options.b), Path(options.out)
     if out.resolve() in (a.resolve(), b.resolve()):
         raise ValueError(f"--out {out} is one of the files to judge: choose another")
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: --out names a file")
     beside = out.with_suffix(".summary.json")
     check_derived(beside, out)
     pairs = read_pairs(a, b)
