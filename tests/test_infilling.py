@@ -280,6 +280,7 @@ def test_what_does_not_fit_is_refused(runs, tmp_path, capsys):
     for bad in ("{}", json.dumps({**vars(Filled("a", "b", "c", "d")), "prompt": ""}),
                 json.dumps({**vars(Filled("a", "b", "c", "d")), "ended_by": "chance"}),
                 json.dumps({**vars(Filled("a", "b", "c", "d")), "more": "e"}),
+                json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": "half \ud83d"}),
                 json.dumps({**vars(Filled("a", "b", "c", "d")), "completion": 3})):  # fmt: skip
         out.write_text(bad + "\n")
         code, _, err = called(capsys, "evaluate", runs["plain"], "--fills", out)
@@ -297,6 +298,9 @@ def test_tasks_without_middles_say_so(tmp_path, capsys):
     code, _, err = called(capsys, "fill", tmp_path / "run", "--out", tmp_path / "x.jsonl")
     assert (code, "stories" in err) == (2, True)
     assert not (tmp_path / "x.jsonl").exists()
+    (tmp_path / "x.jsonl").write_text(json.dumps(vars(Filled("a", "b", "c", "d"))) + "\n")
+    code, _, err = called(capsys, "evaluate", tmp_path / "run", "--fills", tmp_path / "x.jsonl")
+    assert (code, "such are the tasks stories and text" in err) == (2, True), err
 
 
 class Letters:

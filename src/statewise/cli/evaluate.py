@@ -299,9 +299,13 @@ def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
     from statewise.cli.fill import read
     from statewise.infilling import referee
     from statewise.reporting.tables import metrics_table
+    from statewise.tasks.base import RunningText
+    from statewise.types import LacksPower
 
     found = read(path)
     with shown_progress(), model.asking() as predictor:
+        if not isinstance(model.task, RunningText):
+            raise LacksPower("a referee needs a task of text under a tokenizer", RunningText)
         refereed = referee(predictor, model.task, found)
     name = report_of("fills", path.resolve()) + (
         "" if options.checkpoint == "best" else f"-checkpoint-{options.checkpoint}"

@@ -114,6 +114,7 @@ def read(path: Path) -> list[Filled]:
             if number == 1 and isinstance(row, dict) and row.get("title") == f"statewise {TITLE}":
                 continue
             one = Filled(**check(row, LINE, str(path)))
+            "".join(vars(one).values()).encode()  # half of a surrogate pair is no text
         except (ValueError, TypeError):  # TypeError: it has further keys
             one = None
         if one is None or not one.prompt:
