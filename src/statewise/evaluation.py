@@ -197,7 +197,7 @@ def means(measure: Measure, examples: Examples, *, block: int, share: Share = AL
     own = []
     for _, some in share.of(blocks(examples, share.rows(block))):
         parts = measure(collate(some)).items()
-        own.append({name: (part.total.double().cpu().numpy(), part.terms.cpu().numpy()) for name, part in parts})
+        own.append({name: (part.total.cpu().double().numpy(), part.terms.cpu().numpy()) for name, part in parts})
     totals: dict[str, np.ndarray] = {}
     terms: dict[str, np.ndarray] = {}
     for sums in (sums for found in share.everyone(own) for sums in found):

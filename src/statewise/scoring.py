@@ -28,7 +28,7 @@ def score(logits: Tensor, tokens: Tensor) -> Scores:
     exact = torch.promote_types(logits.dtype, torch.float32)
     own = logits.gather(-1, tokens.to(logits.device)[..., None])[..., 0].to(exact)
     nats = logits.to(exact).logsumexp(-1) - own
-    return Scores(nats.double().cpu().numpy(), logits.argmax(-1).cpu().numpy())
+    return Scores(nats.cpu().double().numpy(), logits.argmax(-1).cpu().numpy())
 
 
 def score_batch(predictor: Predictor, batch: Batch, first: int, end: int) -> Scores:

@@ -107,13 +107,21 @@ class Plan(Protocol):
 
 
 def sent(tensor: Tensor, device: Any) -> Tensor:
-    """The tensor on a device. Copies to a GPU wait for nothing that it has still to do."""
+    """The tensor on a device; float64 becomes float32 on mps, which has none. Copies to a GPU wait for nothing that it
+    has still to do."""
     kind = str(device).partition(":")[0]
     if tensor.device.type == kind:
         return tensor.to(device)
+    if kind == "mps" and str(tensor.dtype) == "torch.float64":
+        tensor = tensor.float()
     # Not to the host, where it could be read before it has arrived; and on mps the copy could come too late.
     ahead = tensor.device.type == "cpu" and kind != "mps"
     return (tensor.pin_memory() if ahead and kind == "cuda" else tensor).to(device, non_blocking=ahead)
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """The tensor in float64: on its device, or on the host if that is mps, which has no float64."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 class Batch(NamedTuple):

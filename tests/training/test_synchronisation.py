@@ -120,7 +120,7 @@ def test_copies_to_a_gpu_are_from_pinned_memory(monkeypatch):
     calls = []
 
     class Recorded:
-        device = torch.device("cpu")
+        device, dtype = torch.device("cpu"), torch.float32
 
         def pin_memory(self):
             calls.append("pinned")

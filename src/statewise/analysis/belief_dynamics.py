@@ -28,7 +28,7 @@ from statewise.figures import Curve, Panel
 from statewise.progress import announced
 from statewise.tasks.base import Task
 from statewise.tasks.believed import Believed, believed
-from statewise.types import Examples
+from statewise.types import Examples, in_float64
 
 MOST_NUMBERS = 2**28
 """Of the states along all sequences that are drawn."""
@@ -143,7 +143,7 @@ class BeliefDynamics(Analysis):
             kept = now[:, :-1]
             flat = dynamics.advance(kept.flatten(0, 1), tokens[:, step:].flatten())
             now = flat.view(kept.shape[0], kept.shape[1], -1)
-            predicted = mapped(flat.double().cpu().numpy())
+            predicted = mapped(flat.cpu().double().numpy())
             wanted = truth[:, step:].reshape(len(predicted), -1)
             found.append(r2(predicted, wanted, np.ones(len(predicted))))
         return found
@@ -178,12 +178,12 @@ class _Rolled:
         ones = np.ones(len(truth))
         predicted = {}
         for name, found in states.items():
-            kept = found.double().cpu().numpy()
+            kept = found.cpu().double().numpy()
             predicted[name] = np.stack([mapped(kept[:, place]) for place in range(kept.shape[1])], 1)
             for key in scores:
                 scores[key][name] = []
             for place in range(kept.shape[1]):
-                log_probs = logits[name][:, place].double().log_softmax(-1).cpu().numpy()
+                log_probs = in_float64(logits[name][:, place]).log_softmax(-1).cpu().numpy()
                 true = ahead[:, place]
                 gap = np.log(np.where(true > 0, true, 1)) - np.where(true > 0, log_probs, 0)
                 best = np.take_along_axis(true, log_probs.argmax(1)[:, None], 1)[:, 0]

@@ -25,7 +25,7 @@ from statewise.decoding.predictor import Predictor
 from statewise.figures import Curve, Drawing, Panel, over_steps
 from statewise.tasks.base import Task
 from statewise.tasks.believed import Believed, Prefixes, believed
-from statewise.types import Examples, LacksPower
+from statewise.types import Examples, LacksPower, in_float64
 
 FOLDS, SHUFFLES, HISTORY, FROZEN, VARIED = 5, 10, 4, 10, 200
 """Folds of `r2_held_out`; permutations of the beliefs; longest history with a figure of its own; sequences of the other
@@ -402,7 +402,7 @@ def _excess(snapshot: Snapshot, known: _Known, prefixes: Prefixes) -> np.ndarray
     by_row = np.argsort(prefixes.rows, kind="stable")
     starts = np.searchsorted(prefixes.rows[by_row], np.arange(len(prefixes.examples) + 1))
     for members, part in blocks(prefixes.examples, 256):
-        log_probs = snapshot.predictor.logits(collate(part)).double().log_softmax(-1).cpu().numpy()
+        log_probs = in_float64(snapshot.predictor.logits(collate(part))).log_softmax(-1).cpu().numpy()
         here = np.concatenate([by_row[starts[row] : starts[row + 1]] for row in members])
         line = np.repeat(np.arange(len(members)), starts[members + 1] - starts[members])
         true = known.next_tokens[here]

@@ -108,7 +108,7 @@ def fetched(predictor: Fetcher, examples: Examples) -> Fetched:
     for _, part in blocks(examples, rows_at_once(examples.tokens.shape[1], predictor.vocabulary, ROWS)):
         batch = collate(part)
         predicts = batch.scored.numpy()[:, 1:]
-        own, keys = (found[:, :-1].double().cpu().numpy() for found in predictor.fetches(batch))
+        own, keys = (found[:, :-1].cpu().double().numpy() for found in predictor.fetches(batch))
         weights.append(own[predicts].sum(axis=0))
         uniform += float((1 / keys[predicts]).sum())
         nats += float(score_batch(predictor, batch, 1, batch.tokens.shape[1]).nats[predicts].sum())

@@ -22,7 +22,7 @@ from statewise.decoding.predictor import Predictor, Traceable
 from statewise.figures import Panel
 from statewise.progress import announced
 from statewise.tasks.base import Task
-from statewise.types import LacksPower
+from statewise.types import LacksPower, in_float64
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class GradientRatio(Analysis):
                     # A use shared by rows or streams would hold the sum of their gradients.
                     assert gradient.shape[:-1].numel() == math.prod(shape), "a use shared by positions or streams"
                     here = (gradient * use.weight).view(*shape, -1)[:, :, 0]
-                    squares += here.double().square().sum(-1).cpu()
+                    squares += in_float64(here).square().sum(-1).cpu()
             found.append(squares.sqrt().numpy())
         return np.concatenate(found)
 

@@ -84,7 +84,7 @@ def fit_and_answer(train: Sample, validation: Sample, test: Sample, classes: int
         probes.fit(some[0], some[1], order(len(train.states[0]), config), config)
         nats, hits = probes.answer(some[2])
         right.append(hits.cpu().numpy())
-        surprise.append(nats.double().cpu().numpy())
+        surprise.append(nats.cpu().double().numpy())
     return Answers(np.concatenate(right), np.concatenate(surprise))
 
 
@@ -99,6 +99,7 @@ def order(n: int, config: FitConfig) -> list[np.ndarray]:
 
 def log_frequencies(labels: Tensor, classes: int) -> Tensor:
     """(G, n, P) labels -> (G, P, C): log-frequencies of the classes with add-one smoothing."""
+    labels = labels.cpu() if labels.device.type == "mps" else labels  # where there is no float64
     asked = torch.where(labels == UNDEFINED, classes, labels).transpose(1, 2)
     counts = torch.ones(*asked.shape[:2], classes + 1, dtype=torch.float64, device=labels.device)
     counts.scatter_add_(2, asked, torch.ones_like(asked, dtype=torch.float64))

@@ -11,7 +11,7 @@ from statewise.decoding.base import Request, Search
 from statewise.decoding.continuations import Continuations, choices, highest
 from statewise.decoding.predictor import Predictor
 from statewise.progress import announced
-from statewise.types import Completion
+from statewise.types import Completion, in_float64
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ class Beam(Search):
         logits = rows.first
         kept = live = [Path((), 0.0, 0)]
         for _ in announced(range(limit), "tokens", limit):
-            so_far = torch.tensor([path.log_probability for path in live], dtype=torch.float64, device=logits.device)
-            totals = choices(logits, banned) + so_far[:, None]
+            log_probs = in_float64(choices(logits, banned))
+            so_far = [path.log_probability for path in live]
+            totals = log_probs + torch.tensor(so_far, dtype=torch.float64, device=log_probs.device)[:, None]
             V = totals.shape[1]
             grown = [
                 Path((*live[place // V].tokens, place % V), total, place // V)

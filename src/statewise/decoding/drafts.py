@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from statewise.decoding.predictor import Drafter
+from statewise.types import in_float64
 
 Choose = Callable[[Tensor, int, Tensor | None], Tensor]
 """From the logits (B, V) of a drafted place and its number, from 0, to tokens (B,), as the decoder would choose them at
@@ -98,7 +99,7 @@ def _probability(token: Tensor, logits: Tensor, among: Tensor | None) -> np.ndar
     """(B,): the probability of `token` (B,), drafted from `logits` (B, V), or (B, K) if these are of `among` (K,)."""
     chosen = token.to(logits.device)
     column = chosen if among is None else (chosen[:, None] == among.to(logits.device)).int().argmax(1)
-    found: np.ndarray = logits.softmax(-1).gather(1, column[:, None])[:, 0].double().cpu().numpy()
+    found: np.ndarray = logits.softmax(-1).gather(1, column[:, None])[:, 0].cpu().double().numpy()
     return found
 
 
@@ -119,7 +120,7 @@ class FrequentTokens:
         each `RENEWAL`."""
         if log_probabilities.shape[-1] <= self.size:
             return
-        found = log_probabilities.double().exp().sum(0)
+        found = in_float64(log_probabilities).exp().sum(0)
         self._total = found if self._total is None else found.add_(self._total, alpha=float(np.exp(-1 / MEMORY)))
         self._recorded += 1
         if self._recorded == self._due:

@@ -66,7 +66,7 @@ class StepByStep(Decoder):
             gained = logits.log_softmax(-1).gather(1, token[:, None].to(logits.device))[:, 0]
             chosen = token.cpu().numpy()
             tokens, scores = np.full((B, 1), -1, np.int64), np.zeros((B, 1))
-            tokens[rows[live], 0], scores[rows[live], 0] = chosen[live], gained.double().cpu().numpy()[live]
+            tokens[rows[live], 0], scores[rows[live], 0] = chosen[live], gained.cpu().double().numpy()[live]
             yield Step(tokens, scores, np.zeros(B, np.int64))
             live &= place + 1 < limits[rows]
             if request.stop is not None:

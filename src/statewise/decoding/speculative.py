@@ -229,7 +229,7 @@ class Choices:
         if learn is not None:
             learn(self.allowed(log_probabilities).view(B, n, V))
         gained = log_probabilities.gather(1, tokens.to(flat.device).unsqueeze(1))
-        return tokens.cpu().numpy().reshape(B, n), gained.double().cpu().numpy().reshape(B, n)
+        return tokens.cpu().numpy().reshape(B, n), gained.cpu().double().numpy().reshape(B, n)
 
     def draft(self, logits: Tensor, place: int, among: Tensor | None = None) -> Tensor:
         """See `drafts.Choose`."""

@@ -261,7 +261,7 @@ def expected_weights(pairs: Pairs, sampling: Sampling) -> tuple[Tensor, Tensor]:
     by_gap = sent(torch.from_numpy(sampling.by_gap(T)), group.device)
     gap = column[0][None, :] - column[0][:, None]
     table = by_gap[gap.clamp(min=0)]
-    totals = [torch.zeros((), dtype=torch.float64, device=group.device) for _ in range(2)]
+    totals = [by_gap.new_zeros(()) for _ in range(2)]
     several = max(1, AT_ONCE // T**2)
     for start in range(0, len(group), several):
         some = slice(start, start + several)

@@ -24,7 +24,7 @@ from statewise.serving.refusals import Refusal
 from statewise.serving.served import UNCONDITIONED, Served
 from statewise.snapshots import snapshot
 from statewise.tasks.base import RunningText, World
-from statewise.types import Examples
+from statewise.types import Examples, in_float64
 
 POSITIONS, SEQUENCES = 8192, 512
 """Most held-out positions and sequences to which the plane and the reading are fitted."""
@@ -322,7 +322,7 @@ class Observer:
                 if tokens.shape[1] > prompt:
                     parts.append(self.predictor.extend(cursor, tokens[:, prompt:])[0, :, :V])
                 logits = torch.cat(parts)
-            found: np.ndarray = logits[:, :V].double().log_softmax(-1).cpu().numpy()
+            found: np.ndarray = in_float64(logits[:, :V]).log_softmax(-1).cpu().numpy()
         return found
 
     def _following(self, logp: np.ndarray, legal: list[int] | None, top: int) -> Weighted:
