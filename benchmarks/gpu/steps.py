@@ -201,7 +201,7 @@ def resumes_exactly(where: Machine) -> Figures:
 
 def stop_at(last: int, step: int) -> None:
     if step == last:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
 
 # Speed
@@ -421,7 +421,7 @@ class Curve:
 
         def step(number: int) -> None:
             if time.monotonic() - began > self.seconds:
-                os.kill(os.getpid(), signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
 
         listener = Listener(step=step)
         if not Run(folder).exists():
