@@ -105,7 +105,7 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _median(values: list[Any]) -> float | None:
+def _median(values: list[Any]) -> Any:
     """None where the system does not tell them."""
     return None if None in values else statistics.median(values)
 
