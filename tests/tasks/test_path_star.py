@@ -143,10 +143,11 @@ def test_bad_lines_are_named(tmp_path, line, what):
 
 def test_files_in_place_of_drawn_graphs_stay_apart(tmp_path):
     drawn = PathStar(PathStarConfig(degree=2, length=2, nodes=4, held_out_graphs=10))
-    line = next(iter(drawn.lines(drawn.sample(np.random.default_rng(0), 1))))
-    (tmp_path / "held_out.txt").write_text(line + "\n")
+    line, *others = dict.fromkeys(drawn.lines(drawn.sample(np.random.default_rng(0), 100)))
+    (tmp_path / "held_out.txt").write_text("\n".join([line, *others[:5]]) + "\n")
     task = PathStar(PathStarConfig(degree=2, length=2, nodes=4, held_out_file=str(tmp_path / "held_out.txt")))
-    assert line not in set(task.lines(task.sample(np.random.default_rng(1), 3000)))
+    rest = {*drawn.lines(drawn.sample(np.random.default_rng(1), 3000)), *drawn.lines(drawn.held_out())}
+    assert {*task.lines(task.sample(np.random.default_rng(1), 3000))} == rest - {line, *others[:5]}
     (tmp_path / "training.txt").write_text("0,1|0,2/0,1=0,1\n" + line + "\n")
     both = PathStarConfig(degree=2, length=2, nodes=4, training_file=str(tmp_path / "training.txt"),
                           held_out_file=str(tmp_path / "held_out.txt"))  # fmt: skip

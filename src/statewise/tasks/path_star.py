@@ -129,6 +129,8 @@ class PathStar(Task, World):
         self._training: Ragged | None = None
         self._training_lines: np.ndarray | None = None
         self._held_out: Examples | None = None
+        self._held_out_hashes: np.ndarray | None = None
+        """Sorted, of the graphs in the held-out file."""
 
     def files(self) -> dict[str, bytes]:
         """Absolute paths and checksums of the files of graphs, if there are any."""
@@ -220,9 +222,12 @@ class PathStar(Task, World):
     def _is_held_out(self, rows: np.ndarray) -> np.ndarray:
         """(n,) bool: whether the graph is in the held-out file; without one, whether its prompt's hash selects it."""
         hashes = self._hash(rows)
-        if self.config.held_out_file is not None:
-            return np.isin(hashes, self._hash(self._lines(self.held_out())))
-        return chosen(hashes)
+        if self.config.held_out_file is None:
+            return chosen(hashes)
+        if self._held_out_hashes is None:
+            self._held_out_hashes = np.sort(self._hash(self._lines(self.held_out())))
+        known = self._held_out_hashes
+        return known[np.minimum(np.searchsorted(known, hashes), len(known) - 1)] == hashes
 
     def _hash(self, rows: np.ndarray) -> np.ndarray:
         """(n,) uint64 of the prompts."""
