@@ -2,6 +2,8 @@
 
 import functools
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -204,3 +206,18 @@ def extra(objective):
     """Parameters that are no backbone's."""
     encoders = ("backbone.", "prefix_encoder.", "suffix_encoder.")
     return (name for name, _ in objective.named_parameters() if not name.startswith(encoders))
+
+
+def test_weights_without_memory_are_made_without_the_compiler():
+    """Of PyTorch, which takes seconds to load; recipes are checked by such models."""
+    code = """
+import sys, torch
+from statewise.building import make_objective, make_task, read_recipe
+for backbone in ("gpt", "recurrent"):
+    recipe = read_recipe(f"{{task: path_star, backbone: {backbone}, objective: next_latent}}")
+    with torch.device("meta"):
+        made = make_objective(recipe, make_task(recipe))
+    assert all(parameter.is_meta for parameter in made.parameters())
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -22,7 +22,7 @@ from statewise.bounds import bounded
 from statewise.nn.cache import SLACK, PlaceStore
 from statewise.nn.embedding import TokenEmbedding
 from statewise.nn.hooks import Hookable, HookPoint
-from statewise.nn.initialisation import Init, check_init, init_weights
+from statewise.nn.initialisation import Init, check_init, draw_normal, init_weights
 from statewise.types import Batch, Hidden
 
 
@@ -206,7 +206,7 @@ class Recurrent(Branching, Counted, Hookable):
             init_weights(self, config.init)
         # Hidden states lie within (-1, 1), so inputs should be of similar size.
         if self.embedding.weight is not None and isinstance(config.init, str):
-            nn.init.normal_(self.embedding.weight, std=0.5 if self.head is not None else config.width**-0.5)
+            draw_normal(self.embedding.weight, std=0.5 if self.head is not None else config.width**-0.5)
 
     @property
     def state_width(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from statewise.bounds import bounded
 from statewise.nn.embedding import TokenEmbedding
@@ -29,6 +29,12 @@ def std_of(init: Init, inputs: int) -> float:
     return init
 
 
+def draw_normal(weight: Tensor, std: float) -> None:
+    """Draws a weight from a normal distribution of mean 0; one without memory (device `meta`) stays without values."""
+    if not weight.is_meta:  # to draw nothing, PyTorch would first load its compiler, for seconds
+        nn.init.normal_(weight, std=std)
+
+
 def init_weights(module: nn.Module, init: Init, layers: int | None = None) -> None:
     """Initialises the linear maps, embeddings and recurrent cells of `module` from normal distributions of mean 0, and
     their biases to 0. The standard deviation is
@@ -44,14 +50,14 @@ def init_weights(module: nn.Module, init: Init, layers: int | None = None) -> No
             std = std_of(init, part.in_features)
             if init == "gpt2" and layers is not None and name.endswith("out_proj"):
                 std /= (2 * layers) ** 0.5
-            nn.init.normal_(part.weight, std=std)
+            draw_normal(part.weight, std=std)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, nn.Embedding | TokenEmbedding) and part.weight is not None:  # None: a shared matrix
-            nn.init.normal_(part.weight, std=std_of(init, part.weight.shape[1]))
+            draw_normal(part.weight, std=std_of(init, part.weight.shape[1]))
         elif isinstance(part, nn.RNNBase | nn.RNNCellBase):
             for parameter in part.parameters(recurse=False):
                 if parameter.dim() == 2:
-                    nn.init.normal_(parameter, std=std_of(init, parameter.shape[1]))
+                    draw_normal(parameter, std=std_of(init, parameter.shape[1]))
                 else:
                     nn.init.zeros_(parameter)
