@@ -30,7 +30,7 @@ from statewise.suites import Cell, Suite, read_suite, suite_given, suite_names
 
 if TYPE_CHECKING:
     from statewise.config import Recipe
-    from statewise.reporting.suite import SuiteReport
+    from statewise.reporting.suite import SuiteReport, SuiteRun
 
 MARK = b"# A copy, by `statewise suite`, of the suite whose runs are in this folder.\n"
 """Begins OUT/suite.yaml, and tells the folder of a suite from any other."""
@@ -80,21 +80,13 @@ class Planned:
         trained = run.exists() and run.complete()
         return (["train", *(name for name in done if name != "train")] if trained else []), failed
 
-    def finished(self) -> bool:
-        """Whether all its commands have succeeded."""
-        return set(self.names()) <= set(self.state()[0])
+    def finished_by(self, done: list[str]) -> bool:
+        """Whether these are all its commands."""
+        return set(self.names()) <= set(done)
 
-    def damage(self) -> str:
-        """Which of its files cannot be read, and why; empty if all can."""
-        try:
-            self.state()
-        except (ValueError, OSError) as error:
-            return in_words(error)
-        return ""
-
-    def job(self) -> Job:
-        """What is left to do."""
-        run, done = Run(self.folder), self.state()[0]
+    def job(self, done: list[str]) -> Job:
+        """What is left to do after these commands."""
+        run = Run(self.folder)
         train = ["--resume", str(self.folder)] if run.exists() else [
             "--config", str(self.group / "recipe.yaml"), "--seed", str(self.seed), "--out", str(self.folder),
             "--resume-if-there",
@@ -160,7 +152,8 @@ def run(words: list[str]) -> int:
                 f"{out} holds no run of {source}"
                 + f" with {' or '.join(options.only)} in its name" * bool(options.only)
             )
-        _write(out, _report(title, whole, there), _report(title, whole, shown))
+        read: dict[Path, SuiteRun] = {}
+        _write(out, _report(title, whole, there, read), _report(title, whole, shown, read))
     again = shlex.join(["statewise", "suite", *words])
     if code >= 128 and asked:
         print(f"the jobs go on; statewise status {out} shows them, the same command waits for them", file=sys.stderr)
@@ -269,10 +262,13 @@ def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, 
     damaged: list[str] = []
     left: list[Job] = []
     for one in planned:
-        if said := one.damage():
-            damaged.append(f"{one.cell.name} seed {one.seed} cannot be continued: {said}")
-        elif not one.finished():
-            left.append(one.job())
+        try:
+            done, _ = one.state()
+        except (ValueError, OSError) as error:
+            damaged.append(f"{one.cell.name} seed {one.seed} cannot be continued: {in_words(error)}")
+            continue
+        if not one.finished_by(done):
+            left.append(one.job(done))
     print(f"{len(planned)} runs, of which {len(planned) - len(left) - len(damaged)} are finished", *damaged,
           sep="\n", flush=True)  # fmt: skip
     ended_runs: list[str] = []
@@ -312,22 +308,25 @@ def _write(out: Path, report: SuiteReport, shown: SuiteReport) -> None:
         print(f"wrote {out / name}")
 
 
-def _report(title: str, suite: Suite, planned: list[Planned]) -> SuiteReport:
+def _report(title: str, suite: Suite, planned: list[Planned], read: dict[Path, SuiteRun]) -> SuiteReport:
+    """The report of runs; `read`, to which it adds, holds those that were read for another report."""
     from statewise.reporting.suite import SuiteReport, SuiteRun
 
     in_order = sorted(planned, key=lambda one: suite.cells.index(one.cell))
-    runs, wanted = [], {}
+    wanted: dict[str, dict[str, dict[str, Any] | None]] = {}
     for one in in_order:
+        if one.folder in read:
+            continue
         names = one.cell.recipe, one.cell.objective, one.cell.backbone
         try:
             if one.cell.name not in wanted:
                 wanted[one.cell.name] = _reports(one.cell)
-            finished, failed = one.finished(), one.state()[1]
-            read = SuiteRun.read(names, one.seed, one.folder, finished, failed, wanted[one.cell.name])
+            done, failed = one.state()
+            finished = one.finished_by(done)
+            read[one.folder] = SuiteRun.read(names, one.seed, one.folder, finished, failed, wanted[one.cell.name])
         except (ValueError, OSError) as error:  # one damaged run does not hide the others
-            read = SuiteRun.failed(names, one.seed, one.folder, in_words(error))
-        runs.append(read)
-    return SuiteReport(title, suite.about, runs, suite.metrics)
+            read[one.folder] = SuiteRun.failed(names, one.seed, one.folder, in_words(error))
+    return SuiteReport(title, suite.about, [read[one.folder] for one in in_order], suite.metrics)
 
 
 def _reports(cell: Cell) -> dict[str, dict[str, Any] | None]:
@@ -350,7 +349,7 @@ def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], j
     from statewise.dry_run import make_plan, task_data
     from statewise.reporting.tables import text_table
 
-    left = [one for one in planned if not one.finished()]
+    left = [one for one in planned if not one.finished_by(one.state()[0])]
     print(
         f"{counted(len(planned), 'run')}: {counted(len(suite.cells), 'combination')}; "
         f"{counted(len(planned) - len(left), 'run')} finished"
