@@ -118,6 +118,8 @@ def test_metrics_survive_a_torn_line_and_forget_what_came_later(run):
         file.write('{"kind": "train", "st')
     assert [record["step"] for record in run.metrics()] == [1, 2, 3, 3]
     assert run.end()["reason"] == "steps"
+    assert run.end(run.metrics()) == run.end()
+    assert run.end([]) is None
     run.forget_after(2)
     assert [record["step"] for record in run.metrics()] == [1, 2]
     assert run.end() is None

@@ -214,9 +214,10 @@ def resume(
     draws for itself: dropout and `objective.share`.
     """
     run = Run.open(Path(folder))
-    if run.complete():
+    records = run.metrics()
+    if run.complete(records):
         return None
-    if run.converted():
+    if run.converted(records):
         raise ValueError(f"{folder} holds a model from elsewhere, not trained here: there is nothing to resume")
     for flag in flags:
         if flag.removeprefix("--").partition("=")[0] not in PLACING:

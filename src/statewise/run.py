@@ -360,15 +360,15 @@ class Run:
         except OSError:  # we may only read
             return False
 
-    def converted(self) -> bool:
-        """Whether the run was not trained, but holds a model from elsewhere."""
-        end = self.end()
+    def converted(self, records: Sequence[Record] | None = None) -> bool:
+        """Whether the run was not trained, but holds a model from elsewhere; `records` as for `end`."""
+        end = self.end(records)
         return end is not None and end["reason"] == CONVERTED
 
-    def complete(self) -> bool:
+    def complete(self, records: Sequence[Record] | None = None) -> bool:
         """Whether training finished, and its report was written then: an evaluation made while it went on is of what
-        was the best checkpoint before, and does not count."""
-        end = self.end()
+        was the best checkpoint before, and does not count. `records` as for `end`."""
+        end = self.end(records)
         if end is None or end["reason"] not in FINISHED:
             return False
         report, step = self.report("evaluation"), self._reported_step()
@@ -441,9 +441,10 @@ class Run:
         content = "".join(json.dumps(record) + "\n" for record in kept)
         write_atomically(self.folder / METRICS, content.encode())
 
-    def end(self) -> Record | None:
-        """The final record of training, if it is complete."""
-        ends = [record for record in self.metrics() if record["kind"] == "end"]
+    def end(self, records: Sequence[Record] | None = None) -> Record | None:
+        """The final record of training, if it is complete. `records`: those of `metrics`, if the caller has them: to
+        read a long file takes seconds."""
+        ends = [record for record in (self.metrics() if records is None else records) if record["kind"] == "end"]
         return ends[-1] if ends else None
 
     # Checkpoints

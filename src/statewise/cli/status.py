@@ -93,7 +93,7 @@ def _status(folder: Path, name: str, queued: dict[str, str]) -> Status:
     last = max(records, key=lambda record: record["step"], default={"step": 0})
     seconds = max((record["seconds"] for record in records if "seconds" in record), default=None)
     step = int(last["step"])
-    if (run.complete() or run.converted()) and not failed:
+    if (run.complete(records) or run.converted(records)) and not failed:
         return Status(name, "done", step, steps, seconds, 0.0)
     pace = None if seconds is None or not step else seconds / step
     if in_queue == "RUNNING" or (in_queue is None and run.in_use()):

@@ -66,7 +66,8 @@ class SuiteRun:
         their settings, as the same may have been made since with others. Raises `ValueError` for damaged reports."""
         run = Run(folder)
         state: State = "failed" if message else "not finished" if run.exists() else "not started"
-        evaluation = read_evaluation(run) if run.exists() and run.complete() else None
+        records = run.metrics() if run.exists() else []
+        evaluation = read_evaluation(run) if run.exists() and run.complete(records) else None
         if evaluation is None:
             return cls(*names, seed, str(folder), state, message, None, {}, None)
         metrics: dict[str, float] = {}
@@ -79,7 +80,7 @@ class SuiteRun:
                 by = f"_decoder_{other}" if other else ""
                 metrics |= {f"{key}{by}": value for key, value in found.items() if value is not None}
         metrics |= evaluation["metrics"]
-        end = run.end() or {}
+        end = run.end(records) or {}
         said = json.dumps([run.recipe()["task"], run.data_identity()], sort_keys=True)
         data = hashlib.sha256(said.encode()).hexdigest()[:16]
         minutes, headline = float(end.get("seconds", 0.0)) / 60, Headline.of(evaluation["headline"])
