@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -152,8 +152,8 @@ def run(words: list[str]) -> int:
                 f"{out} holds no run of {source}"
                 + f" with {' or '.join(options.only)} in its name" * bool(options.only)
             )
-        read: dict[Path, SuiteRun] = {}
-        _write(out, _report(title, whole, there, read), _report(title, whole, shown, read))
+        runs = _runs([*there, *shown])
+        _write(out, _report(title, whole, there, runs), _report(title, whole, shown, runs))
     again = shlex.join(["statewise", "suite", *words])
     if code >= 128 and asked:
         print(f"the jobs go on; statewise status {out} shows them, the same command waits for them", file=sys.stderr)
@@ -308,14 +308,22 @@ def _write(out: Path, report: SuiteReport, shown: SuiteReport) -> None:
         print(f"wrote {out / name}")
 
 
-def _report(title: str, suite: Suite, planned: list[Planned], read: dict[Path, SuiteRun]) -> SuiteReport:
-    """The report of runs; `read`, to which it adds, holds those that were read for another report."""
-    from statewise.reporting.suite import SuiteReport, SuiteRun
+def _report(title: str, suite: Suite, planned: list[Planned], runs: dict[Path, SuiteRun]) -> SuiteReport:
+    """The report of some of the `runs`."""
+    from statewise.reporting.suite import SuiteReport
 
     in_order = sorted(planned, key=lambda one: suite.cells.index(one.cell))
+    return SuiteReport(title, suite.about, [runs[one.folder] for one in in_order], suite.metrics)
+
+
+def _runs(planned: Iterable[Planned]) -> dict[Path, SuiteRun]:
+    """The runs by their folders, each read once."""
+    from statewise.reporting.suite import SuiteRun
+
+    found: dict[Path, SuiteRun] = {}
     wanted: dict[str, dict[str, dict[str, Any] | None]] = {}
-    for one in in_order:
-        if one.folder in read:
+    for one in planned:
+        if one.folder in found:
             continue
         names = one.cell.recipe, one.cell.objective, one.cell.backbone
         try:
@@ -323,10 +331,10 @@ def _report(title: str, suite: Suite, planned: list[Planned], read: dict[Path, S
                 wanted[one.cell.name] = _reports(one.cell)
             done, failed = one.state()
             finished = one.finished_by(done)
-            read[one.folder] = SuiteRun.read(names, one.seed, one.folder, finished, failed, wanted[one.cell.name])
+            found[one.folder] = SuiteRun.read(names, one.seed, one.folder, finished, failed, wanted[one.cell.name])
         except (ValueError, OSError) as error:  # one damaged run does not hide the others
-            read[one.folder] = SuiteRun.failed(names, one.seed, one.folder, in_words(error))
-    return SuiteReport(title, suite.about, [read[one.folder] for one in in_order], suite.metrics)
+            found[one.folder] = SuiteRun.failed(names, one.seed, one.folder, in_words(error))
+    return found
 
 
 def _reports(cell: Cell) -> dict[str, dict[str, Any] | None]:
