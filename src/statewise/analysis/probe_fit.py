@@ -98,10 +98,10 @@ def order(n: int, config: FitConfig) -> list[np.ndarray]:
 
 
 def log_frequencies(labels: Tensor, classes: int) -> Tensor:
-    """(G, n, P) labels -> (G, P, C): log-frequencies of the classes with add-one smoothing."""
-    labels = labels.cpu() if labels.device.type == "mps" else labels  # where there is no float64
+    """(G, n, P) labels -> (G, P, C): log-frequencies of the classes with add-one smoothing, on the host."""
+    labels = labels.cpu()  # some devices have no float64
     asked = torch.where(labels == UNDEFINED, classes, labels).transpose(1, 2)
-    counts = torch.ones(*asked.shape[:2], classes + 1, dtype=torch.float64, device=labels.device)
+    counts = torch.ones(*asked.shape[:2], classes + 1, dtype=torch.float64)
     counts.scatter_add_(2, asked, torch.ones_like(asked, dtype=torch.float64))
     counts = counts[..., :classes]
     return (counts / counts.sum(-1, keepdim=True)).log()
