@@ -131,6 +131,17 @@ def test_a_trained_model_ends_its_fills_where_the_goal_follows(tmp_path, capsys,
     assert sum(line["completion"] == line["original"] for line in lines) >= 16
 
 
+def test_it_says_how_many_are_held_out_when_more_are_asked_for(runs, tmp_path, capsys):
+    out = tmp_path / "filled.jsonl"
+    held_out = len(load_model(runs["bst"]).task.goals(None))
+    words = ["fill", runs["bst"], "--decoder", "greedy", "--out", out, "--num"]
+    assert "held out" not in called(capsys, *words, held_out)[1]
+    out.unlink()
+    code, printed, _ = called(capsys, *words, held_out + 1)
+    assert (code, len(out.read_text().splitlines())) == (0, 1 + held_out)
+    assert f"{held_out} sequences; only {held_out} that can be filled are held out" in printed
+
+
 @pytest.mark.parametrize(
     ("name", "decoder"), [("bst", "goal_search"), ("closing", "greedy"), ("fim", "beam"), ("plain", "greedy")]
 )

@@ -95,7 +95,8 @@ def run(words: list[str]) -> int:
         for one in found:
             ledger.add(vars(one))
             print(f"{len(ledger.records)}/{len(asked)}  ...{one.completion[:90]!r}", file=sys.stderr)
-    print(f"wrote {out}: {len(ledger.records)} sequences")
+    fewer = f"; only {len(asked):,} that can be filled are held out" if len(asked) < options.num else ""
+    print(f"wrote {out}: {len(ledger.records)} sequences{fewer}")
     if options.free_length or options.unconditional:
         ended = sum(line.get("ended_by") == "model" for line in ledger.records)
         print(f"{ended} of them were ended by the model, the others by the maximum length")
