@@ -10,8 +10,8 @@ import pytest
 import torch
 from doubles import tiny_objective
 
-from statewise import run as run_module
-from statewise.run import DamagedCheckpoint, Run
+from statewise.run import DamagedCheckpoint, Run, evaluation_of
+from statewise.run import folder as run_folder
 from statewise.training import checkpoint as checkpoints
 
 ENVIRONMENT = {"device": "cpu", "precision": "fp32", "threads": 1}
@@ -71,7 +71,7 @@ def test_a_run_is_given_up_only_for_one_that_came_to_be(run, monkeypatch):
 
 def test_two_processes_that_overwrite_a_run_do_not_mix(run, monkeypatch):
     """The second is refused while the first writes, and neither touches what the first has written."""
-    write, refused = run_module.write_atomically, []
+    write, refused = run_folder.write_atomically, []
 
     def slow(path, content):
         write(path, content)
@@ -81,7 +81,7 @@ def test_two_processes_that_overwrite_a_run_do_not_mix(run, monkeypatch):
             refused.append(raised)
 
     save(run, 5)
-    monkeypatch.setattr(run_module, "write_atomically", slow)
+    monkeypatch.setattr(run_folder, "write_atomically", slow)
     Run.create(run.folder, {"seed": 2}, {}, overwrite=True)
     assert refused
     assert Run.open(run.folder).recipe() == {"seed": 2}
@@ -100,7 +100,7 @@ def test_what_a_killed_process_was_to_overwrite_is_there_again(run):
 
 @pytest.mark.parametrize("name", ["short.txt", "x" * 240 + ".txt", "\u6570" * 76 + ".txt", "\udcff.txt"])
 def test_reports_on_files_have_names_that_a_disk_can_hold(run, name):
-    path = run.write_report(f"{run_module.evaluation_of(run.folder / name)}-checkpoint-{10**17}", {})
+    path = run.write_report(f"{evaluation_of(run.folder / name)}-checkpoint-{10**17}", {})
     assert path.is_file()
 
 

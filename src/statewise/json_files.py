@@ -117,6 +117,11 @@ def printable(value: Any, indent: int | None = 2) -> str:
     return json.dumps(finite(value), indent=indent, allow_nan=False)
 
 
+def json_bytes(value: Any) -> bytes:
+    """A value as the content of a JSON file of ours; numbers that are not finite are written as Python does."""
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
 def loads(content: str | bytes) -> Any:
     """What JSON text holds, whatever it is. Raises `ValueError`, also for lists and objects nested deeper than anything
     here needs."""

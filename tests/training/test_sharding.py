@@ -44,7 +44,7 @@ def stop_at(step):
 
 
 FAILING = {
-    "part of a checkpoint": (1, "statewise.run.write_atomically"),
+    "part of a checkpoint": (1, "statewise.run.checkpoint.write_atomically"),
     "checkpoint": (0, "statewise.training.checkpoint.save"),
     "metrics": (0, "statewise.run.Run.log"),
     "data": (1, "statewise.launch.new_model"),

@@ -157,7 +157,7 @@ def test_joining_may_be_killed_at_any_moment(run, killed, monkeypatch):
     _, sums = write_checkpoint(run, 5)
     made = run.end_checkpoint(5, sums)
     if killed == "after the file":
-        monkeypatch.setattr("statewise.run.write_atomically", kill)
+        monkeypatch.setattr("statewise.run.checkpoint.write_atomically", kill)
     if killed == "after the manifest":
         monkeypatch.setattr(type(made), "drop_replaced", kill)
     if killed in ("after the file", "after the manifest"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statewise.durable import write_atomically
+from statewise.json_files import json_bytes
 from statewise.overwriting import check_files, json_with
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def save(findings: Findings, content: Mapping[str, Any], folder: Path, name: str
     """Writes a report, `NAME.json`, and its pictures into a folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / f"{name}.json"
-    write_atomically(report, (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(report, json_bytes(content))
     return [report, *save_pictures(findings, folder, name, title)]
 
 

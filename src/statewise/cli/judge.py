@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, above, at_least, not_below
 from statewise.cli.counter import shown_progress
-from statewise.json_files import printable
+from statewise.json_files import json_bytes, printable
 from statewise.overwriting import check_derived
 
 KEY = "STATEWISE_JUDGE_KEY"
@@ -90,7 +89,7 @@ def run(words: list[str]) -> int:
             raise
     asked_how = {"model": options.model, "instructions": told, "temperature": options.temperature}
     summary = {"a": str(a), "b": str(b), **asked_how, **summarise(records, len(pairs))}
-    write_atomically(beside, (json.dumps(summary, indent=2) + "\n").encode())
+    write_atomically(beside, json_bytes(summary))
     print(printable(summary) if options.json else as_text(summary, str(a), str(b)))
     if not options.json:
         print(f"wrote {out} and {beside}")

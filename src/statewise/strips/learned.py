@@ -23,7 +23,19 @@ import numpy as np
 
 from statewise import overwriting
 from statewise.durable import lock, write_arrays, write_atomically
-from statewise.json_files import ANYTHING, COUNT, NUMBER, TEXT, WORD, Shape, check, one_of, parse_json, read_json
+from statewise.json_files import (
+    ANYTHING,
+    COUNT,
+    NUMBER,
+    TEXT,
+    WORD,
+    Shape,
+    check,
+    json_bytes,
+    one_of,
+    parse_json,
+    read_json,
+)
 from statewise.strips.model import FORMAT, ActionModel
 from statewise.strips.schemas import Schema
 
@@ -189,7 +201,7 @@ def _write_model(folder: Path, model: ActionModel, report: Mapping[str, Any], fi
         (folder / "seen.json").unlink(missing_ok=True)  # of an earlier result
     for name, content in files.items():
         write_atomically(folder / name, content)
-    write_atomically(folder / "report.json", (json.dumps(report, indent=2) + "\n").encode())
+    write_atomically(folder / "report.json", json_bytes(report))
     write_atomically(folder / "model.json", model.as_json().encode())
 
 
@@ -226,7 +238,7 @@ def schemas_as_json(schemas: Mapping[str, Schema]) -> bytes:
                for which in ("pre", "add", "delete")}
         for name, schema in schemas.items()
     }  # fmt: skip
-    return (json.dumps(content, indent=2) + "\n").encode()
+    return json_bytes(content)
 
 
 def read_schemas(folder: Path) -> dict[str, Schema] | None:

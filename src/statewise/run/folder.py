@@ -1,21 +1,4 @@
-"""The run directory, one per training run. No other module knows its file names and formats.
-
-    config.json         the resolved recipe
-    environment.json    what else determines the numbers: device, precision, threads, versions; the number of steps;
-                        the commit of a model on the hub
-    data.json           checksums that identify the data, and the tokenizer
-    .creating           present while the run is created: without config.json, creation may be restarted
-    task/               files that the task needs to be rebuilt without its data
-    metrics.jsonl       every number printed during training, one record per line
-    checkpoints/        step-00000500/ with weights.safetensors, training.pt, manifest.json; best.json. Of a sharded
-                        model weights-00001-of-00008.safetensors and so on instead, until training ends, and
-                        moments-00001-of-00008.safetensors with the optimiser's tensors, which are not in training.pt
-    reports/            results of later commands
-    cache/              arrays that later commands would otherwise recompute; may be deleted at any time
-
-Files are written durably, and config.json last, so that after a kill at any moment every file is either the previous or
-the new complete version. Checkpoints have checksums.
-"""
+"""The folder of a run; its layout is described in `statewise.run`."""
 
 from __future__ import annotations
 
@@ -25,16 +8,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
 from statewise import overwriting
-from statewise.durable import PATIENCE, append, lock, replacing, write_arrays, write_atomically
+from statewise.durable import PATIENCE, append, lock, write_arrays, write_atomically
 from statewise.json_files import (
     AMOUNT,
     ANYTHING,
@@ -44,25 +25,29 @@ from statewise.json_files import (
     Maybe,
     Shape,
     check,
+    json_bytes,
     metric,
     one_of,
     parse_json,
     read_json,
 )
-from statewise.messages import cut
+from statewise.run.checkpoint import (
+    CHECKPOINT_FILES,
+    MANIFEST,
+    TRAINING,
+    Checkpoint,
+    DamagedCheckpoint,
+    check_checkpoint,
+)
 from statewise.system import sync_folder
 
 FORMAT = 1
 """Version of this layout, stored in config.json."""
 CONFIG, DATA, ENVIRONMENT_FILE, METRICS = "config.json", "data.json", "environment.json", "metrics.jsonl"
 CREATING, LOCK, HOLDER = ".creating", ".lock", ".lock-holder"
-WEIGHTS, MOMENTS, TRAINING, MANIFEST = "weights", "moments", "training.pt", "manifest.json"
-WHOLE = f"{WEIGHTS}.safetensors"
-PARTS = tuple(f"{kind}-*-of-*.safetensors" for kind in (WEIGHTS, MOMENTS))
-CHECKPOINT = (WHOLE, TRAINING, MANIFEST, *PARTS)
 FILES = (
     *(ENVIRONMENT_FILE, METRICS, "task/*", "checkpoints/best.json"),
-    *(f"checkpoints/*/{name}" for name in CHECKPOINT),
+    *(f"checkpoints/*/{name}" for name in CHECKPOINT_FILES),
     *("reports/*.json", "reports/*.png", "reports/*.html", "cache/*.np[yz]", "tensorboard/events.out.tfevents.*"),
     *(CONFIG, DATA, CREATING, LOCK, HOLDER),
 )
@@ -83,55 +68,6 @@ Record = dict[str, Any]
 """One line of metrics.jsonl: `kind` (train, evaluation, end), `step`, and numbers."""
 
 
-def shortened(text: str) -> str:
-    """The text for the name of a file: of more than 100 bytes the beginning and a checksum."""
-    if len(os.fsencode(text)) <= 100:
-        return text
-    return f"{_beginning(text, 91)}-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
-
-
-def named(text: str) -> str:
-    """The text for the name of a file, also if it holds what names may not: without what is no letter, digit or one of
-    `_.,+-`, and with a checksum where something was replaced; `shortened`."""
-    safe = re.sub(r"[^\w.,+-]", "-", text)
-    if safe != text:
-        safe += f"-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
-    return shortened(safe)
-
-
-def with_name(folder: Path) -> Path:
-    """A path of the folder that ends in its name, which `.` and `..` do not."""
-    return folder.resolve() if folder.name in ("", "..") else folder
-
-
-def _beginning(text: str, most: int) -> str:
-    """The first characters of a text, of at most so many bytes."""
-    return os.fsencode(text)[:most].decode(errors="ignore")
-
-
-def report_of(kind: str, data: Path) -> str:
-    """The name of a report of this kind on a file or corpus: the kind, the file's name, and a checksum of its absolute
-    path, so that files of the same name in different folders have reports of their own."""
-    return f"{kind}-{_beginning(data.name, 100)}-{hashlib.sha256(os.fsencode(data)).hexdigest()[:8]}"
-
-
-def check_checkpoint(which: str) -> None:
-    """Raises `ValueError` unless it is `last`, `best` or a step."""
-    if which not in ("best", "last") and not (which.isdecimal() and len(which) < 19):
-        raise ValueError(f"checkpoint must be last, best or a step, not {cut(repr(which))}")
-
-
-def evaluation_of(data: Path) -> str:
-    """The name of the report of an evaluation on a file or corpus."""
-    return report_of("evaluation", data)
-
-
-def evaluation_on(option: str, value: str) -> str:
-    """The name of the report of an evaluation on another held-out set of the task, which an option and its value
-    choose."""
-    return f"evaluation-{option}-{shortened(value)}"
-
-
 _NAMED: Shape = {"name": TEXT}
 RECIPE: Shape = {"format": ANYTHING, "task?": _NAMED, "backbone?": _NAMED, "objective?": _NAMED,
                  "trainer?": Maybe({"steps?": COUNT})}  # fmt: skip
@@ -141,84 +77,6 @@ RECORD: Shape = {"kind": one_of("train", "evaluation", "end"), "step": COUNT, "r
                  "seconds?": AMOUNT, "tokens?": AMOUNT, ...: metric}  # fmt: skip
 END: Shape = {"reason": TEXT}
 """What a record of the kind `end` also has."""
-SUMS: Shape = {TRAINING: TEXT, ...: TEXT}
-
-
-class DamagedCheckpoint(ValueError):
-    """A checkpoint is incomplete or was modified."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint on disk."""
-
-    step: int
-    folder: Path
-
-    @property
-    def weights(self) -> Path:
-        """The objective's parameters, as safetensors, if they are in one file."""
-        return self.folder / WHOLE
-
-    @property
-    def training(self) -> Path:
-        """Optimiser and trainer state, loadable with `weights_only=True`."""
-        return self.folder / TRAINING
-
-    def sums(self) -> dict[str, str]:
-        """Its files with their checksums. Raises `DamagedCheckpoint` if the manifest cannot be read."""
-        path = self.folder / MANIFEST
-        try:
-            sums: dict[str, str] = read_json(path, SUMS)
-        except (FileNotFoundError, IsADirectoryError):
-            raise self._without(path) from None
-        except (OSError, ValueError) as error:
-            raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: {error}") from None
-        foreign = [name for name in sums if not any(fnmatchcase(name, pattern) for pattern in CHECKPOINT)]
-        if foreign or not any(name.startswith(WEIGHTS) for name in sums):
-            what = f"{foreign[0]!r}, which is no file of a checkpoint" if foreign else "no weights"
-            raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} names {what}")
-        return sums
-
-    def parts(self, kind: str) -> list[Path]:
-        """The files of `WEIGHTS` or `MOMENTS`. Raises as `sums`."""
-        return [self.folder / name for name in sorted(self.sums()) if name.startswith(kind)]
-
-    def verify(self) -> None:
-        """Raises `DamagedCheckpoint` unless every file is as it was written."""
-        for name, expected in self.sums().items():
-            path = self.folder / name
-            if not path.is_file():
-                raise self._without(path)
-            try:
-                if _checksum(path) != expected:
-                    raise DamagedCheckpoint(f"{path} is damaged: its checksum does not match")
-            except OSError as error:
-                raise DamagedCheckpoint(f"checkpoint {self.folder} is damaged: {error}") from None
-
-    def _without(self, path: Path) -> DamagedCheckpoint:
-        what = "is a folder, not a file" if path.is_dir() else "is missing"
-        return DamagedCheckpoint(f"checkpoint {self.folder} is damaged: its {path.name} {what}")
-
-    def write_part(self, name: str, content: bytes) -> str:
-        """Writes a file of a checkpoint that `Run.begin_checkpoint` has begun; its checksum."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / name, content)
-        return hashlib.sha256(content).hexdigest()
-
-    def replace_weights(self, write: Callable[[BinaryIO], None]) -> None:
-        """Replaces the weights' parts by one file, which `write` writes. After a kill at any moment, the checkpoint is
-        whole, with the one or the others."""
-        rest = {name: value for name, value in self.sums().items() if not name.startswith(WEIGHTS)}
-        with replacing(self.weights) as file:
-            write(file)
-        write_atomically(self.folder / MANIFEST, _as_json({WHOLE: _checksum(self.weights), **rest}))
-        self.drop_replaced()
-
-    def drop_replaced(self) -> None:
-        """Deletes parts of weights that one file has replaced."""
-        for path in self.folder.glob(PARTS[0]):
-            path.unlink()
 
 
 class Run:
@@ -263,9 +121,9 @@ class Run:
                     if Path(name).name != name:
                         raise ValueError(f"the task keeps a file called {name!r}: it must be a name without a folder")
                     write_atomically(folder / "task" / name, content)
-                write_atomically(folder / ENVIRONMENT_FILE, _as_json(environment or {}))
-                write_atomically(folder / DATA, _as_json(data_identity or {}))
-                write_atomically(folder / CONFIG, _as_json({"format": FORMAT, **recipe}))
+                write_atomically(folder / ENVIRONMENT_FILE, json_bytes(environment or {}))
+                write_atomically(folder / DATA, json_bytes(data_identity or {}))
+                write_atomically(folder / CONFIG, json_bytes({"format": FORMAT, **recipe}))
             except BaseException:
                 stack.close()
                 overwriting.delete(folder, [name for name in FILES if name != CREATING])
@@ -430,10 +288,10 @@ class Run:
         record, so that training can resume."""
         for left in (*self.checkpoints_folder.glob(".writing-*"), *self.checkpoints_folder.glob(".dropped-step-*")):
             if not left.is_symlink():
-                overwriting.delete(left, CHECKPOINT)
+                overwriting.delete(left, CHECKPOINT_FILES)
         for checkpoint in self.checkpoints():
             if checkpoint.step > step:
-                _discard(checkpoint.folder)
+                checkpoint.discard()
         best = self.best_step()
         if best is not None and best not in [checkpoint.step for checkpoint in self.checkpoints()]:
             (self.checkpoints_folder / "best.json").unlink()
@@ -481,7 +339,7 @@ class Run:
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Marks the checkpoint of `step` as the best."""
-        write_atomically(self.checkpoints_folder / "best.json", _as_json({"step": step, metric: value}))
+        write_atomically(self.checkpoints_folder / "best.json", json_bytes({"step": step, metric: value}))
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> Checkpoint:
         """Writes and syncs all files, then makes the checkpoint visible by one rename."""
@@ -505,14 +363,14 @@ class Run:
 
     def abandon_checkpoint(self, step: int) -> None:
         """Deletes what was written since `begin_checkpoint`."""
-        overwriting.delete(self.begun_checkpoint(step).folder, CHECKPOINT)
+        overwriting.delete(self.begun_checkpoint(step).folder, CHECKPOINT_FILES)
 
     def end_checkpoint(self, step: int, sums: Mapping[str, str]) -> Checkpoint:
         """Makes a checkpoint visible of which all files are written, with their checksums `sums`."""
         begun, made = self.begun_checkpoint(step), self.checkpoint(step)
-        write_atomically(begun.folder / MANIFEST, _as_json(sums))
+        write_atomically(begun.folder / MANIFEST, json_bytes(sums))
         if made.folder.exists():
-            _discard(made.folder)
+            made.discard()
         os.rename(begun.folder, made.folder)
         sync_folder(self.checkpoints_folder)
         return made
@@ -522,7 +380,7 @@ class Run:
         best = self.best_step()
         for checkpoint in self.checkpoints()[:-newest]:
             if checkpoint.step != best and not keeps(checkpoint.step):
-                _discard(checkpoint.folder)
+                checkpoint.discard()
 
     def find_checkpoint(self, which: str = "last") -> Checkpoint:
         """The verified checkpoint `last`, `best` or of a step.
@@ -565,7 +423,7 @@ class Run:
         """Writes `content` to reports/NAME.json."""
         self.reports_folder.mkdir(exist_ok=True)
         path = self.reports_folder / f"{name}.json"
-        write_atomically(path, _as_json(content))
+        write_atomically(path, json_bytes(content))
         return path
 
     def report(self, name: str) -> dict[str, Any] | None:
@@ -593,20 +451,3 @@ class Run:
             self.cache_folder.mkdir(exist_ok=True)
             write_arrays(path, array=made)
         return made
-
-
-def _discard(folder: Path) -> None:
-    """Deletes a folder atomically: renames it first, so that a kill cannot leave it half deleted."""
-    nameless = folder.with_name(f".dropped-{folder.name}")
-    overwriting.delete(nameless, CHECKPOINT)
-    os.rename(folder, nameless)
-    overwriting.delete(nameless, CHECKPOINT)
-
-
-def _as_json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,51 @@
+"""Names of reports and of files that are named after something else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+
+def shortened(text: str) -> str:
+    """The text for the name of a file: of more than 100 bytes the beginning and a checksum."""
+    if len(os.fsencode(text)) <= 100:
+        return text
+    return f"{_beginning(text, 91)}-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
+
+
+def named(text: str) -> str:
+    """The text for the name of a file, also if it holds what names may not: without what is no letter, digit or one of
+    `_.,+-`, and with a checksum where something was replaced; `shortened`."""
+    safe = re.sub(r"[^\w.,+-]", "-", text)
+    if safe != text:
+        safe += f"-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
+    return shortened(safe)
+
+
+def with_name(folder: Path) -> Path:
+    """A path of the folder that ends in its name, which `.` and `..` do not."""
+    return folder.resolve() if folder.name in ("", "..") else folder
+
+
+def _beginning(text: str, most: int) -> str:
+    """The first characters of a text, of at most so many bytes."""
+    return os.fsencode(text)[:most].decode(errors="ignore")
+
+
+def report_of(kind: str, data: Path) -> str:
+    """The name of a report of this kind on a file or corpus: the kind, the file's name, and a checksum of its absolute
+    path, so that files of the same name in different folders have reports of their own."""
+    return f"{kind}-{_beginning(data.name, 100)}-{hashlib.sha256(os.fsencode(data)).hexdigest()[:8]}"
+
+
+def evaluation_of(data: Path) -> str:
+    """The name of the report of an evaluation on a file or corpus."""
+    return report_of("evaluation", data)
+
+
+def evaluation_on(option: str, value: str) -> str:
+    """The name of the report of an evaluation on another held-out set of the task, which an option and its value
+    choose."""
+    return f"evaluation-{option}-{shortened(value)}"
