@@ -22,13 +22,14 @@ from statewise.bounds import LARGEST
 from statewise.cli import cluster
 from statewise.cli.jobs import Job, read_state, run_jobs, statewise
 from statewise.cli.progress import Display, record_line, total_steps
-from statewise.config import Recipe, read_yaml
+from statewise.config import Recipe
 from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
 from statewise.messages import cut, short
 from statewise.run import FILES as RUN_FILES
 from statewise.run import METRICS, Run
 from statewise.run import SIGNS as RUN_SIGNS
+from statewise.yaml_files import read_yaml
 
 FILES = (
     *("recipe.yaml", "seeds.json", "seed-*.log", "seed-*.state.json", "seed-*.job.json", f"{cluster.SUBMITTED}/*"),

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from statewise.config import read_yaml, unknown
+from statewise.config import unknown
 from statewise.training.config import TWO_UNITS
+from statewise.yaml_files import read_yaml
 
 
 def recipe_names() -> list[str]:

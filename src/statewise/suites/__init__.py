@@ -36,9 +36,10 @@ from typing import Any
 
 import yaml
 
-from statewise.config import read_yaml, unknown
+from statewise.config import unknown
 from statewise.json_files import TEXT, Maybe, Shape, check
 from statewise.recipes import merged, recipe_fields
+from statewise.yaml_files import read_yaml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 SHAPE: Shape = {
