@@ -127,6 +127,16 @@ def test_nothing_is_certain_after_what_was_not_seen():
     assert seen.certain_steps(["b y", "new y", "b y"]) == [True, False, False]
 
 
+@pytest.mark.parametrize("arity", [None, 2])
+def test_windows_from_an_action_on(arity):
+    drawn = traces(domain("blocksworld:3"), 20, 12, 1)
+    seen = Seen.of(drawn, arity=arity)
+    names = [*(drawn.actions[at] for at in drawn.rows[0]), "new b1", drawn.actions[0]]
+    every = list(seen.options(names))
+    assert len(every) == len(names)
+    assert all(list(seen.options(names, start)) == every[start:] for start in range(len(names)))
+
+
 def test_objects_of_another_sort_are_not_decided():
     rows = [("sail l0 l1", "board c0 l1", "sail l1 l0", "debark c0 l0")]
     actions = tuple(sorted({name for row in rows for name in row}))

@@ -12,6 +12,11 @@ def test_the_windows_of_a_trace():
     assert found == [[], [(0, 0, 1)], [(1, 0, 0), (0, 2, 0)], [(0, 0, 2), (1, 1, 2)]]
 
 
+def test_windows_from_a_position_on():
+    row = (0, 1, 0, 2, 1)
+    assert list(windows_of(row, start=3)) == list(windows_of(row))[3:]
+
+
 def test_only_minimal_windows_are_kept():
     windows = Windows(3)
     windows.add((0, 1, 2))

@@ -124,12 +124,18 @@ def slot_holders(
 
 def _windows_of(sequence: Sequence[Event]) -> Iterator[tuple[int, int, int]]:
     """As `windows.windows_of`, for events of several slots: what one of them deletes, another may add at once."""
-    recent: list[tuple[int, Event]] = []  # distinct slots, the latest first, each with its event
+    recent: list[tuple[int, ActionSet]] = []
     for event in sequence:
         for c in event:
             between = 0
-            for x, of in recent:
-                together = sum(1 << slot for slot in of if slot != x)
+            for x, together in recent:
                 yield x, between | together, c
                 between |= 1 << x
-        recent = [(slot, event) for slot in event] + [each for each in recent if each[0] not in event]
+        recent = latest_first(event, recent)
+
+
+def latest_first(event: Event, recent: Sequence[tuple[int, ActionSet]]) -> list[tuple[int, ActionSet]]:
+    """The distinct slots so far, the latest first, each with the other slots of its event: `recent`, and then
+    `event`."""
+    slots = sum(1 << slot for slot in event)
+    return [(slot, slots ^ 1 << slot) for slot in event] + [each for each in recent if not slots >> each[0] & 1]

@@ -26,8 +26,8 @@ from typing import Any, Literal
 
 from statewise.json_files import ANYTHING, COUNT, FLAG, TEXT, Leaf, Shape, check, one_of, read_json
 from statewise.messages import counted
-from statewise.strips.exact.slots import Event, Signature, events, signatures, slot_windows
-from statewise.strips.exact.windows import Windows, valid_rows, windows_of
+from statewise.strips.exact.slots import Event, Signature, events, latest_first, signatures, slot_windows
+from statewise.strips.exact.windows import Windows, any_inside, valid_rows, windows_of
 from statewise.strips.heads import ActionSet, Head
 from statewise.strips.lifted import sorts_of
 from statewise.strips.random_traces import Trace, Traces
@@ -44,6 +44,8 @@ Pair = tuple[int, int, int]
 """(signature, x, c): the signature's number, 0 of a ground model, and two slots, or two actions of a ground model."""
 Option = tuple[Pair, ActionSet]
 """A pair and a window."""
+UNKNOWN: Option = ((-1, 0, 0), 0)
+"""That of an action of which nothing is known: neither it nor anything after it is certain, as it may do anything."""
 Outcome = Literal["valid", "invalid", "undecided"]
 
 
@@ -102,9 +104,7 @@ class Seen:
                          for pair, some in part.minimal.items()}  # fmt: skip
         ends = set()
         for row in reading(sorted({row for row, label in zip(traces.rows, traces.labels) if label})):
-            last: list[Option] = []
-            for options in found.options([traces.actions[at] for at in row]):
-                last = options
+            last = next(found.options([traces.actions[at] for at in row], start=len(row) - 1))
             ends.add(tuple(sorted(option for option in last if not found._contains_seen(*option))))
         found.negatives = sorted(ends)
         return found
@@ -168,52 +168,53 @@ class Seen:
         """For each action of a trace whether every model accepts it, given those before it."""
         return [all(self._contains_seen(*option) for option in options) for options in self.options(names)]
 
-    def options(self, names: Sequence[str]) -> Iterator[list[Option]]:
-        """For each action its windows."""
+    def options(self, names: Sequence[str], start: int = 0) -> Iterator[list[Option]]:
+        """For each action, from `start` on, its windows."""
         if self.lifted is None:
             number = {name: place for place, name in enumerate(self.actions)}
             row = [number.setdefault(name, len(number)) for name in names]
-            for windows in windows_of(row):
+            for windows in windows_of(row, start):
                 yield [((0, x, c), between) for x, between, c in windows]
         else:
-            yield from self._of_slots(names)
+            yield from self._of_slots(names, start)
 
-    def _of_slots(self, names: Sequence[str]) -> Iterator[list[Option]]:
+    def _of_slots(self, names: Sequence[str], start: int) -> Iterator[list[Option]]:
         assert self.lifted is not None
-        recent: list[dict[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]] = [{} for _ in self.lifted]
-        places: list[dict[str, list[tuple[int, tuple[int, ...]]]]] = []
-        for signature in self.lifted:
-            of_schema: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
-            for number, (schema, at) in enumerate(signature.slots):
-                of_schema.setdefault(schema, []).append((number, at))
-            places.append(of_schema)
+        recent: list[dict[tuple[str, ...], list[tuple[int, ActionSet]]]] = [{} for _ in self.lifted]
         known = True
-        for name in names:
-            schema, objects = arguments(name)
-            known = known and self.numbers.get(schema) == len(objects)
-            if not known:
-                yield [((-1, 0, 0), 0)]  # never certain, nor is anything after it: it may have any effect
-                continue
+        for step, name in enumerate(names):
+            touched = self._touched(name) if known else None
+            known = touched is not None
             found: list[Option] = []
-            for number in range(len(self.lifted)):
-                of_tuple: dict[tuple[str, ...], list[int]] = {}
-                for slot, at in places[number].get(schema, ()):
-                    of_tuple.setdefault(tuple(objects[place] for place in at), []).append(slot)
-                for tuple_of, slots in of_tuple.items():
+            for number, of_tuple in enumerate(touched or ()):
+                for tuple_of, event in of_tuple.items():
                     before = recent[number].get(tuple_of, [])
-                    for c in slots:
+                    for c in event if step >= start else ():
                         between = 0
                         for x, together in before:
-                            found.append(((number, x, c), between | sum(1 << slot for slot in together if slot != x)))
+                            found.append(((number, x, c), between | together))
                             between |= 1 << x
-                    event = tuple(slots)
-                    recent[number][tuple_of] = [(slot, event) for slot in slots] + [
-                        each for each in before if each[0] not in slots
-                    ]
-            yield found
+                    recent[number][tuple_of] = latest_first(event, before)
+            if step >= start:
+                yield found if known else [UNKNOWN]
+
+    def _touched(self, name: str) -> list[dict[tuple[str, ...], Event]] | None:
+        """For each signature the tuples of objects that an action mentions, and its slots of each; None if its schema
+        was not seen with so many objects."""
+        assert self.lifted is not None
+        if name not in self._of_name:
+            schema, objects = arguments(name)
+            fits = self.numbers.get(schema) == len(objects)
+            self._of_name[name] = [events(each, [name])[0] for each in self.lifted] if fits else None
+        return self._of_name[name]
+
+    @cached_property
+    def _of_name(self) -> dict[str, list[dict[tuple[str, ...], Event]] | None]:
+        """What `_touched` found so far."""
+        return {}
 
     def _contains_seen(self, pair: Pair, between: ActionSet) -> bool:
-        return any(window & between == window for window in self.minimal.get(pair, ()))
+        return any_inside(between, self.minimal.get(pair, ()))
 
     @cached_property
     def _ending(self) -> Mapping[Pair, list[int]]:
@@ -227,13 +228,13 @@ class Seen:
     @staticmethod
     def _explained(options: Sequence[Option], supposed: Mapping[Pair, Sequence[ActionSet]]) -> bool:
         """Whether the supposed windows make an end certainly valid."""
-        return all(any(window & between == window for window in supposed.get(pair, ())) for pair, between in options)
+        return all(any_inside(between, supposed.get(pair, ())) for pair, between in options)
 
     def guards(self, names: Sequence[str], step: int, actions: Sequence[str]) -> list[Head]:
         """Atoms over `actions` that explain the valid traces and reject the action at `step`, which is not certain: of
         ground models one, of schemas one for each tuple of objects. With them the action is rejected wherever it is
         uncertain for the same reason. None if the schema was not seen: nothing is known that could reject it."""
-        options = list(self.options(names))[step]
+        options = next(self.options(names, start=step))
         pair, between = next(option for option in options if not self._contains_seen(*option))
         number, x, c = pair
         if number < 0:

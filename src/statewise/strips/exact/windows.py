@@ -52,14 +52,9 @@ class Windows:
 
     def add(self, row: Sequence[int]) -> None:
         """Reads a valid trace."""
-        minimal = self.minimal
         for windows in windows_of(row):
             for x, between, c in windows:
-                known = minimal.get((x, c))
-                if known is None:
-                    minimal[x, c] = [between]
-                elif not any(window & between == window for window in known):
-                    minimal[x, c] = [*(window for window in known if between & window != between), between]
+                self.insert(x, between, c)
 
     @classmethod
     def supported(cls, actions: int, holders: Holders, support: int) -> Windows:
@@ -82,21 +77,19 @@ class Windows:
 
     def insert(self, x: int, between: ActionSet, c: int) -> None:
         """Adds one seen window, unless it contains a known one."""
-        known = self.minimal.setdefault((x, c), [])
-        if not any(window & between == window for window in known):
-            known[:] = [*(window for window in known if between & window != between), between]
+        known = self.minimal.get((x, c), ())
+        if not any_inside(between, known):
+            self.minimal[x, c] = [*(window for window in known if between & window != between), between]
 
     def contains_seen(self, x: int, between: ActionSet, c: int) -> bool:
         """Whether a seen window of (x, c) is a subset of `between`: then every atom that accepts all valid traces
         accepts c here as far as x is concerned."""
-        return any(window & between == window for window in self.minimal.get((x, c), ()))
+        return any_inside(between, self.minimal.get((x, c), ()))
 
     def new(self, row: Sequence[int]) -> list[tuple[int, ActionSet]]:
         """The pairs (x, W) of the last action of `row` that contain no seen window: how an atom that accepts all valid
         traces can reject it. If there are none, no such atom does."""
-        last: list[Window] = []
-        for windows in windows_of(row):
-            last = windows
+        last = (each for windows in windows_of(row, start=len(row) - 1) for each in windows)
         return [(x, between) for x, between, c in last if not self.contains_seen(x, between, c)]
 
     def required(self, delete: ActionSet, add: ActionSet) -> ActionSet:
@@ -117,15 +110,24 @@ class Windows:
         return found
 
 
-def windows_of(row: Sequence[int]) -> Iterator[list[Window]]:
-    """For each position of a trace the windows of its action."""
+def any_inside(between: ActionSet, windows: Iterable[ActionSet]) -> bool:
+    """Whether one of `windows` is a subset of `between`."""
+    for window in windows:  # noqa: SIM110 - reading traces is mostly this, and a generator would double its time
+        if window & between == window:
+            return True
+    return False
+
+
+def windows_of(row: Sequence[int], start: int = 0) -> Iterator[list[Window]]:
+    """For each position of a trace, from `start` on, the windows of its action."""
     recent: list[int] = []  # distinct actions, the latest first
-    for c in row:
-        between, found = 0, []
-        for x in recent:
-            found.append((x, between, c))
-            between |= 1 << x
-        yield found
+    for place, c in enumerate(row):
+        if place >= start:
+            between, found = 0, []
+            for x in recent:
+                found.append((x, between, c))
+                between |= 1 << x
+            yield found
         if c in recent:
             recent.remove(c)
         recent.insert(0, c)
