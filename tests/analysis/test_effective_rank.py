@@ -12,6 +12,7 @@ from doubles import (
     spread_weights,
     subject,
     tiny_belief_slots,
+    tiny_gpt,
     tiny_objective,
     tiny_recurrent,
 )
@@ -86,6 +87,25 @@ def test_of_states_with_more_than_the_last_layer_that_layer_has_the_rank(make):
     last = readout[batch.real].numpy()
     assert found["width"] == last.shape[1]
     assert found["effective_rank"] == pytest.approx(effective_rank(np.linalg.svd(last, compute_uv=False)), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make", [tiny_gpt, partial(tiny_recurrent, cell="lstm"), tiny_belief_slots], ids=["gpt", "lstm", "slots"]
+)
+def test_tokens_after_the_first_positions_are_not_read(make):
+    objective = tiny_objective("next_token", make_backbone=make)
+    spread_weights(objective)
+    predictor = objective.eval().predictor()
+    examples = random_examples(np.random.default_rng(0), n=6)
+    batch = collate(examples)
+    assert batch.tokens.shape[1] > 5
+    first = predictor.states(batch).readout[:, :5][batch.real[:, :5]].numpy()
+    read = []
+    predictor.states = lambda part, states=predictor.states: (read.append(part.tokens.shape[1]), states(part))[1]
+    found = make_analysis("effective-rank", positions=5).analyze(subject(predictor, FixedTask(examples))).metrics
+    assert read == [5]
+    assert found["states"] == len(first)
+    assert found["effective_rank"] == pytest.approx(effective_rank(np.linalg.svd(first, compute_uv=False)), rel=1e-4)
 
 
 QUICK = {name: ["--training_sequences=40", "--steps=4"] if name.endswith("probe") else [] for name in ANALYSES}

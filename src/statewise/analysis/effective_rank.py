@@ -8,7 +8,7 @@ prediction. Of recurrent networks and belief slots, whose belief state has more,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,15 +42,16 @@ class EffectiveRank(Analysis):
 
     def analyze(self, subject: Subject) -> Findings:
         """Metrics `effective_rank`, and `width` and `states`, the shape of the matrix; the spectrum as a curve."""
-        rows = []
-        for _, part in blocks(subject.task.held_out(self.config.sequences), 64):
+        rows, examples = [], subject.task.held_out(self.config.sequences)
+        # No state depends on later tokens, so these need not be read.
+        examples = replace(examples, lengths=np.minimum(examples.lengths, self.config.positions))
+        for _, part in blocks(examples, 64):
             batch = collate(part)
             hidden = subject.snapshot.predictor.states(batch)
             # The first D features of a state are the last layer's, whatever else the backbone carries.
             last = hidden.state[..., : hidden.readout.shape[-1]]
             state = (last if subject.snapshot.predictor.state_is_last else hidden.readout).float().cpu()
-            real = batch.real[:, : self.config.positions]
-            rows.append(state[:, : self.config.positions][real].numpy())
+            rows.append(state[batch.real].numpy())
         states = np.concatenate(rows).astype(np.float64)
         values = np.linalg.svd(states, compute_uv=False)
         metrics = {"effective_rank": effective_rank(values), "width": states.shape[1], "states": len(states)}
