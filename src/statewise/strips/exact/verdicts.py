@@ -104,7 +104,7 @@ class Seen:
                          for pair, some in part.minimal.items()}  # fmt: skip
         ends = set()
         for row in reading(sorted({row for row, label in zip(traces.rows, traces.labels) if label})):
-            last = next(found.options([traces.actions[at] for at in row], start=len(row) - 1))
+            last = next(found.options([traces.actions[at] for at in row], start=len(row) - 1), [])
             ends.add(tuple(sorted(option for option in last if not found._contains_seen(*option))))
         found.negatives = sorted(ends)
         return found
