@@ -146,6 +146,10 @@ class Layer(nn.Module):
         """Hidden states (B, n, D), and the state after the last token of each row, or of each sequence of `packing`."""
         if packing is not None and not len(packing.rows):  # nothing is read
             return torch.zeros_like(x), ()
+        if self.parts == 2 and state is not None and packing is None and x.shape[1] == 1 and x.device.type == "cpu":
+            # `nn.LSTM` rearranges its weights in each call on a CPU, which for one token takes longer than the rest.
+            h, c = torch.lstm_cell(x[:, 0], state, *self.cell.parameters())
+            return h[:, None], (h, c)
         given = None
         if state is not None:
             rows = (part if packing is None else part[packing.rows] for part in state)
