@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statewise import permutation
-from statewise.data import Stream, blocks, collate, prefetch, same_prompt_length
+from statewise.data import Stream, blocks, collate, prefetch, same_prompt_length, similar_prompt_length
 from statewise.tasks.packing import pack
 from statewise.tasks.path_star import PathStar, PathStarConfig
 from statewise.types import Examples, LacksPower
@@ -240,5 +240,13 @@ def test_blocks_keep_row_numbers():
     for rows, prompts in same_prompt_length(examples, 2):
         for row, prompt in zip(rows, prompts):
             np.testing.assert_array_equal(prompt, examples.prompt(row))
+        seen += rows.tolist()
+    assert sorted(seen) == list(range(13))
+    seen = []
+    for rows in similar_prompt_length(examples, 4):
+        lengths = examples.prompt_lengths[rows]
+        assert len(rows) <= 4
+        assert lengths[0] == lengths.min()
+        assert lengths.max() <= 2 * lengths[0]
         seen += rows.tolist()
     assert sorted(seen) == list(range(13))

@@ -4,10 +4,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from doubles import MarkovPredictor, random_examples
+from doubles import FixedTask, MarkovPredictor, random_examples
 
 from statewise.building import make_decoder
-from statewise.evaluation import evaluate, means, teacher_forced
+from statewise.decoding.base import Request
+from statewise.evaluation import complete, evaluate, means, teacher_forced
 from statewise.tasks.path_star import PathStar, PathStarConfig
 from statewise.tasks.sequences import Sequences, SequencesConfig
 from statewise.types import Part
@@ -71,6 +72,27 @@ def test_answers_are_decoded_scored_and_kept_in_order():
     assert evaluation.num == 40
     for row, sample in enumerate(evaluation.samples):
         assert sample["truth"] == sample["predicted"] == task.decode(examples.answer(row))
+
+
+def test_prompts_of_different_length_are_decoded_together_each_up_to_its_own_context():
+    examples = random_examples(np.random.default_rng(3), n=23, longest=20)
+    table = torch.rand(11, 11, generator=torch.Generator().manual_seed(1)) + 0.1
+    predictor = MarkovPredictor(table / table.sum(1, keepdim=True), context=20)
+    read = []
+
+    class Counting(MarkovPredictor):
+        def start(self, prompts, counts=None):
+            read.append(len(prompts))
+            return super().start(prompts, counts)
+
+    counting = Counting(predictor.table.exp(), context=20)
+    together = complete(FixedTask(examples), counting, make_decoder("sample"), examples, block=8)
+    assert len(read) < len(np.unique(examples.prompt_lengths)) < 23 == sum(read)
+    for row, completion in enumerate(together):
+        request = Request([examples.prompt(row)], 20, rows=[row])
+        (alone,) = make_decoder("sample").decode(predictor, request)
+        np.testing.assert_array_equal(completion.tokens, alone.tokens)
+        assert len(completion.tokens) == 20 - examples.prompt_lengths[row]
 
 
 def test_examples_without_a_scored_token_are_refused():

@@ -156,6 +156,21 @@ def blocks(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, Examples
         yield rows, examples[rows]
 
 
+def similar_prompt_length(examples: Examples, size: int) -> Iterator[np.ndarray]:
+    """Row numbers in blocks of prompts of which none is longer than twice the shortest: decoding pads them, and few
+    blocks of several lengths take far fewer passes than a block of each length."""
+
+    def every() -> Iterator[np.ndarray]:
+        rest = np.argsort(examples.prompt_lengths, kind="stable")
+        while len(rest):
+            lengths = examples.prompt_lengths[rest[:size]]
+            count = int(np.searchsorted(lengths, 2 * lengths[0], side="right"))
+            yield rest[:count]
+            rest = rest[count:]
+
+    yield from announced(every(), "prompts", len(examples), len)
+
+
 def same_prompt_length(examples: Examples, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(row numbers, prompts (B, T)) in blocks of equally long prompts, which decoding needs not pad."""
 

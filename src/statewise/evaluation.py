@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from statewise.carried_state.protocol import seeing_targets
-from statewise.data import blocks, collate, rows_at_once, same_prompt_length
+from statewise.data import blocks, collate, rows_at_once, similar_prompt_length
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Predictor
 from statewise.json_files import metric
@@ -267,8 +267,9 @@ def complete(
 ) -> list[Completion]:  # fmt: skip
     """A completion for each example, in order, of at most `most` tokens and within the context."""
     completions: dict[int, Completion] = {}
-    for rows, prompts in share.of(same_prompt_length(examples, share.rows(block))):
-        left = task.context - prompts.shape[1]
+    for rows in share.of(similar_prompt_length(examples, share.rows(block))):
+        prompts = [examples.prompt(row) for row in rows.tolist()]
+        left = task.context - len(prompts[0])  # of the shortest; of others, what the context leaves
         if task.longest_answer is not None:  # or what the examples' own prompts leave, if these are not the task's
             left = min(left, max(task.longest_answer, int((examples.lengths - examples.prompt_lengths).max())))
         request = Request(prompts, left if most is None else min(left, most), task.end, rows=rows.tolist())
