@@ -55,6 +55,20 @@ def test_more_may_be_read_behind_what_is_kept():
         torch.testing.assert_close(one, other)
 
 
+def test_whatever_stands_in_new_memory_is_never_read(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda self, *shape: self.new_full(shape, torch.nan))
+    cache, other = KeyValueCache(3, layers=2), KeyValueCache(2, layers=2)
+    fill(cache, 0, 5)
+    fill(other, 0, 2, rows=2)
+    for one, rows in ((cache, [2, 0, 0]), (other, [1, 0])):
+        one.reorder(torch.tensor(rows))
+    cache.join(other)
+    cache.join(KeyValueCache(1, layers=2))  # which has read nothing
+    for new in (3, 100):
+        assert all(part.isfinite().all() for got in fill(cache, 5, new, rows=6) for part in got)
+        cache.reorder(torch.tensor([5, 4, 3, 2, 1, 0]))
+
+
 def test_reorders_rows_and_may_repeat_them():
     cache = KeyValueCache(3, layers=2)
     fill(cache, 0, 2)

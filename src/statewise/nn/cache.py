@@ -346,7 +346,10 @@ class PlaceStore(Cache):
     def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
         for layer, buffer in enumerate(self._buffers):
             if buffer is not None:
-                self._buffers[layer] = torch.index_select(buffer, 1, rows.to(buffer.device))
+                renewed = buffer.new_empty(buffer.shape[0], len(rows), *buffer.shape[2:])
+                used = slice(None, self.columns)  # what is behind them is written before it is read
+                torch.index_select(buffer[:, :, :, used], 1, rows.to(buffer.device), out=renewed[:, :, :, used])
+                self._buffers[layer] = renewed
         if self._places is not None:
             self._places = self._places[chosen]
             self._simplify(self.lengths[chosen])
@@ -370,13 +373,15 @@ class PlaceStore(Cache):
                 continue
             rows = len(self.lengths) + len(other.lengths)
             room = max([width, *(each.shape[3] for each in (own, more) if each is not None)])
-            # Unused columns are masked, but must be finite: infinity times a weight of zero is NaN.
-            joined = known.new_zeros(known.shape[0], rows, known.shape[2], room, known.shape[4])
+            joined = known.new_empty(known.shape[0], rows, known.shape[2], room, known.shape[4])
             for buffer, store, part in (
                 (own, self, slice(None, len(self.lengths))), (more, other, slice(len(self.lengths), None)),
             ):  # fmt: skip
+                first = width - store.columns
+                # Unused columns are masked, but must be finite: infinity times a weight of zero is NaN.
+                joined[:, part, :, :first] = 0.0
                 if buffer is not None:
-                    joined[:, part, :, width - store.columns : width] = buffer[:, :, :, : store.columns]
+                    joined[:, part, :, first:width] = buffer[:, :, :, : store.columns]
             self._buffers[layer] = joined
         self.columns, self._places = width, places
 
