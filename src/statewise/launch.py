@@ -340,13 +340,15 @@ def _train(
 
 def _report(model: Model, run: Run, fabric: Any, trainer: Trainer, listener: Listener) -> None:
     """Evaluates the best checkpoint and writes the report. A sharded model takes its weights in place; otherwise they
-    are those of a model that is loaded as users will load it."""
+    are those of a model that is loaded as users will load it, but for the data, which the task has read already."""
     if trainer.sharded:
         found = trainer.agreement.on_first(lambda: run.find_checkpoint("best").step)
         load_weights(run.checkpoint(found), model.objective)
         model.objective.eval()
     else:
+        task = model.task
         model = load_model(run.folder, device=model.device.type)
+        model.task = task
         assert model.checkpoint is not None
         found = model.checkpoint.step
     with _shared(fabric, trainer) as share:

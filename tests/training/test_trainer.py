@@ -515,6 +515,21 @@ def test_a_report_that_was_cut_off_is_made_up_for(tmp_path):
     assert [record["kind"] for record in Run(folder).metrics()].count("end") == 1
 
 
+def test_the_report_needs_the_data_no_second_time(tmp_path):
+    file, folder = tmp_path / "sequences.txt", tmp_path / "run"
+    file.write_text("".join(f"a b {'c ' * (number % 9)}d\n" for number in range(200)))
+    flags = [flag for flag in TINY if not flag.startswith("--task.")]
+    recipe = read_recipe(recipe_text("sequences-small"), [*flags, f"--task.path={file}"])
+
+    def lose(step):
+        if step == 20:
+            file.unlink()
+
+    train(recipe, folder, listener=Listener(step=lose))
+    assert Run(folder).report("evaluation")["baselines"]
+    assert Run(folder).complete()
+
+
 def test_resuming_from_an_older_checkpoint_forgets_a_best_that_is_gone(tmp_path):
     values = iter([0.5, 0.4, 0.6, 0.3, 0.2, 0.15, 0.1, 0.05, 0.04, 0.03])
     import statewise.model as module
