@@ -126,9 +126,12 @@ def test_suffixes_are_uniform_from_none_to_all_but_one_token(tmp_path):
 
 def test_held_out_suffixes_stay_and_a_shorter_list_begins_alike(tmp_path):
     task = task_of(tmp_path, encoding="fill_in_the_middle", held_out_share=0.5)
-    whole, part = task.held_out(), task.held_out(4)
+    part, whole = task.held_out(4), task_of(tmp_path, encoding="fill_in_the_middle", held_out_share=0.5).held_out()
     np.testing.assert_array_equal(part.tokens, whole[:4].tokens)
     np.testing.assert_array_equal(part.prompt_lengths, whole.prompt_lengths[:4])
+    task.read(tmp_path / "stories.txt")  # has suffixes of its own
+    np.testing.assert_array_equal(task.held_out().tokens, whole.tokens)
+    np.testing.assert_array_equal(task.held_out().prompt_lengths, whole.prompt_lengths)
     other = task_of(tmp_path, encoding="fill_in_the_middle", held_out_share=0.5, data_seed=1)
     assert (other.held_out().prompt_lengths != whole.prompt_lengths).any()
     assert len(set(whole.prompt_lengths)) > 5

@@ -112,6 +112,7 @@ class Stories(RunningText, Infilling, Task):
         self.left_to_right = config.encoding == "plain"
         self.counts: dict[str, int]
         self._splits: tuple[TokenizedStories, TokenizedStories] | None = None
+        self._suffixes: dict[int, int] = {}  # by held-out story: to find one takes several tokenisations
         if kept is not None:
             facts = kept_json(kept, "stories.json", KEPT)
             content = kept_text(kept, "tokenizer.json")
@@ -274,7 +275,7 @@ class Stories(RunningText, Infilling, Task):
 
     def held_out(self, n: int | None = None) -> Examples:
         """The first n held-out stories, or all; for `fill_in_the_middle` each with a fixed suffix of random length."""
-        return self._fixed(self._stories()[1], n)
+        return self._fixed(self._stories()[1], n, self._suffixes)
 
     def read(self, path: Path) -> Examples:
         """Stories of a file. Those that do not fit the context are dropped, and `notes` say how many."""
@@ -297,7 +298,7 @@ class Stories(RunningText, Infilling, Task):
             for place, (line, text) in enumerate(stories)
             if not text or place in too_long
         ]
-        return Numbered(self._fixed(tokenized, None), np.array(kept, np.int64), left_out)
+        return Numbered(self._fixed(tokenized, None, {}), np.array(kept, np.int64), left_out)
 
     def goals(self, n: int | None = None) -> list[Infill]:
         """The first n held-out stories that are long enough, split into prompt, middle (at least one token) and goal:
@@ -325,13 +326,15 @@ class Stories(RunningText, Infilling, Task):
             return super().with_goal(prompt, goal)
         return np.concatenate([goal, [self.separator], prompt]).astype(np.int64), None
 
-    def _fixed(self, stories: TokenizedStories, n: int | None) -> Examples:
-        """The first n stories, with the same suffixes at every call."""
+    def _fixed(self, stories: TokenizedStories, n: int | None, suffixes: dict[int, int]) -> Examples:
+        """The first n stories, with the same suffixes at every call. `suffixes`: lengths by story, as far as they are
+        known; those of other stories are added."""
         count = len(stories.lengths) if n is None else min(n, len(stories.lengths))
         if self.config.encoding == "plain":
             return _plain(stories)[:count]
-        suffixes = np.array([self._suffix_length(stories.story(row), row) for row in range(count)], np.int64)
-        return self._suffix_first(stories, np.arange(count), suffixes)
+        suffixes |= {row: self._suffix_length(stories.story(row), row) for row in range(count) if row not in suffixes}
+        lengths = np.array([suffixes[row] for row in range(count)], np.int64)
+        return self._suffix_first(stories, np.arange(count), lengths)
 
     def _suffix_length(self, story: np.ndarray, row: int) -> int:
         """Length of the suffix of a held-out story: random, among the cuts after which both parts encode to the same
