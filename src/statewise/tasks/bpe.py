@@ -20,7 +20,7 @@ SMALLEST = 256 + 2
 """Size of a vocabulary without merges: the bytes and the two special tokens."""
 PROBE = "the cat sat"
 """Decoded to see whether a tokenizer's decoder fits."""
-BLOCK = 10000
+BLOCK = 1000
 """Texts tokenised at a time, so that a large corpus is never held as Python lists."""
 
 LONGEST_WORD = 10_000
@@ -79,7 +79,7 @@ class BPE:
         found: list[np.ndarray] = []
         for first in range(0, len(texts), BLOCK):
             with failing_as(self._failing):
-                block = self._tokenizer.encode_batch(texts[first : first + BLOCK], add_special_tokens=False)
+                block = self._tokenizer.encode_batch_fast(texts[first : first + BLOCK], add_special_tokens=False)
             found += [np.array(encoding.ids, kind) for encoding in block]
         return found
 
@@ -110,7 +110,7 @@ class BPE:
         for first in range(0, len(texts), BLOCK):
             block = texts[first : first + BLOCK]
             with failing_as(self._failing):
-                ids = [encoding.ids for encoding in self._tokenizer.encode_batch(block, add_special_tokens=False)]
+                ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(block, add_special_tokens=False)]
                 decoded = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
             for index, (text, again) in enumerate(zip(block, decoded)):
                 if text != again:
