@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
+from sys import intern
 from typing import Any, Literal, NamedTuple
 
 from statewise.config import unknown
@@ -54,13 +55,14 @@ class SequenceFile:
             raise ValueError(f"task.delimiter must be one character, not {self.delimiter!r}")
 
     def split(self, text: str) -> list[str]:
-        """The symbols of a line. Raises `ValueError` for an empty symbol."""
+        """The symbols of a line, interned: a file has few, and a string for each occurrence would be most of what it
+        takes in memory. Raises `ValueError` for an empty symbol."""
         if self.separator is None:
-            return text.split()
+            return list(map(intern, text.split()))
         if not self.separator:
             return list(text)
         separator = unescaped(self.separator)
-        symbols = [symbol.strip() for symbol in text.split(separator)] if text.strip() else []
+        symbols = [intern(symbol.strip()) for symbol in text.split(separator)] if text.strip() else []
         while symbols and not symbols[-1]:  # exports pad short rows with empty cells
             symbols.pop()
         if not all(symbols):
@@ -227,7 +229,7 @@ def _symbols(value: Any, what: str, layout: SequenceFile) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(layout.split(value))
     if isinstance(value, list) and all(_is_symbol(symbol) for symbol in value):
-        return tuple(map(str, value))
+        return tuple(intern(str(symbol)) for symbol in value)
     if _is_symbol(value):
         return (str(value),)
     hint = ": put each sequence on a line of its own" if isinstance(value, list) and list in map(type, value) else ""
@@ -345,7 +347,7 @@ def _name(value: Any, column: str) -> str:
         raise ValueError(f"column {column!r} must be a string or a whole number")
     if value == "":
         raise ValueError(f"column {column!r} is empty")
-    return str(value)
+    return intern(str(value))
 
 
 def _moment(value: Any, column: str) -> tuple[Any, str]:

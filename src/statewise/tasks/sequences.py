@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +108,7 @@ class Sequences(Task, HasBaselines):
             raise ValueError("task.path is not set: give the file of sequences with --task.path FILE")
         self.paths = [Path(path).resolve() for path in (self.config.path, self.config.held_out_path) if path]
         lines = [line for _, line in self._lines(self.paths[0])]
-        symbols = dict.fromkeys(symbol for prompt, answer in lines for symbol in (*prompt, *answer))
+        symbols = dict.fromkeys(chain.from_iterable(part for line in lines for part in line))
         if self.config.end in symbols:
             raise ValueError(
                 f"{self.config.path}: the end symbol {self.config.end!r} occurs in the data: set task.end to another"

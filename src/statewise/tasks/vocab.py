@@ -24,7 +24,7 @@ class Vocab:
     def encode(self, symbols: Sequence[str]) -> np.ndarray:
         """(m,) int64 ids. Raises `ValueError` naming the first unknown symbol."""
         try:
-            return np.fromiter((self.ids[symbol] for symbol in symbols), np.int64, len(symbols))
+            return np.fromiter(map(self.ids.__getitem__, symbols), np.int64, len(symbols))
         except KeyError as error:
             unknown = cut(repr(error.args[0]))
             some = ", ".join(cut(repr(symbol), 20) for symbol in self.symbols[:8]) + ", ..." * (len(self) > 8)
