@@ -261,7 +261,7 @@ def test_what_is_compared_are_logits_masks_and_steps(tmp_path, monkeypatch):
     made = {"config": HuggingFaceConfig(model=folder), "vocabulary": ROWS, "context": CONTEXT}
     HuggingFace(**made)
     with monkeypatch.context() as patch:
-        patch.setattr(HuggingFace, "head_weight", lambda self: 1.01 * self.head)
+        patch.setattr(HuggingFace, "_head_table", lambda self: 1.01 * self.head)
         with pytest.raises(ValueError, match="its logits are not a matrix times its last hidden states"):
             HuggingFace(**made)
     with monkeypatch.context() as patch:

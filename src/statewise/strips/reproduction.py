@@ -395,8 +395,8 @@ def _run_exact(cell: Cell, world: Domain, given: Traces) -> Record:
     lifted = cell.atoms == "lifted"
     found: Record
     if lifted:
-        learn_schemas = {"sift": learn_lifted_sift, "locm": learn_locm}.get(cell.method, learn_lifted_exact)
-        schemas, spent = _timed(lambda: learn_schemas(given))
+        others: dict[str, Callable[[Traces], LiftedModel]] = {"sift": learn_lifted_sift, "locm": learn_locm}
+        schemas, spent = _timed(lambda: others.get(cell.method, learn_lifted_exact)(given))
         unfinished = schemas.report.get("unfinished", [])
         found = {"pooled": {**_schemas(cell, world, given, schemas), "unfinished": unfinished}}
     else:

@@ -179,12 +179,24 @@ class HuggingFace(Pretrained, Counted, Noted, Hookable):
         """(V, D), times the constant factor that some families apply to logits."""
         if self.lender is not None:
             return self.lender.head_weight()
+        weight = self._head_table()
+        return weight if self.head_factor == 1 else weight * self.head_factor
+
+    def _head_table(self) -> Tensor:
+        """(V, D), without that factor."""
         weight: Tensor = self._whole[0].get_input_embeddings().weight if self.head is None else self.head
         if self.tokens.extra is not None:
-            weight = torch.cat((weight, self.tokens.extra))
-        elif self.vocabulary < self.rows:
-            weight = weight[: self.vocabulary]
-        return weight if self.head_factor == 1 else weight * self.head_factor
+            return torch.cat((weight, self.tokens.extra))
+        return weight[: self.vocabulary] if self.vocabulary < self.rows else weight
+
+    def logits(self, readout: Tensor, *, frozen: bool = False) -> Tensor:
+        """See `Backbone.logits`. The factor multiplies the readout: to multiply the whole matrix by it for each token
+        would take longer than the product."""
+        if self.lender is not None:
+            return self.lender.logits(readout, frozen=frozen)
+        weight = self._head_table()
+        scaled = readout if self.head_factor == 1 else readout * self.head_factor
+        return F.linear(scaled, weight.detach() if frozen else weight)
 
     def make_cache(self, rows: int) -> KeyValueCache:
         """An empty cache of all layers. Layers with a window keep all keys, too, and mask them."""
