@@ -348,7 +348,7 @@ class PlaceStore(Cache):
             if buffer is not None:
                 renewed = buffer.new_empty(buffer.shape[0], len(rows), *buffer.shape[2:])
                 used = slice(None, self.columns)  # what is behind them is written before it is read
-                torch.index_select(buffer[:, :, :, used], 1, rows.to(buffer.device), out=renewed[:, :, :, used])
+                renewed[:, :, :, used] = torch.index_select(buffer[:, :, :, used], 1, rows.to(buffer.device))
                 self._buffers[layer] = renewed
         if self._places is not None:
             self._places = self._places[chosen]
