@@ -85,6 +85,7 @@ def test_a_family_gives_its_own_logits_also_in_parts_and_beside_other_documents(
     wanted = model(tokens, use_cache=False).logits
     hidden = backbone.encode(Batch.plain(tokens))
     same(backbone.logits(hidden.readout), wanted)
+    same(hidden.readout @ backbone.head_weight().T, wanted)
     same(backbone.logits(backbone.state_for_head(hidden.state)), wanted)
     lengths = [5, 9, 1, 9]
     documents = torch.repeat_interleave(torch.arange(1, 5), torch.tensor(lengths))[None]
@@ -261,7 +262,7 @@ def test_what_is_compared_are_logits_masks_and_steps(tmp_path, monkeypatch):
     made = {"config": HuggingFaceConfig(model=folder), "vocabulary": ROWS, "context": CONTEXT}
     HuggingFace(**made)
     with monkeypatch.context() as patch:
-        patch.setattr(HuggingFace, "_head_table", lambda self: 1.01 * self.head)
+        patch.setattr(HuggingFace, "head_weight", lambda self: 1.01 * self.head)
         with pytest.raises(ValueError, match="its logits are not a matrix times its last hidden states"):
             HuggingFace(**made)
     with monkeypatch.context() as patch:

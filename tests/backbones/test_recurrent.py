@@ -141,6 +141,25 @@ def test_the_cache_stays_as_small_as_its_slack_however_much_is_read(cell):
             cache.rewind(60)
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_single_token_is_read_as_torchs_own_network_reads_it_and_so_are_its_gradients(cell, float64):
+    layer = tiny_recurrent(cell=cell).blocks[0]
+    x = torch.randn(3, 1, layer.cell.input_size, requires_grad=True)
+    state = tuple(torch.randn(3, layer.cell.hidden_size, requires_grad=True) for _ in range(layer.parts))
+    given = tuple(part[None] for part in state)
+    wanted, after = layer.cell(x, given if cell == "lstm" else given[0])
+    last = [part[0] for part in (after if cell == "lstm" else (after,))]
+    hidden, states = layer.extend(x, state, None, 0)
+    torch.testing.assert_close(hidden, wanted)
+    torch.testing.assert_close(states[:, 0], torch.cat(last, dim=-1))
+    inputs = [x, *state, *layer.cell.parameters()]
+    weight = torch.randn_like(states[:, 0])
+    found = torch.autograd.grad((states[:, 0] * weight).sum() + hidden.sum(), inputs)
+    expected = torch.autograd.grad((torch.cat(last, dim=-1) * weight).sum() + wanted.sum(), inputs)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_float32_states_under_autocast():
     made = tiny_recurrent().eval()
     with torch.autocast("cpu", torch.bfloat16):

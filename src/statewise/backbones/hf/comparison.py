@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from statewise.backbones.base import Backbone
 from statewise.backbones.hf.loading import quiet
@@ -59,7 +60,7 @@ def _compare(backbone: Backbone, causal: Any, most: int, head: bool) -> None:
     hidden = backbone.encode(batch)
     if head:
         wanted = causal(input_ids=tokens, use_cache=False).logits[..., :most]
-        found = backbone.logits(hidden.readout)[..., :most]
+        found = F.linear(hidden.readout, backbone.head_weight())[..., :most]  # as losses use it
         _same(found, wanted, "its logits are not a matrix times its last hidden states")
     whole = hidden.readout
     changed = tokens.clone()
