@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import muon as muon_ways
 import objectives as sizes
 import pair_loss as pair_ways
 import torch
@@ -42,6 +43,7 @@ from statewise.training.config import TrainerConfig
 from statewise.training.optim import make_optimizer
 from statewise.types import Batch
 
+MUON_SIZES = {**muon_ways.SIZES, "12 layers of 768": (12, 768)}
 SHORT, LONG = 75, 480
 """Seconds of training of a curve; what comes around it fits into the limits of run.py."""
 
@@ -318,6 +320,25 @@ def pairs_against_gathering(where: Machine) -> Figures:
     return Figures(found, bars)
 
 
+def muon_step(where: Machine) -> Figures:
+    """A step of Muon by itself, ours against PyTorch's, ms by the matrices of a GPT, and against their products alone."""
+    found = Figures()
+    for title, (layers, width) in ({"1 layer of 16": (1, 16)} if where.smoke else MUON_SIZES).items():
+        matrices = muon_ways.shapes(layers, width)
+        kind = torch.bfloat16 if where.precision == "bf16" else torch.float32
+        with torch.device(where.device):
+            ours, theirs = muon_ways.with_gradients(matrices), muon_ways.with_gradients(matrices)
+            ways = {
+                "ours": muon_ways.Muon(ours, 1e-3, 0.1).step,
+                "PyTorch's": torch.optim.Muon(theirs, 1e-3, adjust_lr_fn="match_rms_adamw").step,
+                "products alone": muon_ways.products(matrices, kind),
+            }
+        times = {name: 1000 * where.seconds(way) for name, way in ways.items()}
+        found.values[title] = times
+        found.bars.append((f"Muon, {title}: times as fast as PyTorch's", times["PyTorch's"] / times["ours"], ">=", 1.0))
+    return found
+
+
 def passes(way: Callable[..., Tensor], inputs: list[Tensor]) -> None:
     way(*inputs).sum().backward()
 
@@ -509,6 +530,7 @@ def steps(where: Machine) -> dict[str, Callable[[Machine], Figures]]:
         "resume": resumes_exactly,
         **{f"step time: {title}": partial(step_time, title) for title in titles},
         "pair loss": pairs_against_gathering,
+        "muon": muon_step,
         "attention": attention,
         "two streams: attention": stream_attention,
         "two streams: decoding": stream_decoding,
