@@ -321,7 +321,7 @@ def pairs_against_gathering(where: Machine) -> Figures:
 
 
 def muon_step(where: Machine) -> Figures:
-    """A step of Muon by itself, ours against PyTorch's, ms by the matrices of a GPT, and against their products alone."""
+    """A step of Muon by itself, ours against PyTorch's and the products alone, ms by the matrices of a GPT."""
     found = Figures()
     for title, (layers, width) in ({"1 layer of 16": (1, 16)} if where.smoke else MUON_SIZES).items():
         matrices = muon_ways.shapes(layers, width)
