@@ -95,7 +95,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
 def train_or_resume(recipe: Recipe, folder: str | Path, *, listener: Listener | None = None) -> Outcome | None:
     """Resumes the run in `folder` if it is one of this recipe, otherwise trains a new one there: for commands that are
     started again after a failure or preemption. None if the run is complete. Raises `ValueError` if it is of another
-    recipe; how many processes train it, and what they share, may differ."""
+    recipe; the device, how many processes train it, and what they share, may differ."""
     run = Run(Path(folder))
     if not run.exists():  # processes agree, since none creates it before all have come here
         return train(recipe, folder, listener=listener)
@@ -209,9 +209,10 @@ def resume(
 ) -> Outcome | None:
     """Resumes a run from a checkpoint, exactly. None if the run is already complete.
 
-    `flags`: those of `PLACING`, such as `--trainer.devices=1`, to continue with another number of processes than the
-    run began with; so do torchrun and srun. The numbers are then the same up to rounding, and to what each process
-    draws for itself: dropout and `objective.share`.
+    `flags`: those of `PLACING`, such as `--trainer.devices=1`, to continue on another device or with another number of
+    processes than the run began with; so do torchrun and srun with the latter. The numbers are then the same up to
+    rounding, and to what is drawn on a device and by each process for itself: dropout and `objective.share`. The
+    precision stays the run's.
     """
     run = Run.open(Path(folder))
     records = run.metrics()
@@ -224,7 +225,8 @@ def resume(
             names = ", ".join(f"--{name}" for name in PLACING)
             raise ValueError(f"{flag.partition('=')[0]}: of the fields of a run only {names} can change")
     model = model_of_run(run, flags)
-    model.recipe = _placed(model.recipe, override=not flags)
+    counted = any(flag.removeprefix("--").startswith(("trainer.devices", "trainer.nodes")) for flag in flags)
+    model.recipe = _placed(model.recipe, override=not counted)
     schedule = Schedule.of(model.recipe.trainer, model.task.longest_row)
     _refuse_settings(model, model.recipe.trainer.processes)
     fabric = _launch(model.recipe, run.environment())
@@ -252,7 +254,13 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
 
     machine.keep_freed_memory()
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # environment.json states the precision
-    config, device = recipe.trainer, machine.choose_device(environment["device"])
+    config = recipe.trainer
+    try:
+        device = machine.choose_device(config.device_of(environment))
+    except ValueError as error:
+        if config.device != "auto":
+            raise
+        raise ValueError(f"{error}. The run was begun there: give --trainer.device cpu to continue it here") from None
     if device not in ("cpu", "cuda", "mps"):
         raise ValueError(f"training runs on the devices cpu, cuda and mps, not on {device}")
     machine.refuse_missing(device, config.devices)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from statewise.messages import cut
 
-PLACING = ("trainer.devices", "trainer.nodes", "trainer.shard")
+PLACING = ("trainer.device", "trainer.devices", "trainer.nodes", "trainer.shard")
 """Fields of a recipe that may change when a run is resumed."""
 OF_ANOTHER = "raised by another process"
 """Note of an exception that one process has raised, and reports, on all others."""

@@ -384,6 +384,21 @@ def test_mistakes_are_found_before_a_directory_is_made(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_of_a_device_that_is_not_here_is_continued_on_another(tmp_path):
+    train(tiny(), tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(tiny(), tmp_path / "cut", listener=stop_at(17))
+    path = tmp_path / "cut" / "environment.json"
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "xpu"'))
+    with pytest.raises(ValueError, match=r"no device 'xpu' here: .*give --trainer.device cpu to continue it here"):
+        resume(tmp_path / "cut")
+    with pytest.raises(ValueError, match=r"there is no device 'mps' here: PyTorch reports [a-z ]*$"):
+        resume(tmp_path / "cut", flags=["--trainer.device=mps"])
+    resume(tmp_path / "cut", flags=["--trainer.device=cpu"])
+    assert_same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+
+
 @pytest.mark.slow
 def test_a_compiled_model_trains_to_the_same_losses(tmp_path):
     train(tiny("--objective=next_latent"), tmp_path / "plain")

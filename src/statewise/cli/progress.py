@@ -158,7 +158,7 @@ class Display:
         self._say(
             f"{recipe.objective.name} on {recipe.task.name}, seed {recipe.seed}:",
             f"{'from step ' + str(step) if step else 'training'} into {run.folder}",
-            f"({machine['device']}, {machine['precision']}, threads: {machine['threads']})",
+            f"({recipe.trainer.device_of(machine)}, {machine['precision']}, threads: {machine['threads']})",
             gap=" ",
         )
         if self.console.is_terminal:

@@ -180,7 +180,8 @@ def _resume(options: argparse.Namespace, flags: list[str]) -> int:
     changed = [flag for flag in flags if flag.removeprefix("--").partition("=")[0] not in processes.PLACING]
     if any(others) or changed:
         raise ValueError(
-            "--resume continues a run unchanged: give no recipe, --out or other fields with it; to change something "
+            "--resume continues a run unchanged: of its fields only those of where it runs, such as --trainer.device, "
+            "may be given with it, and no recipe or --out; to change something "
             f"begin a run of its own: train --config {shlex.quote(options.resume)} ... --out NEW"
         )
     from statewise.cli import seeds

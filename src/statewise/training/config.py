@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 
 from statewise.bounds import bounded, unset
 from statewise.messages import short
@@ -170,3 +170,8 @@ class TrainerConfig:
     def processes(self) -> int:
         """Number of processes on all machines."""
         return self.devices * self.nodes
+
+    def device_of(self, environment: Mapping[str, Any]) -> str:
+        """The device of a run with this `environment.json`: this one, or for `auto` the one that the run began on."""
+        device: str = environment["device"] if self.device == "auto" else self.device
+        return device
