@@ -60,6 +60,16 @@ def products(found: Sequence[tuple[int, int]], kind: torch.dtype) -> Callable[[]
     return call
 
 
+def ways(found: Sequence[tuple[int, int]], kind: torch.dtype) -> dict[str, Callable[[], object]]:
+    """A step of random matrices by PyTorch's Muon and by ours, and the products alone."""
+    theirs, ours = with_gradients(found), with_gradients(found)
+    return {
+        "pytorch": torch.optim.Muon(theirs, 1e-3, adjust_lr_fn="match_rms_adamw").step,
+        "ours": Muon(ours, 1e-3, 0.1).step,
+        "products": products(found, kind),
+    }
+
+
 def stepper(name: str, flags: Sequence[str], precision: str, pytorchs: bool) -> Callable[[], None]:
     """A call that does one training step of a recipe, by PyTorch's Muon or by ours."""
     recipe = read_recipe(recipe_text(name), [*flags, "--trainer.optimizer=muon"])
@@ -79,15 +89,8 @@ def main(words: Sequence[str] | None = None) -> int:
     precision = like_the_trainer()
     for title, (layers, width) in (SMOKE if bench.smoke else SIZES).items():
         found = shapes(layers, width)
-        ours, theirs = with_gradients(found), with_gradients(found)
-        seconds = bench.in_turn(
-            {
-                "pytorch": torch.optim.Muon(theirs, 1e-3, adjust_lr_fn="match_rms_adamw").step,
-                "ours": Muon(ours, 1e-3, 0.1).step,
-                "products": products(found, torch.bfloat16 if precision == "bf16" else torch.float32),
-            },
-            rounds=20 if width < 256 else 7,
-        )  # fmt: skip
+        kind = torch.bfloat16 if precision == "bf16" else torch.float32
+        seconds = bench.in_turn(ways(found, kind), rounds=20 if width < 256 else 7)
         medians = ", ".join(f"{name} {1e3 * statistics.median(times):.1f} ms" for name, times in seconds.items())
         print(f"  {title}, {len(found)} matrices: {medians}")
         bench.at_least(f"{title}: times as fast as PyTorch's", ratio(seconds["pytorch"], seconds["ours"]), 1.0)

@@ -229,7 +229,12 @@ def resume(
     model.recipe = _placed(model.recipe, override=not counted)
     schedule = Schedule.of(model.recipe.trainer, model.task.longest_row)
     _refuse_settings(model, model.recipe.trainer.processes)
-    fabric = _launch(model.recipe, run.environment())
+    environment = run.environment()
+    try:
+        machine.choose_device(model.recipe.trainer.device_of(environment))
+    except ValueError as error:
+        raise ValueError(f"{error}: give --trainer.device cpu to continue the run here") from None
+    fabric = _launch(model.recipe, environment)
     with contextlib.ExitStack() as stack:
 
         def choose() -> int | None:
@@ -254,13 +259,7 @@ def _launch(recipe: Recipe, environment: Mapping[str, Any]) -> Any:
 
     machine.keep_freed_memory()
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # environment.json states the precision
-    config = recipe.trainer
-    try:
-        device = machine.choose_device(config.device_of(environment))
-    except ValueError as error:
-        if config.device != "auto":
-            raise
-        raise ValueError(f"{error}. The run was begun there: give --trainer.device cpu to continue it here") from None
+    config, device = recipe.trainer, machine.choose_device(recipe.trainer.device_of(environment))
     if device not in ("cpu", "cuda", "mps"):
         raise ValueError(f"training runs on the devices cpu, cuda and mps, not on {device}")
     machine.refuse_missing(device, config.devices)
