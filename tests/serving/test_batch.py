@@ -99,6 +99,25 @@ def test_rows_that_join_and_leave_get_what_they_get_alone(predictor, part):
     assert len({len(row.tokens) for row in rows}) > 1
 
 
+def test_last_rows_take_the_places_of_those_that_left(predictor):
+    moved = []
+
+    class Noting(type(predictor)):
+        def reorder(self, cursor, rows):
+            moved.append(rows.tolist())
+            super().reorder(cursor, rows)
+
+    noting = object.__new__(Noting)
+    noting.__dict__.update(predictor.__dict__)
+    limits = [12, 2, 12, 2, 12, 12]
+    rows = [row_of(prompt, limit=limit, end=None, number=place)
+            for place, (prompt, limit) in enumerate(zip(PROMPTS, limits))]  # fmt: skip
+    late = row_of(PROMPTS[0], limit=3, end=None)
+    run(noting, [rows, [], [], [late]], part=128)
+    assert moved[0] == [0, 4, 2, 5]
+    check_alone(predictor, [*rows, late])
+
+
 def with_errors(predictor, size):
     """The same predictor, whose logits are wrong by up to `size` in a way that depends on the number of rows."""
 

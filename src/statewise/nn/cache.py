@@ -136,7 +136,8 @@ class PlaceStore(Cache):
     With a `span`, only the last `span` positions are read again; earlier ones are dropped, except for `SLACK` positions
     and those read since `hold`. A column holds the same position of every row until rows differ; from then on `places`
     gives the position in each row. Columns that a row does not use are masked, never zeroed: a key of zeros would still
-    get weight. Buffers grow by doubling, up to `most` positions.
+    get weight. Buffers grow by doubling, up to `most` positions. `join` makes room for half as many rows again, so that
+    the next rows to join, and those that move to the place of rows that left, are copied alone.
     """
 
     def __init__(self, rows: int = 1, layers: int = 1, span: int | None = None, most: int | None = None) -> None:
@@ -145,7 +146,7 @@ class PlaceStore(Cache):
         self.columns = 0
         """The number of columns in use."""
         self._places: np.ndarray | None = None  # (B, room), of which `columns` are in use
-        self._buffers: list[Tensor | None] = [None] * layers  # (P, B, H, room, W) each
+        self._buffers: list[Tensor | None] = [None] * layers  # (P, at least B, H, room, W) each
         self._pass: _Pass | None = None
 
     @property
@@ -196,27 +197,33 @@ class PlaceStore(Cache):
             if self.most is not None and self.span is None and end <= self.most:
                 room = min(room, self.most + more)
             B, H, _, W = new[0].shape
-            grown = new[0].new_empty(len(new), B, H, room, W)
+            grown = new[0].new_empty(len(new), B if buffer is None else buffer.shape[1], H, room, W)
             if buffer is not None:
-                grown[:, :, :, : self.columns] = buffer[:, :, :, : self.columns]
+                grown[:, :B, :, : self.columns] = buffer[:, :B, :, : self.columns]
             self._buffers[layer] = buffer = grown
+        used = self._rows_of(buffer)
         for number, part in enumerate(new):
-            buffer[number, :, :, self.columns : end] = part
+            used[number, :, :, self.columns : end] = part
         for number, part in enumerate(behind or ()):
-            buffer[number, :, :, end : end + more] = part
-        return buffer[:, :, :, self._first() : end + more]
+            used[number, :, :, end : end + more] = part
+        return used[:, :, :, self._first() : end + more]
+
+    def _rows_of(self, buffer: Tensor) -> Tensor:
+        """The rows of a buffer that are in use."""
+        return buffer[:, : len(self.lengths)]
 
     def _rebuild(self, layer: int, new: Sequence[Tensor], behind: Sequence[Tensor] | None) -> Tensor:
         assert self._pass is not None
         buffer, joined, kept, keep = self._buffers[layer], torch.stack(tuple(new)), self._pass.kept, self._pass.keep
+        P, rows, H, _, W = joined.shape
         if buffer is not None:
-            joined = torch.cat((buffer[:, :, :, : self.columns], joined), dim=3)
-        renewed = joined.new_empty(*joined.shape[:3], self._pass.room, joined.shape[4])
+            joined = torch.cat((self._rows_of(buffer)[:, :, :, : self.columns], joined), dim=3)
+        renewed = joined.new_empty(P, rows if buffer is None else buffer.shape[1], H, self._pass.room, W)
         if kept is None:
-            renewed[:, :, :, :keep] = joined[:, :, :, joined.shape[3] - keep :]
+            renewed[:, :rows, :, :keep] = joined[:, :, :, joined.shape[3] - keep :]
         else:
             index = torch.from_numpy(np.maximum(kept, 0)).to(joined.device)[None, :, None, :, None]
-            renewed[:, :, :, :keep] = joined.gather(3, index.expand(*joined.shape[:3], keep, joined.shape[4]))
+            renewed[:, :rows, :, :keep] = joined.gather(3, index.expand(P, rows, H, keep, W))
         self._buffers[layer] = renewed
         read = joined[:, :, :, self._first() :]
         return read if behind is None else torch.cat((read, torch.stack(tuple(behind))), dim=3)
@@ -283,7 +290,7 @@ class PlaceStore(Cache):
         buffer = self._buffers[layer]
         if buffer is None or self.columns == 0:
             return None
-        places = self.places
+        buffer, places = self._rows_of(buffer), self.places
         if places is None:
             return buffer[:, :, :, self.columns - 1]
         column = torch.from_numpy(np.maximum(0, _last_true(places >= 0))).to(buffer.device)
@@ -294,9 +301,9 @@ class PlaceStore(Cache):
     def since(self, lengths: np.ndarray) -> Tensor:
         """(P, B, H, m, W): the first layer's vectors of each row's positions from `lengths[b]` on, in order; m is the
         largest number of them, and what follows a row's last is meaningless. All of them must be stored."""
-        buffer = self._buffers[0]
-        assert buffer is not None
-        behind = self.lengths - lengths
+        first_layer = self._buffers[0]
+        assert first_layer is not None
+        buffer, behind = self._rows_of(first_layer), self.lengths - lengths
         first = self.columns - int(behind.max(initial=0))
         if self._places is None and (behind == behind[:1]).all():
             return buffer[:, :, :, first : self.columns]
@@ -306,7 +313,7 @@ class PlaceStore(Cache):
 
     def contents(self) -> list[Tensor]:
         """The columns in use of each layer, (P, B, H, columns, W), in the order of `places`."""
-        return [buffer[:, :, :, : self.columns] for buffer in self._buffers if buffer is not None]
+        return [self._rows_of(buffer)[:, :, :, : self.columns] for buffer in self._buffers if buffer is not None]
 
     @property
     def bytes(self) -> int:
@@ -316,9 +323,17 @@ class PlaceStore(Cache):
     def chosen(self, rows: Tensor) -> Self:
         """A copy of some rows, which may repeat. `rows` (B',) int64."""
         other = copy.copy(self)
-        other._buffers = list(self._buffers)
+        other._buffers = [None] * len(self._buffers)
         other.reorder(rows)
+        other._buffers = [None if buffer is None else self._copied(buffer, rows) for buffer in self._buffers]
         return other
+
+    def _copied(self, buffer: Tensor, rows: Tensor) -> Tensor:
+        """A new buffer of some rows, without room for more."""
+        renewed = buffer.new_empty(buffer.shape[0], len(rows), *buffer.shape[2:])
+        used = slice(None, self.columns)  # what is behind them is written before it is read
+        renewed[:, :, :, used] = torch.index_select(buffer[:, :, :, used], 1, rows.to(buffer.device))
+        return renewed
 
     def check_rewind(self, counts: np.ndarray) -> None:
         """See `Cache.check_rewind`."""
@@ -344,17 +359,23 @@ class PlaceStore(Cache):
         self._simplify(left)
 
     def _reorder(self, rows: Tensor, chosen: np.ndarray) -> None:
+        moved = np.flatnonzero(chosen != np.arange(len(chosen)))
         for layer, buffer in enumerate(self._buffers):
-            if buffer is not None:
-                renewed = buffer.new_empty(buffer.shape[0], len(rows), *buffer.shape[2:])
-                used = slice(None, self.columns)  # what is behind them is written before it is read
-                renewed[:, :, :, used] = torch.index_select(buffer[:, :, :, used], 1, rows.to(buffer.device))
-                self._buffers[layer] = renewed
+            if buffer is None:
+                continue
+            fits = buffer.shape[1] / 4 <= len(chosen) <= buffer.shape[1]  # what few rows need does not stay large
+            if 2 * len(moved) > len(chosen) or not fits or _recorded(buffer):
+                self._buffers[layer] = self._copied(buffer, rows)
+            elif len(moved):
+                here, there = (torch.from_numpy(each).to(buffer.device) for each in (moved, chosen[moved]))
+                used = buffer[:, :, :, : self.columns]
+                used[:, here] = used[:, there]
         if self._places is not None:
             self._places = self._places[chosen]
             self._simplify(self.lengths[chosen])
 
     def _join(self, other: Self) -> None:
+        own_rows, rows = len(self.lengths), len(self.lengths) + len(other.lengths)
         width = max(self.columns, other.columns)
         if (
             self.columns == other.columns
@@ -364,24 +385,28 @@ class PlaceStore(Cache):
         ):
             places = None
         else:
-            places = np.full((len(self.lengths) + len(other.lengths), width), -1)
-            places[: len(self.lengths), width - self.columns :] = self._all_places()
-            places[len(self.lengths) :, width - other.columns :] = other._all_places()
+            places = np.full((rows, width), -1)
+            places[:own_rows, width - self.columns :] = self._all_places()
+            places[own_rows:, width - other.columns :] = other._all_places()
         for layer, (own, more) in enumerate(zip(self._buffers, other._buffers)):
             known = own if own is not None else more
             if known is None:
                 continue
-            rows = len(self.lengths) + len(other.lengths)
-            room = max([width, *(each.shape[3] for each in (own, more) if each is not None)])
-            joined = known.new_empty(known.shape[0], rows, known.shape[2], room, known.shape[4])
-            for buffer, store, part in (
-                (own, self, slice(None, len(self.lengths))), (more, other, slice(len(self.lengths), None)),
-            ):  # fmt: skip
+            parts = [(more, other, slice(own_rows, rows))]
+            fits = own is not None and own.shape[1] >= rows and width == self.columns
+            if own is not None and fits and not _recorded(own):
+                joined = own
+            else:
+                room = max([width, *(each.shape[3] for each in (own, more) if each is not None)])
+                spare = 0 if own is None else rows // 2
+                joined = known.new_empty(known.shape[0], rows + spare, known.shape[2], room, known.shape[4])
+                parts.append((own, self, slice(None, own_rows)))
+            for buffer, store, part in parts:
                 first = width - store.columns
                 # Unused columns are masked, but must be finite: infinity times a weight of zero is NaN.
                 joined[:, part, :, :first] = 0.0
                 if buffer is not None:
-                    joined[:, part, :, first:width] = buffer[:, :, :, : store.columns]
+                    joined[:, part, :, first:width] = store._rows_of(buffer)[:, :, :, : store.columns]
             self._buffers[layer] = joined
         self.columns, self._places = width, places
 
@@ -393,6 +418,11 @@ class KeyValueCache(PlaceStore):
         """Adds `key`, `value` (B, H, n, W); returns all columns that the pass may read, (B, H, K, W) each."""
         both = self.append(layer, (key, value))
         return both[0], both[1]
+
+
+def _recorded(buffer: Tensor) -> bool:
+    """Whether autograd may need what a buffer holds now or did before, so that its rows must not be overwritten."""
+    return torch.is_grad_enabled() or buffer.requires_grad
 
 
 def _right_aligned(used: np.ndarray) -> np.ndarray:

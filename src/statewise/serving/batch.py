@@ -285,6 +285,9 @@ class Batch:
         if not stay:
             self.rows, self._cursor = [], None
         elif len(self.rows) - len(stay) > most_ended * len(self.rows):
+            # The last rows take the places of those that ended: caches then copy these alone.
+            movers = (place for place in stay if place >= len(stay))
+            stay = [next(movers) if row.ended else place for place, row in enumerate(self.rows[: len(stay)])]
             self.predictor.reorder(self._cursor, torch.tensor(stay))
             self.rows = [self.rows[place] for place in stay]
             self._pending, self._read = self._pending[stay], self._read[stay]
