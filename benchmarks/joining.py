@@ -68,7 +68,7 @@ def ways(size: Size) -> dict[str, Callable[[], object]]:
 
 def main(words: Sequence[str] | None = None) -> int:
     bench = Benchmark(parser(__doc__).parse_args(words).smoke)
-    machine.keep_freed_memory()  # or the copies would be three times as slow: fresh memory is zeroed page by page
+    machine.keep_freed_memory()  # copies into fresh memory, zeroed page by page, would take longer yet
     print(f"{machine.processor_name()}, {torch.get_num_threads()} thread(s)")
     for size in SMOKE if bench.smoke else SIZES:
         with torch.no_grad():
