@@ -90,7 +90,7 @@ def test_a_history_of_few_prefixes_is_scored_on_others_or_left_out():
     world = task("mess3", length=40)
     found = {}
     for words in (800, 2):
-        config = BeliefGeometryConfig(layers=None, words=words)
+        config = BeliefGeometryConfig(layers=None, longest=40, words=words)
         found[words] = BeliefGeometry(config).analyze(subject(world, Bayesian(world)))
     metrics, prefixes = found[800].metrics, world.prefixes(800, 1)
     known, features = _Known.of(world, prefixes), history(prefixes, 40)
@@ -98,10 +98,11 @@ def test_a_history_of_few_prefixes_is_scored_on_others_or_left_out():
     folds = np.random.default_rng(1).integers(5, size=len(known.weights))
     expected = held_out_r2(features, known.beliefs, known.weights, 1e-6, folds)
     assert metrics["r2_history_all_held_out"] == pytest.approx(expected)
-    assert len(found[800].notes) == 1
+    assert len(found[800].notes) == 2
+    assert "reach into the last third" in found[800].notes[1]
     assert {"r2_history_1", "r2_history_4"} <= set(found[2].metrics)
     assert not {"r2_history_all", "r2_history_all_held_out"} & set(found[2].metrics)
-    assert "r2_history_all is left out: a map from the last 40 tokens" in found[2].notes[1]
+    assert "r2_history_all is left out: a map from the last 40 tokens" in found[2].notes[2]
 
 
 def test_guessing_the_mean_has_the_error_of_the_fact_sheet():
@@ -231,7 +232,7 @@ def subject(world, predictor):
 @pytest.mark.parametrize("bos", [False, True])
 def test_states_that_are_beliefs_are_found_out(text, bos):
     world = task(text, length=6, bos=bos)
-    config = BeliefGeometryConfig(layers=None, checkpoints="all")
+    config = BeliefGeometryConfig(layers=None, longest=6, checkpoints="all")
     found = BeliefGeometry(config).analyze(subject(world, Bayesian(world)))
     metrics = found.metrics
     for key in ("r2", "r2_held_out", "distances_r2"):
@@ -289,7 +290,8 @@ def test_states_that_are_sums_over_tokens_are_told_from_beliefs():
             return Hidden(state, state)
 
     world = task("mess3", length=6)
-    metrics = BeliefGeometry(BeliefGeometryConfig(layers=None)).analyze(subject(world, Summing(world))).metrics
+    config = BeliefGeometryConfig(layers=None, longest=6)
+    metrics = BeliefGeometry(config).analyze(subject(world, Summing(world))).metrics
     assert metrics["r2_constrained"] == pytest.approx(1, abs=1e-5)
     assert metrics["r2"] < 0.9
 
@@ -412,13 +414,76 @@ def test_the_prefix_that_is_bos_alone_is_not_predicted_from_others():
     assert found[True] == pytest.approx(found[False], abs=1e-3)
 
 
+def test_prefixes_are_measured_up_to_half_a_row_and_a_note_warns_of_its_last_third():
+    class Forgetful(Bayesian):
+        """States of the last two tokens of a row are noise, since nothing asks about them."""
+
+        def states(self, batch):
+            known, blank = super().states(batch).state, Blank(self.world).states(batch).state
+            end = torch.arange(known.shape[1]) >= known.shape[1] - 2
+            return Hidden(
+                torch.where(end[:, None], torch.nn.functional.pad(blank, (0, known.shape[2] - 3)), known), known
+            )
+
+        def logits(self, batch):
+            return Bayesian(self.world).logits(batch)
+
+    found = {}
+    for bos in (False, True):
+        world = task("rrxor", length=9, bos=bos)
+        made = subject(world, Forgetful(world))
+        for longest in (None, 6, 7):
+            analysis = BeliefGeometry(BeliefGeometryConfig(layers=None, longest=longest))
+            found[longest] = analysis.analyze(made)
+        assert [found[longest].details["longest"] for longest in (None, 6, 7)] == [4, 6, 7]
+        assert [len(found[longest].notes) for longest in (None, 6, 7)] == [0, 0, 1]
+        assert "Train with --task.length 14 or more, or measure with --longest 4" in found[7].notes[0]
+        curve = next(panel for panel in found[7].panels if panel.x_title == "tokens read").curves[0]
+        assert curve.x == [1, 2, 3, 4, 5, 6, 7]
+        with pytest.raises(ValueError, match="longest must be at most 9, the tokens of a training sequence, not 10"):
+            BeliefGeometry(BeliefGeometryConfig(layers=None, longest=10)).analyze(made)
+
+
+def test_r2_by_length_is_that_of_the_common_map_within_prefixes_of_each_length():
+    class Coarse(Bayesian):
+        """States know the belief after three tokens, later ones only its coarse form."""
+
+        def states(self, batch):
+            state = super().states(batch).state @ torch.from_numpy(self.back).float()
+            early = torch.arange(state.shape[1]) < 3
+            state = torch.where(early[:, None], state, (state * 2 + 0.0137).round() / 2)
+            return Hidden(state, state)
+
+        def logits(self, batch):
+            return Bayesian(self.world).logits(batch)
+
+    world = task("rrxor", length=12)
+    found = BeliefGeometry(BeliefGeometryConfig(layers=None, cutoff=1e-3)).analyze(subject(world, Coarse(world)))
+    curve = next(panel for panel in found.panels if panel.x_title == "tokens read").curves[0]
+    prefixes = world.prefixes(10_000, 1, 6)
+    at = prefixes.rows, prefixes.columns
+    beliefs = world.beliefs(prefixes.examples)[at]
+    states = np.where((at[1] < 3)[:, None], beliefs, (beliefs * 2 + 0.0137).round() / 2)
+    root = np.sqrt(prefixes.weights)[:, None]
+    features = np.hstack([states, np.ones((len(states), 1))])
+    predicted = features @ np.linalg.lstsq(features * root, beliefs * root, rcond=1e-9)[0]
+    slow = []
+    for column in range(6):
+        here = at[1] == column
+        own, mean = beliefs[here], np.average(beliefs[here], axis=0, weights=prefixes.weights[here])
+        errors, spread = ((predicted[here] - own) ** 2).sum(1), ((own - mean) ** 2).sum(1)
+        slow.append(1 - prefixes.weights[here] @ errors / (prefixes.weights[here] @ spread))
+    assert curve.y == pytest.approx(slow, abs=1e-4)
+    assert min(curve.y[:3]) > max(curve.y[3:])
+
+
 def test_prefixes_count_as_they_are_likely_or_all_alike():
     world = task("z1r", length=6)
     predictor = Bayesian(world)
     predictor.into[:] = predictor.into[:, :1]  # directions are lost, so the fit is not exact
     found = {}
     for weighting in ("probability", "equal"):
-        config = BeliefGeometryConfig(layers=None, weighting=weighting)
+        config = BeliefGeometryConfig(layers=None, longest=6, weighting=weighting)
         found[weighting] = BeliefGeometry(config).analyze(subject(world, predictor)).metrics
     prefixes = world.prefixes(10_000, 1)
     at = prefixes.rows, prefixes.columns
@@ -434,7 +499,9 @@ def test_prefixes_count_as_they_are_likely_or_all_alike():
     assert abs(found["equal"]["r2"] - found["probability"]["r2"]) > 1e-3
     assert found["equal"]["excess"] == found["probability"]["excess"]
     with pytest.raises(ValueError, match="weighting equal counts each prefix once, but there are too many to list"):
-        BeliefGeometry(BeliefGeometryConfig(layers=None, weighting="equal", words=5)).analyze(subject(world, predictor))
+        BeliefGeometry(BeliefGeometryConfig(layers=None, longest=6, weighting="equal", words=5)).analyze(
+            subject(world, predictor)
+        )
 
 
 def test_drawings_of_factors_have_the_r2_of_the_factor():

@@ -36,6 +36,8 @@ FEW = 4
 """Fewer checkpoints than these show little of training."""
 SPREAD = 0.95
 """Share of the variance for which components are counted."""
+LAST = 1 / 3
+"""Share of a training sequence at its end, where states keep less of the belief (docs/results/beliefs.md)."""
 STATE = "state"
 CONTROLS = {"next-token distribution": "r2_next_token", "all tokens": "r2_history_all"}
 """What is no model, by the label of its line across a plot, with the metric."""
@@ -50,9 +52,13 @@ class BeliefGeometryConfig:
     of them concatenated are fitted too. null: the last state alone."""
     checkpoints: str | None = None
     """Further checkpoints: all, or steps like 100,200."""
+    longest: int | None = None
+    """Tokens of the longest prefix; null: half of a training sequence. Training asks states near the end of a sequence
+    about few later tokens, so they keep less of the belief: figures that include them understate what the others
+    keep."""
     words: int = 10_000
     """Most sequences. All prefixes up to the length for which they suffice are used, with their exact probabilities; if
-    they do not suffice for half a sequence, a sample of whole sequences."""
+    they do not suffice for half of `longest`, a sample of sequences of that length."""
     weighting: Literal["probability", "equal"] = "probability"
     """How much a prefix counts in fits and figures, except the excess: as much as it is likely, or as much as every
     other one, as in Shai et al. 2024, where rare words decide."""
@@ -62,6 +68,7 @@ class BeliefGeometryConfig:
     """Seed of shuffles, folds and samples."""
 
     def __post_init__(self) -> None:
+        bounded(self, "longest", at_least=1)
         bounded(self, "words", at_least=2, at_most=10**6)
         bounded(self, "cutoff", above=0, below=1)
         bounded(self, "seed", at_least=0)
@@ -87,7 +94,10 @@ class BeliefGeometry(Analysis):
         those between true ones, and between next-token distributions; `excess`, the exact divergence from the true
         prediction, after the prefixes after which training asks for one. Of several factors: see `_factors`."""
         world, config = believed(subject.task), self.config
-        prefixes = world.prefixes(config.words, config.seed)
+        row, longest = world.row_length, config.longest or max(1, world.row_length // 2)
+        if longest > row:
+            raise ValueError(f"longest must be at most {row:,}, the tokens of a training sequence, not {longest:,}")
+        prefixes = world.prefixes(config.words, config.seed, longest)
         if config.weighting == "equal" and not prefixes.exact:
             raise ValueError(
                 f"weighting equal counts each prefix once, but there are too many to list with words {config.words:,}: "
@@ -120,6 +130,14 @@ class BeliefGeometry(Analysis):
             label = "untrained" if name == STATE else f"untrained_{name}"
             metrics[f"r2_{label}"] = r2(fitted[name], known.beliefs, known.weights)
         controls, notes = self._controls(own, known, prefixes, folds, rng)
+        measured = int(prefixes.columns.max()) + 1 - world.opening
+        if measured > row * (1 - LAST):
+            notes.insert(
+                0,
+                f"prefixes of up to {measured:,} tokens reach into the last third of the training sequences "
+                f"({row:,} tokens), where training asks states about few later tokens, so they may keep less of the "
+                f"belief. Train with --task.length {2 * measured} or more, or measure with --longest {row // 2}",
+            )
         metrics |= controls
         compared = {f"untrained_{name}": features for name, features in untrained.items()}
         metrics |= self._constrained({**own, **compared}, known)
@@ -127,7 +145,8 @@ class BeliefGeometry(Analysis):
         asked = prefixes.columns < subject.task.context - 1  # nothing follows the last token in training
         parts = excess[asked], prefixes.weights[asked], prefixes.columns[asked]
         metrics["excess"] = float(np.average(parts[0], weights=parts[1]))
-        panels = [*self._panels(own, metrics), _by_position(*parts)]
+        by_length = _by_length(maps[STATE](own[STATE]), known, prefixes, world.opening)
+        panels = [*self._panels(own, metrics), by_length, _by_position(*parts)]
         drawn_on = planes(world, known.beliefs, known.weights)
         shown = {"true beliefs": known.beliefs, "last state": maps[STATE](own[STATE])}
         shown |= {"all layers": maps[CONCAT](own[CONCAT])} if CONCAT in own else {}
@@ -153,7 +172,7 @@ class BeliefGeometry(Analysis):
             found, panel = self._factors(subject, world, own[STATE], known, maps[STATE](own[STATE]), rng)
             metrics |= found
             panels.append(panel)
-        details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own)}
+        details |= {"prefixes": len(known.weights), "exact": prefixes.exact, "layers": list(own), "longest": measured}
         main = ["r2", "r2_concat", "r2_held_out", "excess", "r2_untrained", "r2_next_token"]
         main = [name for name in main if name in metrics]
         return Findings(metrics, panels, details, notes, drawings, main)
@@ -409,6 +428,19 @@ def _excess(snapshot: Snapshot, known: _Known, prefixes: Prefixes) -> np.ndarray
         own = log_probs[line, prefixes.columns[here]]
         found[here] = (true * (np.log(np.where(true > 0, true, 1)) - np.where(true > 0, own, 0))).sum(1)
     return found
+
+
+def _by_length(predicted: np.ndarray, known: _Known, prefixes: Prefixes, opening: int) -> Panel:
+    """R^2 of the belief from the last state within the prefixes of each length, by the map fitted to all of them. A
+    length at which all beliefs are equal has no R^2 and is left out."""
+    curve = Curve("last state", [], [])
+    for column in range(opening, int(prefixes.columns.max()) + 1):
+        here = prefixes.columns == column
+        value = r2(predicted[here], known.beliefs[here], known.weights[here])
+        if np.isfinite(value):
+            curve.x.append(float(column + 1 - opening))
+            curve.y.append(value)
+    return Panel("tokens read", "R2 of the belief", [curve], shares=True)
 
 
 def _by_position(excess: np.ndarray, weights: np.ndarray, columns: np.ndarray) -> Panel:

@@ -39,6 +39,8 @@ class Believed(World):
     """Whether the belief of each factor is a probability distribution."""
     dimensions: Sequence[int]
     """Of the affine space of each factor's beliefs, which are normalised: one less than its states."""
+    row_length: int
+    """Tokens of the process in a training sequence."""
     opening: int
     """Tokens of a sequence before the first one of the process: 1 for <bos>."""
     joint_states: int
@@ -61,9 +63,10 @@ class Believed(World):
         vocabulary; NaN as in `beliefs`. They go on beyond the end of a sequence."""
 
     @abstractmethod
-    def prefixes(self, most: int, seed: int) -> Prefixes:
+    def prefixes(self, most: int, seed: int, longest: int | None = None) -> Prefixes:
         """All possible prefixes up to the longest length for which there are at most `most` sequences; if that is less
-        than half of the task's length, the prefixes, about `most`, of drawn sequences of full length."""
+        than half of `longest`, the prefixes, about `most`, of drawn sequences of that length. `longest`: tokens of the
+        process in the longest prefix; None: the task's length."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Examples:

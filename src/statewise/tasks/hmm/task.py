@@ -103,7 +103,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         self.widths = [len(coordinates(each)) for each in self.process.factors]
         self.simplex_factors = [each.is_hidden_markov for each in self.process.factors]
         self.dimensions = [each.states - 1 for each in self.process.factors]
-        self.opening = int(config.bos)
+        self.row_length, self.opening = config.length, int(config.bos)
         self.joint_states = self.process.states
         self._held_out: Examples | None = None
         if self.process.vocabulary < 2:
@@ -279,9 +279,9 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
         given[impossible] = np.nan
         return given
 
-    def prefixes(self, most: int, seed: int) -> Prefixes:
+    def prefixes(self, most: int, seed: int, longest: int | None = None) -> Prefixes:
         """See `Believed`."""
-        words, weights, length = np.zeros((1, 0), np.int64), np.ones(1), self.config.length
+        words, weights, length = np.zeros((1, 0), np.int64), np.ones(1), longest or self.config.length
         now = self.process.start[None]
         while words.shape[1] < length:
             given = self.process.probabilities(now)
