@@ -19,7 +19,7 @@ from statewise.overwriting import (
     recognised,
     strangers,
 )
-from statewise.whole_folder import writing
+
 
 OURS = ("index.json", "parts/*.npy", "parts/*/sums.bin")
 SIGNS = {"index.json": begins_with(b"index"), "parts/*/sums.bin": begins_with(b"sums")}

@@ -64,8 +64,9 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
         schedule = Schedule.of(recipe.trainer, model.task.longest_row)
         return model, schedule, _tried(model, fabric.global_rank, fabric.world_size)
 
-    model, schedule, stream = agreement.each(prepare)
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as claim:
+        agreement.on_first(lambda: claim.enter_context(Run.claimed(Path(folder), overwrite)))
+        model, schedule, stream = agreement.each(prepare)
 
         def create() -> None:
             # The number of steps is stored for commands that follow the run without its data.
@@ -88,6 +89,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
             return run
 
         agreement.on_first(create)
+        claim.close()  # the run's own lock is held now
         model.run = agreement.each(opened)
         return _train(model, fabric, stream, schedule, None, listener or Listener())
 

@@ -105,14 +105,15 @@ class Run:
         what it was to overwrite is there again.
         """
         run = cls(folder)
-        overwriting.put_back(folder, FILES, lambda: run.exists() and not (folder / CREATING).exists())
-        cls.refuse(folder, overwrite)
-        there = not run._begun()
-        if there:
-            with run.lock():
-                pass  # no process writes to it
-        with overwriting.replacing(folder, FILES, there), contextlib.ExitStack() as stack:
-            stack.enter_context(run.lock())
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(cls.claimed(folder, overwrite))
+            there = not run._begun()
+            if there:
+                with run.lock():
+                    pass  # no process writes to it
+            stack.enter_context(overwriting.replacing(folder, FILES, there))
+            held = stack.enter_context(contextlib.ExitStack())
+            held.enter_context(run.lock())
             try:
                 overwriting.delete(folder, [name for name in FILES if name not in (CREATING, LOCK, HOLDER)])
                 (folder / CREATING).touch()
@@ -125,12 +126,24 @@ class Run:
                 write_atomically(folder / DATA, json_bytes(data_identity or {}))
                 write_atomically(folder / CONFIG, json_bytes({"format": FORMAT, **recipe}))
             except BaseException:
-                stack.close()
+                held.close()
                 overwriting.delete(folder, [name for name in FILES if name != CREATING])
                 overwriting.delete(folder, FILES)
                 raise
             (folder / CREATING).unlink()
         return run
+
+    @classmethod
+    @contextlib.contextmanager
+    def claimed(cls, folder: Path, overwrite: bool) -> Iterator[None]:
+        """A claim on `folder` (`statewise.overwriting`). What a killed process was to overwrite is there again. Raises
+        what `refuse` raises, and `BlockingIOError` if another process creates a run there."""
+        cls.refuse(folder, overwrite)  # before folders above are created
+        with overwriting.claimed(folder):
+            run = cls(folder)
+            overwriting.put_back(folder, FILES, lambda: run.exists() and not (folder / CREATING).exists())
+            cls.refuse(folder, overwrite)
+            yield
 
     @classmethod
     def refuse(cls, folder: Path, overwrite: bool) -> None:
@@ -149,7 +162,7 @@ class Run:
         """Whether the directory exists and is empty or holds only a run whose creation was interrupted."""
         if self.exists() or not self.folder.is_dir():
             return not self.folder.exists() and not self.folder.is_symlink()
-        names = {path.name for path in self.folder.iterdir()}
+        names = {path.name for path in self.folder.iterdir()} - {*overwriting.INSIDE}
         return names <= {LOCK, HOLDER} or (CREATING in names and not overwriting.strangers(self.folder, FILES))
 
     @classmethod

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from statewise import overwriting
-from statewise.durable import lock, write_arrays, write_atomically
+from statewise.durable import write_arrays, write_atomically
 from statewise.json_files import (
     ANYTHING,
     COUNT,
@@ -166,15 +166,8 @@ def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
 
 @contextlib.contextmanager
 def alone(folder: Path | None) -> Iterator[None]:
-    """Within, no other process learns into `folder`. Raises `BlockingIOError` if one does."""
-    with contextlib.ExitStack() as stack:
-        if folder is not None:
-            parent, name = folder.absolute().parent, folder.absolute().name
-            parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(PermissionError):  # the folder may be ours where its parent is not
-                stack.enter_context(
-                    lock(parent / f".{name}.lock", f"{folder} is in use by another process that learns")
-                )
+    """A claim on `folder` (`statewise.overwriting`). Raises `BlockingIOError` if another process has it."""
+    with contextlib.nullcontext() if folder is None else overwriting.claimed(folder):
         yield
 
 
