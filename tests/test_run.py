@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from disk import in_thread
 from doubles import tiny_objective
 
 from statewise.run import DamagedCheckpoint, Run, evaluation_of
@@ -76,9 +77,9 @@ def test_two_processes_that_overwrite_a_run_do_not_mix(run, monkeypatch):
     def slow(path, content):
         write(path, content)
         if not refused:
-            with pytest.raises(BlockingIOError, match="is being replaced by another process") as raised:
-                Run.create(run.folder, {"seed": 3}, {}, overwrite=True)
-            refused.append(raised)
+            refused.append(1)
+            with pytest.raises(BlockingIOError, match="is being written by another process"):
+                in_thread(lambda: Run.create(run.folder, {"seed": 3}, {}, overwrite=True))
 
     save(run, 5)
     monkeypatch.setattr(run_folder, "write_atomically", slow)

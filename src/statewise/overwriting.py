@@ -15,7 +15,8 @@ process was killed.
 
 - `claimed_file`: a file gets its name by one step of the file system.
 - `claimed_files`: files that belong together in a folder where others may be. Once all are on disk, a journal says
-  which there are; then each gets its name. If the process is killed in between, the next claim completes the publication.
+  which there are; then each gets its name. If the process is killed in between, the next claim completes the
+  publication.
 - `claimed_folder`: a folder is renamed as a whole. One that it replaces waits as `.NAME.dropped`, and is back if the
   process is killed before the new one has the name.
 - Folders that are written in place, because training fills them for days: runs and groups of runs (`replacing`).
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import os
 import re
 import threading
@@ -302,7 +304,8 @@ def claimed_folder(
     def check() -> None:
         check_folder(out, files, signs, what, overwrite)
 
-    check()  # a broken link cannot be followed
+    if out.is_symlink():
+        check()  # a broken link cannot be followed
     target = out.resolve()
 
     def restored() -> None:
@@ -412,8 +415,8 @@ def _settle(scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[
 
 def _give_new_name(source: Path, target: Path) -> None:
     """A name for a file that nothing has. Raises `FileExistsError` if something has it."""
-    if target.exists() and os.path.samefile(source, target):  # given before the process was killed
-        return
+    if target.is_file() and not target.is_symlink() and filecmp.cmp(source, target, shallow=False):
+        return  # given before the process was killed
     try:
         os.link(source, target)
     except OSError as error:

@@ -129,21 +129,6 @@ def test_embed_leaves_no_offsets_of_vectors_that_it_replaced(capsys, run, tmp_pa
     assert called(capsys, *words)[0] == 0
     assert not Path("b.offsets.npy").exists()
 
-    write, written = durable.write_atomically, []
-
-    def write_once(path: Path, content: bytes) -> None:
-        if written:
-            raise OSError(28, "No space left on device", str(path))
-        written.append(path)
-        write(path, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable, "write_atomically", write_once)  # the second time, b.npy.json would be complete
-        assert called(capsys, *words, "--positions", "all")[0] == 1
-    assert Path("b.offsets.npy").exists()
-    assert called(capsys, *words)[0] == 0
-    assert not Path("b.offsets.npy").exists()
-
 
 def test_what_statewise_wrote_is_replaced(capsys, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

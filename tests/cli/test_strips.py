@@ -201,7 +201,7 @@ def test_learning_goes_on_only_where_it_may(capsys, folder):
 def test_two_processes_do_not_learn_into_one_folder(capsys, folder):
     with alone(folder / "taken"):
         code, _, err = called(capsys, "learn", folder / "train.csv", "--out", folder / "taken")
-    assert (code, f"{folder / 'taken'} is in use by another process that learns" in err) == (2, True)
+    assert (code, f"{folder / 'taken'} is being written by another process" in err) == (2, True)
     assert not (folder / "taken").exists()
     assert not list(folder.glob(".taken*"))
 
