@@ -205,12 +205,23 @@ def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
         with _held_by_name(path.with_name(f"{path.name}-holder"), taken):
             yield
         return
+    own = _identity(path)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # Windows keeps files that are open
-            path.unlink()  # while it is held: who waits for this file then notices that it is gone, and makes a new one
+        if _identity(path) == own:  # and not the lock of another process, whose folder has taken the place of this one
+            with contextlib.suppress(OSError):  # Windows keeps files that are open
+                path.unlink()  # while it is held: who waits for it then notices that it is gone, and makes a new one
         held.release()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What no other file has while this one is open; None: there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextlib.contextmanager

@@ -68,6 +68,8 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
         agreement.on_first(lambda: claim.enter_context(Run.claimed(Path(folder), overwrite)))
         model, schedule, stream = agreement.each(prepare)
 
+        made: list[Run] = []
+
         def create() -> None:
             # The number of steps is stored for commands that follow the run without its data.
             parts = model.objective.modules()
@@ -78,9 +80,10 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
                 overwrite=overwrite,
             )  # fmt: skip
             stack.enter_context(run.lock())
+            made.append(run)
 
         def opened() -> Run:
-            run = Run(Path(folder))
+            run = made[0] if made else Run(Path(folder))  # the first process has the one that is locked
             if not run.exists():
                 raise ValueError(
                     f"{folder} is not there, though the first process has made it: processes on several machines need "
@@ -390,7 +393,7 @@ def _shared(fabric: Any, trainer: Trainer) -> Iterator[Share]:
 @contextlib.contextmanager
 def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callable[[Record], None]]:
     """Sends every record to TensorBoard as well."""
-    writer = _summary_writer()(str(run.folder / "tensorboard"))
+    writer = _summary_writer()(str(run.writable(run.folder / "tensorboard")))
 
     def both(written: Record) -> None:
         for name, value in written.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -79,14 +80,24 @@ END: Shape = {"reason": TEXT}
 """What a record of the kind `end` also has."""
 
 
+class Replaced(OSError):
+    """A run directory was deleted, moved or replaced while this process was writing to it."""
+
+
 class Run:
-    """A run directory. `create` makes a new one, `open` opens an existing one."""
+    """A run directory. `create` makes a new one, `open` opens an existing one.
+
+    Who holds its `lock` writes only as long as the directory is the one that was locked, and raises `Replaced`
+    otherwise. Nothing is written through a link: a run may come from anybody.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.checkpoints_folder = folder / "checkpoints"
         self.reports_folder = folder / "reports"
         self.cache_folder = folder / "cache"
+        self._held: int | None = None
+        """The open directory, while this object holds the lock; None also on Windows, which opens no directories."""
 
     @classmethod
     def create(
@@ -219,7 +230,38 @@ class Run:
         in seconds."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock(self.folder / LOCK, f"{self.folder} is in use by another process", patience):
-            yield
+            before = self._held
+            self._held = None if os.name == "nt" else os.open(self.folder, os.O_RDONLY)
+            try:
+                yield
+            finally:
+                if self._held is not None:
+                    os.close(self._held)
+                self._held = before
+
+    def _refuse_replaced(self) -> None:
+        """Raises `Replaced` if another directory has the place of the one that is locked."""
+        if self._held is None:
+            return
+        try:
+            same = os.path.samestat(os.stat(self.folder), os.fstat(self._held))
+        except OSError:
+            same = False
+        if not same:
+            raise Replaced(
+                f"{self.folder} was deleted, moved or replaced while this process was writing to it: the process ends, "
+                "and what is there now stays as it is"
+            )
+
+    def writable(self, folder: Path) -> Path:
+        """`folder`, one of the run's own, to write into. Raises `Replaced`, and `PermissionError` if it is a link."""
+        self._refuse_replaced()
+        if folder.is_symlink():
+            raise PermissionError(
+                errno.EPERM, "this is a link, and nothing is written through links: put a folder in its place",
+                str(folder),
+            )  # fmt: skip
+        return folder
 
     def in_use(self) -> bool:
         """Whether a process trains the run, as far as locks tell: across machines that share a disk, they may not."""
@@ -273,7 +315,8 @@ class Run:
     # Metrics
 
     def log(self, record: Record) -> None:
-        """Appends a line to metrics.jsonl."""
+        """Appends a line to metrics.jsonl. Raises `Replaced`."""
+        self._refuse_replaced()
         append(self.folder / METRICS, (json.dumps(record) + "\n").encode(), durably=False)
 
     def metrics(self) -> list[Record]:
@@ -299,6 +342,7 @@ class Run:
     def forget_after(self, step: int) -> None:
         """Deletes everything after the checkpoint of `step`, what a killed process left of others, and every `end`
         record, so that training can resume."""
+        self.writable(self.checkpoints_folder)
         for left in (*self.checkpoints_folder.glob(".writing-*"), *self.checkpoints_folder.glob(".dropped-step-*")):
             if not left.is_symlink():
                 overwriting.delete(left, CHECKPOINT_FILES)
@@ -352,7 +396,7 @@ class Run:
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Marks the checkpoint of `step` as the best."""
-        write_atomically(self.checkpoints_folder / "best.json", json_bytes({"step": step, metric: value}))
+        write_atomically(self.writable(self.checkpoints_folder) / "best.json", json_bytes({"step": step, metric: value}))
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> Checkpoint:
         """Writes and syncs all files, then makes the checkpoint visible by one rename."""
@@ -366,7 +410,9 @@ class Run:
             raise
 
     def begin_checkpoint(self, step: int) -> Checkpoint:
-        """A place for the files of a checkpoint, which is none before `end_checkpoint`."""
+        """A place for the files of a checkpoint, which is none before `end_checkpoint`. Raises what `writable`
+        raises."""
+        self.writable(self.checkpoints_folder)
         self.abandon_checkpoint(step)
         return self.begun_checkpoint(step)
 
@@ -380,6 +426,7 @@ class Run:
 
     def end_checkpoint(self, step: int, sums: Mapping[str, str]) -> Checkpoint:
         """Makes a checkpoint visible of which all files are written, with their checksums `sums`."""
+        self._refuse_replaced()
         begun, made = self.begun_checkpoint(step), self.checkpoint(step)
         write_atomically(begun.folder / MANIFEST, json_bytes(sums))
         if made.folder.exists():
@@ -390,6 +437,7 @@ class Run:
 
     def drop_checkpoints(self, *, newest: int, keeps: Callable[[int], bool]) -> None:
         """Deletes all checkpoints except the `newest` ones, the best, and those whose steps satisfy `keeps`."""
+        self.writable(self.checkpoints_folder)
         best = self.best_step()
         for checkpoint in self.checkpoints()[:-newest]:
             if checkpoint.step != best and not keeps(checkpoint.step):
@@ -433,8 +481,8 @@ class Run:
     # Reports
 
     def write_report(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Writes `content` to reports/NAME.json."""
-        self.reports_folder.mkdir(exist_ok=True)
+        """Writes `content` to reports/NAME.json. Raises what `writable` raises."""
+        self.writable(self.reports_folder).mkdir(exist_ok=True)
         path = self.reports_folder / f"{name}.json"
         write_atomically(path, json_bytes(content))
         return path
@@ -460,7 +508,7 @@ class Run:
             return found
         except (FileNotFoundError, ValueError, EOFError, KeyError, BadZipFile):
             made = make()
-        with contextlib.suppress(OSError):  # a read-only run caches nothing
-            self.cache_folder.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # a run that may only be read caches nothing
+            self.writable(self.cache_folder).mkdir(exist_ok=True)
             write_arrays(path, array=made)
         return made
