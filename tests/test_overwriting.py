@@ -31,7 +31,6 @@ from statewise.overwriting import (
     strangers,
 )
 
-
 OURS = ("index.json", "parts/*.npy", "parts/*/sums.bin")
 SIGNS = {"index.json": begins_with(b"index"), "parts/*/sums.bin": begins_with(b"sums")}
 
@@ -184,7 +183,9 @@ def one_file(folder, overwrite):
 
 def several(folder, overwrite):
     names = ["x.txt", "y.txt", "z.txt"]
-    return claimed_files(folder, names, lambda: check_files(folder, names, {"x.txt": begins_with(b"")}, overwrite), overwrite)
+    return claimed_files(
+        folder, names, lambda: check_files(folder, names, {"x.txt": begins_with(b"")}, overwrite), overwrite
+    )
 
 
 def whole(folder, overwrite):

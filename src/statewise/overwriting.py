@@ -49,7 +49,9 @@ Check = Callable[[], None]
 """Raises `FileExistsError` unless a name may be written."""
 
 JOURNAL = ".journal"
-"""In `.NAME.writing`: which files are published. From then on they are."""
+"""In `.NAME.writing`: which files are published. A kill does not stop that from then on."""
+OLD = ".old"
+"""In it: the files that are replaced, until all are."""
 _JOURNAL: Shape = {"files": [TEXT], "dropped": [TEXT], "overwrite": FLAG}
 INSIDE = (".claim", ".claim-holder")
 """The lock of a folder that cannot have one beside it, such as a mounted one."""
@@ -220,9 +222,10 @@ def claimed(path: Path) -> Iterator[_Claim]:
         if parent.is_file():
             raise FileExistsError(f"{path}: {parent} is a file: choose another --out")
     missing = [parent for parent in place.parents if not parent.exists()]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    key = threading.get_ident(), place.parent.resolve() / place.name
     try:
+        with _full_names(path):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        key = threading.get_ident(), place.parent.resolve() / place.name
         if key in _CLAIMS:
             yield _CLAIMS[key]
             return
@@ -241,13 +244,25 @@ def claimed(path: Path) -> Iterator[_Claim]:
 @contextlib.contextmanager
 def _lock(path: Path, taken: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(lock(_sibling(path, "lock"), taken))
-        except OSError as error:
-            if error.errno not in _NO_PLACE or not path.is_dir():
-                raise
-            stack.enter_context(lock(path / INSIDE[0], taken))
+        with _full_names(path):
+            try:
+                stack.enter_context(lock(_sibling(path, "lock"), taken))
+            except OSError as error:
+                if error.errno not in _NO_PLACE or not path.is_dir():
+                    raise
+                stack.enter_context(lock(path / INSIDE[0], taken))
         yield
+
+
+@contextlib.contextmanager
+def _full_names(path: Path) -> Iterator[None]:
+    """Within, errors of a full disk name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager
@@ -336,7 +351,7 @@ def _written(
             claim.published = True
             return
         scratch = _sibling(path.absolute(), "writing")
-        inside = (*files, JOURNAL)
+        inside = (*files, JOURNAL, *(f"{OLD}/{name}" for name in files))
         if not scratch.is_symlink():
             _complete(scratch, path.parent, files)
             delete(scratch, inside)  # left by a process that was killed
@@ -364,7 +379,8 @@ def _named(scratch: Path, path: Path, home: Path) -> Iterator[None]:
     except OSError as error:
         name = error.filename
         if isinstance(name, str) and Path(name).is_relative_to(scratch):
-            error.filename = str(path if Path(name) == scratch else home / Path(name).relative_to(scratch))
+            inner = Path(name).relative_to(scratch)
+            error.filename = str(path if JOURNAL in inner.name or inner.parts in ((), (OLD,)) else home / inner)
             error.filename2 = None
         elif name is None and error.errno in _FULL:
             error.filename = str(path)
@@ -392,25 +408,42 @@ def _complete(scratch: Path, folder: Path, allowed: Iterable[str]) -> None:
 
 
 def _settle(scratch: Path, folder: Path, made: Sequence[str], dropped: Sequence[str], overwrite: bool) -> None:
-    for name in dropped:
-        (folder / name).unlink(missing_ok=True)
-    begun: list[Path] = []
-    for name in made:
-        source, target = scratch / name, folder / name
-        if not source.exists():  # it has its name already
-            continue
-        if overwrite:
-            os.replace(source, target)
-            continue
-        try:
-            _give_new_name(source, target)
-        except FileExistsError:
-            for path in begun:
-                path.unlink()
-            raise FileExistsError(f"{target} was made by another program meanwhile: choose another --out") from None
-        begun.append(target)
+    """Publishes, or after an error puts everything back."""
+    old = scratch / OLD
+    with contextlib.ExitStack() as undo:
+        for name in (*dropped, *made):
+            source, target = scratch / name, folder / name
+            there = os.path.lexists(target)
+            if overwrite and there and len(made) + len(dropped) > 1:
+                old.mkdir(exist_ok=True)
+                if not os.path.lexists(old / name):  # a process that was killed may have come so far
+                    _give_second_name(target, old / name)
+                undo.callback(os.replace, old / name, target)
+            if name in dropped:
+                target.unlink(missing_ok=True)
+            elif source.exists() and overwrite:
+                os.replace(source, target)
+            elif source.exists():
+                try:
+                    _give_new_name(source, target)
+                except FileExistsError:
+                    what = f"{target} was made by another program meanwhile: choose another --out"
+                    raise FileExistsError(what) from None
+            if not there:
+                undo.callback(target.unlink, missing_ok=True)
+        undo.pop_all()
     sync_folder(folder)
     (scratch / JOURNAL).unlink(missing_ok=True)
+
+
+def _give_second_name(path: Path, other: Path) -> None:
+    """Keeps a file under another name, too, or only under that where files have one name."""
+    try:
+        os.link(path, other, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.rename(path, other)
 
 
 def _give_new_name(source: Path, target: Path) -> None:
@@ -519,7 +552,9 @@ def _passes(sign: Sign, path: Path) -> bool:
 def _fits(path: Path, folder: Path, patterns: Iterable[list[str]]) -> bool:
     """Whether a file matches a pattern, or is what writing such a file keeps beside it."""
     parts = list(path.relative_to(folder).parts)
-    forms = [parts]
+    forms = [list(parts)]
+    if OLD in parts[1:-1]:
+        parts.remove(OLD)
     if len(parts) > 1 and (found := _BESIDE.fullmatch(parts[-2])) and parts[-2].endswith(".writing"):
         parts = [*parts[:-2], found["name"] if JOURNAL in parts[-1] else parts[-1]]
         forms.append(parts)

@@ -396,7 +396,9 @@ class Run:
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Marks the checkpoint of `step` as the best."""
-        write_atomically(self.writable(self.checkpoints_folder) / "best.json", json_bytes({"step": step, metric: value}))
+        write_atomically(
+            self.writable(self.checkpoints_folder) / "best.json", json_bytes({"step": step, metric: value})
+        )
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> Checkpoint:
         """Writes and syncs all files, then makes the checkpoint visible by one rename."""
