@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -213,7 +214,7 @@ def test_a_name_has_one_writer_at_a_time(tmp_path, kind):
     with kind(tmp_path, False) as scratch:
         for overwrite in (False, True):
             with pytest.raises(BlockingIOError, match="is being written by another process: wait for it"):
-                in_thread(lambda: put(kind, tmp_path, "second", overwrite=overwrite))
+                in_thread(partial(put, kind, tmp_path, "second", overwrite=overwrite))
         assert contents(tmp_path) <= {b""}  # the lock
         (scratch if kind is one_file else scratch / "x.txt").write_text("first")
     assert contents(tmp_path) == {b"first"}

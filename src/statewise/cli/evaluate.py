@@ -66,7 +66,7 @@ def run(words: list[str]) -> int:
 def _evaluate(
     options: argparse.Namespace,
     by: tuple[str, str] | None,
-    decoder: Decoder | None,
+    decoder: str | Decoder,
     how: Mapping[str, Any],
     losses_file: Path | None,
 ) -> int:
