@@ -7,8 +7,8 @@ and what a killed one left is deleted by the next.
 
 What is written is counted and its CRC-32 computed on the way (`Checked`). Before the file gets its name, its size and
 the CRC-32 of what is read back must be the same: some writers lose data on a full disk and report success, such as
-NumPy's `tofile`, which also `numpy.save` calls for files of the system. Reading back comes from memory, and takes less
-time than the sync before it (benchmarks/durable.py).
+NumPy's `tofile`, which also `numpy.save` calls for files of the system. Reading back comes from memory
+(docs/architecture.md says what it costs).
 """
 
 from __future__ import annotations
