@@ -48,9 +48,9 @@ def watched(folder: Path, call: Callable[[str, str], None]) -> Iterator[None]:
         _watched.pop()
 
 
-def full() -> OSError:
-    """What a full disk says."""
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def full(path: str | None = None) -> OSError:
+    """What a full disk says; of some operations with the `path`."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 def in_thread(work: Callable[[], Any]) -> Any:

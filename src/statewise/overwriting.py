@@ -506,8 +506,8 @@ def replacing(folder: Path, files: Iterable[str], there: bool) -> Iterator[None]
 
 
 def put_back(folder: Path, files: Iterable[str], whole: Callable[[], bool]) -> None:
-    """After a process that was `replacing` the folder was killed: the old one is back, or deleted if the new one is
-    `whole`. Raises `BlockingIOError` if that process lives."""
+    """After `set_aside`, or after a process that was `replacing` the folder was killed: the old one is back, or deleted
+    if the new one is `whole`. Raises `BlockingIOError` if that process lives."""
     aside = _aside(folder)
     if not aside.is_dir():
         return
@@ -517,6 +517,20 @@ def put_back(folder: Path, files: Iterable[str], whole: Callable[[], bool]) -> N
         elif aside.is_dir():
             delete(folder, files)
             os.rename(aside, folder)
+
+
+def set_aside(folder: Path, files: Iterable[str]) -> None:
+    """Lets the folder, which the caller has claimed, wait beside its name until `put_back` is called; if one waits
+    already, deletes the files of this one. A folder that cannot be renamed, such as a mounted one, is emptied."""
+    files, aside = list(files), _aside(folder)
+    if folder.exists() and not aside.exists():
+        try:
+            with _full_names(folder):
+                os.rename(folder, aside)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise
+    delete(folder, files)
 
 
 def _aside(folder: Path) -> Path:

@@ -164,10 +164,10 @@ class Failing:
     def __init__(self, number):
         self.number, self.count = number, -1
 
-    def __call__(self, *_):
+    def __call__(self, path=None):
         self.count += 1
         if self.count == self.number:
-            raise full()
+            raise full(path)
 
 
 def on_a_full_disk(monkeypatch, home, number, work):
@@ -195,7 +195,7 @@ def on_a_full_disk(monkeypatch, home, number, work):
 
     def operation(what, path):
         if what in ("open", "os.rename", "os.link") or (what == "os.mkdir" and not os.path.exists(path)):
-            failing()
+            failing(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(durable, "open", file, raising=False)
@@ -205,8 +205,9 @@ def on_a_full_disk(monkeypatch, home, number, work):
     return found, failing.count >= number
 
 
-QUICK = [*((name, True) for name in CHEAP), *((name, False) for name in ("data city", "embed", "export gguf"))]
-SLOW = [(name, overwrite) for name in {**CHEAP, **PICTURED} for overwrite in (True, False)
+ANEW = ("data city", "embed", "export gguf")
+QUICK = [*((name, True) for name in (*CHEAP, "strips learn")), *((name, False) for name in ANEW)]
+SLOW = [(name, overwrite) for name in (*CHEAP, *PICTURED, "strips learn") for overwrite in (True, False)
         if (name, overwrite) not in QUICK]  # fmt: skip
 
 

@@ -147,11 +147,11 @@ def read_learned_model(folder: Path) -> ActionModel:
 
 
 def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
-    """Prepares `folder` for a model; with `overwrite` deletes the one there. Raises `FileExistsError` if the folder
-    holds anything else, or if it holds a model and `overwrite` is not given. An interrupted run stays if learning
-    `resumes`."""
+    """Prepares `folder` for a model; with `overwrite` the one there waits beside it until another is written. Raises
+    `FileExistsError` if the folder holds anything else, or if it holds a model and `overwrite` is not given. An
+    interrupted run stays if learning `resumes`."""
     if may_claim(folder, overwrite, resumes=resumes):
-        overwriting.delete(folder, FILES)
+        overwriting.set_aside(folder, FILES)
 
 
 def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
@@ -166,9 +166,25 @@ def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
 
 @contextlib.contextmanager
 def alone(folder: Path | None) -> Iterator[None]:
-    """A claim on `folder` (`statewise.overwriting`). Raises `BlockingIOError` if another process has it."""
-    with contextlib.nullcontext() if folder is None else overwriting.claimed(folder):
+    """A claim on `folder` (`statewise.overwriting`). At its end the model that was to be overwritten is back unless
+    another one is written. Raises `BlockingIOError` if another process has the claim."""
+    if folder is None:
         yield
+        return
+    with overwriting.claimed(folder):
+        _put_back(folder)  # what a process that was killed had set aside
+        try:
+            yield
+        finally:
+            _put_back(folder)
+
+
+def _put_back(folder: Path) -> None:
+    """The model that was to be overwritten is deleted if there is another one, or what learning continues from, and
+    back otherwise."""
+    overwriting.put_back(
+        folder, FILES, lambda: (folder / "model.json").is_file() or (folder / "checkpoint.npz").is_file()
+    )
 
 
 @contextlib.contextmanager
@@ -185,7 +201,9 @@ def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
         if not existed:
             with contextlib.suppress(OSError):
                 folder.rmdir()
+        _put_back(folder)
         raise
+    _put_back(folder)
 
 
 def _write_model(folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
