@@ -205,7 +205,7 @@ def on_a_full_disk(monkeypatch, home, number, work):
     return found, failing.count >= number
 
 
-ANEW = ("data city", "embed", "export gguf")
+ANEW = ("data city", "export gguf")
 QUICK = [*((name, True) for name in (*CHEAP, "strips learn")), *((name, False) for name in ANEW)]
 SLOW = [(name, overwrite) for name in (*CHEAP, *PICTURED, "strips learn") for overwrite in (True, False)
         if (name, overwrite) not in QUICK]  # fmt: skip

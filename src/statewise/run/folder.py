@@ -149,7 +149,6 @@ class Run:
     def claimed(cls, folder: Path, overwrite: bool) -> Iterator[None]:
         """A claim on `folder` (`statewise.overwriting`). What a killed process was to overwrite is there again. Raises
         what `refuse` raises, and `BlockingIOError` if another process creates a run there."""
-        cls.refuse(folder, overwrite)  # before folders above are created
         with overwriting.claimed(folder):
             run = cls(folder)
             overwriting.put_back(folder, FILES, lambda: run.exists() and not (folder / CREATING).exists())
