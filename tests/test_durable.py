@@ -211,6 +211,85 @@ def test_partial_writes_are_finished(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_bytes() == b"whole line\n"
 
 
+class Lossy:
+    """A file that passes over errors of its disk: it drops bytes, or changes one."""
+
+    def __init__(self, file, how):
+        self.file, self.how = file, how
+
+    def write(self, content):
+        content = bytearray(content)
+        if self.how == "changed":
+            content[-1] ^= 1
+        self.file.write(content[:-1] if self.how == "dropped" else content)
+        return len(content)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"), [("dropped", "were written: is the disk full"), ("changed", "differently")]
+)
+def test_what_reads_back_differently_replaces_nothing(tmp_path, monkeypatch, how, message):
+    old = {tmp_path / name: b"old" for name in ("a", "b")}
+    write_all(old)
+    monkeypatch.setattr(durable, "open", lambda *words, **more: Lossy(open(*words, **more), how), raising=False)  # noqa: SIM115
+    for write in (
+        lambda: write_all(dict.fromkeys(old, b"new")),
+        lambda: write_atomically(tmp_path / "a", b"x" * 3 * durable.BLOCK),
+        lambda: write_array(tmp_path / "a", np.arange(9)),
+        lambda: write_arrays(tmp_path / "a", x=np.arange(9)),
+    ):
+        with pytest.raises(OSError, match=message) as raised:
+            write()
+        assert (raised.value.errno, raised.value.filename) == (errno.EIO, str(tmp_path / "a"))
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == old
+
+
+def test_a_head_is_written_last_and_compared_too(tmp_path, monkeypatch):
+    for how in (None, "changed"):
+        file = durable.Checked(tmp_path / "shard", head=4)
+        file.write(memoryview(np.arange(3, dtype=np.uint16)).cast("B"))
+        assert file.tell() == 10
+        if how:
+            monkeypatch.setattr(file, "_file", Lossy(file._file, how))
+            with pytest.raises(OSError, match="reads back differently"):
+                file.settle(b"head")
+            file.close()
+        else:
+            file.settle(b"head")
+            assert (tmp_path / "shard").read_bytes() == b"head" + np.arange(3, dtype=np.uint16).tobytes()
+    with pytest.raises(ValueError, match="the head has 0 bytes, not 4"):
+        durable.Checked(tmp_path / "shard", head=4).settle()
+
+
+def test_numpy_gets_no_file_of_the_system(tmp_path):
+    """To which its `tofile` would write past us, and past errors of a full disk."""
+    with pytest.raises((TypeError, AttributeError, io.UnsupportedOperation)), replacing(tmp_path / "a") as file:
+        np.arange(3).tofile(file)
+
+
+def test_a_line_whose_end_is_missing_is_taken_back(tmp_path, monkeypatch):
+    append(tmp_path / "log", b"first\n")
+
+    class Short(Lossy):
+        def write(self, content):
+            self.file.write(bytes(content)[:-1])
+            return len(content)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            self.file.close()
+
+    monkeypatch.setattr(durable, "open", lambda *words, **more: Short(open(*words, **more), ""), raising=False)  # noqa: SIM115
+    with pytest.raises(OSError, match="the end of what was written is missing"):
+        append(tmp_path / "log", b"second\n")
+    assert (tmp_path / "log").read_bytes() == b"first\n"
+
+
 def test_arrays_round_trip(tmp_path):
     write_array(tmp_path / "a.npy", np.arange(5))
     write_arrays(tmp_path / "b.npz", one=np.arange(3), two=np.ones(2))

@@ -2,15 +2,17 @@ import contextlib
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from disk import in_thread, tree
 from doubles import tiny_objective
 
-from statewise.run import DamagedCheckpoint, Run, evaluation_of
+from statewise.run import DamagedCheckpoint, Replaced, Run, evaluation_of
 from statewise.run import folder as run_folder
 from statewise.training import checkpoint as checkpoints
 
@@ -76,9 +78,9 @@ def test_two_processes_that_overwrite_a_run_do_not_mix(run, monkeypatch):
     def slow(path, content):
         write(path, content)
         if not refused:
-            with pytest.raises(BlockingIOError, match="is being replaced by another process") as raised:
-                Run.create(run.folder, {"seed": 3}, {}, overwrite=True)
-            refused.append(raised)
+            refused.append(1)
+            with pytest.raises(BlockingIOError, match="is being written by another process"):
+                in_thread(lambda: Run.create(run.folder, {"seed": 3}, {}, overwrite=True))
 
     save(run, 5)
     monkeypatch.setattr(run_folder, "write_atomically", slow)
@@ -323,3 +325,82 @@ def test_what_is_remembered_is_made_again_if_a_single_bit_of_it_is_wrong(run):
         np.testing.assert_array_equal(remembered(), array)
         assert made == [1]
         assert path.read_bytes() == whole
+
+
+# A run that is replaced, and links in it
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda run: run.log({"kind": "train", "step": 6}),
+        lambda run: save(run, 6),
+        lambda run: run.mark_best(5, "accuracy", 0.5),
+        lambda run: run.write_report("evaluation", {}),
+        lambda run: run.forget_after(0),
+        lambda run: run.drop_checkpoints(newest=1, keeps=lambda step: False),
+    ],
+    ids=["log", "checkpoint", "best", "report", "forget", "drop"],
+)
+def test_who_lost_its_run_writes_nothing_into_another(run, how, write):
+    save(run, 5)
+    with run.lock():
+        write(run)  # as long as it is its own
+        if how == "moved":
+            os.rename(run.folder, run.folder.with_name("moved"))
+        else:
+            shutil.rmtree(run.folder)
+        if how == "replaced":
+            other = Run.create(run.folder, {"seed": 3}, {}, overwrite=False)
+            save(other, 7)
+            other.log({"kind": "train", "step": 7})
+        before = tree(run.folder)
+        with pytest.raises(Replaced, match="was deleted, moved or replaced while this process was writing to it"):
+            write(run)
+        assert tree(run.folder) == before
+
+
+def test_the_lock_of_another_run_in_its_place_stays(run):
+    other = Run(run.folder)
+    with contextlib.ExitStack() as stack:
+        with run.lock():
+            shutil.rmtree(run.folder)
+            Run.create(run.folder, {"seed": 3}, {}, overwrite=False)
+            stack.enter_context(other.lock())
+        with pytest.raises(BlockingIOError, match="in use by another process"), Run(run.folder).lock():
+            pass
+    assert not run.in_use()
+
+
+@pytest.mark.parametrize("name", ["reports", "checkpoints"])
+def test_nothing_is_written_through_a_link_in_a_run(run, tmp_path, name):
+    """A run may come from anybody, and the link may point anywhere."""
+    elsewhere = tmp_path / "elsewhere"
+    save(run, 5)
+    (run.folder / name).mkdir(exist_ok=True)
+    shutil.move(run.folder / name, elsewhere)
+    (elsewhere / "evaluation.json").write_text("years of work")
+    (run.folder / name).symlink_to(elsewhere)
+    before = tree(elsewhere)
+    writes = {
+        "reports": [lambda: run.write_report("evaluation", {})],
+        "checkpoints": [
+            lambda: save(run, 6),
+            lambda: run.forget_after(0),
+            lambda: run.mark_best(5, "accuracy", 0.5),
+            lambda: run.drop_checkpoints(newest=1, keeps=lambda step: False),
+        ],
+    }[name]
+    for write in writes:
+        with pytest.raises(PermissionError, match="nothing is written through links") as raised:
+            write()
+        assert raised.value.filename == str(run.folder / name)
+    assert tree(elsewhere) == before
+
+
+def test_nothing_is_cached_through_a_link(run, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    run.cache_folder.symlink_to(tmp_path / "elsewhere")
+    assert run.remember("key", lambda: np.arange(3)).tolist() == [0, 1, 2]
+    assert os.listdir(tmp_path / "elsewhere") == []

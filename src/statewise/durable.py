@@ -1,8 +1,14 @@
 """Durable writing: a file is replaced as a whole or not at all, and is on disk when the call returns.
 
-The content goes into a temporary file beside it, `.NAME.MACHINE-PROCESS-NUMBER.writing`, is synced, and gets its name
-by one rename. Whatever fails, on a full disk say, the temporary file is deleted and what was there before stays. Of two
-processes that write one file at the same time the last wins, and what a killed one left is deleted by the next.
+The content goes into a temporary file beside it, `.NAME.MACHINE-PROCESS-NUMBER.writing`, is synced, read back, and gets
+its name by one rename. Whatever fails, on a full disk say, the temporary file is deleted and what was there before
+stays. Of two processes that write one file at the same time the last wins (`statewise.overwriting` keeps them apart),
+and what a killed one left is deleted by the next.
+
+What is written is counted and its CRC-32 computed on the way (`Checked`). Before the file gets its name, its size and
+the CRC-32 of what is read back must be the same: some writers lose data on a full disk and report success, such as
+NumPy's `tofile`, which also `numpy.save` calls for files of the system. Reading back comes from memory
+(docs/architecture.md says what it costs).
 """
 
 from __future__ import annotations
@@ -33,6 +39,9 @@ PATIENCE = 0.5
 """Seconds for which a lock that is held is asked for again: who only asks whether it is held has it for an instant."""
 
 
+BLOCK = 2**20
+"""Bytes that are read back at a time."""
+
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-\d+\.writing", re.DOTALL)
 _NUMBERS = itertools.count()
 
@@ -43,13 +52,73 @@ def temporary_of(name: str) -> str | None:
     return found["name"] if found else None
 
 
+class Checked:
+    """A file that is written from its beginning to its end, and then compared with what was written to it.
+
+    It is no file of the system for other software: that would write past it, and lose what it does not check itself.
+    """
+
+    def __init__(self, path: Path, head: int = 0) -> None:
+        """Creates the file `path`, or empties it. Its first `head` bytes are written last, by `settle`."""
+        self.path, self.head = path, head
+        self.size, self.sum = head, 0
+        """Bytes so far, and the CRC-32 of those after the head."""
+        self._file: BinaryIO = open(path, "w+b")  # noqa: SIM115
+        if head:
+            self._file.write(bytes(head))
+
+    def write(self, content: bytes | bytearray | memoryview) -> int:
+        """Appends bytes. Raises `OSError` if there is no room for them, now or later."""
+        view = memoryview(content)
+        self._file.write(view)
+        self.size += view.nbytes
+        self.sum = zlib.crc32(view, self.sum)
+        return view.nbytes
+
+    def tell(self) -> int:
+        """The number of bytes so far."""
+        return self.size
+
+    def flush(self) -> None:
+        """Passes what was written on to the system."""
+        self._file.flush()
+
+    def settle(self, head: bytes = b"") -> None:
+        """Writes the head and closes the file, which then is on disk and holds what was written. Raises `OSError`
+        otherwise."""
+        if len(head) != self.head:
+            raise ValueError(f"the head has {len(head)} bytes, not {self.head}")
+        file = self._file
+        if head:
+            file.seek(0)
+            file.write(head)
+        sync(file)
+        there = os.fstat(file.fileno()).st_size
+        if there != self.size:
+            what = f"the file has {there:,} bytes, though {self.size:,} were written: is the disk full?"
+            raise OSError(errno.EIO, what, str(self.path))
+        file.seek(0)
+        found, begin = 0, file.read(self.head)
+        while block := file.read(BLOCK):
+            found = zlib.crc32(block, found)
+        if found != self.sum or begin != head:
+            raise OSError(errno.EIO, "the file reads back differently than it was written", str(self.path))
+        file.close()
+
+    def close(self) -> None:
+        """Closes the file as it is, without looking at it."""
+        with contextlib.suppress(OSError):  # what could not be written before would fail again, without a name
+            self._file.close()
+
+
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[Checked]:
     """A file to write the new content of `path` to, which it gets when the block ends without an error."""
-    with errors_of(path), _scratch(path) as file:
-        yield file
-        _publish(file, path)
-    sync_folder(path.parent)
+    with errors_of(path):
+        with _scratch(path) as file:
+            yield file
+            _publish(file, path)
+        sync_folder(path.parent)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -66,10 +135,10 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
             with errors_of(path):
                 files[path] = opened.enter_context(_scratch(path))
                 files[path].write(content)
-                sync(files[path])
+                files[path].settle()
         for path, file in files.items():
             with errors_of(path):
-                _publish(file, path)
+                os.replace(file.path, path)
     for folder in {path.parent for path in contents}:
         sync_folder(folder)
 
@@ -101,6 +170,8 @@ def append(path: Path, content: bytes, *, durably: bool = True) -> None:
                 rest = rest[file.write(rest) :]
             if durably:
                 os.fsync(file.fileno())
+            if os.fstat(file.fileno()).st_size < before + len(content):
+                raise OSError(errno.EIO, "the end of what was written is missing: is the disk full?", str(path))
         except BaseException:
             with contextlib.suppress(OSError):
                 file.truncate(before)
@@ -134,12 +205,23 @@ def lock(path: Path, taken: str, patience: float = PATIENCE) -> Iterator[None]:
         with _held_by_name(path.with_name(f"{path.name}-holder"), taken):
             yield
         return
+    own = _identity(path)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # Windows keeps files that are open
-            path.unlink()  # while it is held: who waits for this file then notices that it is gone, and makes a new one
+        if _identity(path) == own:  # and not the lock of another process, whose folder has taken the place of this one
+            with contextlib.suppress(OSError):  # Windows keeps files that are open
+                path.unlink()  # while it is held: who waits for it then notices that it is gone, and makes a new one
         held.release()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What no other file has while this one is open; None: there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextlib.contextmanager
@@ -167,18 +249,16 @@ def _held_by_name(path: Path, taken: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scratch(path: Path) -> Iterator[BinaryIO]:
+def _scratch(path: Path) -> Iterator[Checked]:
     """The temporary file of `path`, deleted unless it was published."""
     _delete_left(path)
-    scratch = path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{next(_NUMBERS)}.writing")
-    file = open(scratch, "wb")  # noqa: SIM115 (what could not be written before would fail again, without a name)
+    file = Checked(path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{next(_NUMBERS)}.writing"))
     try:
         yield file
     finally:
+        file.close()
         with contextlib.suppress(OSError):
-            file.close()
-        with contextlib.suppress(OSError):
-            scratch.unlink()
+            file.path.unlink()
 
 
 def _delete_left(path: Path) -> None:
@@ -200,11 +280,10 @@ def _machine() -> str:
     return f"{zlib.crc32(' '.join(known).encode()):08x}"
 
 
-def _publish(file: BinaryIO, path: Path) -> None:
+def _publish(file: Checked, path: Path) -> None:
     """Gives a temporary file the name `path`, once its content is on disk."""
-    sync(file)
-    file.close()
-    os.replace(file.name, path)
+    file.settle()
+    os.replace(file.path, path)
 
 
 @contextlib.contextmanager

@@ -64,8 +64,11 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
         schedule = Schedule.of(recipe.trainer, model.task.longest_row)
         return model, schedule, _tried(model, fabric.global_rank, fabric.world_size)
 
-    model, schedule, stream = agreement.each(prepare)
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as claim:
+        agreement.on_first(lambda: claim.enter_context(Run.claimed(Path(folder), overwrite)))
+        model, schedule, stream = agreement.each(prepare)
+
+        made: list[Run] = []
 
         def create() -> None:
             # The number of steps is stored for commands that follow the run without its data.
@@ -77,9 +80,10 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
                 overwrite=overwrite,
             )  # fmt: skip
             stack.enter_context(run.lock())
+            made.append(run)
 
         def opened() -> Run:
-            run = Run(Path(folder))
+            run = made[0] if made else Run(Path(folder))  # the first process has the one that is locked
             if not run.exists():
                 raise ValueError(
                     f"{folder} is not there, though the first process has made it: processes on several machines need "
@@ -88,6 +92,7 @@ def train(recipe: Recipe, folder: str | Path, *, overwrite: bool = False, listen
             return run
 
         agreement.on_first(create)
+        claim.close()  # the run's own lock is held now
         model.run = agreement.each(opened)
         return _train(model, fabric, stream, schedule, None, listener or Listener())
 
@@ -388,7 +393,7 @@ def _shared(fabric: Any, trainer: Trainer) -> Iterator[Share]:
 @contextlib.contextmanager
 def _tensorboard(run: Run, record: Callable[[Record], None]) -> Iterator[Callable[[Record], None]]:
     """Sends every record to TensorBoard as well."""
-    writer = _summary_writer()(str(run.folder / "tensorboard"))
+    writer = _summary_writer()(str(run.writable(run.folder / "tensorboard")))
 
     def both(written: Record) -> None:
         for name, value in written.items():

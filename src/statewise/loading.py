@@ -40,12 +40,14 @@ def keep_model(model: Model, folder: Path, *, overwrite: bool) -> None:
     """Writes a model whose weights come from elsewhere as a run without training, at step 0. Raises `FileExistsError`
     if something is there already."""
     environment = {**machine.describe(model.recipe.trainer), "steps": 0}
-    run = Run.create(
-        folder, model.recipe.as_dict(), model.task.files(), environment, model.task.data_identity(), overwrite=overwrite
-    )
-    with run.lock():
-        save(run, 0, model.objective.state_dict(), {})
-        run.log({"kind": "end", "step": 0, "reason": CONVERTED, "seconds": 0.0})
+    with Run.claimed(folder, overwrite):
+        run = Run.create(
+            folder, model.recipe.as_dict(), model.task.files(), environment, model.task.data_identity(),
+            overwrite=overwrite,
+        )  # fmt: skip
+        with run.lock():
+            save(run, 0, model.objective.state_dict(), {})
+            run.log({"kind": "end", "step": 0, "reason": CONVERTED, "seconds": 0.0})
 
 
 def load_model(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Model:

@@ -10,7 +10,6 @@ from doubles import SMALL_RUN, small_stories
 
 from statewise.building import read_recipe
 from statewise.cli import main
-from statewise.durable import write_array
 from statewise.loading import load_model, new_model
 from statewise.objectives.predictors import CausalPredictor
 from statewise.recipes import recipe_text
@@ -168,29 +167,6 @@ def test_embed_writes_a_vector_a_sequence(capsys, run, graphs, tmp_path):
     assert (facts["offsets"], facts["index"], facts["left_out"]) == ("beliefs.offsets.npy", "beliefs.index.npy", [])
     index = np.load(tmp_path / "beliefs.index.npy")
     assert index.tolist() == [[sequence, position] for sequence in range(7) for position in range(24)]
-
-
-def test_embed_can_be_repeated_after_a_kill(capsys, run, graphs, tmp_path, monkeypatch):
-    out = tmp_path / "x.npy"
-    with monkeypatch.context() as patch:
-        patch.setattr("statewise.durable.write_array", stopped_after(out))
-        with pytest.raises(RuntimeError, match="killed"):
-            called(capsys, "embed", run, graphs, "--out", out)
-    assert json.loads((tmp_path / "x.npy.json").read_text())["complete"] is False
-    code, _, err = called(capsys, "embed", run, graphs, "--out", out, "--overwrite")
-    assert code == 0, err
-    assert "complete" not in json.loads((tmp_path / "x.npy.json").read_text())
-
-
-def stopped_after(path):
-    """`write_array`, which ends the command once it has written `path`."""
-
-    def write(where, vectors):
-        write_array(where, vectors)
-        if where == path:
-            raise RuntimeError("killed")
-
-    return write
 
 
 def test_embed_says_what_it_left_out_and_whose_each_vector_is(capsys, tmp_path):

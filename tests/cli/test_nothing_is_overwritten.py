@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import called, refused, two_steps
+from disk import tree
 from doubles import SMALL_RUN
 
 from statewise import durable
@@ -129,21 +130,6 @@ def test_embed_leaves_no_offsets_of_vectors_that_it_replaced(capsys, run, tmp_pa
     assert called(capsys, *words)[0] == 0
     assert not Path("b.offsets.npy").exists()
 
-    write, written = durable.write_atomically, []
-
-    def write_once(path: Path, content: bytes) -> None:
-        if written:
-            raise OSError(28, "No space left on device", str(path))
-        written.append(path)
-        write(path, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable, "write_atomically", write_once)  # the second time, b.npy.json would be complete
-        assert called(capsys, *words, "--positions", "all")[0] == 1
-    assert Path("b.offsets.npy").exists()
-    assert called(capsys, *words)[0] == 0
-    assert not Path("b.offsets.npy").exists()
-
 
 def test_what_statewise_wrote_is_replaced(capsys, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -238,6 +224,45 @@ def test_a_run_that_may_only_be_read_is_answered_for(capsys, run, tmp_path, monk
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == {
         path: when for path, when in before.items() if path.is_file()
     }
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_trainer_whose_run_is_replaced_ends_with_a_sentence(capsys, tmp_path, monkeypatch, how):
+    out, log = tmp_path / "run", Run.log
+
+    def replaced(run, record):
+        if record["step"] == 2 and record["kind"] == "evaluation":
+            shutil.rmtree(out)
+            if how == "replaced":
+                Run.create(out, {"seed": 3}, {}, overwrite=False)
+        log(run, record)
+
+    monkeypatch.setattr(Run, "log", replaced)
+    flags = ["--trainer.steps=4", "--trainer.evaluate_every=2", "--trainer.warmup_steps=0", "--task.held_out_graphs=4"]
+    code, _, err = called(capsys, "train", "path-star-small", *SMALL_RUN, *flags, "--out", out)
+    assert code == 2
+    said = f"statewise: {out} was deleted, moved or replaced while this process was writing to it: the process ends"
+    assert said in err
+    assert "Traceback" not in err
+    names = {"config.json", "data.json", "environment.json"} if how == "replaced" else set()
+    assert {path.name for path in out.rglob("*") if path.is_file()} == names
+
+
+def test_reports_are_not_written_through_a_link(capsys, run, tmp_path):
+    mine, copy = tmp_path / "mine", tmp_path / "run"
+    shutil.copytree(run, copy)
+    shutil.move(copy / "reports", mine)
+    (copy / "reports").symlink_to(mine)
+    for name in ("evaluation-first-5.json", "effective-rank.json", "effective-rank.png"):
+        (mine / name).write_text(MINE)
+    before = tree(mine)
+    rank = ["analyze", copy, "effective-rank", "--sequences", "8", "--positions", "4"]
+    for words, shown in ((["evaluate", copy, "--num", "5"], "path_accuracy"), (rank, "rank")):
+        code, out, err = called(capsys, *words)
+        assert code == 0
+        assert shown in out
+        assert f"no report was written: {copy / 'reports'}: this is a link, and nothing is written through links" in err
+    assert tree(mine) == before
 
 
 def test_all_that_verbs_leave_in_a_run_is_known(capsys, run):

@@ -44,7 +44,24 @@ def continue_generation(
     if warmup and state is not None:
         raise ValueError("a warm-up passes over the prompt of a new sequence: it cannot follow a kept state")
     if save_state is not None:
-        kept_state.check(Path(save_state), overwrite)
+        with kept_state.claimed(Path(save_state), overwrite) as scratch:
+            completion, after = _continued(predictor, task, prompt, decoder, limit, fingerprint, state, warmup)
+            kept_state.write(scratch, after, fingerprint)
+        return completion
+    return _continued(predictor, task, prompt, decoder, limit, fingerprint, state, warmup)[0]
+
+
+def _continued(
+    predictor: Predictor,
+    task: Task,
+    prompt: str,
+    decoder: Decoder,
+    limit: int,
+    fingerprint: str,
+    state: str | Path | None,
+    warmup: int,
+) -> tuple[Completion, dict[str, Tensor]]:
+    """The completion, and the state after it."""
     asked = carrier(predictor).under("carried", warmup)
     kind = DraftingContinued if isinstance(asked, Drafter) else Continued
     tokens = task.encode(prompt)
@@ -60,9 +77,7 @@ def continue_generation(
             raise ValueError(f"{state}: its sequence has ended and cannot be continued")
         tokens = np.concatenate([kept["pending"].numpy(), tokens])
     (completion,) = decoder.decode(continued, Request([tokens], limit, task.end, offset=continued.offset))
-    if save_state is not None:
-        kept_state.write(Path(save_state), continued.state(len(tokens), completion), fingerprint)
-    return completion
+    return completion, continued.state(len(tokens), completion)
 
 
 class Continued(Predictor):

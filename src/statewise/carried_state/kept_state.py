@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.durable import write_atomically
-from statewise.overwriting import check_file
+from statewise.overwriting import claimed_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
 KIND = "statewise-state-1"
 
 
-def check(path: Path, overwrite: bool) -> None:
-    """Raises `FileExistsError` if `path` exists, unless it is a file and `overwrite` is set, and `ValueError` if its
-    folder does not exist. Call it before generating."""
-    check_file(path, overwrite, "--save-state")
+def claimed(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
+    """A claim on `path` (`statewise.overwriting`), and the place for the state that it is to become. Raises
+    `FileExistsError` if `path` exists, unless it is a file and `overwrite` is set, and `ValueError` if its folder does
+    not exist. Begin it before generating."""
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
+    return claimed_file(path, overwrite, "--save-state")
 
 
 def write(path: Path, kept: Mapping[str, Tensor], fingerprint: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import re
@@ -48,7 +49,7 @@ def run(words: list[str]) -> int:
         return 0
     options, analysis = options_of(words)
 
-    from statewise.cli.findings import as_plain_data, check_free, save, save_pictures, tell
+    from statewise.cli.findings import as_plain_data, claimed, save, save_pictures, tell
     from statewise.cli.reports import if_writable
     from statewise.loading import load_model
 
@@ -57,22 +58,21 @@ def run(words: list[str]) -> int:
     assert model.checkpoint is not None
     name = report_name(options, analysis)
     out = None if options.out is None else Path(options.out)
-    if out is not None:
-        check_free(out, name, options.overwrite)
-    with shown_progress():
-        findings = model.analyze(analysis)
-    title = f"{options.run}, step {model.checkpoint.step}, {options.analysis}"
-    content = {
-        "checkpoint": model.checkpoint.step,
-        "settings": dataclasses.asdict(analysis.config),
-        **as_plain_data(findings),
-    }
-    written = []
-    with if_writable():
-        written = [model.run.write_report(name, content)]
-        written += save_pictures(findings, model.run.reports_folder, name, title)
-    if out is not None:
-        written += save(findings, content, out, name, title)
+    with contextlib.nullcontext() if out is None else claimed(out, name, options.overwrite):
+        with shown_progress():
+            findings = model.analyze(analysis)
+        title = f"{options.run}, step {model.checkpoint.step}, {options.analysis}"
+        content = {
+            "checkpoint": model.checkpoint.step,
+            "settings": dataclasses.asdict(analysis.config),
+            **as_plain_data(findings),
+        }
+        written = []
+        with if_writable():
+            written = [model.run.write_report(name, content)]
+            written += save_pictures(findings, model.run.reports_folder, name, title)
+        if out is not None:
+            written += save(findings, content, out, name, title, overwrite=options.overwrite)
     if options.json:
         print(printable(content))
     else:

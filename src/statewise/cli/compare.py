@@ -50,13 +50,10 @@ def run(words: list[str]) -> int:
 
     from statewise.cli import seeds
     from statewise.cli.defaults import declared_defaults
-    from statewise.overwriting import check_folder
     from statewise.reporting.compare import compare
-    from statewise.reporting.report import FILES, SIGNS, write_report
+    from statewise.reporting.report import claimed, write_report
 
     out = Path(options.out)
-    check_folder(out, FILES, SIGNS, "report", options.overwrite)
-
     left_out: dict[str, list[int]] = {}
 
     def runs(name: str) -> list[Path]:
@@ -71,15 +68,16 @@ def run(words: list[str]) -> int:
             )
         return evaluated
 
-    folders = [folder for name in options.runs if not seeds.is_beside_run(Path(name)) for folder in runs(name)]
-    if not folders:
-        raise ValueError(f"{options.runs[0]} is a file beside a run: give the run's folder")
-    better = None if options.better is None else runs(options.better)[0]
-    comparison = compare(
-        folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative,
-        defaults=declared_defaults, seeds_left_out=left_out,
-    )  # fmt: skip
-    written = write_report(comparison, out, options.overwrite)
+    with claimed(out, options.overwrite):
+        folders = [folder for name in options.runs if not seeds.is_beside_run(Path(name)) for folder in runs(name)]
+        if not folders:
+            raise ValueError(f"{options.runs[0]} is a file beside a run: give the run's folder")
+        better = None if options.better is None else runs(options.better)[0]
+        comparison = compare(
+            folders, better=better, margin=options.margin, metrics=options.metrics, relative=options.relative,
+            defaults=declared_defaults, seeds_left_out=left_out,
+        )  # fmt: skip
+        written = write_report(comparison, out, options.overwrite)
     print(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
     if not options.json:
         for path in written:

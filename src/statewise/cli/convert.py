@@ -39,31 +39,31 @@ def run(words: list[str]) -> int:
     parser.add_overwrite("replace the run in --out")
     options = parser.parse_args(words)
     out = Path(options.out)
-    Run.refuse(out, options.overwrite)
 
     from statewise import conversion
     from statewise.building import read_recipe
     from statewise.loading import keep_model, new_model
     from statewise.tasks.corpus.folder import Corpus
 
-    config = conversion.read_config(Path(options.config))
-    tensors = conversion.read_tensors(Path(options.checkpoint))
-    bpe = Corpus(Path(options.corpus)).bpe
-    converted = conversion.convert_sps(tensors, config, len(bpe.symbols), options.variant)
-    if bpe.end != config["eos_token_id"]:
-        raise ValueError(
-            f"the corpus ends its texts with token {bpe.end}, and the checkpoint with {config['eos_token_id']}: encode "
-            "it with the tokenizer that the checkpoint was trained with"
-        )
-    recipe = {
-        "task": {"name": "text", "path": options.corpus, "context": options.context or config["block_size"]},
-        "backbone": {"name": "two_stream", **converted.backbone},
-        "objective": "next_token",
-        "trainer": {"precision": "fp32"},
-    }
-    model = new_model(read_recipe(json.dumps(recipe), source=options.config))
-    model.objective.load_state_dict({f"backbone.{name}": tensor for name, tensor in converted.weights.items()})
-    keep_model(model, out, overwrite=options.overwrite)
+    with Run.claimed(out, options.overwrite):
+        config = conversion.read_config(Path(options.config))
+        tensors = conversion.read_tensors(Path(options.checkpoint))
+        bpe = Corpus(Path(options.corpus)).bpe
+        converted = conversion.convert_sps(tensors, config, len(bpe.symbols), options.variant)
+        if bpe.end != config["eos_token_id"]:
+            raise ValueError(
+                f"the corpus ends its texts with token {bpe.end}, and the checkpoint with {config['eos_token_id']}: "
+                "encode it with the tokenizer that the checkpoint was trained with"
+            )
+        recipe = {
+            "task": {"name": "text", "path": options.corpus, "context": options.context or config["block_size"]},
+            "backbone": {"name": "two_stream", **converted.backbone},
+            "objective": "next_token",
+            "trainer": {"precision": "fp32"},
+        }
+        model = new_model(read_recipe(json.dumps(recipe), source=options.config))
+        model.objective.load_state_dict({f"backbone.{name}": tensor for name, tensor in converted.weights.items()})
+        keep_model(model, out, overwrite=options.overwrite)
     count = sum(parameter.numel() for parameter in model.objective.parameters())
     print(f"wrote {out}: two_stream, variant {converted.backbone['variant']}, {count:,} parameters, in fp32")
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from statewise.cli.arguments import Parser
 from statewise.cli.counter import shown_progress
 from statewise.json_files import read_json
-from statewise.overwriting import check_file, check_files, json_with
+from statewise.overwriting import check_file, check_files, claimed_files, json_with
 
 SHOWN = 10
 """Maximum number of omitted sequences that are listed."""
@@ -62,50 +62,48 @@ def run(words: list[str]) -> int:
 
     offsets, facts = out.with_suffix(".offsets.npy"), out.with_name(f"{out.name}.json")
     index = out.with_suffix(".index.npy")
-    check_file(out, options.overwrite)
-    beside = [facts.name, index.name, *([offsets.name] if options.positions == "all" else [])]
-    check_files(out.parent, beside, {facts.name: json_with("run", "checkpoint", "positions")}, options.overwrite)
+    with_offsets = options.positions == "all"
+    names = [out.name, index.name, *([offsets.name] if with_offsets else []), facts.name]
 
-    from statewise.durable import write_array, write_atomically
-    from statewise.loading import load_model
+    def check() -> None:
+        check_file(out, options.overwrite)
+        signs = {facts.name: json_with("run", "checkpoint", "positions")}
+        check_files(out.parent, names[1:], signs, options.overwrite)
 
-    def write_facts(content: dict[str, object]) -> None:
-        write_atomically(facts, (json.dumps(content, indent=2) + "\n").encode())
+    def has_offsets() -> bool:
+        return facts.exists() and "offsets" in read_json(facts, {})
 
-    model = load_model(options.run, options.checkpoint, options.device)
-    assert model.checkpoint is not None
-    source = Path(options.file)
-    with shown_progress():
-        found = model.embed(
-            source, prompts=options.prompts, positions=options.positions, of=options.of, layer=options.layer
-        )
-    sidecar = {
-        "run": str(Path(options.run).resolve()),
-        "checkpoint": model.checkpoint.step,
-        "input": str(source),
-        "input_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-        "prompts": options.prompts,
-        "positions": options.positions,
-        "of": options.of,
-        **({"layers": found.layers} if found.layers else {}),
-        "sequences": len(found.offsets) - 1,
-        "shape": list(found.vectors.shape),
-        "index": index.name,
-        "left_out": [one._asdict() for one in found.left_out],
-        **({"offsets": offsets.name} if options.positions == "all" else {}),
-    }
-    if options.positions != "all" and facts.exists() and "offsets" in read_json(facts, {}):
-        offsets.unlink(missing_ok=True)  # those of the vectors that are replaced
-    # It tells whose the other files are, so it comes first: a command that is repeated after a kill may replace them.
-    write_facts({**sidecar, "complete": False})
-    written = [out, index]
-    write_array(out, found.vectors)
-    write_array(index, found.index)
-    if options.positions == "all":
-        written.append(offsets)
-        write_array(offsets, found.offsets)
-    written.append(facts)
-    write_facts(sidecar)
+    with claimed_files(out.parent, names, check, options.overwrite, {offsets.name: has_offsets}) as scratch:
+        from statewise.durable import write_array, write_atomically
+        from statewise.loading import load_model
+
+        model = load_model(options.run, options.checkpoint, options.device)
+        assert model.checkpoint is not None
+        source = Path(options.file)
+        with shown_progress():
+            found = model.embed(
+                source, prompts=options.prompts, positions=options.positions, of=options.of, layer=options.layer
+            )
+        origin = {
+            "run": str(Path(options.run).resolve()),
+            "checkpoint": model.checkpoint.step,
+            "input": str(source),
+            "input_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
+            "prompts": options.prompts,
+            "positions": options.positions,
+            "of": options.of,
+            **({"layers": found.layers} if found.layers else {}),
+            "sequences": len(found.offsets) - 1,
+            "shape": list(found.vectors.shape),
+            "index": index.name,
+            "left_out": [one._asdict() for one in found.left_out],
+            **({"offsets": offsets.name} if with_offsets else {}),
+        }
+        write_array(scratch / out.name, found.vectors)
+        write_array(scratch / index.name, found.index)
+        if with_offsets:
+            write_array(scratch / offsets.name, found.offsets)
+        write_atomically(scratch / facts.name, (json.dumps(origin, indent=2) + "\n").encode())
     print(f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
           f"{'' if found.vectors.ndim == 2 else f'{len(found.layers)} layers, '}"
           f"{found.vectors.shape[-2]:,} vectors of {found.vectors.shape[-1]}")  # fmt: skip
@@ -116,5 +114,5 @@ def run(words: list[str]) -> int:
             print(f"  line {one.line}: {one.why}")
         if count > SHOWN:
             print(f"  and {count - SHOWN:,} more, see {facts}")
-    print("wrote", ", ".join(map(str, written)))
+    print("wrote", ", ".join(str(out.parent / name) for name in names))
     return 0

@@ -16,7 +16,7 @@ from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
 from statewise.durable import replacing
 from statewise.json_files import printable
-from statewise.overwriting import check_file
+from statewise.overwriting import claimed_file
 from statewise.progress import announced
 from statewise.run import Run, evaluation_of, evaluation_on, named, report_of
 from statewise.tasks import TASKS
@@ -50,14 +50,29 @@ best checkpoint and greedy decoding.
 def run(words: list[str]) -> int:
     """Runs the command."""
     options, by = options_of(words)
+    decoder, how = decoder_of(options)  # wrong fields fail before the model is loaded
+    if not options.losses:
+        return _evaluate(options, by, decoder, how, None)
+    out = Path(options.losses)
+    if not out.parent.is_dir():
+        raise ValueError(f"there is no folder {out.parent} to write --losses into")
+    with claimed_file(out, options.overwrite, "--losses") as scratch:
+        code = _evaluate(options, by, decoder, how, scratch)
+    if not options.json:
+        print(f"wrote {out}: the nats of every token, a JSON line for each sequence")
+    return code
 
+
+def _evaluate(
+    options: argparse.Namespace,
+    by: tuple[str, str] | None,
+    decoder: str | Decoder,
+    how: Mapping[str, Any],
+    losses_file: Path | None,
+) -> int:
+    """Evaluates, prints, and writes the report and the losses."""
     from statewise.loading import load_model
 
-    decoder, how = decoder_of(options)  # wrong fields fail before the model is loaded
-    if options.losses:
-        check_file(Path(options.losses), options.overwrite, "--losses")
-        if not Path(options.losses).parent.is_dir():
-            raise ValueError(f"there is no folder {Path(options.losses).parent} to write --losses into")
     model = load_model(options.run, options.checkpoint, options.device)
     if options.fills:
         return _referee(model, Path(options.fills), options)
@@ -98,11 +113,10 @@ def run(words: list[str]) -> int:
             print(note, file=sys.stderr)
     code = _show(model, evaluation, name, options, data, found if asked else {}, by, how)
     for one in losses:  # after the report, which a full disk must not take along
-        with replacing(Path(options.losses)) as file:
+        assert losses_file is not None
+        with replacing(losses_file) as file:
             for record in token_losses(model.task, *one):
                 file.write((printable(record, indent=None) + "\n").encode())
-        if not options.json:
-            print(f"wrote {options.losses}: the nats of every token, a JSON line for each sequence")
     return code
 
 

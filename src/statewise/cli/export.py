@@ -30,13 +30,13 @@ def run(words: list[str]) -> int:
     out = Path(options.out)
     Run.open(Path(options.run))
 
-    from statewise.interop.export import check_target, export
+    from statewise.interop.export import claimed, export
     from statewise.loading import load_model
 
-    check_target(out, options.to, options.overwrite)
-    model = load_model(options.run, options.checkpoint, "cpu")
-    command = shlex.join(["statewise", "export", *words])
-    found = export(model, out, options.to, overwrite=options.overwrite, command=command)
+    with claimed(out, options.to, options.overwrite):
+        model = load_model(options.run, options.checkpoint, "cpu")
+        command = shlex.join(["statewise", "export", *words])
+        found = export(model, out, options.to, overwrite=options.overwrite, command=command)
     print(f"wrote {options.out}: {found.architecture}, {found.parameters:,} parameters, {found.bytes / 1e6:,.1f} MB")
     for note in found.notes:
         print(f"note: {note}")

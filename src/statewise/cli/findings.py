@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statewise.durable import write_atomically
 from statewise.json_files import json_bytes
-from statewise.overwriting import check_files, json_with
+from statewise.overwriting import check_files, claimed_files, json_with
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Findings
@@ -35,19 +36,26 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def check_free(folder: Path, name: str, overwrite: bool) -> None:
-    """Raises `FileExistsError` unless `save` may write into the folder: none of its files exists, or with `overwrite`
-    its report is there."""
+def claimed(folder: Path, name: str, overwrite: bool) -> AbstractContextManager[Path]:
+    """A claim on a report and its pictures, which are one unit, in `folder` (`statewise.overwriting`), and the place
+    for them. Raises `FileExistsError` if one of its files exists, unless `overwrite` is set and its report is there."""
     names = [f"{name}{end}" for end in (".json", *PICTURES)]
-    check_files(folder, names, {names[0]: json_with("metrics", "panels")}, overwrite)
+
+    def check() -> None:
+        check_files(folder, names, {names[0]: json_with("metrics", "panels")}, overwrite)
+
+    return claimed_files(folder, names, check, overwrite)
 
 
-def save(findings: Findings, content: Mapping[str, Any], folder: Path, name: str, title: str) -> list[Path]:
-    """Writes a report, `NAME.json`, and its pictures into a folder, which is created if missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    report = folder / f"{name}.json"
-    write_atomically(report, json_bytes(content))
-    return [report, *save_pictures(findings, folder, name, title)]
+def save(
+    findings: Findings, content: Mapping[str, Any], folder: Path, name: str, title: str, *, overwrite: bool
+) -> list[Path]:
+    """Writes a report, `NAME.json`, and its pictures into a folder, which is created if missing. Raises what `claimed`
+    raises."""
+    with claimed(folder, name, overwrite) as scratch:
+        write_atomically(scratch / f"{name}.json", json_bytes(content))
+        pictures = save_pictures(findings, scratch, name, title)
+    return [folder / f"{name}.json", *(folder / path.name for path in pictures)]
 
 
 def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> list[Path]:

@@ -97,7 +97,7 @@ def run(words: list[str]) -> int:
     if options.overwrite and options.save_state is None:
         raise ValueError("--overwrite needs --save-state, the file that it may replace")
     if options.save_state is not None:
-        check_file(Path(options.save_state), options.overwrite, "--save-state")
+        check_file(Path(options.save_state), options.overwrite, "--save-state")  # before the model is loaded
 
     from statewise.building import make_decoder, make_search
     from statewise.loading import load_model

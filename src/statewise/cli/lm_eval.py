@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import hashlib
 import json
 import sys
@@ -12,7 +14,8 @@ from typing import Any
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
-from statewise.overwriting import check_file
+from statewise.durable import write_atomically
+from statewise.overwriting import claimed_file
 
 DESCRIPTION = """Scores a run on benchmarks of lm-evaluation-harness (extra `eval`) and writes a report into the run.
 
@@ -37,10 +40,24 @@ def run(words: list[str]) -> int:
     out = None if options.out is None else Path(options.out)
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.parent}")
-    if out is not None:
-        check_file(out, options.overwrite)
+    with contextlib.nullcontext() if out is None else claimed_file(out, options.overwrite) as scratch:
+        content, as_json, written = _report(options)
+        if scratch is not None:
+            write_atomically(scratch, as_json.encode() + b"\n")
+    for warning in warnings(content["counts"]):
+        print(warning, file=sys.stderr)
+    if options.json:
+        print(as_json)
+    else:
+        print(f"{options.run}, step {content['checkpoint']}, lm-evaluation-harness {content['lm_eval']}")
+        print(table(content))
+        if written:
+            print(f"wrote {written}")
+    return 0
 
-    from statewise.durable import write_atomically
+
+def _report(options: argparse.Namespace) -> tuple[dict[str, Any], str, Path | None]:
+    """The report, as JSON too, and where it is in the run."""
     from statewise.run import Run
     from statewise.zero_shot import harness
 
@@ -58,19 +75,7 @@ def run(words: list[str]) -> int:
     deviations = [] if options.checkpoint == "best" else [f"checkpoint-{options.checkpoint}"]
     deviations += [] if options.limit is None else [f"first-{options.limit}"]
     content, written = keep_report(model, "-".join(["lm-eval", _name(names), *deviations]), found)
-    as_json = json.dumps(content, indent=2)
-    if out is not None:
-        write_atomically(out, as_json.encode() + b"\n")
-    for warning in warnings(content["counts"]):
-        print(warning, file=sys.stderr)
-    if options.json:
-        print(as_json)
-    else:
-        print(f"{options.run}, step {content['checkpoint']}, lm-evaluation-harness {content['lm_eval']}")
-        print(table(content))
-        if written:
-            print(f"wrote {written}")
-    return 0
+    return content, json.dumps(content, indent=2), written
 
 
 def _name(names: list[str]) -> str:

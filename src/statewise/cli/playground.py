@@ -39,17 +39,18 @@ def run(words: list[str]) -> int:
         raise ValueError(f"--port must be at most 65535, not {options.port}")
     path = None if options.export is None else Path(options.export)
 
-    from statewise.playground.recording import check_place, export, same_task
+    from statewise.playground.recording import claimed, export, same_task
 
     if path is not None:
-        check_place(path, options.overwrite)
-    models = serve.models_of(named, options.checkpoint, options.device)
-    same_task(models)
-    if path is not None:
-        written = export(models, path, options.examples, options.seed)
+        with claimed(path, options.overwrite):
+            models = serve.models_of(named, options.checkpoint, options.device)
+            same_task(models)
+            written = export(models, path, options.examples, options.seed, overwrite=options.overwrite)
         fewer = f"; only {written:,} prompts are held out" if written < options.examples else ""
         print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB){fewer}")
         return 0
+    models = serve.models_of(named, options.checkpoint, options.device)
+    same_task(models)
     server = serve.server_module()
     from statewise.serving.settings import Settings
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.json_files import printable
-from statewise.overwriting import check_file
+from statewise.overwriting import claimed_file
 
 if TYPE_CHECKING:
+    from statewise.analysis.map import MapSettings
     from statewise.tasks.manhattan.task import Manhattan
     from statewise.types import Examples
 
@@ -66,13 +68,22 @@ def run(words: list[str]) -> int:
     if options.action == "map" and options.out is None:
         raise ValueError("give a folder for the map's report and plots by --out")
 
-    from statewise.cli.findings import as_plain_data, check_free, save, tell
+    from statewise.cli.findings import claimed
 
-    if options.write_labels is not None:
-        check_file(Path(options.write_labels), options.overwrite, "--write-labels")
     if options.action == "map":
-        check_free(Path(options.out), "map", options.overwrite)
+        with claimed(Path(options.out), "map", options.overwrite):
+            return _map(options, MapSettings(options.degree, options.radius))
+    if options.write_labels is None:
+        return _check(options, None)
+    with claimed_file(Path(options.write_labels), options.overwrite, "--write-labels") as labels:
+        _check(options, labels)
+    if not options.json:
+        print(f"wrote {options.write_labels}")
+    return 0
 
+
+def _read(options: argparse.Namespace) -> tuple[Manhattan, Examples, list[int]]:
+    """The map, and the rides that are asked for with their lines."""
     from statewise.tasks.manhattan.task import Manhattan, ManhattanConfig
 
     task = Manhattan(ManhattanConfig(map=options.map))
@@ -82,16 +93,18 @@ def run(words: list[str]) -> int:
         rides, lines = task.read_any(Path(options.file))
         if options.first is not None:
             rides, lines = rides[: options.first], lines[: options.first]
-    if options.action == "check":
-        return _check(task, rides, lines, options.write_labels, options.json)
+    return task, rides, lines
 
+
+def _map(options: argparse.Namespace, settings: MapSettings) -> int:
     from statewise.analysis.map import findings
+    from statewise.cli.findings import as_plain_data, save, tell
 
-    settings = MapSettings(options.degree, options.radius)
+    task, rides, _ = _read(options)
     found = findings(task, rides, settings)
     content = {"settings": vars(settings), **as_plain_data(found)}
     title = f"{options.file or 'drawn rides'} on {options.map}"
-    written = save(found, content, Path(options.out), "map", title)
+    written = save(found, content, Path(options.out), "map", title, overwrite=options.overwrite)
     if options.json:
         print(printable(content))
     else:
@@ -99,23 +112,23 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _check(task: Manhattan, rides: Examples, lines: list[int], labels: str | None, as_json: bool) -> int:
+def _check(options: argparse.Namespace, labels: Path | None) -> int:
+    """Prints the verdicts on rides, and writes them to the file `labels`."""
     from statewise.reporting.tables import metrics_table
     from statewise.tasks.manhattan.checking import VERDICTS
 
+    task, rides, lines = _read(options)
     checked = task.check(rides)
     named = [VERDICTS[verdict] for verdict in checked.verdicts]
     if labels is not None:
         from statewise.durable import write_atomically
 
         rows = [f"{line - 1},{name},{moves}" for line, name, moves in zip(lines, named, checked.moves.tolist())]
-        write_atomically(Path(labels), ("\n".join(["line,label,moves", *rows]) + "\n").encode())
+        write_atomically(labels, ("\n".join(["line,label,moves", *rows]) + "\n").encode())
     count = Counter(named)
     metrics: dict[str, float] = {"rides": len(named), **{name: count[name] for name in VERDICTS}}
     metrics["valid_share"] = count["valid"] / len(named)
-    print(printable(metrics) if as_json else metrics_table(metrics))
-    if labels is not None and not as_json:
-        print(f"wrote {labels}")
+    print(printable(metrics) if options.json else metrics_table(metrics))
     return 0
 
 

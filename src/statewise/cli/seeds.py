@@ -90,19 +90,20 @@ def train(
 ) -> int:
     """Trains all seeds, `jobs` at a time, or on a cluster as `asked`. Raises `FileExistsError` if something is there
     already, other than what a killed process of the same recipe began."""
-    overwriting.put_back(folder, FILES, lambda: is_group(folder))
-    begun = is_begun(folder) and not has_other_recipe(folder, recipe)
-    if not begun:
-        overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")
-    from statewise.launch import Listener, check
+    with overwriting.claimed(folder):
+        overwriting.put_back(folder, FILES, lambda: is_group(folder))
+        begun = is_begun(folder) and not has_other_recipe(folder, recipe)
+        if not begun:
+            overwriting.check_folder(folder, FILES, SIGNS, "group of runs", overwrite, f"--resume {folder} or ")
+        from statewise.launch import Listener, check
 
-    with Display() as display:  # before old runs are deleted
-        check(recipe, Listener(note=display.note, baselines=display.baselines), here=asked is None)
-    with contextlib.ExitStack() as stack:
-        for old in sorted(folder.glob("seed-*/")):
-            stack.enter_context(Run(old).lock())
-    with overwriting.replacing(folder, FILES, there=folder.exists() and not begun):
-        write_group(folder, recipe, seeds)
+        with Display() as display:  # before old runs are deleted
+            check(recipe, Listener(note=display.note, baselines=display.baselines), here=asked is None)
+        with contextlib.ExitStack() as stack:
+            for old in sorted(folder.glob("seed-*/")):
+                stack.enter_context(Run(old).lock())
+        with overwriting.replacing(folder, FILES, there=folder.exists() and not begun):
+            write_group(folder, recipe, seeds)
     return _run_all(folder, {seed: _new(folder, seed) for seed in seeds}, jobs, recipe.as_dict(), asked)
 
 

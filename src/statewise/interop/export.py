@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -28,19 +29,19 @@ def export(
     """
     if to not in FORMATS:
         raise ValueError(f"the format must be {' or '.join(FORMATS)}, not {to!r}")
-    check_target(Path(out), to, overwrite)
-    _check_decoder(model)
-    if to == "gguf":
-        return export_gguf(model, Path(out))
-    return export_folder(model, Path(out), command)
+    path = Path(out)
+    with claimed(path, to, overwrite) as scratch:
+        _check_decoder(model)
+        if to == "gguf":
+            return export_gguf(model, path, scratch)
+        return export_folder(model, path, scratch, command)
 
 
-def check_target(out: Path, to: Format, overwrite: bool) -> None:
-    """Raises `FileExistsError` unless `out` may be written."""
+def claimed(out: Path, to: Format, overwrite: bool) -> AbstractContextManager[Path]:
+    """A claim on `out` (`statewise.overwriting`), and the place for what it is to become."""
     if to == "gguf":
-        overwriting.check_file(out, overwrite)
-    else:
-        overwriting.check_folder(out, files.FILES, files.SIGNS, "Hugging Face folder", overwrite)
+        return overwriting.claimed_file(out, overwrite)
+    return overwriting.claimed_folder(out, files.FILES, files.SIGNS, "Hugging Face folder", overwrite, files.TEMPORARY)
 
 
 def _check_decoder(model: Model) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from statewise.durable import sync, write_atomically
+from statewise.durable import errors_of, sync, write_atomically
 from statewise.overwriting import json_with
 from statewise.system import sync_folder
 
@@ -38,18 +44,43 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.parent.mkdir(exist_ok=True)
     path.touch()
     mode = path.stat().st_mode
-    save_file(dict(tensors), path, metadata={"format": "pt"})
-    settle([path], mode)
+    with errors_of_safetensors(path):
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    settle([path], mode, tensors.values())
 
 
-def settle(paths: Iterable[Path], mode: int) -> None:
+def settle(paths: Iterable[Path], mode: int, tensors: Iterable[Tensor]) -> None:
     """Files that other packages have written are on disk when this returns, with the permissions `mode`: safetensors
-    makes files that only their owner can read."""
+    makes files that only their owner can read. Raises `OSError` for a safetensors file that is cut, or holds other
+    than some of the `tensors`."""
+    sums = {_sum(tensor) for tensor in tensors}
     for path in paths:
         path.chmod(mode)
-        with open(path, "rb+") as file:
+        with errors_of(path), open(path, "rb+") as file:
             sync(file)
         sync_folder(path.parent)
+        if path.suffix == ".safetensors":
+            with errors_of_safetensors(path), safe_open(path, "pt") as found:
+                if any(_sum(found.get_tensor(name)) not in sums for name in found.offset_keys()):
+                    raise OSError(errno.EIO, "the file reads back differently than it was written", str(path))
+
+
+def _sum(tensor: Tensor) -> int:
+    """The CRC-32 of its bytes: type and shape are in the head of the file, which has its length."""
+    return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+@contextlib.contextmanager
+def errors_of_safetensors(path: Path) -> Iterator[None]:
+    """Within, errors of writing or reading safetensors files are `OSError` with a number, and name `path` if they name
+    no file."""
+    try:
+        with errors_of(path):
+            yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code) if number else str(error), str(path)) from None
 
 
 def write_beside(folder: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -8,6 +8,7 @@ with, that of transformers, loses parts; so only Llama without biases is written
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from statewise import __version__
 from statewise.backbones.hf.backbone import HuggingFace
-from statewise.durable import replacing
+from statewise.durable import Checked, replacing
 from statewise.extras import needed
 from statewise.interop.exported import Exported
 from statewise.interop.layouts import ROPE_BASE, Llama
@@ -33,9 +34,9 @@ ADDED_RULES = ("lstrip", "rstrip", "single_word")
 """What a tokenizer.json may say of its model and of added tokens, and GGUF cannot."""
 
 
-def export_gguf(model: Model, out: Path) -> Exported:
-    """Writes the model to the file `out`, in float32. Raises `ValueError` if GGUF cannot hold it, or without the extra
-    `hf`."""
+def export_gguf(model: Model, out: Path, scratch: Path) -> Exported:
+    """Writes the model to the file `scratch`, which is to become `out`, in float32. Raises `ValueError` if GGUF cannot
+    hold it, or without the extra `hf`."""
     if any(isinstance(module, HuggingFace) for module in model.objective.modules()):
         raise ValueError(
             "a tuned model of Hugging Face keeps its own architecture: export it --to hf, and convert that folder by "
@@ -60,23 +61,36 @@ def export_gguf(model: Model, out: Path) -> Exported:
             "no tokenizer: GGUF can hold only byte-level BPE that splits and merges as GPT-2's, so the model takes "
             "token ids"
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as file:
-        writer = gguf.GGUFWriter(file.name, "llama")
-        _add_facts(writer, found, f"statewise {__version__} {model.recipe.task.name} {model.recipe.objective.name}")
-        if vocabulary is None:
-            writer.add_tokenizer_model("none")
-        else:
-            _add_vocabulary(writer, vocabulary, model.task.end)
-        names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, found.config.layers)
-        for name, tensor in found.tensors.items():
-            writer.add_tensor(names.get_name(name, (".weight",)), _interleaved(name, tensor, found.config.heads))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+    writer = gguf.GGUFWriter(None, "llama")
+    _add_facts(writer, found, f"statewise {__version__} {model.recipe.task.name} {model.recipe.objective.name}")
+    if vocabulary is None:
+        writer.add_tokenizer_model("none")
+    else:
+        _add_vocabulary(writer, vocabulary, model.task.end)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, found.config.layers)
+    arrays = {
+        names.get_name(name, (".weight",)): _interleaved(name, tensor, found.config.heads)
+        for name, tensor in found.tensors.items()
+    }
+    with replacing(scratch) as file:
+        _write(gguf, writer, arrays, file)
     parameters = sum(tensor.numel() for tensor in found.tensors.values())
-    return Exported(out, "llama", parameters, out.stat().st_size, notes)
+    return Exported(out, "llama", parameters, scratch.stat().st_size, notes)
+
+
+def _write(gguf: Any, writer: Any, arrays: Mapping[str, np.ndarray], file: Checked) -> None:
+    """Writes a GGUF file. The package writes its head; it would write tensors by NumPy's `tofile`, which loses data on
+    a full disk and reports success."""
+    for name, array in arrays.items():
+        writer.add_tensor_info(name, array.shape, array.dtype, array.nbytes)
+    writer.fout, writer.state = [file], gguf.WriterState.EMPTY  # it opens only files of its own
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.write_padding(file, file.tell())
+    for array in arrays.values():
+        file.write(array.reshape(-1).view(np.uint8).data)
+        writer.write_padding(file, array.nbytes)
 
 
 def _add_facts(writer: Any, found: Plain, name: str) -> None:

@@ -30,16 +30,14 @@ from statewise.json_files import check
 from statewise.model import Model
 from statewise.objectives import OBJECTIVES
 from statewise.objectives.predictors import CausalPredictor
-from statewise.whole_folder import writing
 
 HEAD_WIDTHS = (32, 64, 80, 96, 112, 128)
 """Head widths that attention kernels of inference servers commonly support; vLLM's on CPUs supports no others below
 128."""
 
 
-def export_folder(model: Model, out: Path, command: str | None = None) -> Exported:
-    """Writes the model to the folder `out`; see `export.export`."""
-    out = out.resolve()  # follows a link to an empty folder
+def export_folder(model: Model, out: Path, scratch: Path, command: str | None = None) -> Exported:
+    """Writes the model to the folder `scratch`, which is to become `out`; see `export.export`."""
     notes: list[str] = []
     beside: dict[str, Tensor] = {}
     guest = tuned(model)
@@ -72,43 +70,42 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
     end, symbols = model.task.end, model.task.vocab.symbols
     parameters = sum(tensor.numel() for tensor in tensors.values())
     step = None if model.checkpoint is None else model.checkpoint.step
-    with writing(out, files.FILES, files.TEMPORARY) as scratch:
-        if guest is not None:
-            write_tuned(guest, scratch, end)
-        else:
-            files.write_tensors(scratch / files.WEIGHTS, tensors)
-            files.write_beside(scratch, beside)
-            files.write_json(scratch / files.CONFIG, files.config_json(fields, end))
-        generation = files.generation_json(end, model.task.context, model.task.longest_answer)
-        files.write_json(scratch / "generation_config.json", generation)
-        if content is not None:
-            write_atomically(scratch / "tokenizer.json", content.encode())
-            facts = tokenizer_config(content, None if end is None else symbols[end], model.task.context)
-            files.write_json(scratch / "tokenizer_config.json", facts)
-        card = model_card(
-            out.name,
-            model.recipe.as_dict(),
-            architecture=fields["architectures"][0],
-            registered=fields["model_type"] == "statewise",
-            tokenizer=content is not None,
-            parameters=parameters,
-            context=model.task.context,
-            version=__version__,
-            step=step,
-            report=_evaluation(model),
-            command=command or shlex.join(["statewise", "export", "RUN", "--to", "hf", "--out", out.name]),
-            notes=notes,
-        )
-        write_atomically(scratch / "README.md", card.encode())
-        ours = {
-            "version": __version__,
-            "fingerprint": model.fingerprint(),
-            "step": step,
-            "recipe": model.recipe.as_dict(),
-            "notes": notes,
-        }
-        files.write_json(scratch / files.OURS, ours)
-    return Exported(out, fields["architectures"][0], parameters, files.size(out), notes)
+    if guest is not None:
+        write_tuned(guest, scratch, end)
+    else:
+        files.write_tensors(scratch / files.WEIGHTS, tensors)
+        files.write_beside(scratch, beside)
+        files.write_json(scratch / files.CONFIG, files.config_json(fields, end))
+    generation = files.generation_json(end, model.task.context, model.task.longest_answer)
+    files.write_json(scratch / "generation_config.json", generation)
+    if content is not None:
+        write_atomically(scratch / "tokenizer.json", content.encode())
+        facts = tokenizer_config(content, None if end is None else symbols[end], model.task.context)
+        files.write_json(scratch / "tokenizer_config.json", facts)
+    card = model_card(
+        out.resolve().name,
+        model.recipe.as_dict(),
+        architecture=fields["architectures"][0],
+        registered=fields["model_type"] == "statewise",
+        tokenizer=content is not None,
+        parameters=parameters,
+        context=model.task.context,
+        version=__version__,
+        step=step,
+        report=_evaluation(model),
+        command=command or shlex.join(["statewise", "export", "RUN", "--to", "hf", "--out", out.resolve().name]),
+        notes=notes,
+    )
+    write_atomically(scratch / "README.md", card.encode())
+    ours = {
+        "version": __version__,
+        "fingerprint": model.fingerprint(),
+        "step": step,
+        "recipe": model.recipe.as_dict(),
+        "notes": notes,
+    }
+    files.write_json(scratch / files.OURS, ours)
+    return Exported(out, fields["architectures"][0], parameters, files.size(scratch), notes)
 
 
 def _mapped(found: Plain, notes: list[str]) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:

@@ -53,12 +53,15 @@ def tuned(model: Model) -> Tuned | None:
 
 def write(found: Tuned, folder: Path, end: int | None) -> None:
     """Writes weights and config.json to `folder`, and the adapter, if there is one, below it."""
-    with quiet():
-        found.causal.save_pretrained(folder, max_shard_size="1000GB")
-        if found.adapter is not None:
-            found.adapter.save_pretrained(folder / ADAPTER)
-    mode = (folder / files.CONFIG).stat().st_mode
-    files.settle([folder / files.WEIGHTS, *folder.glob(f"{ADAPTER}/*")], mode)
+    parts = {folder / files.WEIGHTS: found.causal}
+    if found.adapter is not None:
+        parts[folder / ADAPTER / "adapter_model.safetensors"] = found.adapter
+    for path, part in parts.items():
+        with quiet(), files.errors_of_safetensors(path):
+            part.save_pretrained(path.parent, max_shard_size="1000GB")
+        mode = (folder / files.CONFIG).stat().st_mode
+        others = [one for one in path.parent.iterdir() if one != path and one.is_file()]
+        files.settle([path, *others], mode, part.state_dict().values())
     files.write_beside(folder, found.beside)
     fields = json.loads((folder / files.CONFIG).read_text(encoding="utf-8"))
     base = (fields.get("rope_parameters") or {}).get("rope_theta")

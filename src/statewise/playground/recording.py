@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,27 @@ import numpy as np
 import torch
 
 from statewise.durable import write_atomically
-from statewise.overwriting import check_file
+from statewise.overwriting import claimed_file
 from statewise.playground.observer import Observer, Wish
 from statewise.playground.page import MARK, page
 from statewise.playground.trace import Trace
 from statewise.serving.served import Served
 
 
-def check_place(path: Path, overwrite: bool) -> None:
-    """Raises `FileExistsError` or `FileNotFoundError` unless the page may be written: its folder exists, and at `path`
-    there is nothing, or with `overwrite` such a page."""
+def claimed(path: Path, overwrite: bool) -> AbstractContextManager[Path]:
+    """A claim on `path` (`statewise.overwriting`), and the place for the page that it is to become. Raises
+    `FileExistsError` or `FileNotFoundError` unless its folder exists, and at `path` there is nothing, or with
+    `overwrite` such a page."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent} is no folder: create it, or choose another --export")
-    check_file(path, overwrite, "--export")
-    if path.exists() and MARK.encode() not in path.read_bytes()[:1000]:
-        raise FileExistsError(f"{path} is not replaced: it is no page that statewise wrote. Choose another --export")
+
+    def check() -> None:
+        if path.exists() and MARK.encode() not in path.read_bytes()[:1000]:
+            raise FileExistsError(
+                f"{path} is not replaced: it is no page that statewise wrote. Choose another --export"
+            )
+
+    return claimed_file(path, overwrite, "--export", check)
 
 
 def same_task(models: Sequence[Served]) -> None:
@@ -68,11 +75,12 @@ def record(models: Sequence[Served], num: int, seed: int) -> dict[str, Any]:
         return {"models": described, "recordings": recordings}
 
 
-def export(models: Sequence[Served], path: Path, num: int, seed: int) -> int:
+def export(models: Sequence[Served], path: Path, num: int, seed: int, *, overwrite: bool = False) -> int:
     """Writes `record` as a page to a file. Returns the number of prompts, which is less than `num` where fewer are held
-    out."""
-    found = record(models, num, seed)
-    write_atomically(path, page(found))
+    out. Raises what `claimed` raises."""
+    with claimed(path, overwrite) as scratch:
+        found = record(models, num, seed)
+        write_atomically(scratch, page(found))
     return len(found["recordings"])
 
 

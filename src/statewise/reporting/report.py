@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from statewise import overwriting
@@ -13,33 +14,40 @@ from statewise.reporting.panels import analysis_panels, drawings, set_panels, tr
 from statewise.reporting.plots import panels_png
 from statewise.reporting.sweeps import sweep_panels
 
-FILES = ("table.md", "report.json", "curves.png", "sweep.png", "analyses.png", "drawings.png", "report.html")
+FILES = ("report.json", "table.md", "curves.png", "sweep.png", "analyses.png", "drawings.png", "report.html")
 """All files of a report, as patterns of `statewise.overwriting`."""
 SIGNS = {"report.json": overwriting.json_with("headline", "differences", "groups")}
 """How a report is recognised."""
 
 
+def claimed(folder: Path, overwrite: bool) -> AbstractContextManager[Path]:
+    """A claim on a report in `folder` (`statewise.overwriting`), and the place for its files, which are one unit.
+    Raises `FileExistsError` unless `folder` is empty or missing, or with `overwrite` holds only a report."""
+
+    def check() -> None:
+        overwriting.check_folder(folder, FILES, SIGNS, "report", overwrite)
+
+    return overwriting.claimed_files(folder, FILES, check, overwrite)
+
+
 def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) -> list[Path]:
     """Writes the report into `folder` and returns the paths; report.html is last.
 
-    An earlier report stays whole if this one cannot be written. Raises `FileExistsError` unless `folder` is empty or
-    missing, or with `overwrite` holds only a report.
+    An earlier report stays whole if this one cannot be written. Raises what `claimed` raises.
     """
-    overwriting.check_folder(folder, FILES, SIGNS, "report", overwrite)
-    labels = [group.label for group in comparison.groups]
-    analysed = [*set_panels(comparison), *analysis_panels(comparison)]
-    drawn, swept = drawings(comparison), sweep_panels(comparison)
-    content = {
-        "table.md": comparison.as_markdown().encode(),
-        "report.json": comparison.as_json().encode(),
-        "curves.png": panels_png(training_panels(comparison), labels),
-        "sweep.png": panels_png(swept) if swept else None,
-        "analyses.png": panels_png(analysed, labels) if analysed else None,
-        "drawings.png": drawings_png(drawn) if drawn else None,
-        "report.html": page(comparison).encode(),
-    }
-    found = {folder / name: made for name, made in content.items() if made is not None}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_all(found)
-    overwriting.delete(folder, [name for name in content if folder / name not in found])  # left by an earlier report
-    return list(found)
+    with claimed(folder, overwrite) as scratch:
+        labels = [group.label for group in comparison.groups]
+        analysed = [*set_panels(comparison), *analysis_panels(comparison)]
+        drawn, swept = drawings(comparison), sweep_panels(comparison)
+        content = {
+            "report.json": comparison.as_json().encode(),
+            "table.md": comparison.as_markdown().encode(),
+            "curves.png": panels_png(training_panels(comparison), labels),
+            "sweep.png": panels_png(swept) if swept else None,
+            "analyses.png": panels_png(analysed, labels) if analysed else None,
+            "drawings.png": drawings_png(drawn) if drawn else None,
+            "report.html": page(comparison).encode(),
+        }
+        found = {name: made for name, made in content.items() if made is not None}
+        write_all({scratch / name: made for name, made in found.items()})
+    return [folder / name for name in found]

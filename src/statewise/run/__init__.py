@@ -15,7 +15,7 @@ formats.
     cache/              arrays that later commands would otherwise recompute; may be deleted at any time
 
 Files are written durably, and config.json last, so that after a kill at any moment every file is either the previous or
-the new complete version. Checkpoints have checksums.
+the new complete version. Checkpoints have checksums. None of the folders is written through if it is a link.
 """
 
 from statewise.run.checkpoint import (
@@ -28,10 +28,10 @@ from statewise.run.checkpoint import (
     check_checkpoint,
 )
 from statewise.run.file_names import evaluation_of, evaluation_on, named, report_of, shortened, with_name
-from statewise.run.folder import CONFIG, CONVERTED, FILES, FINISHED, METRICS, SIGNS, Record, Run
+from statewise.run.folder import CONFIG, CONVERTED, FILES, FINISHED, METRICS, SIGNS, Record, Replaced, Run
 
 __all__ = [
     "CONFIG", "CONVERTED", "FILES", "FINISHED", "METRICS", "MOMENTS", "SIGNS", "TRAINING", "WEIGHTS", "WHOLE",
-    "Checkpoint", "DamagedCheckpoint", "Record", "Run", "check_checkpoint", "evaluation_of", "evaluation_on", "named",
-    "report_of", "shortened", "with_name",
+    "Checkpoint", "DamagedCheckpoint", "Record", "Replaced", "Run", "check_checkpoint", "evaluation_of",
+    "evaluation_on", "named", "report_of", "shortened", "with_name",
 ]  # fmt: skip

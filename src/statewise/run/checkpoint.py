@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import BinaryIO
 
 from statewise import overwriting
-from statewise.durable import replacing, write_atomically
+from statewise.durable import Checked, replacing, write_atomically
 from statewise.json_files import TEXT, Shape, json_bytes, read_json
 from statewise.messages import cut
 
@@ -91,7 +90,7 @@ class Checkpoint:
         write_atomically(self.folder / name, content)
         return hashlib.sha256(content).hexdigest()
 
-    def replace_weights(self, write: Callable[[BinaryIO], None]) -> None:
+    def replace_weights(self, write: Callable[[Checked], None]) -> None:
         """Replaces the weights' parts by one file, which `write` writes. After a kill at any moment, the checkpoint is
         whole, with the one or the others."""
         rest = {name: value for name, value in self.sums().items() if not name.startswith(WEIGHTS)}

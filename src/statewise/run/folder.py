@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -79,14 +80,24 @@ END: Shape = {"reason": TEXT}
 """What a record of the kind `end` also has."""
 
 
+class Replaced(OSError):
+    """A run directory was deleted, moved or replaced while this process was writing to it."""
+
+
 class Run:
-    """A run directory. `create` makes a new one, `open` opens an existing one."""
+    """A run directory. `create` makes a new one, `open` opens an existing one.
+
+    Who holds its `lock` writes only as long as the directory is the one that was locked, and raises `Replaced`
+    otherwise. Nothing is written through a link: a run may come from anybody.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.checkpoints_folder = folder / "checkpoints"
         self.reports_folder = folder / "reports"
         self.cache_folder = folder / "cache"
+        self._held: int | None = None
+        """The open directory, while this object holds the lock; None also on Windows, which opens no directories."""
 
     @classmethod
     def create(
@@ -105,14 +116,15 @@ class Run:
         what it was to overwrite is there again.
         """
         run = cls(folder)
-        overwriting.put_back(folder, FILES, lambda: run.exists() and not (folder / CREATING).exists())
-        cls.refuse(folder, overwrite)
-        there = not run._begun()
-        if there:
-            with run.lock():
-                pass  # no process writes to it
-        with overwriting.replacing(folder, FILES, there), contextlib.ExitStack() as stack:
-            stack.enter_context(run.lock())
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(cls.claimed(folder, overwrite))
+            there = not run._begun()
+            if there:
+                with run.lock():
+                    pass  # no process writes to it
+            stack.enter_context(overwriting.replacing(folder, FILES, there))
+            held = stack.enter_context(contextlib.ExitStack())
+            held.enter_context(run.lock())
             try:
                 overwriting.delete(folder, [name for name in FILES if name not in (CREATING, LOCK, HOLDER)])
                 (folder / CREATING).touch()
@@ -125,12 +137,23 @@ class Run:
                 write_atomically(folder / DATA, json_bytes(data_identity or {}))
                 write_atomically(folder / CONFIG, json_bytes({"format": FORMAT, **recipe}))
             except BaseException:
-                stack.close()
+                held.close()
                 overwriting.delete(folder, [name for name in FILES if name != CREATING])
                 overwriting.delete(folder, FILES)
                 raise
             (folder / CREATING).unlink()
         return run
+
+    @classmethod
+    @contextlib.contextmanager
+    def claimed(cls, folder: Path, overwrite: bool) -> Iterator[None]:
+        """A claim on `folder` (`statewise.overwriting`). What a killed process was to overwrite is there again. Raises
+        what `refuse` raises, and `BlockingIOError` if another process creates a run there."""
+        with overwriting.claimed(folder):
+            run = cls(folder)
+            overwriting.put_back(folder, FILES, lambda: run.exists() and not (folder / CREATING).exists())
+            cls.refuse(folder, overwrite)
+            yield
 
     @classmethod
     def refuse(cls, folder: Path, overwrite: bool) -> None:
@@ -149,7 +172,7 @@ class Run:
         """Whether the directory exists and is empty or holds only a run whose creation was interrupted."""
         if self.exists() or not self.folder.is_dir():
             return not self.folder.exists() and not self.folder.is_symlink()
-        names = {path.name for path in self.folder.iterdir()}
+        names = {path.name for path in self.folder.iterdir()} - {*overwriting.INSIDE}
         return names <= {LOCK, HOLDER} or (CREATING in names and not overwriting.strangers(self.folder, FILES))
 
     @classmethod
@@ -206,7 +229,38 @@ class Run:
         in seconds."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock(self.folder / LOCK, f"{self.folder} is in use by another process", patience):
-            yield
+            before = self._held
+            self._held = None if os.name == "nt" else os.open(self.folder, os.O_RDONLY)
+            try:
+                yield
+            finally:
+                if self._held is not None:
+                    os.close(self._held)
+                self._held = before
+
+    def _refuse_replaced(self) -> None:
+        """Raises `Replaced` if another directory has the place of the one that is locked."""
+        if self._held is None:
+            return
+        try:
+            same = os.path.samestat(os.stat(self.folder), os.fstat(self._held))
+        except OSError:
+            same = False
+        if not same:
+            raise Replaced(
+                f"{self.folder} was deleted, moved or replaced while this process was writing to it: the process ends, "
+                "and what is there now stays as it is"
+            )
+
+    def writable(self, folder: Path) -> Path:
+        """`folder`, one of the run's own, to write into. Raises `Replaced`, and `PermissionError` if it is a link."""
+        self._refuse_replaced()
+        if folder.is_symlink():
+            raise PermissionError(
+                errno.EPERM, "this is a link, and nothing is written through links: put a folder in its place",
+                str(folder),
+            )  # fmt: skip
+        return folder
 
     def in_use(self) -> bool:
         """Whether a process trains the run, as far as locks tell: across machines that share a disk, they may not."""
@@ -260,7 +314,8 @@ class Run:
     # Metrics
 
     def log(self, record: Record) -> None:
-        """Appends a line to metrics.jsonl."""
+        """Appends a line to metrics.jsonl. Raises `Replaced`."""
+        self._refuse_replaced()
         append(self.folder / METRICS, (json.dumps(record) + "\n").encode(), durably=False)
 
     def metrics(self) -> list[Record]:
@@ -286,6 +341,7 @@ class Run:
     def forget_after(self, step: int) -> None:
         """Deletes everything after the checkpoint of `step`, what a killed process left of others, and every `end`
         record, so that training can resume."""
+        self.writable(self.checkpoints_folder)
         for left in (*self.checkpoints_folder.glob(".writing-*"), *self.checkpoints_folder.glob(".dropped-step-*")):
             if not left.is_symlink():
                 overwriting.delete(left, CHECKPOINT_FILES)
@@ -339,7 +395,9 @@ class Run:
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Marks the checkpoint of `step` as the best."""
-        write_atomically(self.checkpoints_folder / "best.json", json_bytes({"step": step, metric: value}))
+        write_atomically(
+            self.writable(self.checkpoints_folder) / "best.json", json_bytes({"step": step, metric: value})
+        )
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> Checkpoint:
         """Writes and syncs all files, then makes the checkpoint visible by one rename."""
@@ -353,7 +411,9 @@ class Run:
             raise
 
     def begin_checkpoint(self, step: int) -> Checkpoint:
-        """A place for the files of a checkpoint, which is none before `end_checkpoint`."""
+        """A place for the files of a checkpoint, which is none before `end_checkpoint`. Raises what `writable`
+        raises."""
+        self.writable(self.checkpoints_folder)
         self.abandon_checkpoint(step)
         return self.begun_checkpoint(step)
 
@@ -367,6 +427,7 @@ class Run:
 
     def end_checkpoint(self, step: int, sums: Mapping[str, str]) -> Checkpoint:
         """Makes a checkpoint visible of which all files are written, with their checksums `sums`."""
+        self._refuse_replaced()
         begun, made = self.begun_checkpoint(step), self.checkpoint(step)
         write_atomically(begun.folder / MANIFEST, json_bytes(sums))
         if made.folder.exists():
@@ -377,6 +438,7 @@ class Run:
 
     def drop_checkpoints(self, *, newest: int, keeps: Callable[[int], bool]) -> None:
         """Deletes all checkpoints except the `newest` ones, the best, and those whose steps satisfy `keeps`."""
+        self.writable(self.checkpoints_folder)
         best = self.best_step()
         for checkpoint in self.checkpoints()[:-newest]:
             if checkpoint.step != best and not keeps(checkpoint.step):
@@ -420,8 +482,8 @@ class Run:
     # Reports
 
     def write_report(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Writes `content` to reports/NAME.json."""
-        self.reports_folder.mkdir(exist_ok=True)
+        """Writes `content` to reports/NAME.json. Raises what `writable` raises."""
+        self.writable(self.reports_folder).mkdir(exist_ok=True)
         path = self.reports_folder / f"{name}.json"
         write_atomically(path, json_bytes(content))
         return path
@@ -447,7 +509,7 @@ class Run:
             return found
         except (FileNotFoundError, ValueError, EOFError, KeyError, BadZipFile):
             made = make()
-        with contextlib.suppress(OSError):  # a read-only run caches nothing
-            self.cache_folder.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # a run that may only be read caches nothing
+            self.writable(self.cache_folder).mkdir(exist_ok=True)
             write_arrays(path, array=made)
         return made

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from statewise.strips.signatures import signature as signature
     from statewise.strips.simplification import Simplified as Simplified
     from statewise.strips.simplification import before_simplification as before_simplification
-    from statewise.strips.simplification import may_write as may_write
+    from statewise.strips.simplification import claimed as claimed
     from statewise.strips.simplification import simplify as simplify
     from statewise.strips.simplification import write_simplified as write_simplified
     from statewise.strips.trace_files import read_traces as read_traces
@@ -113,7 +113,7 @@ PUBLIC = {
     "settings": ("Settings",),
     "showing": ("model_table", "parse_trace", "show"),
     "signatures": ("signature",),
-    "simplification": ("Simplified", "before_simplification", "may_write", "simplify", "write_simplified"),
+    "simplification": ("Simplified", "before_simplification", "claimed", "simplify", "write_simplified"),
     "trace_files": ("read_traces", "write_traces"),
     "verification": ("verify",),
 }

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from statewise import overwriting
-from statewise.durable import lock, write_arrays, write_atomically
+from statewise.durable import write_arrays, write_atomically
 from statewise.json_files import (
     ANYTHING,
     COUNT,
@@ -147,11 +147,11 @@ def read_learned_model(folder: Path) -> ActionModel:
 
 
 def claim(folder: Path, overwrite: bool, *, resumes: bool) -> None:
-    """Prepares `folder` for a model; with `overwrite` deletes the one there. Raises `FileExistsError` if the folder
-    holds anything else, or if it holds a model and `overwrite` is not given. An interrupted run stays if learning
-    `resumes`."""
+    """Prepares `folder` for a model; with `overwrite` the one there waits beside it until another is written. Raises
+    `FileExistsError` if the folder holds anything else, or if it holds a model and `overwrite` is not given. An
+    interrupted run stays if learning `resumes`."""
     if may_claim(folder, overwrite, resumes=resumes):
-        overwriting.delete(folder, FILES)
+        overwriting.set_aside(folder, FILES)
 
 
 def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
@@ -166,16 +166,25 @@ def may_claim(folder: Path, overwrite: bool, *, resumes: bool) -> bool:
 
 @contextlib.contextmanager
 def alone(folder: Path | None) -> Iterator[None]:
-    """Within, no other process learns into `folder`. Raises `BlockingIOError` if one does."""
-    with contextlib.ExitStack() as stack:
-        if folder is not None:
-            parent, name = folder.absolute().parent, folder.absolute().name
-            parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(PermissionError):  # the folder may be ours where its parent is not
-                stack.enter_context(
-                    lock(parent / f".{name}.lock", f"{folder} is in use by another process that learns")
-                )
+    """A claim on `folder` (`statewise.overwriting`). At its end the model that was to be overwritten is back unless
+    another one is written. Raises `BlockingIOError` if another process has the claim."""
+    if folder is None:
         yield
+        return
+    with overwriting.claimed(folder):
+        _put_back(folder)  # what a process that was killed had set aside
+        try:
+            yield
+        finally:
+            _put_back(folder)
+
+
+def _put_back(folder: Path) -> None:
+    """The model that was to be overwritten is deleted if there is another one, or what learning continues from, and
+    back otherwise."""
+    overwriting.put_back(
+        folder, FILES, lambda: (folder / "model.json").is_file() or (folder / "checkpoint.npz").is_file()
+    )
 
 
 @contextlib.contextmanager
@@ -192,7 +201,9 @@ def _whole(folder: Path, files: Mapping[str, bytes]) -> Iterator[None]:
         if not existed:
             with contextlib.suppress(OSError):
                 folder.rmdir()
+        _put_back(folder)
         raise
+    _put_back(folder)
 
 
 def _write_model(folder: Path, model: ActionModel, report: Mapping[str, Any], files: Mapping[str, bytes]) -> None:

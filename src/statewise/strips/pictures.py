@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from statewise.durable import replacing
+from statewise.durable import write_atomically
 from statewise.reporting.plain import plain_text
 from statewise.strips.brasp import NOWHERE, run
 from statewise.strips.heads import heads
@@ -250,9 +251,10 @@ def _canvas(width: float, height: float, gap: float = 0.04) -> Figure:
 
 def _save(figure: Figure, path: Path) -> None:
     """Crops to what is drawn, since text sizes are estimates."""
-    with replacing(path) as file:
-        figure.savefig(file, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12,
-                       metadata={"Software": "statewise"})  # fmt: skip  # by which `show` recognises it
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=DPI, format="png", bbox_inches="tight", pad_inches=0.12,
+                   metadata={"Software": "statewise"})  # fmt: skip  # by which `show` recognises it
+    write_atomically(path, buffer.getvalue())
 
 
 def _cell_size(shape: Sequence[int]) -> float:

@@ -19,20 +19,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal as OneOf
 
 from statewise.json_files import TEXT, read_json
+from statewise.overwriting import claimed_folder
 from statewise.strips.containment import KnownFalseSearch, contained, implied
 from statewise.strips.domains import Domain
 from statewise.strips.exact.verdicts import NAME
 from statewise.strips.heads import Head, heads, uncovered
 from statewise.strips.learned import (
+    FILES,
     SCHEMAS,
-    claim,
-    may_claim,
+    SIGNS,
     read_learned_model,
     schemas_as_json,
     schemas_of,
@@ -89,28 +91,28 @@ class Simplified:
         }  # fmt: skip
 
 
-def may_write(folder: Path, overwrite: bool = False) -> None:
-    """Raises `FileExistsError` if the folder holds another model and `overwrite` is not given, or anything else."""
-    may_claim(folder, overwrite, resumes=False)
+def claimed(folder: Path, overwrite: bool = False) -> AbstractContextManager[Path]:
+    """A claim on `folder` (`statewise.overwriting`), and the place for the model that it is to become. Raises
+    `FileExistsError` if the folder holds another model and `overwrite` is not given, or anything else."""
+    return claimed_folder(folder, FILES, SIGNS, "learned model", overwrite)
 
 
 def write_simplified(found: Simplified, folder: Path, source: str, overwrite: bool = False) -> None:
     """Writes the model as a learned folder; `source` says where it came from, and if it is a learned folder, what its
-    training traces show is copied, so that `check` knows what is certain. Raises what `may_write` raises."""
-    seen = Path(source) / NAME
-    shown = seen.read_bytes() if seen.is_file() else None  # the source may be the folder that is overwritten
-    claim(folder, overwrite, resumes=False)
-    files = {NAME: shown} if shown is not None else {}
-    report = {"settings": {"simplified": source}, **found.summary()}
-    if found.schemas is not None:
-        if found.before is not None:
-            files["before.json"] = json.dumps({
-                "schemas": json.loads(schemas_as_json(found.before)),
-                "simplified": sha256(schemas_as_json(found.schemas)).hexdigest(),
-            }).encode()  # fmt: skip
-        write_schemas(folder, found.schemas, found.model, report, files)
-    else:
-        write_model(folder, found.model, report, files)
+    training traces show is copied, so that `check` knows what is certain. Raises what `claimed` raises."""
+    with claimed(folder, overwrite) as scratch:
+        seen = Path(source) / NAME
+        files = {NAME: seen.read_bytes()} if seen.is_file() else {}
+        report = {"settings": {"simplified": source}, **found.summary()}
+        if found.schemas is not None:
+            if found.before is not None:
+                files["before.json"] = json.dumps({
+                    "schemas": json.loads(schemas_as_json(found.before)),
+                    "simplified": sha256(schemas_as_json(found.schemas)).hexdigest(),
+                }).encode()  # fmt: skip
+            write_schemas(scratch, found.schemas, found.model, report, files)
+        else:
+            write_model(scratch, found.model, report, files)
 
 
 def before_simplification(folder: Path, actions: Sequence[str]) -> dict[str, Schema] | None:

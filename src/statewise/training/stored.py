@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,6 +18,13 @@ from statewise.json_files import COUNT, Shape, parse_json
 
 ROWS: Shape = {...: {"first": COUNT, "of": COUNT}}
 """By name: the first row of the piece in this file, and the number of rows of the whole tensor."""
+
+
+class Writable(Protocol):
+    """What bytes are written to."""
+
+    def write(self, content: bytes, /) -> object:
+        """Appends them."""
 
 
 class Piece(NamedTuple):
@@ -96,7 +103,7 @@ def open_stored(files: Sequence[Path]) -> dict[str, Stored]:
     return found
 
 
-def write_joined(tensors: Mapping[str, Stored], file: BinaryIO, most: int = 2**26) -> None:
+def write_joined(tensors: Mapping[str, Stored], file: Writable, most: int = 2**26) -> None:
     """Writes the tensors whole into one safetensors file, at most `most` bytes of them in memory at a time."""
     end, header = 0, {}
     for name, stored in tensors.items():

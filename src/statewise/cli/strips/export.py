@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
-from statewise.overwriting import check_file
+from statewise.overwriting import check_file, claimed_files
 
 
 def run(words: list[str]) -> int:
@@ -34,34 +35,44 @@ def run(words: list[str]) -> int:
     options = parser.parse_args(words)
     out = Path(options.out)
     beside = out.with_name("problem.pddl" if out.name == "domain.pddl" else f"{out.stem}-problem.pddl")
-    check_file(out, options.overwrite)
-    if options.problem_from:
-        check_file(beside, options.overwrite)
+    written = [out, beside] if options.problem_from else [out]
 
+    def check() -> None:
+        for path in written:
+            check_file(path, options.overwrite)
+
+    with claimed_files(out.parent, [path.name for path in written], check, options.overwrite) as scratch:
+        size, source = _export(options, scratch / out.name, scratch / beside.name)
+    print(f"wrote {out}: {size}")
+    if options.problem_from:
+        print(f"wrote {beside}: from {source}")
+    return 0
+
+
+def _export(options: Namespace, out: Path, beside: Path) -> tuple[str, str]:
+    """Writes the domain to `out` and the problem to `beside`. What there is in them, and where the problem is from."""
     from statewise.cli.strips.sources import model_of, read_example, read_model, read_reference
     from statewise.strips import export, export_lifted, read_schemas
 
     reference = model_of(read_reference(options.names_from)) if options.names_from else None
     examples, source = read_example(options.problem_from) if options.problem_from else ([], "")
     example = examples[0] if examples else None
+    of_problem = f"{source}, {len(example)} actions" if example is not None else ""
     if not options.lifted:
         model = read_model(options.model, reference.names if reference is not None else None)
         named = export(model, out, reference=reference, trace=example, problem_path=beside, source=source)
-        print(f"wrote {out}: {len(named.atoms)} atoms, {len(named.actions)} actions")
-    else:
-        training = read_model(options.model)
-        schemas = read_schemas(Path(options.model)) if Path(options.model).is_dir() else None
-        if schemas is None:
-            raise ValueError(
-                f"{options.model} was not learned lifted and has no schemas: learn with --lifted, or export without it"
-            )
-        lifted = export_lifted(schemas, training.names, out, trace=example, others=examples[1:], problem_path=beside,
-                               reference=reference, source=source)  # fmt: skip
-        print(f"wrote {out}: {len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more "
-              "predicates are complements or copies of these")  # fmt: skip
-        if example is not None:
-            print(f"initial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "
-                  f"effects, {len(lifted.unknown)} not known and taken to be false")  # fmt: skip
+        return f"{len(named.atoms)} atoms, {len(named.actions)} actions", of_problem
+    training = read_model(options.model)
+    schemas = read_schemas(Path(options.model)) if Path(options.model).is_dir() else None
+    if schemas is None:
+        raise ValueError(
+            f"{options.model} was not learned lifted and has no schemas: learn with --lifted, or export without it"
+        )
+    lifted = export_lifted(schemas, training.names, out, trace=example, others=examples[1:], problem_path=beside,
+                           reference=reference, source=source)  # fmt: skip
+    size = (f"{len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more predicates are "
+            "complements or copies of these")  # fmt: skip
     if example is not None:
-        print(f"wrote {beside}: from {source}, {len(example)} actions")
-    return 0
+        size += (f"\ninitial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "
+                 f"effects, {len(lifted.unknown)} not known and taken to be false")  # fmt: skip
+    return size, of_problem

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
 from statewise.messages import counted
-from statewise.overwriting import check_files
+from statewise.overwriting import check_files, claimed_files
 
 
 def run(words: list[str]) -> int:
@@ -29,11 +30,29 @@ def run(words: list[str]) -> int:
     parser.add_overwrite("replace plots in --out")
     options = parser.parse_args(words)
 
+    if not options.out:
+        place = Path(options.model)
+        written = _show(options, place if place.is_dir() else None)
+    else:
+        from statewise.strips import PICTURE_SIGNS, PICTURES
+
+        out = Path(options.out)
+
+        def check() -> None:
+            check_files(out, PICTURES, PICTURE_SIGNS, options.overwrite)
+
+        with claimed_files(out, PICTURES, check, options.overwrite) as scratch:
+            written = [out / path.name for path in _show(options, scratch)]
+    if written:
+        print(f"wrote {', '.join(map(str, written))}")
+    return 0
+
+
+def _show(options: Namespace, into: Path | None) -> list[Path]:
+    """Prints the model, and draws pictures into the folder `into`."""
     from statewise.cli.strips.sources import model_of, read_model, read_reference
     from statewise.strips import (
         MOST_DRAWN,
-        PICTURE_SIGNS,
-        PICTURES,
         Learned,
         match_atoms,
         parse_trace,
@@ -48,17 +67,12 @@ def run(words: list[str]) -> int:
         show,
     )
 
-    if options.out:
-        check_files(Path(options.out), PICTURES, PICTURE_SIGNS, options.overwrite)
     place = Path(options.model)
     reference = model_of(read_reference(options.against)) if options.against else None
     if place.exists():
         model = read_model(options.model, reference.names if reference is not None else None)
     else:
         model = model_of(read_reference(options.model))
-    into = Path(options.out) if options.out else place if place.is_dir() else None
-    if into is not None:
-        into.mkdir(parents=True, exist_ok=True)
     sizes = {(len(each.names), len(each.atoms)) for each in (model, reference) if each is not None}
     drawn = into is not None and all(max(size) <= MOST_DRAWN for size in sizes)
     written: list[Path] = []
@@ -105,6 +119,4 @@ def run(words: list[str]) -> int:
         actions, atoms = max(sizes, key=max)
         print(f"no plot of the model: it has {actions:,} actions and {atoms:,} atoms, and plots show up to "
               f"{MOST_DRAWN:,} of each")  # fmt: skip
-    if written:
-        print(f"wrote {', '.join(map(str, written))}")
-    return 0
+    return written

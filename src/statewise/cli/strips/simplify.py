@@ -37,8 +37,8 @@ def run(words: list[str]) -> int:
 
     from statewise.cli.strips.sources import model_of, read_model, read_reference
     from statewise.strips import (
+        claimed,
         ground,
-        may_write,
         model_table,
         read_schemas,
         schema_lines,
@@ -48,32 +48,33 @@ def run(words: list[str]) -> int:
     )
 
     out = Path(options.out)
-    may_write(out, options.overwrite)  # before the work, not after it
-    reference = read_reference(options.against) if options.against else None
-    true = model_of(reference) if reference is not None else None
-    place = Path(options.model)
-    schemas = read_schemas(place) if place.is_dir() else None
-    model = read_model(options.model, true.names if true is not None else None)
-    before = syntactic(model, true) if true is not None else {}
-    if schemas is not None and true is not None:
-        model = read_model(options.model)  # over the actions of training, which the result has, too
+    with claimed(out, options.overwrite):
+        reference = read_reference(options.against) if options.against else None
+        true = model_of(reference) if reference is not None else None
+        place = Path(options.model)
+        schemas = read_schemas(place) if place.is_dir() else None
+        model = read_model(options.model, true.names if true is not None else None)
+        before = syntactic(model, true) if true is not None else {}
+        if schemas is not None and true is not None:
+            model = read_model(options.model)  # over the actions of training, which the result has, too
 
-    def progress(done: int, total: int) -> None:
+        def progress(done: int, total: int) -> None:
+            if sys.stderr.isatty():
+                print(f"\r{done} of {total} entries tried", end="", file=sys.stderr, flush=True)
+
+        with interruptible() as stop:
+            found = simplify(
+                model, schemas=schemas, reference=reference, seconds=options.seconds, stop=stop, progress=progress,
+                notion="drawn traces" if options.drawn_only
+                else "real states" if options.real_states else "definition 1",
+            )  # fmt: skip
         if sys.stderr.isatty():
-            print(f"\r{done} of {total} entries tried", end="", file=sys.stderr, flush=True)
-
-    with interruptible() as stop:
-        found = simplify(
-            model, schemas=schemas, reference=reference, seconds=options.seconds, stop=stop, progress=progress,
-            notion="drawn traces" if options.drawn_only else "real states" if options.real_states else "definition 1",
-        )  # fmt: skip
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    after: dict[str, float] = {}
-    if true is not None:
-        compared = ground(found.schemas, true.names) if found.schemas is not None else found.model
-        after = syntactic(compared, true)
-    write_simplified(found, out, options.model, options.overwrite)
+            print(file=sys.stderr)
+        after: dict[str, float] = {}
+        if true is not None:
+            compared = ground(found.schemas, true.names) if found.schemas is not None else found.model
+            after = syntactic(compared, true)
+        write_simplified(found, out, options.model, options.overwrite)
     width = shutil.get_terminal_size((100, 24)).columns
     lines = schema_lines(found.schemas, width) if found.schemas is not None else [model_table(found.model, width)]
     print(*lines, sep="\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
-from statewise.overwriting import check_file
+from statewise.overwriting import claimed_file
 
 
 def run(words: list[str]) -> int:
@@ -38,17 +38,16 @@ def run(words: list[str]) -> int:
     parser.add_overwrite()
     options = parser.parse_args(words)
 
-    check_file(Path(options.out), options.overwrite)
-
     from statewise.cli.strips.sources import read_world
     from statewise.strips import traces, with_noise, write_traces
 
-    world = read_world(options.name, (options.domain, options.problem))
-    drawn = traces(world, options.num, options.max_length, options.seed, negatives=options.negatives,
-                   split=options.split)  # fmt: skip
-    if options.noise:
-        drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)
-    write_traces(drawn, Path(options.out))
+    with claimed_file(Path(options.out), options.overwrite) as scratch:
+        world = read_world(options.name, (options.domain, options.problem))
+        drawn = traces(world, options.num, options.max_length, options.seed, negatives=options.negatives,
+                       split=options.split)  # fmt: skip
+        if options.noise:
+            drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)
+        write_traces(drawn, scratch)
     print(
         f"{world.name}: {len(world.model.atoms)} atoms, {len(drawn.actions)} actions\n"
         f"wrote {len(drawn)} traces ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "

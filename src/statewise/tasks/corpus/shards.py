@@ -14,11 +14,11 @@ import hashlib
 import zlib
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from statewise.durable import errors_of, sync
+from statewise.durable import Checked, errors_of
 
 BLOCK = 2**16
 """Tokens per checksum."""
@@ -35,7 +35,7 @@ class ShardWriter:
     def __init__(self, folder: Path, stem: str, kind: np.dtype, shard_tokens: int) -> None:
         self.folder, self.stem, self.kind, self.shard_tokens = folder, stem, kind, shard_tokens
         self.shards: list[Facts] = []
-        self._file: BinaryIO | None = None
+        self._file: Checked | None = None
         self._waiting: list[np.ndarray] = []
         self._waiting_tokens = 0
         self._ends: list[int] = []  # of documents that are not written yet, counted over all shards
@@ -78,8 +78,7 @@ class ShardWriter:
         path = self.folder / f"{self._name}.npy"
         with errors_of(path):
             if self._file is None:
-                self._file = open(path, "wb")  # noqa: SIM115 (closed when full)
-                self._file.write(bytes(HEADER))
+                self._file = Checked(path, head=HEADER)
             self._file.write(content)
         self._digest.update(content)
         self._sums.append(zlib.crc32(content))
@@ -90,10 +89,7 @@ class ShardWriter:
     def _finish(self) -> None:
         assert self._file is not None
         with errors_of(self.folder / f"{self._name}.npy"):
-            self._file.seek(0)
-            self._file.write(_header(self.kind, self._in_shard))
-            sync(self._file)
-            self._file.close()
+            self._file.settle(_header(self.kind, self._in_shard))
         self._file = None
         count = int(np.searchsorted(self._ends, self._written + self._in_shard, side="right"))
         ends = np.array(self._ends[:count], np.uint64) - np.uint64(self._written)
@@ -113,9 +109,13 @@ class ShardWriter:
     def _write_array(self, what: str, array: np.ndarray) -> str:
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         path = self.folder / f"{self._name}.{what}.npy"
-        with errors_of(path), open(path, "wb") as file:
-            file.write(_header(array.dtype, len(array)) + array.tobytes())
-            sync(file)
+        with errors_of(path):
+            file = Checked(path)
+            try:
+                file.write(_header(array.dtype, len(array)) + array.tobytes())
+                file.settle()
+            finally:
+                file.close()
         return hashlib.sha256(array.tobytes()).hexdigest()
 
 

@@ -1,6 +1,6 @@
 """Making a corpus: documents are read, split, encoded and written as a stream, never held in memory.
 
-A corpus exists as a whole or not at all (see `whole_folder`); an interrupted run starts over.
+A corpus exists as a whole or not at all (`overwriting.claimed_folder`); an interrupted run starts over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from statewise.tasks.corpus.shards import ShardWriter
 from statewise.tasks.corpus.survey import SplitPiece, rank_of_tokens, split, survey, survey_tokens
 from statewise.tasks.corpus.token_files import TokenFile
 from statewise.tasks.words import count_words
-from statewise.whole_folder import writing
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,7 @@ def write(
     if vocabulary is not None and held_out == 1:
         raise ValueError(f"--tokenizer {tokenizer} is trained on training documents, and --held-out 1 leaves none")
     bpe = tokenizers.load(tokenizer) if vocabulary is None else None
-    overwriting.check_folder(out, FILES, SIGNS, "corpus", overwrite)
-    out = out.resolve()  # follows a link to an empty folder
-    with writing(out, FILES) as folder:
+    with overwriting.claimed_folder(out, FILES, SIGNS, "corpus", overwrite) as folder:
         listener.stage("reading the documents", None)
         plan = survey(sources, held_out, sample=vocabulary is not None)
         for note in plan.notes:
@@ -75,7 +72,7 @@ def write(
         listener.stage("encoding", plan.characters)
         read = {"sources": [one.name for one in sources], "documents": documents, "field": field, "held_out": held_out}
         _fill(folder, encode(_reported(split(sources, plan), listener), bpe), bpe, shard_tokens, read)
-    return Corpus(out)
+    return Corpus(out.resolve())
 
 
 def write_tokens(
@@ -96,9 +93,7 @@ def write_tokens(
         raise ValueError(f"--tokenizer {tokenizer}: token ids need the tokenizer that they were made with")
     bpe = tokenizers.load(tokenizer)
     spellings = bpe.spellings()
-    overwriting.check_folder(out, FILES, SIGNS, "corpus", overwrite)
-    out = out.resolve()
-    with writing(out, FILES) as folder:
+    with overwriting.claimed_folder(out, FILES, SIGNS, "corpus", overwrite) as folder:
         listener.stage("reading the documents", None)
         below, tokens = survey_tokens(_documents(files, bpe), held_out)
         listener.stage("writing", tokens)
@@ -112,7 +107,7 @@ def write_tokens(
 
         read = {"sources": [file.name for file in files], "documents": "auto", "field": "text", "held_out": held_out}
         _fill(folder, encoded(), bpe, shard_tokens, read)
-    return Corpus(out)
+    return Corpus(out.resolve())
 
 
 def _documents(files: Sequence[TokenFile], bpe: BPE) -> Iterator[np.ndarray]:

@@ -14,7 +14,6 @@ from statewise.durable import write_atomically
 from statewise.tasks.kept import kept_text
 from statewise.tasks.lines import Problems, read_lines
 from statewise.tasks.manhattan.street_map import HEADINGS, StreetMap
-from statewise.whole_folder import writing
 
 NODES, EDGES = "nodes.csv", "edges.csv"
 EDGE_COLUMNS = ("from_node", "direction", "to_node")
@@ -66,9 +65,9 @@ def as_files(streets: StreetMap) -> dict[str, bytes]:
 def write_map(streets: StreetMap, folder: Path, overwrite: bool = False) -> list[Path]:
     """Writes a map as a new or empty folder, or with `overwrite` in place of one that has only a map. Raises
     `FileExistsError` for any other."""
-    overwriting.check_folder(folder, (NODES, EDGES), SIGNS, "map", overwrite)
     files = as_files(streets)
-    with writing(folder.resolve(), (NODES, EDGES)) as whole:  # crossings of one map and streets of another may fit
+    # Crossings of one map and streets of another may fit, so the folder is replaced as a whole.
+    with overwriting.claimed_folder(folder, (NODES, EDGES), SIGNS, "map", overwrite) as whole:
         for name, content in files.items():
             write_atomically(whole / name, content)
     return [folder / name for name in files]
