@@ -10,7 +10,7 @@ from statewise.overwriting import check_file
 
 def run(words: list[str]) -> int:
     """Runs the command."""
-    from statewise.cli.strips.sources import AGAINST
+    from statewise.cli.strips.sources import AGAINST, add_ignore_states
 
     parser = Parser(
         "strips export",
@@ -27,6 +27,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--lifted", action="store_true", help="a lifted domain, of a model learned with --lifted")
     parser.add_argument("--problem-from", metavar="FILE",
                         help="traces: a problem from the first; over any objects with --lifted")  # fmt: skip
+    add_ignore_states(parser)
     parser.add_argument("--out", metavar="FILE", default="domain.pddl",
                         help="default domain.pddl; the problem is written beside it")  # fmt: skip
     parser.add_overwrite()
@@ -42,7 +43,7 @@ def run(words: list[str]) -> int:
     from statewise.strips import export, export_lifted, read_schemas
 
     reference = model_of(read_reference(options.names_from)) if options.names_from else None
-    examples, source = read_example(options.problem_from) if options.problem_from else ([], "")
+    examples, source = read_example(options.problem_from, options.ignore_states) if options.problem_from else ([], "")
     example = examples[0] if examples else None
     if not options.lifted:
         model = read_model(options.model, reference.names if reference is not None else None)
