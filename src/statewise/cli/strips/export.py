@@ -25,6 +25,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--to", choices=["pddl"], default="pddl", help="the format (default: pddl)")
     parser.add_argument("--lifted", action="store_true", help="a lifted domain, of a model learned with --lifted")
+    parser.add_argument("--positive-preconditions", action="store_true",
+                        help="for planners without negative preconditions: write predicates `not-...` instead, as "
+                             "pyperplan needs (a ground domain has none)")  # fmt: skip
     parser.add_argument("--problem-from", metavar="FILE",
                         help="traces: a problem from the first; over any objects with --lifted")  # fmt: skip
     add_ignore_states(parser)
@@ -57,7 +60,8 @@ def run(words: list[str]) -> int:
                 f"{options.model} was not learned lifted and has no schemas: learn with --lifted, or export without it"
             )
         lifted = export_lifted(schemas, training.names, out, trace=example, others=examples[1:], problem_path=beside,
-                               reference=reference, source=source)  # fmt: skip
+                               reference=reference, source=source,
+                               positive_preconditions=options.positive_preconditions)  # fmt: skip
         print(f"wrote {out}: {len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more "
               "predicates are complements or copies of these")  # fmt: skip
         if example is not None:
