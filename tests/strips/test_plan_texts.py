@@ -45,7 +45,9 @@ def test_forms_of_plans(tmp_path, text, expected):
     assert plans(tmp_path, text) == expected
 
 
-@pytest.mark.parametrize(("text", "pddl"), [("(GO)\n", True), ("0: GO\n", True), ("go(a)", True), ("GO, STAY\n", False)])
+@pytest.mark.parametrize(
+    ("text", "pddl"), [("(GO)\n", True), ("0: GO\n", True), ("go(a)", True), ("GO, STAY\n", False)]
+)
 def test_which_forms_ignore_the_case_of_letters(tmp_path, text, pddl):
     assert [each.pddl for each in read_plans(text, tmp_path)] == [pddl]
 
@@ -96,17 +98,17 @@ def test_actions_of_trajectories(tmp_path):
         ('[Event "x"]\n1. e4 e5\n', 1, "is not a list of actions"),
         ("<log>\n<trace/>\n", 1, "is XML, not a plan"),
         (">seq\nACGT\n", 1, "is FASTA, not a plan"),
-        ("a, b\n{\"actions\": [\"a\"]}\n", 2, "is JSON, not a plan"),
+        ('a, b\n{"actions": ["a"]}\n', 2, "is JSON, not a plan"),
         ("; of blocks\n(define (problem p))\n", 2, "is a PDDL domain or problem, not a plan"),
         ("trace,step,action\n1,0,a\n", 1, "names the columns of a table, which must be trace_id and action"),
         ("a, b\nstate: on x, clear x\n", 2, '"state: on x" is a state, not an action'),
         ("(a)\n(:state (on x))\n", 2, "is a state, not actions"),
         ("(a)\n(:state\n (on x)\n)\n", 2, "is a state, not actions"),
         ("state 1: (on x) (clear x)\n", 1, "is a state, not actions"),
-        ("(a)\n; state 1:\n(on x)\n", 2, "the comment \"; state 1:\" begins a state"),
+        ("(a)\n; state 1:\n(on x)\n", 2, 'the comment "; state 1:" begins a state'),
         ("(:trajectory (:init) (:action (a)))", 1, "(:init ...) is an observed state, which is not read yet"),
         ("(:trajectory (:action (a) (b)))", 1, "expected one action here"),
-        ("(:trajectory\n (:act (a)))", 2, 'is not a part of a trajectory that can be read'),
+        ("(:trajectory\n (:act (a)))", 2, "is not a part of a trajectory that can be read"),
         ("(:trajectory\n (:action (a))\n", 1, "this parenthesis is not closed"),
         ("(:trajectory a)", 1, 'a trajectory has parts in parentheses, not "a"'),
         ("(:trajectory (:action (a))) b", 1, "stands outside the parentheses of a trajectory"),

@@ -291,8 +291,10 @@ def test_bits_of_states_are_no_actions(tmp_path, name, text):
 
 SHAPES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from(["actions", "label", "states", "x"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["actions", "label", "states", "x"]), inner, max_size=4)
+    ),
 )
 
 
@@ -301,8 +303,8 @@ SHAPES = st.recursive(
 def test_no_input_ends_otherwise_than_with_traces_or_a_sentence(data):
     """Bytes, shapes of JSON, and pieces of all formats."""
     pieces = st.sampled_from(
-        ["(", ")", "[", "]", "{", "}", ",", ";", ":", "\n", " ", "0: ", "step 1: ", "a", "B b", "?x", '"', "trace_id,action",
-         "1,a", "SequentialPlan:", "(:trajectory", "(:init", "(:action (a b))", "; cost = 1", "<log>", "[1.0]"]
+        ["(", ")", "[", "]", "{", "}", ",", ";", ":", "\n", " ", "0: ", "step 1: ", "a", "B b", "?x", '"',
+         "trace_id,action", "1,a", "SequentialPlan:", "(:trajectory", "(:init", "(:action (a b))", "; cost = 1", "<log>", "[1.0]"]
     )  # fmt: skip
     content = data.draw(
         st.binary(max_size=30)
@@ -310,15 +312,17 @@ def test_no_input_ends_otherwise_than_with_traces_or_a_sentence(data):
         | st.lists(pieces, max_size=12).map(lambda parts: "".join(parts).encode())
     )
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / data.draw(st.sampled_from(["t.csv", "t.jsonl", "t.json", "t.txt", "sas_plan", "t.trajectory"]))
+        path = Path(folder) / data.draw(
+            st.sampled_from(["t.csv", "t.jsonl", "t.json", "t.txt", "sas_plan", "t.trajectory"])
+        )
         path.write_bytes(content)
         for given_path in (path, Path(folder)):
+            said, found = None, None
             try:
                 found = read_traces(given_path, ignore_states=data.draw(st.booleans()))
             except ValueError as error:
-                assert str(given_path) in str(error)
-            else:
-                assert all(found.rows)
+                said = str(error)
+            assert str(given_path) in said if said is not None else all(found.rows)
 
 
 def test_a_quote_that_is_not_closed_is_named_where_it_begins(tmp_path):
@@ -339,5 +343,3 @@ def test_a_folder_holds_a_plan_per_file(tmp_path):
     (tmp_path / "one.plan").write_text("(go a b)\n(stay)\n; cost = 2\n")
     (tmp_path / "two.plan").write_text("(stay)\n")
     assert read_traces(tmp_path).rows == ((0, 1), (1,))
-
-

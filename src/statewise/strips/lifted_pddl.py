@@ -452,8 +452,8 @@ class _Spelling:
         ]
         changed += [f"; {negation} = not {self.predicates[name]}" for name, negation in self.negations.items()]
         if self.unequal:
-            changed.append(f"; the :init of a problem holds not-... of each atom that is false, and ({self.unequal} a b) "
-                           "of all objects of a type that differ")  # fmt: skip
+            changed.append(f"; the :init of a problem holds not-... of each false atom, and ({self.unequal} a b) of "
+                           "all different objects of a type")  # fmt: skip
         changed += [
             f"; {spelled} = {' '.join((self.schemas[name], *(f'?x{at + 1}' for at in first)))}"
             for name, ways in self.cases.items()

@@ -22,10 +22,7 @@ from typing import NamedTuple, NoReturn
 
 from statewise.messages import cut, short
 
-STATE_WORDS = frozenset(
-    "state states observation observations observed obs fluent fluents atom atoms fact facts predicate predicates init "
-    "initial".split()
-)
+STATE_WORDS = {"state", "observation", "observed", "obs", "fluent", "atom", "fact", "predicate", "init", "initial"}
 """Words that name what is observed of states."""
 HOW_TO_IGNORE = "to read the actions alone give --ignore-states (in Python ignore_states=True), or remove the states"
 
@@ -85,7 +82,7 @@ def read_plan(text: str, path: Path, *, ignore_states: bool = False) -> Plan | N
 def holds_states(name: str) -> bool:
     """Whether a column or key is called as observed states are, such as `state`, `next_state`, `initialState`."""
     words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
-    return not STATE_WORDS.isdisjoint(words)
+    return any(word in STATE_WORDS or word.removesuffix("s") in STATE_WORDS for word in words)
 
 
 def one_line(action: str) -> str:

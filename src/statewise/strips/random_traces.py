@@ -111,10 +111,10 @@ def traces(
     With `start` `random`, as in the paper, walks begin in four states drawn from those reachable: the split `train`
     uses two, `test` the other two, and `all` all four. A domain with two or three states has fewer for each split, and
     of one with a single state all walks begin there. With `init` walks of every split begin in the domain's own initial
-    state, with `both` each walk in either. Lengths are uniform from 1 to `max_length`, for negatives from 2. A share `negatives` ends in one action that
-    Definition 1 rejects, drawn from all that it rejects there; an action that is merely inapplicable in the walk's
-    current state does not make a negative. Traces in `without` are excluded. Raises `ValueError` if the domain does not
-    have enough.
+    state, with `both` each walk in either. Lengths are uniform from 1 to `max_length`, for negatives from 2. A share
+    `negatives` ends in one action that Definition 1 rejects, drawn from all that it rejects there; an action that is
+    merely inapplicable in the walk's current state does not make a negative. Traces in `without` are excluded. Raises
+    `ValueError` if the domain does not have enough.
     """
     if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
         raise ValueError(

@@ -47,10 +47,7 @@ def read_traces(path: Path, actions: Sequence[str] | None = None, *, ignore_stat
     actions are read though states were observed. Raises `ValueError` with file and line.
     """
     unread: dict[str, None] = {}
-    if path.is_dir():
-        found = _from_folder(path, ignore_states)
-    else:
-        found = _from_file(_text(path), path, ignore_states, unread)
+    found = _from_folder(path, ignore_states) if path.is_dir() else _from_file(path, ignore_states, unread)
     if not found:
         raise ValueError(f"{path} holds no traces")
     if any(each.pddl for each in found):
@@ -105,7 +102,8 @@ def _text(path: Path) -> str:
         raise ValueError(f"{path}: not UTF-8 text: {error}") from None
 
 
-def _from_file(text: str, path: Path, ignore_states: bool, unread: dict[str, None]) -> list[Plan]:
+def _from_file(path: Path, ignore_states: bool, unread: dict[str, None]) -> list[Plan]:
+    text = _text(path)
     if path.suffix.lower() in (".jsonl", ".json"):
         return list(_from_json(text, path, ignore_states, unread))
     begin = text.lstrip()[:1000]
@@ -200,6 +198,7 @@ def _from_csv(text: str, path: Path, ignore_states: bool, unread: dict[str, None
                              f"{HOW_TO_IGNORE}")  # fmt: skip
     if current is not None:
         yield current
+
 
 def _rows(table: Any, path: Path) -> Iterator[list[str]]:
     """The rows of a CSV reader."""

@@ -42,7 +42,7 @@ def run(words: list[str]) -> int:
         "  statewise strips learn train.csv --lifted --out learned/  # any size",
     )
     parser.add_argument("traces", metavar="FILE",
-                        help="CSV with trace_id,action[,label], JSON, a file of plans, or a folder of plans")  # fmt: skip
+                        help="CSV with trace_id,action[,label], JSON, or plans: a file or a folder")  # fmt: skip
     add_ignore_states(parser)
     parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural", "hybrid", "sift", "locm"],
                         help="exact: SAT; neural: training; auto (default): exact if the traces are clean; hybrid: "

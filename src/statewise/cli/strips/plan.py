@@ -79,7 +79,9 @@ def run(words: list[str]) -> int:
                         timeout=timeout)  # fmt: skip
 
     else:
-        examples, _ = read_example(options.goal_after, options.ignore_states) if options.goal_after is not None else ([], "")
+        examples, _ = (
+            read_example(options.goal_after, options.ignore_states) if options.goal_after is not None else ([], "")
+        )
         example = examples[0] if examples else None
         wanted = " ".join(options.goal_possible.split()) if options.goal_possible is not None else None
         from_file = options.after is not None and Path(options.after).exists()

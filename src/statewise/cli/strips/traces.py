@@ -12,8 +12,8 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "strips traces",
-        "Draws unique random traces and writes them as CSV or JSON lines. Half of the walks begin in the initial\n"
-        "state, half in states drawn at random; with --start random all of these, as in the STRIPS Transformer paper.\n\n"
+        "Draws unique random traces and writes them as CSV or JSON lines. Walks begin in the initial state or\n"
+        "in states drawn at random; with --start random in these alone, as in the STRIPS Transformer paper.\n\n"
         "  statewise strips traces blocksworld:3 --num 1000 --max-length 30 \\\n"
         "      --seed 1 --out train.csv\n"
         "  statewise strips traces blocksworld:3 --num 10000 --max-length 50 \\\n"
@@ -30,9 +30,10 @@ def run(words: list[str]) -> int:
         "--negatives", type=float, default=0.8, help="share of traces that end in an invalid action (default: 0.8)"
     )
     parser.add_argument("--split", default="train", choices=["train", "test", "all"],
-                        help="which of the four states drawn at random: the first two, the last two, or all")  # fmt: skip
+                        help="of the four states drawn at random: the first two, the last two, or all")  # fmt: skip
     parser.add_argument("--start", default="both", choices=["init", "random", "both"],
-                        help="where walks begin: in the initial state, in states drawn at random, or both (default)")  # fmt: skip
+                        help="walks begin in the initial state, in states drawn at random, or in either (default: "
+                             "both)")  # fmt: skip
     parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default: 0)")
     parser.add_argument("--noise-of", default="labels", choices=["labels", "actions"],
                         help="flip the label, or replace an action")  # fmt: skip
