@@ -265,7 +265,7 @@ def test_items_of_a_list_know_their_lines(tmp_path):
 )
 def test_observed_states_are_refused_unless_they_are_to_be_ignored(tmp_path, name, text, line):
     path = write(tmp_path, text, name)
-    with pytest.raises(ValueError, match=rf"{re.escape(str(path))}:{line}: .*observed state.* give --ignore-states"):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(path))}:{line}: .*observed state.*--ignore-states"):
         read_traces(path)
     found = read_traces(path, ignore_states=True)
     assert spelled(found)[0][0][0] == "a"
@@ -304,7 +304,8 @@ def test_no_input_ends_otherwise_than_with_traces_or_a_sentence(data):
     """Bytes, shapes of JSON, and pieces of all formats."""
     pieces = st.sampled_from(
         ["(", ")", "[", "]", "{", "}", ",", ";", ":", "\n", " ", "0: ", "step 1: ", "a", "B b", "?x", '"',
-         "trace_id,action", "1,a", "SequentialPlan:", "(:trajectory", "(:init", "(:action (a b))", "; cost = 1", "<log>", "[1.0]"]
+         "trace_id,action", "1,a", "SequentialPlan:", "(:trajectory", "(:init", "(:action (a b))", "; cost = 1",
+         "<log>", "[1.0]"]
     )  # fmt: skip
     content = data.draw(
         st.binary(max_size=30)

@@ -24,7 +24,9 @@ from statewise.messages import cut, short
 
 STATE_WORDS = {"state", "observation", "observed", "obs", "fluent", "atom", "fact", "predicate", "init", "initial"}
 """Words that name what is observed of states."""
-HOW_TO_IGNORE = "to read the actions alone give --ignore-states (in Python ignore_states=True), or remove the states"
+HOW_TO_IGNORE = (
+    "remove them, or read the actions alone (--ignore-states of `statewise strips`, in Python ignore_states=True)"
+)
 
 MEASURED = r"\[(?:[A-Za-z]+:)?[-+.\deE]+(?:[;,] ?(?:[A-Za-z]+:)?[-+.\deE]+)*\]"
 """Durations and costs in brackets: `[1.0]`, `[D:1.00; C:0.10]`."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from statewise.durable import write_atomically
 from statewise.json_files import loads
-from statewise.messages import short, without_advice
+from statewise.messages import cut, short, without_advice
 from statewise.strips.plan_texts import HOW_TO_IGNORE, Plan, fail, holds_states, one_line, read_plan, read_plans
 from statewise.strips.random_traces import Trace, Traces
 
@@ -62,7 +62,7 @@ def read_traces(path: Path, actions: Sequence[str] | None = None, *, ignore_stat
             fail(_file(each, path), each.line, "empty trace: it must have at least one action")
         for name, line in zip(each.actions, each.lines):
             if name not in number:
-                fail(_file(each, path), line, f"{name!r} is not an action of the model{_near(name, known)}")
+                fail(_file(each, path), line, f"{cut(name, 200)!r} is not an action of the model{_near(name, known)}")
         rows.append(tuple(number[name] for name in each.actions))
     labels = tuple(_label(each, path) for each in found)
     files = tuple(each.file for each in found) if path.is_dir() else ()
@@ -328,7 +328,7 @@ def _name(action: object, path: Path, line: int) -> str:
 def _label(read: Plan, path: Path) -> int:
     for label, line in zip(read.labels, read.lines):
         if label not in (None, 0, 1):
-            raise ValueError(f"{path}:{line}: label must be 0 or 1, not {label}")
+            raise ValueError(f"{path}:{line}: label must be 0 or 1, not {short(label)}")
     given = [place for place, label in enumerate(read.labels) if label is not None]
     if given == [0]:
         return read.labels[0] or 0  # once for the whole trace
@@ -345,11 +345,11 @@ def _whole(cell: str, path: Path, line: int, what: str) -> int:
     try:
         return int(cell)
     except ValueError:
-        raise ValueError(f"{path}:{line}: {what} must be a whole number, not {cell!r}") from None
+        raise ValueError(f"{path}:{line}: {what} must be a whole number, not {cut(cell)!r}") from None
 
 
 def _near(name: str, known: Sequence[str]) -> str:
     import difflib
 
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name[:200], known, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
