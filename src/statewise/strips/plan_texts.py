@@ -61,7 +61,8 @@ class _Line(NamedTuple):
     number: int
     form: int
     actions: list[str]
-    step: int = -1
+    step: float = -1
+    """The number of a step, or the time before an action in parentheses; -1: none."""
     text: str = ""
     after_blank: bool = False
 
@@ -122,7 +123,7 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
     plans: list[Plan] = []
     first: _Line | None = None
     begin = True
-    last = -1
+    last: float = -1
     for each in lines:
         if each.form in (TITLE, COST):
             begin = True
@@ -135,7 +136,9 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
             begin = begin or each.step <= last
             if not begin and each.step != last + 1:
                 fail(path, each.number, f"the plan has a gap: step {each.step} follows {last}")
-            last = each.step
+        elif not begin and each.step < last:
+            fail(path, each.number, f"the time goes back from {last:g} to {each.step:g}: order the actions by time, "
+                                    "and write each plan to a file of its own")  # fmt: skip
         elif each.after_blank and not begin and not whole:
             fail(path, each.number, "each line has one action, so the file is one plan, but this line follows an empty "
                                     "one: if another plan begins here, write each plan on one line, or to a file of "
@@ -143,6 +146,7 @@ def _by_steps(lines: Sequence[_Line], path: Path, whole: bool) -> list[Plan]:
         if begin:
             plans.append(Plan(each.number, pddl=True))
             begin = False
+        last = each.step
         plans[-1].add(each.actions, each.number)
     return plans
 
@@ -157,7 +161,7 @@ def _lines(text: str, path: Path) -> Iterator[_Line]:
         code = code.strip()
         if not code:
             blank = blank or not comment
-            if re.match(r"\W*(?:total[ -])?cost\b", comment, re.IGNORECASE):
+            if re.match(r"\W*(?:total[ -])?cost\s*=", comment, re.IGNORECASE):
                 yield _Line(number, COST, [])
             elif re.fullmatch(r"\W*(?:initial |current |next |final |goal )?(?:state|observation)s?\s*\d*\W*", comment,
                               re.IGNORECASE):  # fmt: skip
@@ -196,7 +200,8 @@ def _line(code: str, path: Path, number: int, in_calls: bool) -> _Line:
         calls = _calls(code, path, number)
         return _Line(number, CALL if in_calls or len(calls) == 1 else CALLS, calls)
     if "(" in code or ")" in code:
-        return _Line(number, IN_PARENTHESES, _in_parentheses(code, path, number))
+        time = re.match(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?):", code)
+        return _Line(number, IN_PARENTHESES, _in_parentheses(code, path, number), float(time[1]) if time else -1)
     actions = code.split(",")
     if all(not each.isdisjoint(map(str.strip, actions)) for each in COLUMNS):
         fail(path, number, f"{short(code)} names the columns of a table, which must be trace_id and action")
