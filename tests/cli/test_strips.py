@@ -11,6 +11,7 @@ from disk import in_thread
 from statewise.cli import main
 from statewise.strips.learned import Learned, alone
 from statewise.strips.planner import installed
+from statewise.strips.trace_files import read_traces
 
 PROBLEM = """(define (problem two) (:domain blocks) (:objects b1 b2 - block)
 (:init (ontable b1) (ontable b2) (clear b1) (clear b2) (handempty)) (:goal (on b1 b2)))"""
@@ -88,6 +89,41 @@ def test_plans_alone_are_learned_from(capsys, tmp_path):
     assert code == 0
     assert "3 traces (3 positive), 3 actions, up to 6 long" in err
     assert "exact" in out
+
+
+def test_walks_begin_in_the_initial_state_unless_told_otherwise(capsys, tmp_path):
+    """The problem begins with both blocks on the table, from where `unstack` cannot be first."""
+    (tmp_path / "d.pddl").write_text(DOMAIN)
+    (tmp_path / "p.pddl").write_text(PROBLEM)
+    files, first = ["--domain", tmp_path / "d.pddl", "--problem", tmp_path / "p.pddl"], {}
+    for start in ("init", "random", "both"):
+        more = ["--start", start] if start != "both" else []
+        code, _, _ = called(capsys, "traces", *files, "--num", "20", "--max-length", "6", "--negatives", "0", *more,
+                            "--out", tmp_path / f"{start}.csv")  # fmt: skip
+        found = read_traces(tmp_path / f"{start}.csv")
+        first[start] = {found.actions[row[0]] for row in found.rows}
+        assert code == 0
+    assert first["init"] == {"pickup b1", "pickup b2"} < first["both"]
+    assert first["random"] - first["init"]
+    swapped = [files[0], files[3], files[2], files[1]]
+    code, _, err = called(capsys, "traces", *swapped, "--num", "2", "--out", tmp_path / "x.csv")
+    assert (code, "p.pddl:1: this is a problem, and" in err) == (2, True)
+
+
+def test_observed_states_are_not_dropped_without_a_word(capsys, tmp_path):
+    rows = "trace_id,action,state,note\n1,a,p,\n1,b,,\n1,a,p,x\n1,b,,\n"
+    (tmp_path / "s.csv").write_text(rows)
+    learn = ["learn", tmp_path / "s.csv", "--positive-only", "--out", tmp_path / "learned"]
+    code, _, err = called(capsys, *learn)
+    assert (code, "s.csv:1: the column 'state' holds observed states" in err) == (2, True)
+    code, _, err = called(capsys, *learn, "--ignore-states")
+    assert (code, "s.csv: not read: the column 'state', the column 'note'" in err) == (0, True)
+    for words in (["check"], ["evaluate", "--traces"], ["plan", "--goal-after"], ["export", "--problem-from"]):
+        verb, *option = words
+        code, _, err = called(capsys, verb, tmp_path / "learned", *option, tmp_path / "s.csv")
+        assert (code, "the column 'state' holds observed states" in err) == (2, True)
+        code, _, err = called(capsys, "check", tmp_path / "learned", tmp_path / "s.csv", "--ignore-states")
+        assert (code, "not read: the column 'state'" in err) == (0, True)
 
 
 def test_help_explains_every_verb(capsys):
@@ -409,6 +445,9 @@ def test_a_lifted_domain_and_a_problem_from_a_trace(capsys, ferry, tmp_path):
     assert "exists" in err
     assert called(capsys, *words, "--out", tmp_path / "domain.pddl", "--overwrite")[0] == 0
     assert called(capsys, *words[:-2], "--out", tmp_path / "alone.pddl")[0] == 0
+    assert called(capsys, *words, "--positive-preconditions", "--out", tmp_path / "plain.pddl")[0] == 0
+    assert re.search(r":requirements :strips :typing\)", (tmp_path / "plain.pddl").read_text())
+    assert "(not " not in (tmp_path / "plain-problem.pddl").read_text().partition("(define")[2]
     assert not (tmp_path / "alone-problem.pddl").exists()
 
 

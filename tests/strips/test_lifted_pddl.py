@@ -266,6 +266,70 @@ def test_predicates_are_named_after_those_they_match(tmp_path):
     assert set(written.predicates) == {"at-2", "at-ferry", "empty-ferry", "on"}
 
 
+def ground_files(folder, name, schemas, actions, trace, positive):
+    """The problem that an export writes, read again."""
+    export_lifted(schemas, actions, folder / f"{name}.pddl", trace=trace, positive_preconditions=positive)
+    return read_problem(folder / f"{name}.pddl", folder / f"{name}-problem.pddl")
+
+
+def states_by_walks(problem, renamed, depth):
+    """The walks of up to `depth` actions from the initial state, each with whether the goal holds after it."""
+    model, ends = problem.domain.model, {(): problem.initial}
+    found = {}
+    for _ in range(depth + 1):
+        found |= {walk: not problem.goal & ~state for walk, state in ends.items()}
+        ends = {(*walk, renamed(model.names[number])): model.result(state, number)
+                for walk, state in ends.items() for number in model.applicable(state)}  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("family", ["ferry", "blocksworld"])
+def test_without_negative_preconditions_the_same_walks_are_possible(family, tmp_path):
+    trace = walk("ferry:2x2" if family == "ferry" else "blocksworld:2", 8)
+    mine, plain = (ground_files(tmp_path, name, LEARNED[family], SMALL[family], trace, positive)
+                   for name, positive in (("plain", True), ("negative", False)))  # fmt: skip
+    text = (tmp_path / "plain.pddl").read_text()
+    assert ":requirements :strips :typing)" in text
+    for name in ("plain", "plain-problem"):
+        whole = (tmp_path / f"{name}.pddl").read_text().partition("(define")[2]
+        assert "(= " not in whole
+        assert all("(not " not in part.partition(":effect")[0] for part in whole.split("(:"))
+    walks = states_by_walks(mine, str, 4)
+    assert walks == states_by_walks(plain, str, 4)
+    assert len(walks) > 10
+    assert mine.solved_by(trace)
+    assert validated((tmp_path / "plain.pddl", tmp_path / "plain-problem.pddl"), trace) is not False
+
+
+def test_an_action_that_adds_and_deletes_one_atom_if_its_arguments_are_the_same_becomes_two(tmp_path):
+    """`drive t a a` leaves the truck at a, so that it is false that it is not there."""
+    before, after = ("at", (0, 1)), ("at", (0, 2))
+    schemas = with_complements({"drive": ({before}, {after}, {before})}, {"at"})
+    schemas["drive"] = Schema(frozenset({before}), schemas["drive"].add, schemas["drive"].delete)
+    schemas["look"] = Schema(frozenset({("no-at", (0, 1))}), frozenset(), frozenset())
+    actions = ["drive t a b", "drive t b a", "drive t a a", "look t a", "look t b"]
+    trace = ["drive t a b", "look t a"]
+    plain = ground_files(tmp_path, "plain", schemas, actions, trace, True)
+    assert "; drive = drive ?x1 ?x2 ?x3\n; drive-2 = drive ?x1 ?x2 ?x2\n" in (tmp_path / "plain.pddl").read_text()
+    spelled = {"drive-2 t a": "drive t a a", "drive-2 t b": "drive t b b"}
+    walks = states_by_walks(plain, lambda name: spelled.get(name, name), 3)
+    negative = ground_files(tmp_path, "negative", schemas, actions, trace, False)
+    assert walks == states_by_walks(negative, str, 3)
+    assert ("drive t a a", "drive t a b", "look t a") in walks
+    assert ("drive t a a", "look t a") not in walks
+
+
+@pytest.mark.parametrize("family", ["ferry", "blocksworld"])
+def test_pyperplan_itself_solves_what_is_exported_for_it(family, tmp_path):
+    planner = pytest.importorskip("pyperplan.planner")
+    trace = walk("ferry:3x2" if family == "ferry" else "blocksworld:3", 8)
+    problem = ground_files(tmp_path, "plain", LEARNED[family], SMALL[family], trace, True)
+    search = planner.SEARCHES["bfs"]
+    found = planner.search_plan(str(tmp_path / "plain.pddl"), str(tmp_path / "plain-problem.pddl"), search, None)
+    assert len(found) <= len(trace)
+    assert problem.solved_by([step.name.strip("()") for step in found])
+
+
 SPECS = [("ferry", "ferry:4x3"), ("blocksworld", "blocksworld:4")]
 
 

@@ -1,5 +1,7 @@
 import random
+import re
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -229,7 +231,12 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
         (ONE % "(:timeless (q))", START, r"domain\.pddl:3: \(:timeless .* is not a section"),
         (ONE % "(:init (p))", START, r"domain\.pddl:3: \(:init .* is not a section of a domain"),
         (ONE % ACT, START.replace(":init", ":inits"), r"problem\.pddl:2: .* of a problem .*: did you mean :init\?"),
-        (START, ONE % ACT, r"domain\.pddl:1: \(problem .* is not a section of a domain"),
+        (START, ONE % ACT, r"domain\.pddl:1: this is a problem, and .*problem\.pddl a domain: give them the other way"),
+        (ONE % ACT, ONE % ACT, r"problem\.pddl:1: this is a domain, where a problem is expected"),
+        (START, START, r"domain\.pddl:1: this is a problem, where a domain is expected"),
+        (ONE % f"(:types t u) (:constants a - t)\n {ACT}", START.replace("(:init", "(:objects b\n a - u) (:init"),
+         r"problem\.pddl:3: the object 'a' is of the type u here, and of t at .*domain\.pddl:3: declare it once"),
+        (ONE % ACT, START.replace("(:init", "(:objects a\n a - (either x y)) (:init"), r"the type 'x' is not declared"),
         (ONE % "(:durative-action a)", START, r"domain\.pddl:3: durative actions"),
         (ONE % ("; (:derived\n (:functions (f)) " + ACT.replace("(p)", "(and (p)\n (> (f) 1))", 1)),
          START.replace("(p))", "(p) (= (f) 0))", 1), r"domain\.pddl:5: numeric conditions \(>\) cannot be grounded"),
@@ -258,6 +265,45 @@ ACT = "(:action act :parameters () :precondition (p) :effect (not (p)))"
 def test_what_cannot_be_read_is_said(tmp_path, domain_text, problem_text, said):
     with pytest.raises(ValueError, match=said):
         read_problem(*written(tmp_path, domain_text, problem_text))
+
+
+@pytest.mark.parametrize(("objects", "count"), [("a b - t", 2), ("a b - t a - t", 2), ("a b - (either t u)", 2)])
+def test_an_object_may_be_declared_again_alike(tmp_path, objects, count):
+    act = "(:action act :parameters (?x - t) :precondition (r ?x) :effect (not (r ?x)))"
+    text = f"(define (domain d) (:types t u) (:predicates (r ?x - t))\n {act})"
+    start = f"(define (problem x) (:domain d) (:objects {objects})\n (:init (r a) (r b))\n (:goal (r a)))"
+    assert len(read_problem(*written(tmp_path, text, start)).domain.model.names) == count
+
+
+def test_a_variable_needs_no_blank_before_it(tmp_path):
+    act = "(:action go :parameters (?x?y -t) :precondition (at?x) :effect (and (at?y)(not(at?x))))"
+    text = f"(define (domain d) (:types t) (:predicates (at?x-1 - t) (here? ?x - t))\n {act})"
+    start = "(define (problem x) (:domain d) (:objects a b - t)\n (:init (at a) (here? a))\n (:goal (at b)))"
+    assert read_problem(*written(tmp_path, text, start)).domain.model.names == ("go a a", "go a b", "go b a", "go b b")
+
+
+PIECES = ["(", ")", "?x", "?", "-", "either", "define", "not", "and", "=", "()", "when", "forall", "object", "?x?y",
+          "\n", ";", "increase", "(at 5 (p))", ":action", "problem", "domain", "0"]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_damaged_files_end_with_a_task_or_a_sentence(data):
+    texts = []
+    for whole in (BLOCKS, THREE):
+        parts = re.findall(r"[()]|[^\s()]+|\s+", whole)
+        for _ in range(data.draw(st.integers(0, 2))):
+            at, piece = data.draw(st.integers(0, len(parts) - 1)), data.draw(st.sampled_from(PIECES))
+            parts[at : at + data.draw(st.integers(0, 3))] = [piece]
+        texts.append("".join(parts))
+    with tempfile.TemporaryDirectory() as folder:
+        files = written(Path(folder), *texts)
+        said = None
+        try:
+            read_problem(*files)
+        except ValueError as error:
+            said = str(error)
+        assert said is None or any(str(path) in said for path in files)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\x85", "\f", "\v"])

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from statewise.strips.domains import domain
 from statewise.strips.random_traces import Traces, traces
-from statewise.strips.trace_files import read_traces, write_traces
+from statewise.strips.trace_files import BITS, read_traces, write_traces
 
 ODD = st.text(st.sampled_from(" ,;\"'\\\t\n()[]{}:#|äß漢→😀\u2028\x85ab1"), min_size=1, max_size=6)
-NAMES = ODD.filter(lambda name: name == " ".join(name.split())) | st.text(
-    st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=8
-)
+NAMES = (
+    ODD.filter(lambda name: name == " ".join(name.split()))
+    | st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=8)
+).filter(lambda name: not BITS.fullmatch(name) and name == name.lower())
 
 
 @st.composite
@@ -141,9 +142,9 @@ def test_bad_csv_is_told_with_its_line(tmp_path, text, line, message):
     ("content", "line", "message"),
     [
         ('{"actions": ["a"]}\n{"actions": ["a"\n', 2, "not JSON: "),
-        ('{"actions": ["a"]}\n\n["a"]\n', 3, 'a line must hold {"actions": [...], "label": 0 or 1}'),
-        ('{"action": ["a"]}\n', 1, "a line must hold"),
-        ('{"actions": "ab"}\n', 1, "a line must hold"),
+        ('{"actions": ["a"]}\n\n["a"]\n', 3, 'a trace must be {"actions": [...], "label": 0 or 1}, on a line'),
+        ('{"action": ["a"]}\n', 1, "a trace must be"),
+        ('{"actions": "ab"}\n', 1, "a trace must be"),
         ('{"actions": ["b"]}\n{"actions": ["a\\ud800"]}\n', 2, "holds half of a surrogate pair, which is no"),
         ('{"actions": ["a", ""]}\n', 1, "the trace has a gap: an action without a name"),
         ('{"actions": ["a", " "]}\n', 1, "the trace has a gap: an action without a name"),
@@ -151,8 +152,13 @@ def test_bad_csv_is_told_with_its_line(tmp_path, text, line, message):
         ('{"actions": ["a", ["b"]]}\n', 1, "an action must be a name, not ['b']"),
         ('{"actions": ["a"]}\n{"actions": []}\n', 2, "empty trace: it must have at least one action"),
         ('{"actions": ["a"], "label": 2}\n', 1, "label must be 0 or 1, not 2"),
-        ('{"actions": ["a"], "label": true}\n', 1, "label must be 0 or 1, not True"),
-        ('{"actions": ["a"], "label": "1"}\n', 1, "label must be 0 or 1, not '1'"),
+        ('{"actions": ["a"], "label": true}\n', 1, "label must be 0 or 1, not true"),
+        ('{"actions": ["a"], "label": "1"}\n', 1, 'label must be 0 or 1, not "1"'),
+        ('{"actions": ["a"], "labels": [0]}\n', 1, 'the key "labels" would be ignored: call it label'),
+        ('{"actions": ["a"]} {"actions": ["a"]}\n', 1, "follows the end of a trace on its line"),
+        ('[{"actions": ["a"]},\n\n {"actions": []}]', 3, "empty trace"),
+        ('{\n"actions": ["a"],\n "label":\n}\n', 1, "not JSON: Expecting value: line 4"),
+        ('\n["a", "b"]\n', 2, "a list of names: a trace must be"),
         ('{"actions": ["a"]}\n{"actions": ["bb"]}\n', 2, "'bb' is not an action of the model; did you mean 'b'?"),
         ('{"actions": ["a"]}\n{"actions": ["jump"]}\n', 2, "'jump' is not an action of the model"),
     ],
@@ -180,34 +186,6 @@ def test_a_file_that_is_no_text(tmp_path):
         read_traces(tmp_path / "t.csv")
 
 
-def test_a_text_file_holds_a_plan_per_line(tmp_path):
-    (tmp_path / "plans.txt").write_text("(go a  b) (stay)\n; cost = 2\n\n0.5: (go b a) [1.0]\ngo a b, stay\n")
-    found = read_traces(tmp_path / "plans.txt")
-    assert found.actions == ("go a b", "go b a", "stay")
-    assert (found.rows, found.labels, found.lines) == (((0, 2), (1,), (0, 2)), (0, 0, 0), (1, 4, 5))
-
-
-def test_times_durations_and_costs_of_plans_are_left_out(tmp_path):
-    (tmp_path / "lpg.plan").write_text("0.0003:   (GO A B) [D:1.00; C:1.00]\n1e-3: (STAY) [1.0e-03] ; last\n")
-    assert read_traces(tmp_path).actions == ("GO A B", "STAY")
-
-
-def test_brackets_of_names_stay(tmp_path):
-    (tmp_path / "plans.txt").write_text("Review [manual], Approve\nReview [auto], Approve\n")
-    assert read_traces(tmp_path / "plans.txt").actions == ("Approve", "Review [auto]", "Review [manual]")
-    (tmp_path / "plans.txt").write_text("(pick[a] b) [1.0]\n(pick[b] b) (stay)\n")
-    assert read_traces(tmp_path / "plans.txt").actions == ("pick[a] b", "pick[b] b", "stay")
-
-
-def test_a_file_of_one_plan_is_not_taken_for_several(tmp_path):
-    path = tmp_path / "plan.txt"
-    path.write_text("(go a b)\n(stay)\n; cost = 2 (unit cost)\n")
-    with pytest.raises(ValueError, match=r"plan\.txt:1: each line has one action in parentheses, .* put the file into"):
-        read_traces(path)
-    path.write_text("(go a b)\n")
-    assert read_traces(path).rows == ((0,),)
-
-
 def test_parentheses_of_comments_and_columns_like_others_do_no_harm(tmp_path):
     (tmp_path / "plans.txt").write_text("; plans (one a line)\na\nb\n")
     assert read_traces(tmp_path / "plans.txt").rows == ((0,), (1,))
@@ -223,6 +201,129 @@ def test_a_folder_of_plans_holds_nothing_else_and_names_its_files(tmp_path):
     (tmp_path / "walks.csv").write_text(CSV + "1,a,0\n")
     with pytest.raises(ValueError, match=r"walks\.csv: in a folder each file is a plan: give this file itself"):
         read_traces(tmp_path)
+
+
+def test_a_folder_of_plans_holds_no_other_text(tmp_path):
+    (tmp_path / "one.plan").write_text("(go a b)\n(stay)\n")
+    (tmp_path / "run").write_text("\nplanner --fast domain.pddl\n")
+    with pytest.raises(ValueError, match=r'run:2: "planner --fast .* is not written as the plan in one\.plan'):
+        read_traces(tmp_path)
+
+
+def test_plans_of_either_case_are_the_same_actions(tmp_path):
+    (tmp_path / "ff.plan").write_text("step    0: UNSTACK B1 B2\n        1: PUT-DOWN B1\n")
+    (tmp_path / "sas_plan").write_text("(unstack b1 b2)\n(put-down b1)\n; cost = 2 (unit cost)\n")
+    found = read_traces(tmp_path)
+    assert (found.actions, found.rows) == (("put-down b1", "unstack b1 b2"), ((1, 0), (1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("t.csv", CSV + "1,stay,\n1,GO a,\n2,go b,\n", "t.csv:4: 'go' and, at .*t.csv:3, 'GO' differ in the case of"),
+        ("t.csv", CSV + "1,go a,\n1,go A,\n", "t.csv:3: 'go A' and, at .*t.csv:2, 'go a' differ in the case"),
+        ("t.txt", "Go a, stay\ngo a, stay\n", "t.txt:2: 'go' and"),
+    ],
+)
+def test_names_that_differ_in_case_alone_are_refused(tmp_path, name, text, said):
+    with pytest.raises(ValueError, match=said):
+        read_traces(write(tmp_path, text, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.json", '[\n  {"actions": ["a", "b"]},\n  {\n    "actions": ["b"],\n    "label": 1\n  }\n]\n'),
+        ("t.jsonl", '[{"actions": ["a", "b"]}, {"actions": ["b"], "label": 1}]'),
+        ("t.json", '{\n"actions": ["a", "b"]\n}\n{"actions": ["b"],\n"label": 1}'),
+        ("traces", ' {"actions": ["a", "b"]}\n{"actions": ["b"], "label": 1}\n'),  # told by how it begins
+    ],
+)
+def test_json_may_span_lines_and_be_a_list(tmp_path, name, text):
+    found = read_traces(write(tmp_path, text, name))
+    assert found == Traces(("a", "b"), ((0, 1), (1,)), (0, 1))
+
+
+def test_items_of_a_list_know_their_lines(tmp_path):
+    found = read_traces(write(tmp_path, '\n[["a",\n"b"],\n ["b"]\n]\n', "t.json"))
+    assert (found.rows, found.lines) == (((0, 1), (1,)), (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("t.csv", "trace_id,action,state\n1,a,on x\n", 1),
+        ("t.csv", "trace_id,initialState,action\n1,,a\n", 1),
+        ("t.csv", "trace_id,action,seen\n1,a,\n1,b,(on x y) (clear x)\n", 3),
+        ("t.csv", 'trace_id,action,seen\n1,a,"[(p), (not (q a))]"\n', 2),
+        ("t.jsonl", '{"actions": ["a"]}\n{"actions": ["a"], "states": [[], []]}\n', 2),
+        ("t.jsonl", '{"actions": ["a", "b"], "seen": [["on x"], ["on y"], []]}\n', 1),
+        ("t.jsonl", '{"actions": ["a"], "seen": [{"on x": true}]}\n', 1),
+        ("t.txt", "(:trajectory\n (:objects x)\n (:init (on x))\n (:action (a))\n (:state (on x)))\n", 3),
+        ("t.trajectory", "((:init (on x))\n(operator: (a))\n(:state (on x))\n)\n", 1),
+    ],
+)
+def test_observed_states_are_refused_unless_they_are_to_be_ignored(tmp_path, name, text, line):
+    path = write(tmp_path, text, name)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(path))}:{line}: .*observed state.*--ignore-states"):
+        read_traces(path)
+    found = read_traces(path, ignore_states=True)
+    assert spelled(found)[0][0][0] == "a"
+
+
+def test_what_else_a_file_holds_is_named(tmp_path):
+    path = write(tmp_path, "trace_id,action,note,who\n1,a,(see below),x\n1,a,none,y\n")
+    assert read_traces(path).unread == ("the column 'note'", "the column 'who'")
+    path = write(tmp_path, '{"actions": ["a"], "cost": [1, 2]}\n', "t.jsonl")
+    assert read_traces(path).unread == ('the key "cost"',)
+    assert read_traces(write(tmp_path, CSV + "1,a,0\n")).unread == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("t.csv", CSV + "1,a,\n1,0110,\n"), ("t.jsonl", '{"actions": ["1 0 1 1"]}'), ("t.txt", "0 0 1 1\n0 1 1 0\n")],
+)
+def test_bits_of_states_are_no_actions(tmp_path, name, text):
+    with pytest.raises(ValueError, match=rf"{name}:\d: '[01 ]*' looks like the bits of a state, not like an action"):
+        read_traces(write(tmp_path, text, name))
+    assert read_traces(write(tmp_path, CSV + "1,1001,\n1,1010,\n")).actions == ("1001", "1010")  # numbers of actions
+
+
+SHAPES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["actions", "label", "states", "x"]), inner, max_size=4)
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_input_ends_otherwise_than_with_traces_or_a_sentence(data):
+    """Bytes, shapes of JSON, and pieces of all formats."""
+    pieces = st.sampled_from(
+        ["(", ")", "[", "]", "{", "}", ",", ";", ":", "\n", " ", "0: ", "step 1: ", "a", "B b", "?x", '"',
+         "trace_id,action", "1,a", "SequentialPlan:", "(:trajectory", "(:init", "(:action (a b))", "; cost = 1",
+         "<log>", "[1.0]"]
+    )  # fmt: skip
+    content = data.draw(
+        st.binary(max_size=30)
+        | SHAPES.map(lambda value: json.dumps(value, indent=data.draw(st.sampled_from([None, 1]))).encode())
+        | st.lists(pieces, max_size=12).map(lambda parts: "".join(parts).encode())
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / data.draw(
+            st.sampled_from(["t.csv", "t.jsonl", "t.json", "t.txt", "sas_plan", "t.trajectory"])
+        )
+        path.write_bytes(content)
+        for given_path in (path, Path(folder)):
+            said, found = None, None
+            try:
+                found = read_traces(given_path, ignore_states=data.draw(st.booleans()))
+            except ValueError as error:
+                said = str(error)
+            assert str(given_path) in said if said is not None else all(found.rows)
 
 
 def test_a_quote_that_is_not_closed_is_named_where_it_begins(tmp_path):
@@ -243,10 +344,3 @@ def test_a_folder_holds_a_plan_per_file(tmp_path):
     (tmp_path / "one.plan").write_text("(go a b)\n(stay)\n; cost = 2\n")
     (tmp_path / "two.plan").write_text("(stay)\n")
     assert read_traces(tmp_path).rows == ((0, 1), (1,))
-
-
-@pytest.mark.parametrize(("line", "said"), [("go, , stay", "a gap"), ("(go) stay", "outside the parentheses")])
-def test_a_line_that_is_no_plan_is_named(tmp_path, line, said):
-    (tmp_path / "plans.txt").write_text(f"stay\n{line}\n")
-    with pytest.raises(ValueError, match=f"plans.txt:2: .*{said}"):
-        read_traces(tmp_path / "plans.txt")

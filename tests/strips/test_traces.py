@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from statewise.strips import domains
-from statewise.strips.domains import FAMILIES, domain
+from statewise.strips.domains import FAMILIES, Domain, domain
+from statewise.strips.model import ActionModel
 from statewise.strips.random_traces import SPLITS, Traces, traces, with_noise
 
 SPECS = ["simple", "blocksworld:2", "blocksworld:3", "ferry:2x1", "ferry:2x2", "gripper:1", "hanoi:2", "miconic:2x1"]
@@ -327,6 +328,44 @@ def test_domains_that_do_not_fit_into_memory_are_refused(monkeypatch):
         domain("visit-all:2x2")
 
 
-def test_too_few_states_to_begin_in():
+def test_domains_with_few_states_begin_in_those_that_there_are():
+    for spec, few in (("blocksworld:1", 2), ("simple", 4)):
+        assert len(domain(spec).some_states(9)) == few
     with pytest.raises(ValueError, match="blocksworld:1 has 2 states, and walks are to begin in 4"):
-        traces(domain("blocksworld:1"), 5, 5, 1)
+        domain("blocksworld:1").initial_states(4)
+    walks = {split: traces(domain("blocksworld:1"), 3, 3, 1, negatives=0.0, split=split) for split in SPLITS}
+    assert {row[0] for row in walks["all"].rows} == {0, 1}
+    for split, other in (("train", "test"), ("test", "train")):  # one state for each
+        assert len({row[0] for row in walks[split].rows}) == 1
+        assert not set(walks[split].rows) & set(walks[other].rows)
+    still = Domain("still", ActionModel.of(["p"], {"look": (["p"], [], [])}), (1,))
+    for split in SPLITS:
+        assert traces(still, 2, 2, 1, negatives=0.0, split=split).rows in (((0,), (0, 0)), ((0, 0), (0,)))
+
+
+def one_way():
+    """Three places in a row, of which the way back is closed: a walk from the first passes all."""
+    actions = {f"go {at}": ([f"at {at}"], [f"at {at + 1}"], [f"at {at}"]) for at in range(3)}
+    actions["wait"] = (["at 3"], [], [])
+    return Domain("one-way", ActionModel.of([f"at {at}" for at in range(4)], actions), (1,))
+
+
+def test_walks_may_begin_in_the_initial_state():
+    world = one_way()
+    later = {row[0] for row in traces(world, 3, 2, 1, negatives=0.0, split="test").rows}
+    for split in SPLITS:
+        rows = traces(world, 3, 3, 1, negatives=0.0, split=split, start="init").rows
+        assert set(rows) == {(0,), (0, 1), (0, 1, 2)}
+    assert 0 not in later
+    both = traces(world, 6, 3, 1, negatives=0.0, split="test", start="both").rows
+    assert {row[0] for row in both} == {0} | later
+    drawn_first = [traces(domain("ferry:3x3"), 40, 9, seed, negatives=0.0, start="both") for seed in (1, 1, 2)]
+    assert drawn_first[0] == drawn_first[1] != drawn_first[2]
+    with pytest.raises(ValueError, match="the start must be one of init, random, both, not 'goal'"):
+        traces(world, 1, 1, 1, start="goal")
+
+
+def test_a_dead_end_at_the_beginning_is_said():
+    stuck = Domain("stuck", ActionModel.of(["p"], {"go": (["p"], [], [])}), (0,))
+    with pytest.raises(ValueError, match="stuck has not enough unique positive traces"):
+        traces(stuck, 1, 3, 1, negatives=0.0, start="both")

@@ -40,12 +40,18 @@ class Domain:
 
         They are drawn from the first 10,000 states in breadth-first order. Raises `ValueError` if there are too few.
         """
-        known = self.model.reachable(self.start, limit=10_000)
-        if len(known) < count:
+        chosen = self.some_states(count, states_seed)
+        if len(chosen) < count:
             raise ValueError(
-                f"{self.name} has {len(known)} states, and walks are to begin in {count} different ones: take a larger "
-                "instance"
+                f"{self.name} has {len(chosen)} states, and walks are to begin in {count} different ones: take a "
+                "larger instance"
             )
+        return chosen
+
+    def some_states(self, most: int, states_seed: int = 0) -> list[Atoms]:
+        """As `initial_states`, but all states, in random order, of a domain that has fewer than `most`."""
+        known = self.model.reachable(self.start, limit=10_000)
+        count = min(most, len(known))
         chosen = np.random.default_rng([states_seed, 2024]).choice(len(known), count, replace=False)
         return [known[place] for place in chosen]
 

@@ -10,6 +10,11 @@ are assumed, and which are neither. These are taken to be false, so a plan canno
 is false is not safe to assume if its negation is a precondition. So if the trace leaves atoms unknown, complements are
 written as one predicate only if the traces show which one is exclusive: of atoms that differ in one argument, never two
 are true. A car is at one port, and not at all others; where nothing is known, it is not there.
+
+For planners without negative preconditions a predicate `not-p` can be written beside each p whose negation is required:
+every effect on p has the opposite effect on it, and it is initially true where p is not (Gazen and Knoblock, *Combining
+the expressivity of UCPOP with the efficiency of Graphplan*, 1997). Arguments that must differ are then an ordinary
+predicate, too.
 """
 
 from __future__ import annotations
@@ -71,12 +76,14 @@ def export_lifted(
     problem_path: Path | None = None,
     reference: ActionModel | None = None,
     source: str = "the trace",
+    positive_preconditions: bool = False,
 ) -> Exported:
     """Writes a typed domain, and with a valid `trace`, over any objects, a problem to `problem_path`.
 
     `actions` are the ground actions of training, `others` more valid traces that help to tell complements apart,
     `reference` is a model over the same actions after whose atoms predicates are named where they match, `source` what
-    the problem's comment calls the trace. Raises `ValueError` if a
+    the problem's comment calls the trace. With `positive_preconditions` no condition is negated and no objects are
+    compared, in the domain and in the goal. Raises `ValueError` if a
     trace does not fit the schemas, or the first is rejected by them, and without the extra.
     """
     quiet_environment()  # raises if the extra is missing
@@ -95,6 +102,8 @@ def export_lifted(
             seen = _seen(model, numbers, objects, folds)
     names = _matched_names(schemas, reference) if reference is not None else {}
     spelling = _Spelling(known, folds, names, seen.objects if seen is not None else {})
+    if positive_preconditions:
+        spelling.without_negations(schemas, seen)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, spelling.domain(schemas).encode())
     if seen is None or trace is None:
@@ -255,21 +264,54 @@ class _Spelling:
         self.schemas = safe(known.parameters)
         self.predicates = safe(kept, names)
         self.types = dict(zip(sorts, _safe([_type_name(sort, known.objects) for sort in sorts], taken)))
+        self.taken = taken
+        self.negations: dict[str, str] = {}
+        """For each predicate whose negation is written as a predicate the name of that one."""
+        self.unequal: str | None = None
+        """The predicate of two different objects; None: objects are compared by `=`."""
+        self.cases: dict[str, dict[tuple[int, ...], str]] = {}
+        """For each schema that is written as several actions, their names by which arguments are the same object."""
+
+    def without_negations(self, schemas: Mapping[str, Schema], seen: _Seen | None) -> None:
+        """Gives names to all that stands for negated conditions."""
+        required = (self._written(literal, True) for schema in schemas.values() for literal in schema.pre)
+        negated = {predicate for predicate, _, value in required if not value}
+        negated |= {arguments(atom)[0] for atom, value in (seen.goal if seen is not None else ()) if not value}
+        order = [name for name in self.predicates if name in negated]
+        self.negations = dict(zip(order, _safe([f"not-{self.predicates[name]}" for name in order], self.taken)))
+        [self.unequal] = _safe(["not-equal"], self.taken)
+        for name, schema in schemas.items():
+            if name not in self.known.parameters:
+                continue
+            ways = sorted((first for of, first in self.known.kinds if of == name),
+                          key=lambda first: (-len(set(first)), first))  # fmt: skip
+            added, deleted = ([self._written(literal, True)[:2] for literal in sorted(part) if literal[0] in negated]
+                              for part in (schema.add, schema.delete))  # fmt: skip
+            if any(one != other and _under(first, one) == _under(first, other)
+                   for first in ways for one in added for other in deleted):  # fmt: skip
+                more = _safe([f"{self.schemas[name]}-{number}" for number in range(2, len(ways) + 1)], self.taken)
+                self.cases[name] = dict(zip(ways, [self.schemas[name], *more]))
 
     def domain(self, schemas: Mapping[str, Schema]) -> str:
         """The domain file."""
-        actions = [self._action(name, schemas.get(name)) for name in self.known.parameters]
+        actions = [
+            self._action(name, schemas.get(name), first, spelled)
+            for name in self.known.parameters
+            for first, spelled in self.cases.get(name, {None: self.schemas[name]}).items()
+        ]
         body = "\n".join(actions)
         needs = [
             ":strips",
             *([":typing"] if self.types else []),
-            *([":negative-preconditions"] if "(not" in "".join(re.findall(r":precondition.*", body)) else []),
+            *([":negative-preconditions"] if "(not " in "".join(re.findall(r":precondition.*", body)) else []),
             *([":equality"] if "(= " in body else []),
         ]
         predicates = "\n".join(
             f"  ({spelled}{self._typed(range(len(self.known.predicates[name])), self.known.predicates[name])})"
-            for name, spelled in self.predicates.items()
+            for name, spelled in [*self.predicates.items(), *self.negations.items()]
         )
+        if self.unequal and f"({self.unequal} " in body:
+            predicates += f"\n  ({self.unequal} ?x1 - object ?x2 - object)"
         types = f" (:types {' '.join(self.types.values())})\n" if self.types else ""
         return (
             f"{self._changes()}(define (domain learned)\n (:requirements {' '.join(needs)})\n{types}"
@@ -289,7 +331,16 @@ class _Spelling:
             f"; assumed, since the first effect of the trace changes them: {self._listed(seen.assumed)}",
             f"; not known, taken to be false: {self._listed((name, True) for name in seen.unknown)}",
         ]
-        atoms = "\n".join(f"  {self._atom(name)}" for name in initial)
+        written = [self._atom(name) for name in initial]
+        every = (*seen.known, *seen.assumed, *((name, False) for name in seen.unknown))
+        written += [self._literal(name, False) for name, value in every
+                    if not value and arguments(name)[0] in self.negations]  # fmt: skip
+        if self.unequal:
+            compared = {sorts[one] for sorts, one, _ in self._different()}
+            written += [f"({self.unequal} {one} {other})"
+                        for sort, names in by_type.items() if sort in compared
+                        for one, other in permutations(names, 2)]  # fmt: skip
+        atoms = "\n".join(f"  {each}" for each in written)
         goal = "\n".join(f"  {self._literal(*each)}" for each in seen.goal)
         return "\n".join([
             *said, "(define (problem trace)", " (:domain learned)", " (:objects", f"{objects})", " (:init", f"{atoms})",
@@ -299,7 +350,7 @@ class _Spelling:
     def exported(self, schemas: int, seen: _Seen | None = None) -> Exported:
         """What was written, by the names of the files."""
         folded = {name: ("" if fold.same else "not ") + self.predicates[fold.into] for name, fold in self.folds.items()}
-        predicates = tuple(self.predicates.values())
+        predicates = (*self.predicates.values(), *self.negations.values())
         if seen is None:
             return Exported(predicates, folded, schemas)
         return Exported(
@@ -307,44 +358,82 @@ class _Spelling:
             tuple(self._literal(*each) for each in seen.assumed), tuple(self._atom(name) for name in seen.unknown),
         )  # fmt: skip
 
-    def _action(self, name: str, schema: Schema | None) -> str:
+    def _action(self, name: str, schema: Schema | None, first: tuple[int, ...] | None, spelled: str) -> str:
+        """A schema, or the part of it whose arguments are the same object as `first` says."""
         sorts = self.known.parameters[name]
+        first_of = first or tuple(range(len(sorts)))
         nothing: frozenset[Literal] = frozenset()
-        pre, add, delete = (schema.pre, schema.add, schema.delete) if schema is not None else (nothing,) * 3
-        conditions = [self._condition(literal, True) for literal in sorted(pre)]
+        pre, add, delete = (
+            [(predicate, _under(first_of, (predicate, places))[1]) for predicate, places in sorted(part)]
+            for part in ((schema.pre, schema.add, schema.delete) if schema is not None else (nothing,) * 3)
+        )
+        conditions = [self._condition(literal, True) for literal in pre]
         conditions += [
-            f"(not (= ?x{one + 1} ?x{other + 1}))"
-            for one, other in combinations(range(len(sorts)), 2)
-            if sorts[one] == sorts[other] and not self.known.may_be_equal(name, one, other)
+            f"({self.unequal} ?x{one + 1} ?x{other + 1})" if self.unequal else f"(not (= ?x{one + 1} ?x{other + 1}))"
+            for one, other in self._different_of(name, first)
         ]
-        effects = [
-            self._condition(literal, value)
-            for part, value in ((add, True), (delete, False))
-            for literal in sorted(part)
-            if literal[0] not in self.folds
-        ]
+        effects = []
+        for literals, value in ((add, True), (delete, False)):
+            for predicate, places in literals:
+                if predicate not in self.folds and (value or (predicate, places) not in add):
+                    atom = self._applied(self.predicates[predicate], places)
+                    effects.append(atom if value else f"(not {atom})")
+                    if predicate in self.negations:
+                        opposite = self._applied(self.negations[predicate], places)
+                        effects.append(f"(not {opposite})" if value else opposite)
+        parameters = sorted(set(first_of))
         return (
-            f" (:action {self.schemas[name]}\n  :parameters ({self._typed(range(len(sorts)), sorts).strip()})\n"
+            f" (:action {spelled}\n"
+            f"  :parameters ({self._typed(parameters, [sorts[at] for at in parameters]).strip()})\n"
             f"  :precondition (and{''.join(f' {each}' for each in dict.fromkeys(conditions))})\n"
-            f"  :effect (and{''.join(f' {each}' for each in effects)}))"
+            f"  :effect (and{''.join(f' {each}' for each in dict.fromkeys(effects))}))"
         )
 
-    def _condition(self, literal: Literal, value: bool) -> str:
+    def _different_of(self, name: str, first: tuple[int, ...] | None) -> list[tuple[int, int]]:
+        """The pairs of a schema's arguments that must be different objects."""
+        sorts = self.known.parameters[name]
+        return [
+            (one, other)
+            for one, other in combinations(sorted(set(first or range(len(sorts)))), 2)
+            if sorts[one] == sorts[other] and (first or not self.known.may_be_equal(name, one, other))
+        ]
+
+    def _different(self) -> Iterable[tuple[tuple[int, ...], int, int]]:
+        """The pairs of arguments that must be different objects, each with the sorts of its schema's arguments."""
+        for name, sorts in self.known.parameters.items():
+            for first in self.cases.get(name, {None: ""}):
+                yield from ((sorts, *pair) for pair in self._different_of(name, first))
+
+    def _written(self, literal: Literal, value: bool) -> tuple[str, tuple[int, ...], bool]:
+        """The predicate and the arguments by which a literal is written, and whether they are true."""
         predicate, places = literal
         fold = self.folds.get(predicate)
-        if fold is not None:
-            predicate, places, value = fold.into, tuple(places[at] for at in fold.places), fold.same == value
-        spelled = f"({' '.join((self.predicates[predicate], *(f'?x{place + 1}' for place in places)))})"
-        return spelled if value else f"(not {spelled})"
+        if fold is None:
+            return predicate, places, value
+        return fold.into, tuple(places[at] for at in fold.places), fold.same == value
+
+    def _condition(self, literal: Literal, value: bool) -> str:
+        predicate, places, value = self._written(literal, value)
+        if value:
+            return self._applied(self.predicates[predicate], places)
+        if predicate in self.negations:
+            return self._applied(self.negations[predicate], places)
+        return f"(not {self._applied(self.predicates[predicate], places)})"
+
+    def _applied(self, predicate: str, places: Iterable[int]) -> str:
+        return f"({' '.join((predicate, *(f'?x{place + 1}' for place in places)))})"
 
     def _typed(self, places: Iterable[int], sorts: Sequence[int]) -> str:
         return "".join(f" ?x{place + 1} - {self.types[sort]}" for place, sort in zip(places, sorts))
 
-    def _atom(self, atom: str) -> str:
+    def _atom(self, atom: str, predicates: Mapping[str, str] | None = None) -> str:
         predicate, objects = arguments(atom)
-        return f"({' '.join((self.predicates[predicate], *(self.objects[name] for name in objects)))})"
+        spelled = (predicates or self.predicates)[predicate]
+        return f"({' '.join((spelled, *(self.objects[name] for name in objects)))})"
 
     def _literal(self, atom: str, value: bool) -> str:
+        if not value and arguments(atom)[0] in self.negations:
+            return self._atom(atom, self.negations)
         return self._atom(atom) if value else f"(not {self._atom(atom)})"
 
     def _listed(self, literals: Iterable[tuple[str, bool]]) -> str:
@@ -361,7 +450,21 @@ class _Spelling:
         changed += [
             f"; {'' if fold.same else 'not '}{self.predicates[fold.into]} = {name}" for name, fold in self.folds.items()
         ]
+        changed += [f"; {negation} = not {self.predicates[name]}" for name, negation in self.negations.items()]
+        if self.unequal:
+            changed.append(f"; the :init of a problem holds not-... of each false atom, and ({self.unequal} a b) of "
+                           "all different objects of a type")  # fmt: skip
+        changed += [
+            f"; {spelled} = {' '.join((self.schemas[name], *(f'?x{at + 1}' for at in first)))}"
+            for name, ways in self.cases.items()
+            for first, spelled in ways.items()
+        ]
         return "\n".join(["; names in this file, and in the model where they differ", *changed, ""]) if changed else ""
+
+
+def _under(first: Sequence[int], literal: tuple[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
+    """A literal with each argument replaced by the first one that is the same object."""
+    return literal[0], tuple(first[place] for place in literal[1])
 
 
 def _type_name(sort: int, objects: Mapping[str, int]) -> str:

@@ -54,6 +54,10 @@ Atom = tuple[str, ...]
 """A predicate and its arguments: objects, or variables, which begin with `?`."""
 
 
+TOKEN = re.compile(r"[()]|(?:[^\s()]+?)(?=\?[^\W\d_])|[^\s()]+")
+"""A parenthesis or a name; a variable begins one even without a blank before it, as in `(at?x)`."""
+
+
 class Word(str):
     """A name in lower case, and its line."""
 
@@ -179,18 +183,27 @@ class Task:
 
 def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_text: str) -> Task:
     """Reads a domain and a problem. Raises `ValueError` with file and line."""
-    domain = _Text(domain_path, domain_text, OF_DOMAIN)
-    problem = _Text(problem_path, problem_text, OF_PROBLEM)
+    domain = _Text(domain_path, domain_text)
+    problem = _Text(problem_path, problem_text)
+    if domain.holds("problem") and problem.holds("domain"):
+        domain.fail(domain.whole, f"this is a problem, and {problem_path} a domain: give them the other way round")
+    domain.expect(OF_DOMAIN)
+    problem.expect(OF_PROBLEM)
     types = _Types(domain)
     predicates: dict[str, tuple[frozenset[str], ...]] = {}
     functions: set[str] = set()
     objects: dict[str, frozenset[str]] = {}
+    declared: dict[str, tuple[frozenset[str], str]] = {}
     for section in domain.sections(":types"):
         types.declare(section)
     for text, name in ((domain, ":constants"), (problem, ":objects")):
         for section in text.sections(name):
             for word, of in types.typed(text, section[1:]):
-                objects[word] = objects.get(word, frozenset()) | types.above(of)
+                before, where = declared.setdefault(word, (of, f"{text.path}:{word.line}"))
+                if before != of:
+                    text.fail(word, f"the object {str(word)!r} is of the type {_either_of(of)} here, and of "
+                                    f"{_either_of(before)} at {where}: declare it once")  # fmt: skip
+                objects[str(word)] = types.above(of)
     for section in domain.sections(":functions"):
         functions |= {_head(domain, each) for each in section[1:] if isinstance(each, Group)}
     for section in domain.sections(":predicates"):
@@ -219,15 +232,15 @@ def parse_task(domain_path: Path, domain_text: str, problem_path: Path, problem_
 
 
 class _Text:
-    """A file as nested lists, whose sections have the names of `allowed`."""
+    """A file as nested lists."""
 
-    def __init__(self, path: Path, text: str, allowed: Sequence[str]) -> None:
+    def __init__(self, path: Path, text: str) -> None:
         self.path = path
         lines = text.removesuffix("\n").split("\n")  # not splitlines: comments may contain other line separators
         open_groups: list[Group] = []
         whole: Group | None = None
         for line, content in enumerate(lines, 1):
-            for token in re.findall(r"[()]|[^\s()]+", content.partition(";")[0].lower()):
+            for token in TOKEN.findall(content.partition(";")[0].lower()):
                 if whole is not None:
                     self._unreadable(line, f"{token!r} comes after the definition's end")
                 if token == "(":
@@ -256,7 +269,17 @@ class _Text:
         self.whole = whole
         if not whole or whole[0] != "define" or not all(isinstance(each, Group) and each for each in whole[1:]):
             self.fail(whole, "cannot be read as PDDL: it must be (define (...) (...) ...)")
-        for section in whole[1:]:
+
+    def holds(self, kind: str) -> bool:
+        """Whether the file is a `domain` or a `problem`."""
+        return len(self.whole) > 1 and _head(self, self.whole[1]) == kind
+
+    def expect(self, allowed: Sequence[str]) -> None:
+        """Raises `ValueError` unless the sections have names of `allowed`, the first of which is what the file is."""
+        other = "problem" if allowed[0] == "domain" else "domain"
+        if self.holds(other):
+            self.fail(self.whole, f"this is a {other}, where a {allowed[0]} is expected")
+        for section in self.whole[1:]:
             name = _head(self, section)
             if name in SECTIONS:
                 self.fail(section, f"{SECTIONS[name]} ({name}) cannot be grounded to STRIPS")
@@ -306,14 +329,14 @@ class _Types:
             for parent in parents:
                 self.parents.setdefault(str(parent), frozenset({ROOT}))
 
-    def typed(self, text: _Text, nodes: Sequence[Word | Group]) -> list[tuple[str, frozenset[str]]]:
+    def typed(self, text: _Text, nodes: Sequence[Word | Group]) -> list[tuple[Word, frozenset[str]]]:
         """Names with their types, from `a b - t c - (either t u) d`."""
         found = []
         for word, types in _typed(text, nodes):
             for each in types:
                 if each not in self.parents:
                     text.fail(word, f"the type {str(each)!r} is not declared")
-            found.append((str(word), frozenset(str(each) for each in types)))
+            found.append((word, frozenset(str(each) for each in types)))
         return found
 
     def above(self, types: frozenset[str]) -> frozenset[str]:
@@ -381,7 +404,7 @@ class _Reader:
                 self.text.fail(group, f"cannot be read as PDDL: a variable begins with ?, not {name!r}")
             if names.count(name) > 1:
                 self.text.fail(group, f"the variable {name} is declared twice")
-        return tuple(Variable(name, types) for name, types in found)
+        return tuple(Variable(str(name), types) for name, types in found)
 
     def condition(self, node: Word | Group, scope: Mapping[str, frozenset[str]]) -> Condition:
         """A condition, whose free variables are in `scope` with their types."""
@@ -499,7 +522,7 @@ class _Reader:
             of = scope[term] if term in scope else self.known.objects[term]
             fits = self.known.types.overlap(of, wanted) if term in scope else bool(of & wanted)
             if not fits:
-                self.text.fail(group, f"{_spelled(group)}: {term!r} is not of the type {' or '.join(sorted(wanted))}")
+                self.text.fail(group, f"{_spelled(group)}: {term!r} is not of the type {_either_of(wanted)}")
         return (name, *terms)
 
     def _term(self, node: Word | Group, scope: Mapping[str, frozenset[str]]) -> str:
@@ -547,6 +570,10 @@ def _either(text: _Text, node: Word | Group) -> list[Word]:
     if len(node) < 2 or node[0] != "either":
         text.fail(node, f"cannot be read as PDDL: a type is a name or (either NAME ...), not {_spelled(node)}")
     return [text.word(each, "a type") for each in node[1:]]
+
+
+def _either_of(types: frozenset[str]) -> str:
+    return " or ".join(sorted(types))
 
 
 def _head(text: _Text, node: Word | Group) -> str:

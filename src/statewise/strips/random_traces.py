@@ -30,6 +30,8 @@ class Traces:
     """The line of its file at which each trace begins; empty if they were not read from a file."""
     files: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The name of its file, of traces that were read from a folder."""
+    unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """What the file holds besides, such as `the column 'note'`."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -101,15 +103,18 @@ def traces(
     *,
     negatives: float = 0.8,
     split: str = "train",
+    start: str = "random",
     without: Traces | None = None,
 ) -> Traces:
     """Unique random traces (section *Data generation* of the paper).
 
-    Random walks from four initial states of the domain: the split `train` uses two, `test` the other two, and `all` all
-    four. Lengths are uniform from 1 to `max_length`, for negatives from 2. A share `negatives` ends in one action that
-    Definition 1 rejects, drawn from all that it rejects there; an action that is merely inapplicable in the walk's
-    current state does not make a negative. Traces in `without` are excluded. Raises `ValueError` if the domain does not
-    have enough.
+    With `start` `random`, as in the paper, walks begin in four states drawn from those reachable: the split `train`
+    uses two, `test` the other two, and `all` all four. A domain with two or three states has fewer for each split, and
+    of one with a single state all walks begin there. With `init` walks of every split begin in the domain's own initial
+    state, with `both` each walk in either. Lengths are uniform from 1 to `max_length`, for negatives from 2. A share
+    `negatives` ends in one action that Definition 1 rejects, drawn from all that it rejects there; an action that is
+    merely inapplicable in the walk's current state does not make a negative. Traces in `without` are excluded. Raises
+    `ValueError` if the domain does not have enough.
     """
     if num < 1 or max_length < 1 or not 0 <= negatives <= 1:
         raise ValueError(
@@ -119,7 +124,9 @@ def traces(
         raise ValueError(f"num and max_length must be at most {MOST:,}, not {num:,} and {max_length:,}")
     if split not in SPLITS:
         raise ValueError(f"the split must be one of {', '.join(SPLITS)}, not {split!r}")
-    begins = domain.initial_states(4)[SPLITS[split]]
+    if start not in STARTS:
+        raise ValueError(f"the start must be one of {', '.join(STARTS)}, not {start!r}")
+    begins = domain.start if start == "init" else begin_states(domain, split)
     rng = np.random.default_rng(seed)
     walker = _Walker(domain.model, rng)
     wanted = {1: round(num * negatives)}
@@ -130,7 +137,8 @@ def traces(
         found, idle = 0, 0
         while found < count:
             length = int(rng.integers(1 + label, max_length + 1)) if max_length > label else 0
-            trace = walker.walk(begins[rng.integers(len(begins))], length, label) if length else None
+            of = domain.start if start == "both" and rng.integers(2) else begins
+            trace = walker.walk(of[rng.integers(len(of))], length, label) if length else None
             if trace is None or trace in seen:
                 idle += 1
                 if idle == PATIENCE:
@@ -153,6 +161,17 @@ MOST = 10_000_000
 
 
 SPLITS = {"train": slice(0, 2), "test": slice(2, 4), "all": slice(0, 4)}
+
+
+STARTS = ("init", "random", "both")
+"""Where walks begin: in the domain's initial state, in states drawn at random, or in either."""
+
+
+def begin_states(domain: Domain, split: str) -> list[Atoms]:
+    """The states drawn at random in which walks of a split begin: of the four, or of all if there are fewer."""
+    four = domain.some_states(4)
+    middle = -(-len(four) // 2)
+    return {"train": four[:middle], "test": four[middle:] or four, "all": four}[split]
 
 
 class _Walker:

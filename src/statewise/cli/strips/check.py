@@ -12,6 +12,8 @@ from statewise.json_files import printable
 
 def run(words: list[str]) -> int:
     """Runs the command: 0 no trace is certainly invalid, 1 some are."""
+    from statewise.cli.strips.sources import add_ignore_states, read_given
+
     parser = Parser(
         "strips check",
         "Says of each new trace whether it is valid, invalid, or not decided by what was seen in training: valid or\n"
@@ -22,15 +24,16 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("model", metavar="DIR", help="a learned folder")
     parser.add_argument("traces", metavar="FILE", help="traces or plans; labels are only compared with the verdicts")
+    add_ignore_states(parser)
     parser.add_argument("--lines", type=at_least(0), default=20,
                         help="traces that are listed, of those not valid (default: 20)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead, with all verdicts")
     options = parser.parse_args(words)
 
-    from statewise.strips import check, described, read_seen, read_traces
+    from statewise.strips import check, described, read_seen
 
     seen = read_seen(Path(options.model))
-    traces = read_traces(Path(options.traces))
+    traces = read_given(options.traces, options.ignore_states)
     try:
         found = check(seen, traces)
     except ValueError as error:

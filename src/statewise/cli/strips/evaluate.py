@@ -11,7 +11,7 @@ from statewise.json_files import printable
 
 def run(words: list[str]) -> int:
     """Runs the command."""
-    from statewise.cli.strips.sources import AGAINST
+    from statewise.cli.strips.sources import AGAINST, add_ignore_states, read_given
 
     parser = Parser(
         "strips evaluate",
@@ -24,6 +24,7 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--traces", metavar="FILE", help="test traces with labels")
+    add_ignore_states(parser)
     parser.add_argument("--against", metavar="REFERENCE", help=AGAINST)
     parser.add_argument("--walks", type=at_least(1), default=100, help="random walks for applicability (default: 100)")
     parser.add_argument("--walk-length", type=at_least(1), default=50, help="actions per walk (default: 50)")
@@ -43,7 +44,6 @@ def run(words: list[str]) -> int:
         applicability,
         check,
         read_seen,
-        read_traces,
         simplify,
         syntactic,
         trace_accuracy,
@@ -53,7 +53,7 @@ def run(words: list[str]) -> int:
     reference = read_reference(options.against) if options.against else None
     found: dict[str, dict[str, Any]] = {}
     if options.traces:
-        given = read_traces(Path(options.traces))
+        given = read_given(options.traces, options.ignore_states)
         found["traces"] = trace_accuracy(read_model(options.model, given.actions), given)
         if (Path(options.model) / "seen.json").is_file():
             found["certainty"] = check(read_seen(Path(options.model)), given).against_labels()

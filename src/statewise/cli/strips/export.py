@@ -11,7 +11,7 @@ from statewise.overwriting import check_file, claimed_files
 
 def run(words: list[str]) -> int:
     """Runs the command."""
-    from statewise.cli.strips.sources import AGAINST
+    from statewise.cli.strips.sources import AGAINST, add_ignore_states
 
     parser = Parser(
         "strips export",
@@ -26,8 +26,12 @@ def run(words: list[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="a learned folder or a model.json")
     parser.add_argument("--to", choices=["pddl"], default="pddl", help="the format (default: pddl)")
     parser.add_argument("--lifted", action="store_true", help="a lifted domain, of a model learned with --lifted")
+    parser.add_argument("--positive-preconditions", action="store_true",
+                        help="for planners without negative preconditions: write predicates `not-...` instead, as "
+                             "pyperplan needs (a ground domain has none)")  # fmt: skip
     parser.add_argument("--problem-from", metavar="FILE",
                         help="traces: a problem from the first; over any objects with --lifted")  # fmt: skip
+    add_ignore_states(parser)
     parser.add_argument("--out", metavar="FILE", default="domain.pddl",
                         help="default domain.pddl; the problem is written beside it")  # fmt: skip
     parser.add_overwrite()
@@ -55,7 +59,7 @@ def _export(options: Namespace, out: Path, beside: Path) -> tuple[str, str]:
     from statewise.strips import export, export_lifted, read_schemas
 
     reference = model_of(read_reference(options.names_from)) if options.names_from else None
-    examples, source = read_example(options.problem_from) if options.problem_from else ([], "")
+    examples, source = read_example(options.problem_from, options.ignore_states) if options.problem_from else ([], "")
     example = examples[0] if examples else None
     of_problem = f"{source}, {len(example)} actions" if example is not None else ""
     if not options.lifted:
@@ -69,7 +73,8 @@ def _export(options: Namespace, out: Path, beside: Path) -> tuple[str, str]:
             f"{options.model} was not learned lifted and has no schemas: learn with --lifted, or export without it"
         )
     lifted = export_lifted(schemas, training.names, out, trace=example, others=examples[1:], problem_path=beside,
-                           reference=reference, source=source)  # fmt: skip
+                           reference=reference, source=source,
+                           positive_preconditions=options.positive_preconditions)  # fmt: skip
     size = (f"{len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more predicates are "
             "complements or copies of these")  # fmt: skip
     if example is not None:

@@ -27,6 +27,8 @@ OF_TRAINING = ("atoms", "restarts", "steps", "pool")
 
 def run(words: list[str]) -> int:
     """Runs the command."""
+    from statewise.cli.strips.sources import add_ignore_states, read_given
+
     parser = Parser(
         "strips learn",
         "Learns an action model from traces: exactly, by SAT over what was seen, or over what recurs if the traces\n"
@@ -40,7 +42,8 @@ def run(words: list[str]) -> int:
         "  statewise strips learn train.csv --lifted --out learned/  # any size",
     )
     parser.add_argument("traces", metavar="FILE",
-                        help="CSV with trace_id,action[,label], JSON lines, or .txt with a plan per line")  # fmt: skip
+                        help="CSV with trace_id,action[,label], JSON, or plans: a file or a folder")  # fmt: skip
+    add_ignore_states(parser)
     parser.add_argument("--method", default="auto", choices=["auto", "exact", "neural", "hybrid", "sift", "locm"],
                         help="exact: SAT; neural: training; auto (default): exact if the traces are clean; hybrid: "
                              "effects by both, from damaged traces; for "
@@ -73,12 +76,12 @@ def run(words: list[str]) -> int:
     if options.lifted and (options.atoms not in (None, "auto") or options.pool is not None):
         raise ValueError("--lifted finds and pools predicates by itself: omit --atoms, --pool and --no-pool")
 
-    from statewise.strips import Settings, read_traces
+    from statewise.strips import Settings
 
     settings = Settings(atoms=None if options.atoms in (None, "auto") else _whole(options.atoms),
                         restarts=options.restarts or Settings.restarts, steps=options.steps or Settings.steps,
                         noise=_share(options.noise), pool=options.pool, seed=options.seed)  # fmt: skip
-    given = read_traces(Path(options.traces))
+    given = read_given(options.traces, options.ignore_states)
     print(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
           f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
     if not len(given.valid_only()):

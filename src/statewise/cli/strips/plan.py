@@ -20,6 +20,8 @@ CERTAINTY = {True: "   certain", False: "   a guess"}
 
 def run(words: list[str]) -> int:
     """Runs the command: 0 a plan that holds, 1 none or one that does not."""
+    from statewise.cli.strips.sources import add_ignore_states, read_example, read_model, read_model_for
+
     parser = Parser(
         "strips plan",
         "Finds a plan in a learned model with an installed planner, and validates it. Needs the extra `planning`.\n\n"
@@ -34,6 +36,7 @@ def run(words: list[str]) -> int:
                         help="a goal by example: what holds after the first trace of the file")  # fmt: skip
     parser.add_argument("--goal-possible", metavar="ACTION", help="a plan after which this action is possible")
     parser.add_argument("--after", help="actions so far, separated by commas, or a file: its first trace")
+    add_ignore_states(parser)
     parser.add_argument("--domain", metavar="FILE", help="its PDDL domain (default: domain.pddl beside it)")
     parser.add_argument("--problem", metavar="FILE", help="a PDDL problem; the learned actions are its ground actions")
     parser.add_argument("--mapping", default="auto",
@@ -46,7 +49,6 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args(words)
 
-    from statewise.cli.strips.sources import read_example, read_model, read_model_for
     from statewise.strips import certain_plan, certain_steps, parse_trace, plan, read_seen
 
     goals = {"--goal": options.goal, "--goal-after": options.goal_after, "--goal-possible": options.goal_possible,
@@ -77,12 +79,14 @@ def run(words: list[str]) -> int:
                         timeout=timeout)  # fmt: skip
 
     else:
-        examples, _ = read_example(options.goal_after) if options.goal_after is not None else ([], "")
+        examples, _ = (
+            read_example(options.goal_after, options.ignore_states) if options.goal_after is not None else ([], "")
+        )
         example = examples[0] if examples else None
         wanted = " ".join(options.goal_possible.split()) if options.goal_possible is not None else None
         from_file = options.after is not None and Path(options.after).exists()
         so_far = (
-            read_example(options.after)[0][0]
+            read_example(options.after, options.ignore_states)[0][0]
             if from_file
             else [" ".join(name.split()) for name in (options.after or "").split(",") if name.strip()]
         )

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from statewise.cli.arguments import Parser
+
 if TYPE_CHECKING:
-    from statewise.strips import ActionModel, Domain
+    from statewise.strips import ActionModel, Domain, Traces
 
 AGAINST = "a domain such as blocksworld:3, DOMAIN.pddl,PROBLEM.pddl, a learned folder or a model.json"
 
@@ -93,12 +95,26 @@ def read_model_for(path: str, actions: Sequence[str]) -> ActionModel:
     return ground(schemas, possible)
 
 
-def read_example(path: str) -> tuple[list[list[str]], str]:
-    """The traces of a file as names of actions, without invalid actions, and what to call the first of them. Raises
-    `ValueError` if the first ends in an invalid action."""
+def add_ignore_states(parser: Parser) -> None:
+    """Adds the option of all commands that read traces."""
+    parser.add_argument("--ignore-states", action="store_true",
+                        help="read only the actions of files that also hold observed states")  # fmt: skip
+
+
+def read_given(path: str, ignore_states: bool) -> Traces:
+    """The traces of a file; says on standard error what else the file holds."""
     from statewise.strips import read_traces
 
-    found = read_traces(Path(path))
+    found = read_traces(Path(path), ignore_states=ignore_states)
+    if found.unread:
+        print(f"{path}: not read: {', '.join(found.unread)}", file=sys.stderr)
+    return found
+
+
+def read_example(path: str, ignore_states: bool) -> tuple[list[list[str]], str]:
+    """The traces of a file as names of actions, without invalid actions, and what to call the first of them. Raises
+    `ValueError` if the first ends in an invalid action."""
+    found = read_given(path, ignore_states)
     if found.labels[0]:
         raise ValueError(f"{path}: the first trace ends in an invalid action: give a valid one")
     rows = [[found.actions[at] for at in row[: len(row) - label]] for row, label in zip(found.rows, found.labels)]

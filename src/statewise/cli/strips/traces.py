@@ -12,7 +12,8 @@ def run(words: list[str]) -> int:
     """Runs the command."""
     parser = Parser(
         "strips traces",
-        "Draws unique random traces, as in the STRIPS Transformer paper, and writes them as CSV or JSON lines.\n\n"
+        "Draws unique random traces and writes them as CSV or JSON lines. Walks begin in the initial state or\n"
+        "in states drawn at random; with --start random in these alone, as in the STRIPS Transformer paper.\n\n"
         "  statewise strips traces blocksworld:3 --num 1000 --max-length 30 \\\n"
         "      --seed 1 --out train.csv\n"
         "  statewise strips traces blocksworld:3 --num 10000 --max-length 50 \\\n"
@@ -29,7 +30,10 @@ def run(words: list[str]) -> int:
         "--negatives", type=float, default=0.8, help="share of traces that end in an invalid action (default: 0.8)"
     )
     parser.add_argument("--split", default="train", choices=["train", "test", "all"],
-                        help="which of the four initial states: the first two, the last two, or all")  # fmt: skip
+                        help="of the four states drawn at random: the first two, the last two, or all")  # fmt: skip
+    parser.add_argument("--start", default="both", choices=["init", "random", "both"],
+                        help="walks begin in the initial state, in states drawn at random, or in either (default: "
+                             "both)")  # fmt: skip
     parser.add_argument("--noise", type=float, default=0.0, help="share of traces to damage (default: 0)")
     parser.add_argument("--noise-of", default="labels", choices=["labels", "actions"],
                         help="flip the label, or replace an action")  # fmt: skip
@@ -44,7 +48,7 @@ def run(words: list[str]) -> int:
     with claimed_file(Path(options.out), options.overwrite) as scratch:
         world = read_world(options.name, (options.domain, options.problem))
         drawn = traces(world, options.num, options.max_length, options.seed, negatives=options.negatives,
-                       split=options.split)  # fmt: skip
+                       split=options.split, start=options.start)  # fmt: skip
         if options.noise:
             drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)
         write_traces(drawn, scratch)
