@@ -306,8 +306,8 @@ def _check_quantisation(found: Any, config: HuggingFaceConfig) -> None:
         method = value.get("quant_method") if isinstance(value, dict) else getattr(value, "quant_method", None)
         by = f", {short(method)}" if method else ""
         raise ValueError(
-            f"{config.model}: its weights are quantised ({field}{by}), and quantised weights cannot be trained: give the "
-            "model that is not quantised, or draw new weights (--backbone.from_scratch true)"
+            f"{config.model}: its weights are quantised ({field}{by}), and quantised weights cannot be trained: give "
+            "the model that is not quantised, or draw new weights (--backbone.from_scratch true)"
         )
 
 
