@@ -5,7 +5,6 @@ Read by the standard library only, so that every problem can be reported with it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -270,6 +269,7 @@ def _of_records(
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     problems = Problems(path)
+    parsed: list[tuple[int, Line]] = []
     unnamed: list[str] = []
     if layout.group is not None:
         cases = _cases(records, target, layout, problems)
@@ -283,7 +283,6 @@ def _of_records(
         ordered = "" if layout.order is None else f", ordered by {layout.order!r}"
         how += f", column {target!r}, one sequence for each {layout.group!r}{ordered}"
     else:
-        parsed = []
         for number, record in records:
             try:
                 answer = _symbols(_cell(record, target), repr(target), layout)
@@ -412,24 +411,26 @@ def _fraction(text: str) -> Decimal | float:
         return float(text)
 
 
-LONG_FRACTION = re.compile(r"([^.,]*[^0-9:.,+-][0-9:]+[.,][0-9]{6})([0-9]+)((?:Z|[+-][0-9:]*(?:[.,][0-9]{1,6})?)?)")
-"""A time with more than six digits after its seconds, in three parts: up to the sixth digit, further digits, zone."""
-OF_SECONDS = re.compile(r"[^0-9](?:[0-9]{2}:[0-9]{2}:[0-9]{2}|[0-9]{6})[.,]")
-"""Seconds with a fraction. Python reads a fraction of a minute as one of a second."""
-
-
 def _time(text: str) -> tuple[datetime, str] | None:
     """A time to the microsecond, and the further digits of its fraction without final zeros: as text, these are in
-    the order of what they mean. None: not an ISO 8601 time."""
-    further = ""
-    if ("." in text or "," in text) and not OF_SECONDS.search(text):
-        return None
-    if re.search("[.,][0-9]{7}", text):
-        parts = LONG_FRACTION.fullmatch(text)
-        if parts is None:
+    the order of what they mean. None: not an ISO 8601 time, or one with a fraction of anything but seconds."""
+    further, mark = "", max(text.find("."), text.find(","))
+    if mark >= 0:
+        # Not left to Python, which drops further digits and reads a fraction of a minute as one of a second.
+        before, after = text[:mark], text[mark + 1 :]
+        extended = before[-6::3] == "::" and before[-9:-8] not in SIGNS
+        if not extended and not (before[-6:].isdecimal() and before[-7:-6] not in DIGITS + SIGNS):
             return None
-        text, further = parts[1] + parts[3], parts[2].rstrip("0")
+        zone = after.lstrip(DIGITS)
+        if "." in zone or "," in zone:
+            return None
+        if len(after) - len(zone) > 6:
+            further = after[6 : len(after) - len(zone)].rstrip("0")
+            text = before + "." + after[:6] + zone
     try:
         return datetime.fromisoformat(text), further
     except ValueError:
         return None
+
+
+DIGITS, SIGNS = "0123456789", "+-"
