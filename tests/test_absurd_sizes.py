@@ -17,6 +17,41 @@ TRAIN = ["train", "path-star-small", "--out", "{out}/run", "--trainer.device=cpu
         ([*TRAIN, "--backbone.width=100000000000000000000"], "backbone.width must be below"),
         ([*TRAIN, "--backbone.layers=1000000000"], "backbone.layers must be at least 1 and at most 10,000"),
         ([*TRAIN, "--backbone.layers=0"], "backbone.layers must be at least 1"),
+        (
+            [*TRAIN, "--backbone=recurrent", "--backbone.layers=1000000"],
+            "backbone.layers must be at least 1 and at most",
+        ),
+        (
+            [*TRAIN, "--backbone=belief_slots", "--backbone.warmup=100000"],
+            "backbone.warmup must be at least 0 and at most",
+        ),
+        *(
+            ([*TRAIN, f"--objective={name}", "--objective.horizon=1000000"], "objective.horizon 1,000,000 is beyond")
+            for name in ("next_latent", "multi_token", "latent_multi_token", "joint_multi_token")
+        ),
+        *(
+            ([*TRAIN, f"--task.{name}=100000000"], f"task.{name} is 100,000,000: so many sequences")
+            for name in ("training_graphs", "held_out_graphs")
+        ),
+        *(
+            (
+                ["train", recipe, "--out", "{out}/run", f"--task.{name}=10000000", *more],
+                f"task.{name} is 10,000,000: so many",
+            )
+            for recipe, name, *more in (
+                ("recall-small", "held_out_sequences"),
+                ("hmm-rrxor", "held_out_sequences", "--task.length=1000"),
+                ("parity", "held_out_sequences"),
+                ("countdown-small", "held_out_problems", "--task.pauses=100"),
+                ("countdown-small", "training_problems", "--task.pauses=100"),
+                ("strips-traces", "held_out_traces", "--task.max_length=100"),
+                ("city-small", "held_out_rides", "--task.held_out_moves=40"),
+            )
+        ),
+        (
+            ["train", "recall-small", "--out", "{out}/run", "--task.chunk=1000000", "--task.held_out_sequences=9"],
+            "trainer.batch_size is 128: so many",
+        ),
         ([*TRAIN, "--task.nodes=100000000000"], "task.nodes must be at most 1,000,000"),
         ([*TRAIN, "--task.held_out_graphs=100000000000"], "task.held_out_graphs must be at least 1 and at most"),
         ([*TRAIN, "--trainer.batch_size=100000000000"], "trainer.batch_size must be at most"),
@@ -36,6 +71,7 @@ TRAIN = ["train", "path-star-small", "--out", "{out}/run", "--trainer.device=cpu
         (["strips", "reproduce", "table1", "--sizes=-5", "--out", "{out}/r"], "--sizes must be numbers from 1"),
         (["strips", "reproduce", "table1", "--sizes=0", "--out", "{out}/r"], "--sizes must be numbers from 1"),
         (["strips", "traces", "blocksworld:100000000000", "--num=1", "--out", "{out}/t.csv"], "must be at most 100"),
+        (["strips", "traces", "hanoi:100", "--num=1", "--out", "{out}/t.csv"], "more than 200,000 ground actions"),
         (["strips", "traces", "simple", "--num=100000000000", "--out", "{out}/t.csv"], "must be at most 10,000,000"),
         (["strips", "traces", "simple", "--num=-1", "--out", "{out}/t.csv"], "--num must be at least 1"),
     ],

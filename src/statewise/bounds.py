@@ -42,6 +42,20 @@ def bounded(
             raise ValueError(f"{prefix}{name} must be below {LARGEST:,}, not {short(value)}")
 
 
+MOST_TOKENS = 2**28
+"""Tokens that are drawn at once, as a step or a held-out set: 2 GiB as they are stored."""
+
+
+def check_tokens(name: str, sequences: int, length: int) -> None:
+    """Raises `ValueError` if so many sequences of `length` tokens have more than `MOST_TOKENS`. `name` is the field
+    that gives their number."""
+    if sequences * length > MOST_TOKENS:
+        raise ValueError(
+            f"{name} is {sequences:,}: so many sequences of up to {length:,} tokens have more than {MOST_TOKENS:,} "
+            "tokens, the most that are drawn at once. Set it lower, or make the sequences shorter"
+        )
+
+
 def unset(owner: Any, *names: str, prefix: str = "", reason: str) -> None:
     """Raises `ValueError` unless each of the fields `names` of the dataclass `owner` has its default: it would be
     ignored. `prefix` stands before the name in the message, `reason` behind it."""

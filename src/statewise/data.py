@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import torch
 
+from statewise.bounds import check_tokens
 from statewise.permutation import Permutation, shuffled
 from statewise.progress import announced
 from statewise.tasks.base import ConsecutiveRows, Task, consecutive_rows
@@ -54,9 +55,11 @@ class Stream:
         self, task: Task, *, seed: int, batch_size: int, rank: int = 0, world: int = 1,
         rows: Literal["shuffled", "consecutive"] = "shuffled",
     ) -> None:  # fmt: skip
-        """Raises `LacksPower` if `rows` is consecutive and the task's rows are not."""
+        """Raises `LacksPower` if `rows` is consecutive and the task's rows are not, and `ValueError` if a batch has
+        more tokens than can be drawn at once."""
         if batch_size % world:
             raise ValueError(f"a batch of {batch_size} cannot be divided among {world} processes: choose a multiple")
+        check_tokens("trainer.batch_size", batch_size // world, task.longest_row)
         self.task, self.seed, self.batch_size = task, seed, batch_size
         self.share = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
         self.examples = task.training()

@@ -122,12 +122,12 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
-def loads(content: str | bytes) -> Any:
-    """What JSON text holds, whatever it is. Raises `ValueError`, also for lists and objects nested deeper than anything
-    here needs."""
+def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = None) -> Any:
+    """What JSON text holds, whatever it is; `parse_float` makes numbers that are not whole (None: floats). Raises
+    `ValueError`, also for lists and objects nested deeper than anything here needs."""
     try:
         if content.strip():
-            found = json.loads(content)
+            found = json.loads(content, parse_float=parse_float)
             inner = [found] if isinstance(found, list | dict) else []
             for _ in range(DEEPEST):
                 inner = [

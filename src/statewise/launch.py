@@ -175,8 +175,8 @@ def _tried(model: Model, rank: int, world: int) -> Stream:
     _refuse_settings(model, world)
     make_optimizer(model.objective, model.recipe.trainer)
     _refuse_shared(model.objective)
-    model.task.held_out(1)
     stream = _stream(model, rank, world)
+    model.task.held_out(1)
     stream.batch(0)
     return stream
 

@@ -387,9 +387,12 @@ def changed(folder, **fields):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        *(({name: value}, "no model can be made by its config.json")
-          for name, value in {"num_attention_heads": -2, "hidden_size": -16, "hidden_act": "nope", "head_dim": 0,
-                              "num_key_value_heads": 0}.items()),
+        ({"hidden_act": "nope"}, "no model can be made by its config.json"),
+        *(({name: value}, f"{name} of its config.json must be a whole number from 1 to 16,777,216, not ")
+          for name, value in {"num_attention_heads": -2, "hidden_size": -16, "head_dim": 0, "num_key_value_heads": 0,
+                              "num_hidden_layers": 0, "vocab_size": 10**12}.items()),
+        *(({name: 10**9}, f"{name} of its config.json must be at most 10,000, not 1000000000")
+          for name in ("num_hidden_layers", "n_layer", "num_local_experts")),
         ({"logits_scaling": 0}, "logits_scaling of its config.json must be a number other than 0, not 0"),
         ({"logit_scale": "x"}, 'logit_scale of its config.json must be a number other than 0, not "x"'),
         ({"attention_dropout": 5.0}, "attention_dropout of its config.json must be a number from 0 to 1, not 5"),
@@ -400,6 +403,42 @@ def test_configurations_of_no_model_are_refused_for_new_weights(tmp_path, fields
     transformers.LlamaConfig(**SIZES).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=said):
         load_of(changed(tmp_path, **fields), from_scratch=True)
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT2"])
+def test_weights_without_a_place_in_the_model_are_refused(tmp_path, name):
+    folder, _ = saved(tmp_path, name, FAMILIES[name])
+    layers, first = ("n_layer", "h.1.attn") if name == "GPT2" else ("num_hidden_layers", "layers.1.input_layernorm")
+    with pytest.raises(ValueError, match=rf"with num_hidden_layers 1, has no place: .*{first}.* more. Give"):
+        load_of(changed(folder, **{layers: 1}))
+    for wrong in (0, -1, 10**9):
+        with pytest.raises(
+            ValueError,
+            match=rf"({layers}|num_hidden_layers) of its config.json must be (at most|a whole number from 1)",
+        ):
+            load_of(changed(folder, **{layers: wrong}))
+    load_of(changed(folder, **{layers: 2}), layers=1)
+    weights, path = load_file(f"{folder}/model.safetensors"), f"{folder}/model.safetensors"
+    save_file({**weights, "v_head.summary.weight": torch.ones(2)}, path, {"format": "pt"})
+    for fields in ({}, {"layers": 1}):
+        with pytest.raises(
+            ValueError, match=r'with num_hidden_layers [12], has no place: "v_head.summary.weight". Give'
+        ):
+            load_of(folder, **fields)
+    constants = {"h.0.attn.bias", "h.0.attn.masked_bias"} if name == "GPT2" else {"model.layers.0.rotary_emb.inv_freq"}
+    save_file({**weights, **{one: torch.ones(2) for one in constants}}, path, {"format": "pt"})
+    assert load_of(folder).layers == 2
+
+
+@pytest.mark.parametrize("given", [{"quant_method": "nonsense"}, {"quant_method": "bitsandbytes"}, {}], ids=str)
+@pytest.mark.parametrize("field", ["quantization_config", "compression_config"])
+def test_quantised_weights_are_refused_and_new_weights_are_not_quantised(tmp_path, field, given):
+    folder, _ = saved(tmp_path, "Llama", SIZES)
+    with pytest.raises(
+        ValueError, match=rf"its weights are quantised \({field}.*\), and quantised weights cannot be trained: give"
+    ):
+        load_of(changed(folder, **{field: given}))
+    assert not hasattr(load_of(folder, from_scratch=True).unwrapped.config, field)
 
 
 def test_weights_that_are_not_finite_are_named(tmp_path):

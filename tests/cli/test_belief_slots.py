@@ -71,7 +71,8 @@ def test_each_protocol_can_be_asked_alone_and_has_a_report_of_its_own(run, capsy
         ("stale", None, "unknown protocol 'stale': "),
         ("carried", 3, "a warm-up reads the chunk itself"),
         ("fresh", 1, "a warm-up reads the chunk itself"),
-        ("same-chunk", 0, "must be at least 1 pass, not 0"),
+        ("same-chunk", 0, "must be 1 to 100 passes, not 0"),
+        ("same-chunk", 10**6, "must be 1 to 100 passes, not 1000000"),
     ],
 )
 def test_the_library_lets_no_protocol_see_what_its_name_hides(run, protocol, warmup, message):

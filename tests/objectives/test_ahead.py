@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from doubles import pack, random_batch, spread_weights, tiny_gpt, tiny_objective
+from doubles import CONTEXT, pack, random_batch, spread_weights, tiny_gpt, tiny_objective
 from torch.nn import functional as F
 
 from statewise.objectives import OBJECTIVES
+from statewise.objectives.targets import follows, predicted, predicts, reached
 from statewise.types import Batch, LacksPower
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -118,6 +119,27 @@ def test_a_backbone_that_cannot_branch_is_refused():
 def test_senseless_fields_are_refused(name, fields):
     with pytest.raises(ValueError, match=next(iter(fields))):
         tiny_objective(name, **fields)
+
+
+@pytest.mark.parametrize("make", [random_batch, lambda: pack(random_batch(1)), lambda: random_batch(2, prompts=False)])
+@pytest.mark.parametrize("horizon", [1, 3, 200])
+def test_counts_of_all_steps_are_those_of_each(make, horizon):
+    batch = make()
+    steps = range(1, min(horizon, batch.tokens.shape[1] - 1) + 1)
+    rest = [0] * (horizon - len(steps))
+    assert reached(batch, horizon).tolist() == [*(int(follows(batch, step).sum()) for step in steps), *rest]
+    assert predicted(batch, horizon).tolist() == [*(int(predicts(batch, step).sum()) for step in steps), *rest]
+    assert predicted(batch, horizon).tolist() == [len(list(targets(batch, step))) for step in range(1, horizon + 1)]
+
+
+@pytest.mark.parametrize("name", ["multi_token", "latent_multi_token", "joint_multi_token", "next_latent"])
+@pytest.mark.parametrize("horizon", [CONTEXT, 10**6, 2**53 - 1])
+def test_a_horizon_beyond_the_longest_sequence_is_refused(name, horizon):
+    with pytest.raises(
+        ValueError, match=rf"objective.horizon {horizon:,} is beyond .* {CONTEXT} .* most {CONTEXT - 1}"
+    ):
+        tiny_objective(name, horizon=horizon)
+    assert tiny_objective(name, horizon=CONTEXT - 1).config.horizon == CONTEXT - 1
 
 
 def test_teacherless_sees_no_token_of_the_answer():

@@ -12,6 +12,7 @@ from statewise.analysis.beliefs import beliefs
 from statewise.data import collate
 from statewise.snapshots import snapshot
 from statewise.types import Examples
+from statewise.zero_shot.likelihood import Asked, likelihoods, windows
 
 PROMPT, SUFFIX = "Once Ann had a café", " was happy."
 
@@ -124,6 +125,32 @@ def test_log_probabilities_are_those_of_the_model(server, client):
         assert token.startswith("bytes:") or PROMPT[offset:].startswith(token)
     assert any(token.startswith("bytes:") for token in given.tokens)
     assert found.usage.completion_tokens == 0
+
+
+def test_a_scored_text_may_fill_the_context(server, client):
+    """The windows of a long text that `statewise lm-eval` scores get the same log-probabilities, asked for as
+    lm-evaluation-harness does: its client lets the server generate one token after each."""
+    model = server.models["plain"]
+    context = model.predictor().context
+    row = [model.task.end, *model.task.encode((PROMPT + " ") * 40).tolist()][: 2 * context + 7]
+    (expected,) = likelihoods(model.predictor(), [Asked(row, 1)], 4)
+    parts = list(windows(len(row), 1, context))
+    assert [part.stop - part.start for part in parts] == [context] * 3
+    total = 0.0
+    for part in parts:
+        given = row[part.start : part.stop]
+        asked = client.completions.create(
+            model="plain", prompt=given, max_tokens=1, echo=True, logprobs=1, temperature=0
+        )
+        scores = asked.choices[0].logprobs.token_logprobs
+        assert len(scores) == context + 1
+        total += sum(scores[part.scored - part.start : -1])
+        assert asked.usage.completion_tokens == 1
+    assert total == pytest.approx(expected.log_probability)
+    with pytest.raises(openai.BadRequestError, match="context"):
+        client.completions.create(model="plain", prompt=row[:context], max_tokens=1)
+    with pytest.raises(openai.BadRequestError, match="context"):
+        client.completions.create(model="plain", prompt=row[: context + 1], max_tokens=1, echo=True, logprobs=1)
 
 
 def test_stop_strings_cut(server, client):

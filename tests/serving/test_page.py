@@ -55,9 +55,9 @@ def test_lm_evaluation_harness_gets_the_figures_of_statewise_lm_eval(folder, tmp
     story = "Once Ann had a kite and 3 stars. They ran. Tim was happy."
     rows = {
         "mine": [{"context": f"Once {name} had a", "choices": ["kite", "big red boat", "cat"], "answer": place % 3}
-                 for place, name in enumerate(["Ann", "Böb", "Zoë", "Tim", "Ann and Tim"])],
-        "whole": [{"text": story}, {"text": story[5:30]}],
-        "told": [{"text": story[:20], "answer": "kite"}, {"text": "Zoë", "answer": "ran"}],
+                 for place, name in enumerate(["Ann", "Böb", "Zoë", "Tim", "Ann and Tim " * 60])],
+        "whole": [{"text": story}, {"text": story[5:30]}, {"text": f"{story} " * 30}],
+        "told": [{"text": given, "answer": "kite"} for given in (story[:20], "Zoë", f"{story} " * 30)],
     }  # fmt: skip
     kinds = {
         "mine": {
@@ -84,6 +84,7 @@ def test_lm_evaluation_harness_gets_the_figures_of_statewise_lm_eval(folder, tmp
     (command,) = re.findall(r"lm_eval --model local-completions.*?```", page(PAGE), flags=re.DOTALL)
     given = re.search(r"--model_args (\S+)", command)[1]
     model = story_model(folder)
+    assert model.predictor().context == 160  # the page's example is of this context
     with torch.no_grad():
         own = harness.run(model.predictor(), model.task, harness.find(list(rows), tmp_path), limit=None, batch=4)
     with running({"nl": model}) as server:
@@ -92,6 +93,8 @@ def test_lm_evaluation_harness_gets_the_figures_of_statewise_lm_eval(folder, tmp
             task_manager=TaskManager(include_path=str(tmp_path)), bootstrap_iters=0, log_samples=True,
         )  # fmt: skip
         assert server.metric("statewise_batch_rows_count") > 0 or server.metric("statewise_prompt_tokens_total") > 0
+    assert own["counts"]["in_pieces"] == own["counts"]["cut_prompts"] == 1
+    assert own["counts"]["cut"] == 3
     for name, report in own["benchmarks"].items():
         theirs = found["results"][name]
         compared = [metric for metric in report["metrics"] if "stderr" not in metric]

@@ -4,6 +4,8 @@ import io
 import json
 import re
 from collections import Counter
+from datetime import date
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -99,6 +101,7 @@ def test_the_split_keeps_equal_lines_together_and_ignores_order(tmp_path):
         ("a b\n", "at least two different sequences"),
         ("a <end>\nb c\n", "set task.end to another"),
         (b"a b\n\xff\xfe\n", ":2: not UTF-8"),
+        (b"a b\nc\0 d\n", ":2: a zero byte: this is not a text file"),
     ],
 )
 def test_bad_files_are_named_with_the_line(tmp_path, text, message):
@@ -304,11 +307,64 @@ def test_an_event_log_is_a_sequence_for_each_case(tmp_path):
         ("1700000000000000002", "1700000000000000001", "1700000000000000000"),
         ("1e3", "2.5", "-7"),
         ("10", "9", "1.5"),
+        ("1700000000.123456789", "1700000000.123456788", "1700000000.12345"),
+        (f"1{'0' * 5000}1", f"1{'0' * 5000}0", f"1{'0' * 4999}"),
+        ("2024-06-01T12:00:00.0001200741Z", "2024-06-01T12:00:00.000120074Z", "2024-06-01T13:00:00,000120073999+01:00"),
+        ("20240601 120000.12345678", "20240601 120000.1234567", "2024-06-01 12:00:00.123456"),
     ],
 )
 def test_events_are_ordered_by_numbers_or_times(tmp_path, times):
     text = table(("t", "c", "e"), *((time, "x", event) for time, event in zip(times, "abc")))
     assert read(tmp_path, text, "x.csv", column="e", group="c", order="t") == [(2, "", "c b a")]
+
+
+def exact_of(text):
+    """What a number or a time means, as a fraction; computed with whole numbers alone."""
+    if "T" not in text:
+        return Fraction(text)
+    day, _, rest = text.partition("T")
+    (clock, _, fraction), zone = rest[:-6].partition("."), rest[-6:]
+    hours, minutes, seconds = map(int, clock.split(":"))
+    ahead = int(f"{zone[0]}1") * (60 * int(zone[1:3]) + int(zone[4:]))
+    minutes += 60 * (24 * date.fromisoformat(day).toordinal() + hours) - ahead
+    return 60 * minutes + seconds + (Fraction(f"0.{fraction}") if fraction else 0)
+
+
+CLOSE_NUMBERS = st.builds(
+    lambda whole, digits: f"{whole}{f'.{digits}' if digits else ''}",
+    st.sampled_from([0, -3, 1700000000, 1700000001, 2**63, 2**63 + 1, 10**30]),
+    st.text("0129", max_size=22),
+)
+CLOSE_TIMES = st.builds(
+    lambda second, digits, zone: f"2024-06-01T12:00:0{second}{f'.{digits}' if digits else ''}{zone}",
+    st.integers(0, 2), st.text("0129", max_size=22), st.sampled_from(["+00:00", "+00:01", "-00:01"]),
+)  # fmt: skip
+
+
+@given(st.one_of(st.lists(CLOSE_NUMBERS, min_size=1), st.lists(CLOSE_TIMES, min_size=1)), st.booleans())
+def test_the_order_of_events_is_exact(tmp_path_factory, moments, as_json):
+    """However many digits they have; events that are equal keep the order of the file."""
+    folder = tmp_path_factory.getbasetemp()
+    if as_json:
+        times = [moment if "T" not in moment else json.dumps(moment) for moment in moments]
+        lines = (f'{{"t": {time}, "c": "x", "e": {number}}}\n' for number, time in enumerate(times))
+        path = written(folder, "".join(lines), "exact.jsonl")
+    else:
+        path = written(folder, table(("t", "c", "e"), *((m, "x", n) for n, m in enumerate(moments))), "exact.csv")
+    ((_, (_, found)),) = parse_file(path, SequenceFile(column="e", group="c", order="t")).lines
+    assert [int(event) for event in found] == sorted(range(len(moments)), key=lambda n: exact_of(moments[n]))
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["nan", "-inf", "1e9999999999999999999", "2024-06-01T12:00:00+00:00:00.1234567", "2024-06-01 12:00.5", "2024.5.1"],
+)
+def test_what_cannot_be_ordered_exactly_is_refused(tmp_path, moment):
+    with pytest.raises(ValueError, match=r"x.csv:2: column 't' is .*: the order must be a number or an ISO 8601 time"):
+        read(tmp_path, table(("t", "c", "e"), (moment, "x", "a")), "x.csv", column="e", group="c", order="t")
+    if moment.startswith("1e"):
+        with pytest.raises(ValueError, match=r"x.jsonl:1: column 't' is inf"):
+            read(tmp_path, f'{{"t": {moment}, "c": 1, "e": 1}}\n', "x.jsonl", column="e", group="c", order="t")
 
 
 @given(
@@ -344,7 +400,7 @@ def test_shuffled_events_come_back_in_order(tmp_path_factory, sequences, chance)
         ("t,c,e\n1,x,a\n,x,b\n", {**LOG, "column": "e", "group": "c", "order": "t"}, ":3: column 't' is ''"),
         ("t,c,e\n1,x,a\nnan,x,b\n", {"column": "e", "group": "c", "order": "t"}, ":3: column 't' is 'nan'"),
         (
-            f"t,c,e\n1,x,a\n{'9' * 5000},x,b\n",
+            f"t,c,e\n1,x,a\n{'9' * 4999}x,x,b\n",
             {"column": "e", "group": "c", "order": "t"},
             r":3: column 't' is '9+\.\.\. \(5,002 characters\)",
         ),
@@ -501,6 +557,18 @@ def test_files_that_look_misread_are_warned_of(tmp_path, text, name, fields, war
         task = task_of(tmp_path, text, name, **mend)
         assert not [line for line in task.summary() if line.startswith("warning: ")]
         assert set(task.vocab.symbols[:-1]) == (set("nes") if mend.get("separator") == "" else set(WORDS))
+
+
+def test_names_of_missing_values_are_warned_of(tmp_path):
+    rows = [(case, event) for case in (1, 2, 3, "NA") for event in ("go", "NaN" if case == 2 else "wait", "NA", "go")]
+    task = task_of(tmp_path, table(("case", "what"), *rows), "x.csv", column="what", group="case")
+    found = [line for line in task.summary() if line.startswith("warning: ")]
+    assert found == [
+        "warning: 4 events have the case 'NA', which often stands for a missing value: if it does, remove these rows",
+        "warning: 5 symbols are 'NA' or 'NaN', which often stand for missing values: if they do, remove these rows",
+    ]
+    lines = task_of(tmp_path, "go NA\nNA go\ngo go\n")
+    assert not [line for line in lines.summary() if line.startswith("warning: ")]
 
 
 def test_what_is_read_well_is_not_warned_of(tmp_path):

@@ -31,7 +31,7 @@ from statewise.backbones.powers import (
     last_columns,
 )
 from statewise.bounds import bounded, unset
-from statewise.carried_state.protocol import StateProtocol
+from statewise.carried_state.protocol import MOST_PASSES, StateProtocol
 from statewise.nn.belief_slots import Pooling, SlotUpdate, make_injection
 from statewise.nn.hooks import Hookable, HookPoint
 from statewise.nn.lanes import Lanes
@@ -74,7 +74,7 @@ class BeliefSlotsConfig(GPTConfig):
         bounded(self, "chunk", "slots", prefix="backbone.", at_least=1)
         bounded(self, "backprop", prefix="backbone.", at_least=1)
         bounded(self, "rate", prefix="backbone.", above=0, below=1)
-        bounded(self, "warmup", prefix="backbone.", at_least=0)
+        bounded(self, "warmup", prefix="backbone.", at_least=0, at_most=MOST_PASSES)
         if self.update == "gated":
             unset(self, "rate", "learned_rate", prefix="backbone.", reason="is of the update ema: omit it")
 

@@ -47,7 +47,8 @@ class RecurrentConfig:
     is set."""
 
     def __post_init__(self) -> None:
-        bounded(self, "width", "layers", prefix="backbone.", at_least=1)
+        bounded(self, "width", prefix="backbone.", at_least=1)
+        bounded(self, "layers", prefix="backbone.", at_least=1, at_most=10_000)
         bounded(self, "dropout", prefix="backbone.", at_least=0, below=1)
         check_init(self, "backbone.", "pytorch", "fan_in")
 

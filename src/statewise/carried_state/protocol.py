@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
+from statewise.messages import short
+
 StateProtocol = Literal["carried", "fresh", "same-chunk"]
 """The state with which a chunk is read:
 - `carried`: the state after the preceding chunks;
 - `fresh`: the initial state, for every chunk;
 - `same-chunk`: the initial state, updated by some passes over the chunk itself. The state has then seen the tokens that
   it helps to predict, so the loss is not a likelihood."""
+MOST_PASSES = 100
+"""The most passes over a chunk before the one that counts."""
 PROTOCOLS: tuple[StateProtocol, ...] = get_args(StateProtocol)
 
 
@@ -35,8 +39,8 @@ def ask(protocol: StateProtocol, warmup: int | None = None) -> Asked:
         raise ValueError(f"unknown protocol {protocol!r}: {', '.join(PROTOCOLS)}")
     if warmup is not None and protocol != "same-chunk":
         raise ValueError("a warm-up reads the chunk itself: use the protocol same-chunk")
-    if warmup is not None and warmup < 1:
-        raise ValueError(f"the warm-up must be at least 1 pass, not {warmup}")
+    if warmup is not None and not 1 <= warmup <= MOST_PASSES:
+        raise ValueError(f"the warm-up must be 1 to {MOST_PASSES:,} passes, not {short(warmup)}")
     return Asked(protocol, (1 if warmup is None else warmup) if protocol == "same-chunk" else 0)
 
 

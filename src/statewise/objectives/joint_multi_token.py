@@ -28,6 +28,7 @@ from statewise.objectives.targets import (
     AheadConfig,
     ahead_counts,
     ahead_targets,
+    check_horizon,
     predicts,
     reached_columns,
     token_targets,
@@ -88,6 +89,7 @@ class JointMultiToken(Objective):
         super().__init__()
         self.config = config
         self.backbone = make_backbone()
+        check_horizon(config.horizon, self.backbone.context)
         self.fetch = Fetch(
             self.backbone.width, config.horizon + 1, init=config.init or self.backbone.head_init or "gpt2",
             norm_eps=self.backbone.norm_eps,

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from statewise.backbones.base import BackboneFactory
 from statewise.bounds import bounded
 from statewise.objectives.multi_token import MultiToken, MultiTokenConfig
-from statewise.objectives.targets import follows
+from statewise.objectives.targets import follows, reached
 from statewise.types import Batch, Loss, Part
 
 
@@ -61,5 +61,4 @@ class LatentMultiToken(MultiToken):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Those of `multi_token`, and for each further head the positions whose document reaches as far."""
-        reached = [follows(batch, steps).sum() for steps in range(1, self.config.horizon + 1)]
-        return {**super().counts(batch), "latent": torch.stack(reached)}
+        return {**super().counts(batch), "latent": reached(batch, self.config.horizon)}

@@ -27,6 +27,7 @@ from statewise.objectives.targets import (
     AheadConfig,
     ahead_counts,
     ahead_targets,
+    check_horizon,
     reached_columns,
     token_targets,
 )
@@ -51,6 +52,7 @@ class MultiToken(Objective):
         backbone = make_backbone()
         if not isinstance(backbone, Branching):
             raise LacksPower(f"{self.name} needs a backbone whose last block can be replicated", Branching)
+        check_horizon(config.horizon, backbone.context)
         self.backbone: Branching = backbone
         self.branches: Sequence[Branch] = nn.ModuleList(backbone.make_branch() for _ in range(config.horizon))  # type: ignore[assignment]
 

@@ -29,8 +29,11 @@ from statewise.objectives.head_loss import fits_whole, head_loss
 from statewise.objectives.predictors import CausalCursor, CausalPredictor, DraftHead, guessing, head_predictor
 from statewise.objectives.targets import (
     ahead_targets,
+    check_horizon,
     follows,
+    predicted,
     predicts,
+    reached,
     reached_columns,
     to_float32,
     token_loss,
@@ -175,6 +178,7 @@ class NextLatent(Measured):
         super().__init__()
         self.config = config
         self.backbone = make_backbone()
+        check_horizon(config.horizon, self.backbone.context)
         width = self.backbone.width
         self.dynamics = LatentDynamics(
             width, self.backbone.state_width, config.hidden_width(width), config.dynamics_norm,
@@ -253,12 +257,9 @@ class NextLatent(Measured):
 
     def _counts(self, batch: Batch, parts: Collection[str]) -> dict[str, Tensor]:
         """What each sum of `_totals` is divided by."""
-        steps = range(1, self.config.horizon + 1)
-        counts = {"next_token": batch.scored.sum()}
-        for name in parts:
-            counted = follows if name == "latent" else predicts
-            counts[name] = torch.stack([counted(batch, step).sum() for step in steps])
-        return counts
+        horizon = self.config.horizon
+        by_step = {name: (reached if name == "latent" else predicted)(batch, horizon) for name in parts}
+        return {"next_token": batch.scored.sum(), **by_step}
 
     def flops(self, batch: Batch) -> float | None:
         """See `Objective.flops`. The tokens' part of the dynamics' first layer counts once per token, or once per entry
@@ -270,10 +271,10 @@ class NextLatent(Measured):
         from_token = 2 * dynamics.first.out_features * width
         layers = (dynamics.first, dynamics.second, dynamics.third)
         step = sum(2 * layer.weight.numel() for layer in layers) - from_token
-        rolled = sum(int(follows(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
+        rolled = int(reached(batch, self.config.horizon).sum())
         total = plain + 3 * (step * rolled + from_token * min(self.backbone.vocabulary, int(batch.real.sum())))
         if self.config.reads_head:  # logits and the states' gradient; the matrix gets one only if it is not frozen
-            compared = sum(int(predicts(batch, ahead).sum()) for ahead in range(1, self.config.horizon + 1))
+            compared = int(predicted(batch, self.config.horizon).sum())
             total += (3 if self.config.head_gradient else 2) * head_flops(self.backbone) * compared
         return total
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from statewise.bounds import bounded
+from statewise.nn.masks import positions_within_documents
 from statewise.types import Batch
 
 IGNORED = -100
@@ -59,6 +60,40 @@ def follows(batch: Batch, step: int) -> Tensor:
     return real & (batch.documents[:, step:] == batch.documents[:, :-step])
 
 
+def reached(batch: Batch, horizon: int) -> Tensor:
+    """(horizon,) int64: the sums of `follows` for step = 1 .. horizon, in one pass over the batch."""
+    return _at_least(_places(batch), batch.real, horizon)
+
+
+def predicted(batch: Batch, horizon: int) -> Tensor:
+    """(horizon,) int64: the sums of `predicts` for steps = 1 .. horizon, in one pass over the batch."""
+    return _at_least(_places(batch)[:, :-1], batch.scored[:, 1:], horizon)
+
+
+def _places(batch: Batch) -> Tensor:
+    """(B, T): each position's distance from the start of its document."""
+    if batch.documents is None:
+        return torch.arange(batch.tokens.shape[1], device=batch.tokens.device).expand_as(batch.tokens)
+    return positions_within_documents(batch.documents)
+
+
+def _at_least(places: Tensor, counted: Tensor, horizon: int) -> Tensor:
+    """(horizon,) int64: for step = 1 .. horizon the number of `counted` positions whose place is at least `step`."""
+    of_place = torch.zeros(places.shape[1] + 1, dtype=torch.int64, device=places.device)
+    of_place.scatter_add_(0, places.flatten(), counted.flatten().long())
+    found = of_place.flip(0).cumsum(0).flip(0)[1 : horizon + 1]
+    return F.pad(found, (0, horizon - len(found)))
+
+
+def check_horizon(horizon: int, context: int) -> None:
+    """Raises `ValueError` if no sequence has as many tokens after its first as `objective.horizon`."""
+    if horizon >= context:
+        raise ValueError(
+            f"objective.horizon {horizon:,} is beyond the longest sequence, which has {context:,} tokens: set it to at "
+            f"most {context - 1:,}"
+        )
+
+
 @dataclass(frozen=True)
 class AheadConfig:
     """Fields of the objectives that predict further tokens besides the next one."""
@@ -78,8 +113,7 @@ class AheadConfig:
 def ahead_counts(batch: Batch, horizon: int) -> dict[str, Tensor]:
     """Counts of the parts: `next_token`, the scored tokens, and `ahead`, (horizon,), those that each further prediction
     can predict."""
-    ahead = [predicts(batch, steps).sum() for steps in range(1, horizon + 1)]
-    return {"next_token": batch.scored.sum(), "ahead": torch.stack(ahead)}
+    return {"next_token": batch.scored.sum(), "ahead": predicted(batch, horizon)}
 
 
 def ahead_targets(batch: Batch, steps: int) -> Tensor:

@@ -108,10 +108,14 @@ class Served:
     ) -> list[Row]:  # fmt: skip
         """A row for each of `numbers`, which continue `prompt` (t,) by at most `limit` tokens, so that `suffix` follows
         if there is one. `exact`: they do not end before. Raises `Refusal` if the model cannot do that."""
-        request, most = self._request(prompt, suffix, limit, exact)
+        request, most = self._request(prompt, suffix, limit, exact, scored=manner.scores_prompts)
         return [Row(replace(request, rows=[number]), prompt, most, manner, self.transcript()) for number in numbers]
 
-    def _request(self, prompt: np.ndarray, suffix: np.ndarray | None, limit: int, exact: bool) -> tuple[Request, int]:
+    def _request(
+        self, prompt: np.ndarray, suffix: np.ndarray | None, limit: int, exact: bool, *, scored: bool
+    ) -> tuple[Request, int]:
+        """The request, and the largest number of tokens that it may generate. A `scored` prompt may fill the context:
+        the one token after it is chosen and never read."""
         nothing, end = np.zeros(0, np.int64), self.task.end
         try:
             read, goal = self.task.with_goal(prompt, nothing if suffix is None else suffix)
@@ -124,7 +128,8 @@ class Served:
         except ValueError as error:
             param = "prompt" if suffix is None else "suffix"
             raise Refusal(400, str(error), param=param) from None
+        fills = scored and goal is None and len(read) == self.context
         try:
-            return request, min(limit, int(request.limits(self.context)[0]))
+            return request, min(limit, int(request.limits(self.context + fills)[0]))
         except ValueError as error:
             raise Refusal(400, str(error), param="prompt", code="context_length_exceeded") from None

@@ -12,6 +12,7 @@ Sets of atoms are integers, bit l for atom l, so that a step takes three operati
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,9 @@ SHAPE: Shape = {"atoms": [TEXT], "actions": {...: {key: [TEXT] for key in ("pre"
 
 Atoms = int
 """A set of atoms, as bits."""
+
+FEW_ACTIONS = 100
+"""Below as many actions it is faster to try each than to look up those that may be applicable."""
 
 MOST_ACTIONS = 200_000
 """The most ground actions of an instance that is made here."""
@@ -116,7 +120,29 @@ class ActionModel:
 
     def applicable(self, state: Atoms) -> list[int]:
         """Numbers of the actions applicable in a full state, given as the set of true atoms."""
-        return [place for place, action in enumerate(self.actions) if not action.pre & ~state]
+        if len(self.actions) < FEW_ACTIONS:
+            return [place for place, action in enumerate(self.actions) if not action.pre & ~state]
+        always, keys, by_key = self._by_precondition
+        found, true = list(always), state & keys
+        while true:
+            key = true & -true
+            true ^= key
+            found += [place for place in by_key[key] if not self.actions[place].pre & ~state]
+        return sorted(found)
+
+    @cached_property
+    def _by_precondition(self) -> tuple[list[int], Atoms, dict[Atoms, list[int]]]:
+        """Numbers of the actions without a precondition; the keys, as a set; and the numbers of the other actions by
+        key: of the preconditions of each, the one that fewest actions have."""
+        having = Counter(place for action in self.actions for place in bits(action.pre))
+        always: list[int] = []
+        by_key: dict[Atoms, list[int]] = {}
+        for place, action in enumerate(self.actions):
+            if action.pre:
+                by_key.setdefault(1 << min(bits(action.pre), key=having.__getitem__), []).append(place)
+            else:
+                always.append(place)
+        return always, sum(by_key), by_key
 
     def result(self, state: Atoms, number: int) -> Atoms:
         """The full state after an action."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, check_tokens
 from statewise.tasks.arithmetic import OPERATORS, Solved, draw, holds, moves, pools
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, hash_rows
@@ -112,6 +112,8 @@ class Countdown(Task, World):
         self.vocab = Vocab([*map(str, range(self.plus)), *OPERATORS, "=", ",", "|"])
         self.equals, self.comma, self.bar = (self.vocab.ids[symbol] for symbol in "=,|")
         self.context = config.prompt_length + config.answer_length
+        check_tokens("task.training_problems", config.training_problems or 0, self.context)
+        check_tokens("task.held_out_problems", config.held_out_problems, self.context)
         pauses = "|" * config.pauses
         self.text_format = TextFormat(
             r"[0-9]+|[^\s0-9]",

@@ -6,9 +6,32 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
+
+from statewise.tasks.file_formats import BEGINNING, check_text
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
+    """The bytes of a file, decompressed if its name ends in .gz. Raises `ValueError` if it cannot be read."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: damaged gzip file: {error}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder: give a file") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+
+
+def beginning_of(file: BufferedReader | gzip.GzipFile) -> bytes:
+    """The first `BEGINNING` bytes of a file that was just opened. They are still to be read."""
+    return file.peek(BEGINNING)[:BEGINNING]
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -18,17 +41,14 @@ def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        with opened(path) as file:
+            check_text(beginning_of(file), path)
             for number, raw in enumerate(file, 1):
+                if b"\0" in raw:
+                    raise ValueError(f"{path}:{number}: a zero byte: this is not a text file")
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}:{number}: not UTF-8 text ({error.reason})") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: damaged gzip file: {error}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder: give a file") from None
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}") from None
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from statewise.bounds import bounded, unset
+from statewise.bounds import bounded, check_tokens, unset
 from statewise.json_files import TEXT, Shape
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
@@ -111,6 +111,8 @@ class PathStar(Task, World):
         self.context, self.longest_answer = config.line_length, config.length
         if config.encoding == "fill_in_the_middle":
             self.context += config.length  # a separator and at most all nodes but the start
+        check_tokens("task.training_graphs", config.training_graphs or 0, self.context)
+        check_tokens("task.held_out_graphs", config.held_out_graphs, self.context)
         self.headline = Headline("path_accuracy", higher_is_better=True, solved_at=0.99)
         # Chance level: a path along a random arm.
         self.chance = {"path_accuracy": 1 / config.degree, "branch_accuracy": 1 / config.degree}

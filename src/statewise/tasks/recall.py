@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, check_tokens
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect, hash_rows
 from statewise.tasks.lines import read_rows
@@ -80,6 +80,7 @@ class Recall(Task, World):
             *(f"?{key + 1}" for key in range(config.keys)),
         ])  # fmt: skip
         self.context = config.chunk * (1 + config.distance)
+        check_tokens("task.held_out_sequences", config.held_out_sequences, self.context)
         self.headline = Headline("recall", higher_is_better=True, solved_at=0.99)
         names = ["recall", *(f"recall_distance_{distance + 1}" for distance in range(config.distance))]
         self.chance = dict.fromkeys(names, 1 / config.values)

@@ -5,10 +5,10 @@ Read by the standard library only, so that every problem can be reported with it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
@@ -16,9 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 from statewise.config import unknown
 from statewise.json_files import loads
-from statewise.messages import cut
+from statewise.messages import counted, cut
 from statewise.tasks.csv_rows import read_csv
-from statewise.tasks.lines import Problems, read_lines
+from statewise.tasks.file_formats import check_sequences
+from statewise.tasks.lines import Problems, beginning_of, opened, read_lines
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ class Parsed(NamedTuple):
     """A description of the layout it was read with."""
     columns: list[str]
     """Columns of the header or the first object; empty if there are none."""
+    warnings: tuple[str, ...] = ()
+    """What looks misread in it."""
+
+
+MISSING = frozenset({"NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None"})
+"""What other software writes in place of a missing value."""
 
 
 def parse_file(path: Path, layout: SequenceFile) -> Parsed:
@@ -115,6 +122,10 @@ def parse_file(path: Path, layout: SequenceFile) -> Parsed:
 
 
 def _format(path: Path, layout: SequenceFile) -> str:
+    if layout.format == "text":
+        return "text"
+    with opened(path) as file:
+        check_sequences(beginning_of(file), path)
     if layout.format != "auto":
         return layout.format
     _, first = next(read_lines(path))
@@ -189,7 +200,7 @@ def _json(path: Path, layout: SequenceFile) -> Parsed:
     problems = Problems(path)
     for number, line in read_lines(path):
         try:
-            value = loads(line)
+            value = loads(line, parse_float=_fraction)
         except ValueError as error:
             problems.add(number, str(error))
             continue
@@ -258,12 +269,20 @@ def _of_records(
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     problems = Problems(path)
+    parsed: list[tuple[int, Line]] = []
+    unnamed: list[str] = []
     if layout.group is not None:
-        parsed = _cases(records, target, layout, problems)
+        cases = _cases(records, target, layout, problems)
+        parsed = [(line, ((), symbols)) for _, line, symbols in cases]
+        unnamed = [
+            f"{counted(len(symbols), 'event')} {'has' if len(symbols) == 1 else 'have'} the case {case!r}, which often "
+            "stands for a missing value: if it does, remove these rows"
+            for case, _, symbols in cases
+            if case in MISSING
+        ]
         ordered = "" if layout.order is None else f", ordered by {layout.order!r}"
         how += f", column {target!r}, one sequence for each {layout.group!r}{ordered}"
     else:
-        parsed = []
         for number, record in records:
             try:
                 answer = _symbols(_cell(record, target), repr(target), layout)
@@ -277,7 +296,7 @@ def _of_records(
     problems.raise_if_any()
     if not parsed:
         raise ValueError(f"{path}: there is a header, but no row under it")
-    return Parsed(parsed, how, columns)
+    return Parsed(parsed, how, columns, tuple(unnamed))
 
 
 def _chosen(columns: list[str], layout: SequenceFile) -> tuple[str | None, str]:
@@ -317,8 +336,9 @@ def _cell(record: dict[str, Any], column: str) -> Any:
 
 def _cases(
     records: Iterable[tuple[int, dict[str, Any]]], column: str, layout: SequenceFile, problems: Problems
-) -> list[tuple[int, Line]]:
-    """A sequence per case, in order of first appearance; events of equal order stay in file order."""
+) -> list[tuple[str, int, tuple[str, ...]]]:
+    """(name, line of the first event, symbols) of every case, in order of first appearance; events of equal order stay
+    in file order."""
     assert layout.group is not None
     cases: dict[str, list[tuple[Any, int, str]]] = {}
     kind: tuple[str, int] | None = None
@@ -336,8 +356,8 @@ def _cases(
             continue
         cases.setdefault(case, []).append((at, number, symbol))
     return [
-        (min(event[1] for event in events), ((), tuple(event[2] for event in sorted(events, key=itemgetter(0)))))
-        for events in cases.values()
+        (case, min(event[1] for event in events), tuple(event[2] for event in sorted(events, key=itemgetter(0))))
+        for case, events in cases.items()
     ]
 
 
@@ -351,25 +371,66 @@ def _name(value: Any, column: str) -> str:
 
 
 def _moment(value: Any, column: str) -> tuple[Any, str]:
-    """A number or a time, comparable with others of its kind, and the kind."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
+    """A number or a time, exactly, comparable with others of its kind, and the kind."""
+    if isinstance(value, Decimal) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value, "a number"
     if isinstance(value, str):
-        # Integers exactly: a float cannot represent nanoseconds. A colon is never in a number and nearly always in a
-        # time: two refusals for each would take a third of the time of reading a log.
-        for parse in () if ":" in value else (int, float):
-            try:
-                number = parse(value)
-            except ValueError:
-                continue
-            if isinstance(number, int) or math.isfinite(number):
-                return number, "a number"
-        try:
-            time = datetime.fromisoformat(value)
-            return time, "a time without a zone" if time.utcoffset() is None else "a time with a zone"
-        except ValueError:
-            pass
+        # A colon is never in a number and nearly always in a time: two refusals for each would take a third of the time
+        # of reading a log.
+        number = None if ":" in value else _number(value)
+        if number is not None:
+            return number, "a number"
+        time = _time(value)
+        if time is not None:
+            return time, "a time without a zone" if time[0].utcoffset() is None else "a time with a zone"
     raise ValueError(
         f"column {column!r} is {cut(repr(value))}: the order must be a number or an ISO 8601 time such as "
         "2024-05-31 09:30"
     )
+
+
+def _number(text: str) -> int | Decimal | None:
+    """A number without rounding: a float holds neither nanoseconds since 1970 nor their fractions. None: not a finite
+    number."""
+    try:
+        return int(text)
+    except ValueError:  # not whole, or longer than Python converts
+        pass
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _fraction(text: str) -> Decimal | float:
+    """A JSON number that is not whole, without rounding unless its exponent is absurd."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return float(text)
+
+
+def _time(text: str) -> tuple[datetime, str] | None:
+    """A time to the microsecond, and the further digits of its fraction without final zeros: as text, these are in
+    the order of what they mean. None: not an ISO 8601 time, or one with a fraction of anything but seconds."""
+    further, mark = "", max(text.find("."), text.find(","))
+    if mark >= 0:
+        # Not left to Python, which drops further digits and reads a fraction of a minute as one of a second.
+        before, after = text[:mark], text[mark + 1 :]
+        extended = before[-6::3] == "::" and before[-9:-8] not in SIGNS
+        if not extended and not (before[-6:].isdecimal() and before[-7:-6] not in DIGITS + SIGNS):
+            return None
+        zone = after.lstrip(DIGITS)
+        if "." in zone or "," in zone:
+            return None
+        if len(after) - len(zone) > 6:
+            further = after[6 : len(after) - len(zone)].rstrip("0")
+            text = before + "." + after[:6] + zone
+    try:
+        return datetime.fromisoformat(text), further
+    except ValueError:
+        return None
+
+
+DIGITS, SIGNS = "0123456789", "+-"

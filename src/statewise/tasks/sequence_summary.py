@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from statewise.tasks.ragged import Ragged
-from statewise.tasks.sequence_files import SequenceFile
+from statewise.tasks.sequence_files import MISSING, SequenceFile
 
 MOST_FREQUENT = 5
 SUSPICIOUS = 1 / 3
@@ -45,8 +45,23 @@ def _counts(sequences: Ragged, vocabulary: int) -> np.ndarray:
 def warnings(
     symbols: Sequence[str], training: Ragged, held_out: Ragged, layout: SequenceFile, columns: Sequence[str]
 ) -> list[str]:
-    """Signs that a file was misread, each with the flag that fixes it; `columns` as in `Parsed`."""
+    """Signs that a file was misread, each with what fixes it; `columns` as in `Parsed`."""
     counts = _counts(training, len(symbols)) + _counts(held_out, len(symbols))
+    found = _misread(symbols, training, held_out, layout, columns, counts)
+    missing = [token for token, symbol in enumerate(symbols) if symbol in MISSING and counts[token]] if columns else []
+    if not missing:
+        return found
+    number, names = counts[missing].sum(), " or ".join(repr(symbols[token]) for token in missing)
+    stand = "stands for a missing value: if it does" if len(missing) == 1 else "stand for missing values: if they do"
+    are = "symbol is" if number == 1 else "symbols are"
+    return [f"{number:,} {are} {names}, which often {stand}, remove these rows", *found]
+
+
+def _misread(
+    symbols: Sequence[str], training: Ragged, held_out: Ragged, layout: SequenceFile, columns: Sequence[str],
+    counts: np.ndarray,
+) -> list[str]:  # fmt: skip
+    """Signs that symbols, sequences or columns are others than those that were read."""
     used = [token for token in range(len(symbols)) if counts[token]]
 
     def such(test: Callable[[str], bool]) -> tuple[float, str]:

@@ -174,7 +174,7 @@ class Sequences(Task, HasBaselines):
         return [
             f"{self.paths[0]}: {how.how}",
             *(f"  {line}" for line in sizes),
-            *(f"warning: {line}" for line in wrong),
+            *(f"warning: {line}" for line in (*how.warnings, *wrong)),
         ]
 
     def baselines(self, examples: Examples) -> dict[str, dict[str, float]]:

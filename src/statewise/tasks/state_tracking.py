@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, check_tokens
 from statewise.messages import short
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
@@ -102,6 +102,7 @@ class StateTracking(Task, Automaton):
         self.process = self._process(config.reveal_rate)
         self.vocab = Vocab(self.process.symbols)
         self.context = self.longest = config.longest or config.length
+        check_tokens("task.held_out_sequences", config.held_out_sequences, config.length)
         shortest, longest = config.min_length or config.length, self._whole(config.length)
         self._lengths = min(shortest + -shortest % self.process.unit, longest), longest
         rate = config.reveal_rate if config.ask == "reveals" else 0.0

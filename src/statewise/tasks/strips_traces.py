@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, check_tokens
 from statewise.strips import SPLITS, Atoms, Domain, domain, read_traces
 from statewise.tasks.base import Kept, Task, World
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
@@ -95,6 +95,7 @@ class StripsTraces(Task, World):
             )
         self.vocab = Vocab(self.model.names)
         self.context = max(config.max_length, self._held_out_length)
+        check_tokens("task.held_out_traces", config.held_out_traces, self._held_out_length)
         self.headline = Headline("legal_traces", higher_is_better=True, solved_at=0.99)
         self._held_out: Examples | None = None
 

@@ -136,7 +136,7 @@ def test_words_of_pieces_are_those_of_the_uncut_texts(told):
     ("name", "content", "message"),
     [
         ("a.txt", b"abc\nd\xe9f\n", r"a.txt: byte 5: not UTF-8 text \(invalid continuation byte\): convert"),
-        ("a.txt", "abc\ndef\n".encode("utf-16"), "a.txt: byte 0: not UTF-8"),
+        ("a.txt", "abc\ndef\n".encode("utf-16"), "a.txt: this is text in UTF-16, not UTF-8 text: save it as UTF-8"),
         ("a.txt", b"ab\xc3\xa9\xff\n", "a.txt: byte 4: not UTF-8"),
         ("a.txt", b"ab\n\xc3", r"a.txt: byte 3: not UTF-8 text \(unexpected end of data\)"),
         ("a.txt", b"abc\nd\0f\n", "a.txt: byte 5: a zero byte: this is not a text file"),

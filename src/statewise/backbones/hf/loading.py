@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from statewise.backbones.hf.config import HuggingFaceConfig
 from statewise.extras import failing_as, may_be_on_hub, needed, quiet_hub
-from statewise.json_files import ANYTHING, NUMBER, SHARE, TEXT, read_json
+from statewise.json_files import ANYTHING, NUMBER, POSITIVE, SHARE, TEXT, read_json
 from statewise.messages import cut_words, short
 
 USERS = "models of Hugging Face"
@@ -29,6 +30,18 @@ SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """What configurations call the ids of tokens with a meaning of their own."""
 FACTORS = ("logit_scale", "logits_scaling")
 """What families call a factor of the logits, and its inverse."""
+QUANTISED = ("quantization_config", "compression_config")
+"""Fields of config.json that say that weights are quantised."""
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "vocab_size"),
+)
+"""What transformers calls the sizes of any family."""
+LARGEST_SIZE = 2**24
+MOST_PARTS = 10_000
+"""Layers of a model, or experts of a layer."""
+CONSTANTS = re.compile(r"\.masked_bias$|rotary_emb\.inv_freq$")
+"""Tensors of old checkpoints that are no weights: newer versions of transformers compute them."""
 ADAPTER = "it has an adapter (adapter_config.json): merge it with its model first (merge_and_unload of peft)"
 """Of models that transformers would load frozen, but for the adapter."""
 
@@ -53,6 +66,10 @@ def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
     with quiet():
         try:
             raw, _ = transformers.PreTrainedConfig.get_config_dict(name, **where)
+        except Exception as error:  # of the file, the network, or the package
+            raise ValueError(_not_found(name, folder, error)) from None
+        _check_parts(raw, name)
+        try:
             found = transformers.AutoConfig.from_pretrained(name, **NO_CODE, **where)
         except Exception as error:  # of the file, the network, or the package
             raise ValueError(_not_found(name, folder, error)) from None
@@ -70,6 +87,7 @@ def read_config(config: HuggingFaceConfig) -> tuple[Any, dict[str, Any]]:
             "model without final_logit_softcapping, of the same family Gemma 3"
         )
     _check_numbers(found, name)
+    _check_quantisation(found, config)
     if config.layers is not None:
         _cut(found, config.layers, name)
     return found, {key: value for key, value in raw.items() if key not in VOLATILE}
@@ -121,6 +139,7 @@ def load(config: HuggingFaceConfig, found: Any, *, fresh: bool) -> Any:
             f"{name}: its weights are incomplete: {', '.join(missing[:3])} {'is' if len(missing) == 1 else 'are'} "
             f"missing{'' if len(missing) <= 3 else f', and {len(missing) - 3} more'}"
         )
+    _check_all_used(sorted(facts["unexpected_keys"]), config, found)
     for parameter, tensor in model.named_parameters():
         if not tensor.isfinite().all():
             raise ValueError(f"{name}: its weights are damaged: {parameter} has numbers that are not finite")
@@ -249,8 +268,60 @@ def _first_line(error: Exception) -> str:
     return cut_words(lines[0][:300]) if lines else type(error).__name__
 
 
+def _check_all_used(unexpected: Sequence[str], config: HuggingFaceConfig, found: Any) -> None:
+    """Raises `ValueError` if the file of weights holds tensors, `unexpected`, for which the model has no place, other
+    than those of the layers that `backbone.layers` leaves out."""
+
+    def left_out(name: str) -> bool:
+        layer = next((int(part) for part in name.split(".") if part.isdecimal()), None)
+        return config.layers is not None and layer is not None and layer >= config.layers
+
+    unused = [name for name in unexpected if not CONSTANTS.search(name) and not left_out(name)]
+    if unused:
+        more = f" and {len(unused) - 1:,} more" if len(unused) > 1 else ""
+        raise ValueError(
+            f"{config.model}: its weights hold tensors for which the model of its config.json, with num_hidden_layers "
+            f"{found.num_hidden_layers}, has no place: {short(unused[0])}{more}. Give the config.json that belongs to "
+            "the weights; for fewer layers than the weights have, set backbone.layers"
+        )
+
+
+def _check_parts(raw: Any, name: str) -> None:
+    """Raises `ValueError` if a configuration asks for more parts than any model has. transformers makes them, or lists
+    of them, one by one, the lists when it reads the configuration."""
+    for field, value in raw.items():
+        if isinstance(value, dict):
+            _check_parts(value, name)
+        elif isinstance(value, int) and value > MOST_PARTS and re.search(r"(^|_)(layers?|experts?|blocks)(_|$)", field):
+            raise ValueError(f"{name}: {field} of its config.json must be at most {MOST_PARTS:,}, not {short(value)}")
+
+
+def _check_quantisation(found: Any, config: HuggingFaceConfig) -> None:
+    """Raises `ValueError` if the weights of the model are quantised. Of a model for new weights the fields are
+    dropped."""
+    for field in QUANTISED:
+        value = vars(found).pop(field, None)
+        if value is None or config.from_scratch:
+            continue
+        method = value.get("quant_method") if isinstance(value, dict) else getattr(value, "quant_method", None)
+        by = f", {short(method)}" if method else ""
+        raise ValueError(
+            f"{config.model}: its weights are quantised ({field}{by}), and quantised weights cannot be trained: give "
+            "the model that is not quantised, or draw new weights (--backbone.from_scratch true)"
+        )
+
+
 def _check_numbers(found: Any, name: str) -> None:
     """Raises `ValueError` unless numbers of a configuration that transformers takes as they are can be used."""
+    for field in SIZES:
+        size = getattr(found, field, None)
+        if size is None or isinstance(size, list):  # some families have one for each layer
+            continue
+        if not (POSITIVE.holds(size) and size <= LARGEST_SIZE):
+            raise ValueError(
+                f"{name}: {field} of its config.json must be a whole number from 1 to {LARGEST_SIZE:,}, not "
+                f"{short(size)}"
+            )
     for field in FACTORS:
         factor = getattr(found, field, 1.0)
         if not NUMBER.holds(factor) or not factor:

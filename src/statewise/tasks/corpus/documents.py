@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Literal, NamedTuple, get_args
 from statewise.json_files import loads
 from statewise.tasks.bpe import END
 from statewise.tasks.corpus.parquet import column
-from statewise.tasks.lines import read_lines
+from statewise.tasks.file_formats import check_text
+from statewise.tasks.lines import beginning_of, opened, read_lines
 
 Separation = Literal["auto", "mark", "file", "blank-lines", "line"]
 """What separates the documents of a text file. `mark`: a line `<|endoftext|>`; `file`: nothing, a file is one
@@ -226,30 +225,26 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number, line with its line end); a very long line comes in parts. Raises `ValueError` with the line, or
     the byte's offset (in the decompressed text), if the file is not text."""
     offset, number, rest = 0, 1, b""
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            while raw := file.readline(LONGEST):
-                data = rest + raw
-                rest = b""
-                try:
-                    line = data.decode()
-                except UnicodeDecodeError as error:
-                    if error.reason != "unexpected end of data" or len(raw) < LONGEST:
-                        raise ValueError(_not_text(path, offset + error.start, error.reason)) from None
-                    line, rest = data[: error.start].decode(), data[error.start :]
-                if "\0" in line:
-                    raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
-                if len(raw) == LONGEST and not raw.endswith(b"\n") and line.isspace():  # else taken for a blank line
-                    raise ValueError(f"{path}:{number}: {LONGEST:,} bytes of white space: this is not a text file")
-                yield number, line.removeprefix("\ufeff") if offset == 0 else line
-                offset += len(data) - len(rest)
-                number += raw.endswith(b"\n")
-        if rest:
-            raise ValueError(_not_text(path, offset, "unexpected end of data"))
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: damaged gzip file: {error}") from None
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}") from None
+    with opened(path) as file:
+        check_text(beginning_of(file), path)
+        while raw := file.readline(LONGEST):
+            data = rest + raw
+            rest = b""
+            try:
+                line = data.decode()
+            except UnicodeDecodeError as error:
+                if error.reason != "unexpected end of data" or len(raw) < LONGEST:
+                    raise ValueError(_not_text(path, offset + error.start, error.reason)) from None
+                line, rest = data[: error.start].decode(), data[error.start :]
+            if "\0" in line:
+                raise ValueError(f"{path}: byte {offset + data.index(0)}: a zero byte: this is not a text file")
+            if len(raw) == LONGEST and not raw.endswith(b"\n") and line.isspace():  # else taken for a blank line
+                raise ValueError(f"{path}:{number}: {LONGEST:,} bytes of white space: this is not a text file")
+            yield number, line.removeprefix("\ufeff") if offset == 0 else line
+            offset += len(data) - len(rest)
+            number += raw.endswith(b"\n")
+    if rest:
+        raise ValueError(_not_text(path, offset, "unexpected end of data"))
 
 
 def _not_text(path: Path, offset: int, reason: str) -> str:

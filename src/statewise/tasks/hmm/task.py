@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, check_tokens
 from statewise.messages import counted, cut, short
 from statewise.progress import announced
 from statewise.tasks.automaton import Automaton, Pairs
@@ -99,6 +99,7 @@ class Hmm(Task, Believed, Automaton, HasBaselines):
             self.process = Process([as_factor(self._content, config.path)], config.noise)
         self.vocab = Vocab([*self.process.tokens, *([BOS] if config.bos else [])])
         self.context = self.longest = config.length + config.bos
+        check_tokens("task.held_out_sequences", config.held_out_sequences, self.context)
         self.headline = Headline("loss", higher_is_better=False)
         self.widths = [len(coordinates(each)) for each in self.process.factors]
         self.simplex_factors = [each.is_hidden_markov for each in self.process.factors]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from statewise.bounds import bounded
+from statewise.bounds import bounded, check_tokens
 from statewise.tasks.automaton import Automaton, Pairs
 from statewise.tasks.base import Kept, Task
 from statewise.tasks.holding_out import ONE_IN, chosen, collect
@@ -91,6 +91,7 @@ class Manhattan(Task, Automaton):
     text_format = SPACED
 
     def __init__(self, config: ManhattanConfig, kept: Kept | None = None) -> None:
+        check_tokens("task.held_out_rides", config.held_out_rides, config.held_out_moves + 3)
         self.config = config
         if kept is not None:
             self.streets = of_files(kept)
