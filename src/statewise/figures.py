@@ -99,6 +99,8 @@ class Curve:
     """For each point of a mean the smallest and largest value; None: not a mean of several."""
     run: str = ""
     """Run of a raw curve, for tooltips."""
+    colour: str = ""
+    """As #rrggbb; empty: that of its group, or one by its label."""
     carried: float | None = None
     """Of a mean over runs: the x from which it holds the last value of runs that ended there; None: of none."""
 

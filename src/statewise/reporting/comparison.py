@@ -9,7 +9,7 @@ from typing import Any
 
 from statewise.figures import Look, looks
 from statewise.json_files import printable
-from statewise.reporting.finding import finding
+from statewise.reporting.finding import Ranked, finding
 from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
 from statewise.reporting.statistics import Claim, Summary, out_of
@@ -65,8 +65,13 @@ class Comparison:
         return dict(zip([group.label for group in self.groups], looks(objectives), strict=True))
 
     def finding(self) -> str:
-        """See `statewise.reporting.finding`."""
-        return finding(self)
+        """What came out, by the headline metric, in one sentence; empty where it does not compare. See
+        `statewise.reporting.finding`."""
+        if not self.comparable:
+            return ""
+        metric = self.headline.metric
+        ranked = [Ranked(group.label, group.metrics[metric], group.solved) for group in self.groups]
+        return finding(ranked, self.headline, self.chance.get(metric))
 
     def shown_metrics(self) -> list[str]:
         """The headline first, then what every group has, except the evaluation's metrics by position or rollout step,

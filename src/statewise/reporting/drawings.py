@@ -46,7 +46,8 @@ DRAWINGS_STYLE = """
 .drawings.compared { grid-template-columns: minmax(0, 1fr); }
 @media (min-width: 700px) { .drawings.compared { grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
   .drawings.compared > .pinned { position: sticky; top: 1rem; align-self: start; } }
-.drawing { min-width: 0; margin: 0; position: relative; } .drawing canvas { display: block; width: 100%; touch-action: pan-y; }
+.drawing { min-width: 0; margin: 0; position: relative; }
+.drawing canvas { display: block; width: 100%; touch-action: pan-y; }
 .drawing .canvas { position: relative; } .drawing input { width: 100%; accent-color: #3b6fb6; }
 .drawing button { font: inherit; color: inherit; background: var(--faint); border: 1px solid var(--line);
   border-radius: 5px; min-width: 2.2em; cursor: pointer; } .drawing button:disabled { opacity: .4; }

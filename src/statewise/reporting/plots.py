@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -182,6 +183,7 @@ def _legend(
     return LINE * (lines + title.count("\n") + bool(title)) + 0.1
 
 
+@functools.lru_cache(4096)
 def _inches(text: str, size: float) -> float:
     """The width of a line of text in a font of `size` points."""
     from matplotlib.font_manager import FontProperties
@@ -313,7 +315,9 @@ def _ended(panel: Panel, curve: Curve) -> bool:
 
 
 def _look(curve: Curve, groups: Mapping[str, Look], labels: Sequence[str]) -> Look:
-    """By group; without groups, by label."""
+    """In its own colour, or that of its group, or one by its label."""
+    if curve.colour:
+        return Look(curve.colour)
     place = labels.index(curve.label) if curve.label in labels else 0
     return groups.get(curve.group) or Look(COLOURS[place % len(COLOURS)])
 

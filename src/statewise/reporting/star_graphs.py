@@ -97,9 +97,7 @@ def _arc(a: Point, b: Point, radius: float) -> str:
     aside = (along[1] / length, -along[0] / length)
     middle = ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2)
     outwards = aside[0] * (middle[0] - MIDDLE) + aside[1] * (middle[1] - MIDDLE)
-    reach = (
-        2 * max(radius + BESIDE, BEND * length) * (-1 if outwards < -1 else 1)
-    )  # a curve goes half as far as its control
+    reach = 2 * max(radius + BESIDE, BEND * length) * (-1 if outwards < -1 else 1)  # a curve goes half as far
     control = (middle[0] + reach * aside[0], middle[1] + reach * aside[1])
     return _wrong(f"M{a[0]:.1f} {a[1]:.1f}Q{control[0]:.1f} {control[1]:.1f} {b[0]:.1f} {b[1]:.1f}")
 
