@@ -24,8 +24,8 @@ OBJECTIVE_COLOURS = {
     "multi_token": "#a87b1f",
     "latent_multi_token": "#2a8fa3",
     "teacherless": "#75832a",
-    "token_order": "#ad2f57",
-    "future_summary": "#85583c",
+    "token_order": "#bd3f68",
+    "future_summary": "#8f6246",
     "semantic_tube": "#cc5ab0",
 }
 """The colour of each objective in every picture and on every page; it can be read on white and on a dark background."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,11 +30,8 @@ class Ranked:
 
 
 def finding(groups: Sequence[Ranked], headline: Headline, chance: float | None) -> str:
-    """The best group beside the first one, or beside the next best if it is the first, with Welch's two-sided p. Empty
-    where the metric is not finite for some group."""
+    """The best group beside the first one, or beside the next best if it is the first, with Welch's two-sided p."""
     means = [group.summary.mean for group in groups]
-    if not all(map(math.isfinite, means)):
-        return ""
     words = headline.metric.replace("_", " ")
     end = "." if chance is None else f"; chance is {number(chance)}."
     if len(groups) == 1:
