@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import shlex
 import sys
@@ -91,7 +92,8 @@ def to_install(extra: str) -> str:
     It names the packages themselves, so that it works for a wheel as for a checkout, and does not ask an index for
     statewise."""
     words = " ".join(f'"{one}"' if re.search(r"[^\w.-]", one) else one for one in _packages(extra))
-    return f"{shlex.quote(sys.executable or 'python')} -m pip install " + (words or f'"statewise[{extra}]"')
+    python, here = sys.executable or "python", os.path.join(os.getcwd(), "")
+    return f"{shlex.quote(python.removeprefix(here))} -m pip install " + (words or f'"statewise[{extra}]"')
 
 
 def _packages(extra: str) -> list[str]:

@@ -143,7 +143,7 @@ class Observer:
     # What a page needs to know of the model
 
     def description(self) -> dict[str, Any]:
-        """The model as JSON values: what it can do, the plane of its states, without points if its share of the variance
+        """The model as JSON values: what it can do, the plane of its states, without points if its share of variance
         is below `LEAST_SHARE`, and held-out prompts."""
         served, task, known, reading = self.served, self.task, self._knowledge, self._reading
         centre, axes, share = self._plane

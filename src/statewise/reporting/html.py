@@ -141,7 +141,8 @@ def missing() -> str:
         import jinja2  # noqa: F401
         import plotly.io  # noqa: F401
     except ImportError as error:
-        return f"report.html needs {error.name}, which `{to_install('report')}` installs; the other files do not."
+        package = (error.name or "plotly").partition(".")[0]
+        return f"report.html needs {package}, which `{to_install('report')}` installs; the other files do not."
     return ""
 
 
