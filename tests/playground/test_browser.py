@@ -1,8 +1,6 @@
-"""The page in a real browser: the system's Chromium, or that of the variable CHROMIUM (extra `browser`)."""
+"""The page in a real browser."""
 
 import math
-import os
-import shutil
 
 import pytest
 from doubles import path_star_model
@@ -13,22 +11,8 @@ from statewise.playground.page import page
 from statewise.playground.recording import export
 from statewise.serving.served import Served
 
-CHROMIUM = os.environ.get("CHROMIUM") or next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 pytestmark = pytest.mark.slow
 PROMPT = "0,1|1,2|2,3|0,4|4,5|5,6/0,3="
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: install it, or set the variable CHROMIUM")
-    with playwright.sync_playwright() as made:
-        found = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +139,8 @@ def forced(page, name):
 
 def test_tokens_chosen_in_two_panels_at_once_are_both_forced(opened, server):
     page = ready(opened(server.url))
-    for name in ("plain", "bst"):
-        page.locator(f'[data-model-panel="{name}"] .next button').last.click(no_wait_after=True)
+    page.evaluate("""for (const name of ["plain", "bst"])
+      [...document.querySelectorAll(`[data-model-panel="${name}"] .next button`)].at(-1).click()""")
     until(page, lambda: forced(page, "plain") and forced(page, "bst"))
     for name in ("plain", "bst"):
         said, there = forced(page, name)

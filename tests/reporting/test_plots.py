@@ -119,7 +119,7 @@ def test_zeros_stand_at_the_lower_edge_of_a_logarithmic_axis():
     axes = draw_panels([panel]).axes[0]
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[0] < lowest
-    assert "lower edge: 0 and below" in axes.get_xlabel().replace("\n", " ")
+    assert "at the lower edge: 0 or less" in axes.get_xlabel().replace("\n", " ")
     figure = interactive(panel)
     assert figure.data[0].customdata[-1] == 0.0, "the tooltip says the value"
     assert "lower edge" in figure.layout.xaxis.title.text

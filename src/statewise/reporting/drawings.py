@@ -109,7 +109,9 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
             x, y = np.array(points.places).reshape(-1, 2).T
             axes.scatter(x, y, c=points.colours, s=area, linewidths=0, zorder=3)
         for text in drawing.texts:
-            axes.annotate(text.text, text.place, ha="center", va="center", fontsize=8, annotation_clip=False)
+            axes.annotate(
+                text.text, (text.place[0], text.place[1]), ha="center", va="center", fontsize=8, annotation_clip=False
+            )
         low, high = limits[place]
         axes.set_aspect("equal", anchor="N")
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))

@@ -57,7 +57,7 @@ MOST_TICKS = 8
 """Of a logarithmic axis, evenly spaced."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
-BELOW_ALL = "lower edge: 0 and below, which a logarithmic axis does not have"
+BELOW_ALL = "at the lower edge: 0 or less"
 MEANS = "Thick lines: means over seeds; thin lines: single runs; bands: their range."
 CARRIED = (
     "A run that ended before others, such as a solved one, counts with its last value from there on (dot: where it "
