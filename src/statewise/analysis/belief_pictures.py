@@ -118,7 +118,7 @@ class Plane:
         if self.kind == "disk":
             return "first coordinate of the belief", "second coordinate of the belief"
         first, second = (
-            f"axis {axis + 1} of the true beliefs ({self.shares[axis]:.0%} of their variance)" for axis in (0, 1)
+            f"axis {axis + 1} of the true beliefs ({self.shares[axis]:.0%} of variance)" for axis in (0, 1)
         )
         return first, second
 

@@ -58,7 +58,7 @@ for (const place of document.querySelectorAll(".drawing")) {
     }
     brush.restore();
     brush.fillStyle = ink();
-    brush.font = "12px system-ui, sans-serif";
+    brush.font = "11px system-ui, sans-serif";
     brush.textAlign = "center";
     for (const text of frame.texts) brush.fillText(text.text, ...at(text.place));
     if (data.x_title) brush.fillText(data.x_title, left + (width - left) / 2, height - 6, width - left);
