@@ -1,4 +1,5 @@
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -55,3 +56,17 @@ def float64():
 def attention_without_padding(monkeypatch):
     """Keys that attention adds to short rows are no part of what a model costs, but a counter sees them."""
     monkeypatch.setattr("statewise.nn.attention.SOFTMAX_FROM", 0)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real browser: the system's Chromium, or that of the variable CHROMIUM (extra `browser`)."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = os.environ.get("CHROMIUM") or next((path for name in names if (path := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("needs Chromium: install it, or set the variable CHROMIUM")
+    with playwright.sync_playwright() as made:
+        found = made.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()

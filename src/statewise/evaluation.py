@@ -27,8 +27,9 @@ Losses = Callable[[Examples, np.ndarray, np.ndarray], None]
 """Takes examples, the nats of each token, (n, T) float64, and which tokens are scored, (n, T) bool."""
 TAKEN = {"kind", "step", "tokens", "seconds", "reason", "part", "loss", "perplexity", "token_accuracy"}
 """Names that no task may give to a metric of its own."""
-SAMPLES = 6
-"""Examples stored in reports."""
+SAMPLES, CONTINUATIONS = 12, 6
+"""Answers to prompts and continuations stored in reports: of a model that is right on a third of them, three or four of
+a dozen show it."""
 EXTREMES = 5
 """Hardest and easiest sequences stored in reports, of each."""
 SHOWN = 64
@@ -250,7 +251,7 @@ def continuations(
     """Sampled and true continuations of the first distinct sequences, cut in the middle or earlier; see
     `Evaluation.continuations`."""
     rows, _ = _distinct(examples)
-    rows = rows[examples.lengths[rows] > 1][:SAMPLES]
+    rows = rows[examples.lengths[rows] > 1][:CONTINUATIONS]
     if not len(rows):
         return []
     first = examples[rows]

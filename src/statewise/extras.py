@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from statewise.messages import to_install
+
 
 def needed(package: str, what: str) -> Any:
     """The package. Raises `ValueError` with the command that installs it; `what` names, in the plural, those who need
@@ -17,7 +19,7 @@ def needed(package: str, what: str) -> Any:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in (package, ""):
             raise ValueError(f"{package} is installed, but cannot be imported: {error}") from None
-        raise ValueError(f"{what} need the extra `hf`: pip install 'statewise[hf]'") from None
+        raise ValueError(f"{what} need the extra `hf`: {to_install('hf')}") from None
 
 
 def may_be_on_hub(name: str) -> bool:

@@ -5,7 +5,8 @@ Report files hold them as written by `dataclasses.asdict`; `of` reads that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,6 +15,62 @@ from statewise.json_files import SHARE, metric
 Role = Literal["line", "series", "control", "raw", "background"]
 LOGARITHMIC = 16.0
 """Numbers above 0 of which the largest is so many times the smallest have a logarithmic axis."""
+
+OBJECTIVE_COLOURS = {
+    "next_token": "#3b6fb6",
+    "next_latent": "#d1603d",
+    "belief_state": "#3f8f5b",
+    "joint_multi_token": "#8a5aa8",
+    "multi_token": "#a87b1f",
+    "latent_multi_token": "#2a8fa3",
+    "teacherless": "#75832a",
+    "token_order": "#bd3f68",
+    "future_summary": "#8f6246",
+    "semantic_tube": "#cc5ab0",
+}
+"""The colour of each objective in every picture and on every page; it can be read on white and on a dark background."""
+OTHER_COLOURS = ["#5560e0", "#5f7a88", "#b0413a"]
+"""Of objectives from elsewhere."""
+MARKERS = ("o", "s", "^", "D", "v", "P")
+"""Of the groups of one objective in a comparison, as matplotlib names them."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the lines of a group of a comparison are drawn."""
+
+    colour: str
+    """As #rrggbb."""
+    marker: str = "o"
+    """One of `MARKERS`."""
+
+
+def objective_colour(name: str) -> str:
+    """The colour of an objective. One from elsewhere always has the same of `OTHER_COLOURS`, which others may share."""
+    return OBJECTIVE_COLOURS.get(name, OTHER_COLOURS[zlib.crc32(name.encode()) % len(OTHER_COLOURS)])
+
+
+def looks(objectives: Sequence[str]) -> list[Look]:
+    """Looks of groups with these objectives: the objective's colour, of several groups of one objective shades of it
+    and different markers. Up to three objectives from elsewhere have different colours."""
+    colours: dict[str, str] = {}
+    for name in dict.fromkeys(objectives):
+        free = [colour for colour in OTHER_COLOURS if colour not in colours.values()]
+        own = objective_colour(name)
+        colours[name] = own if name in OBJECTIVE_COLOURS or own in free or not free else free[0]
+    found = []
+    for place, name in enumerate(objectives):
+        rank, count = objectives[:place].count(name), objectives.count(name)
+        found.append(Look(_shade(colours[name], rank, count), MARKERS[rank % len(MARKERS)]))
+    return found
+
+
+def _shade(colour: str, rank: int, count: int) -> str:
+    """Of `count` shades of a colour the one numbered `rank`; of up to three the first is the colour itself."""
+    amount = (0.0, -0.5, 0.42)[rank] if count <= 3 else -0.65 + 1.1 * rank / (count - 1)
+    end = 255 if amount > 0 else 0
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (end - part) * abs(amount)):02x}" for part in parts)
 
 
 def is_share(name: str) -> bool:
@@ -42,6 +99,10 @@ class Curve:
     """For each point of a mean the smallest and largest value; None: not a mean of several."""
     run: str = ""
     """Run of a raw curve, for tooltips."""
+    colour: str = ""
+    """As #rrggbb; empty: that of its group, or one by its label."""
+    carried: float | None = None
+    """Of a mean over runs: the x from which it holds the last value of runs that ended there; None: of none."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Curve:
@@ -116,6 +177,15 @@ class Points:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A text in a drawing."""
+
+    place: list[float]
+    """(x, y) of its middle."""
+    text: str
+
+
+@dataclass(frozen=True)
 class Drawing:
     """A drawing of lines and points, such as a map, with equal scales on both axes."""
 
@@ -124,6 +194,18 @@ class Drawing:
     points: list[Points] = field(default_factory=list)
     plane: str = ""
     """Drawings that name the same plane have the same limits, so that they compare; empty: limits of its own."""
+    true: bool = False
+    """Whether it shows the truth, which the other drawings of the plane are compared with."""
+    step: int | None = None
+    """The training step that it shows, if it is one of a series over training."""
+    x_title: str = ""
+    """What the horizontal axis is; empty, as of a map: the axes are not drawn."""
+    y_title: str = ""
+    """What the vertical axis is."""
+    texts: list[Text] = field(default_factory=list)
+    """Texts at places of the drawing, such as the corners of a simplex."""
+    note: str = ""
+    """What points, lines and colours mean: a sentence or two."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Drawing:
@@ -135,4 +217,7 @@ class Drawing:
             Points(dots["places"], dots["colours"], dots.get("names", []), dots.get("size", 1.0))
             for dots in content.get("points", ())
         ]
-        return cls(content["title"], layers, points, content.get("plane", ""))
+        texts = [Text(text["place"], text["text"]) for text in content.get("texts", ())]
+        rest = {name: content[name] for name in ("plane", "true", "step", "x_title", "y_title", "note")
+                if name in content}  # fmt: skip
+        return cls(content["title"], layers, points, texts=texts, **rest)

@@ -5,11 +5,13 @@ Needs the extra `hf`.
 
 from __future__ import annotations
 
+from statewise.messages import to_install
+
 try:
     from transformers import AutoConfig, AutoModelForCausalLM
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "models as classes of transformers need the extra `hf`: pip install 'statewise[hf]'", name=error.name
+        f"models as classes of transformers need the extra `hf`: {to_install('hf')}", name=error.name
     ) from error
 
 from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM

@@ -21,6 +21,7 @@ from statewise.config import Recipe
 from statewise.data import Stream
 from statewise.evaluation import ALONE, Share, report
 from statewise.loading import load_model, model_of_run, new_model, recipe_of_run
+from statewise.messages import to_install
 from statewise.model import Model
 from statewise.processes import PLACING
 from statewise.run import Checkpoint, Record, Run
@@ -411,5 +412,5 @@ def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ValueError("trainer.tensorboard needs the extra `track`: pip install 'statewise[track]'") from None
+        raise ValueError(f"trainer.tensorboard needs the extra `track`: {to_install('track')}") from None
     return SummaryWriter

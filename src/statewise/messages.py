@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
+import shlex
+import sys
 from collections.abc import Iterable
+from importlib import metadata
 
 
 def short(value: object, most: int = 60) -> str:
@@ -80,3 +84,28 @@ def escaped(text: str, keep: str = "") -> str:
     """A text for one cell of a table, or with `keep` the line ends for a terminal: what cannot be printed, and might
     steer the terminal, is written as Python writes it."""
     return "".join(letter if letter.isprintable() or letter in keep else repr(letter)[1:-1] for letter in text)
+
+
+def to_install(extra: str) -> str:
+    """The command that installs the packages of an extra for the Python that runs: `PYTHON -m pip install "NAME>=1"`.
+
+    It names the packages themselves, so that it works for a wheel as for a checkout, and does not ask an index for
+    statewise."""
+    words = " ".join(f'"{one}"' if re.search(r"[^\w.-]", one) else one for one in _packages(extra))
+    python, here = sys.executable or "python", os.path.join(os.getcwd(), "")
+    return f"{shlex.quote(python.removeprefix(here))} -m pip install " + (words or f'"statewise[{extra}]"')
+
+
+def _packages(extra: str) -> list[str]:
+    """The requirements of an extra, of those extras that it includes, too; nothing where statewise is not installed."""
+    try:
+        every = metadata.requires("statewise") or []
+    except metadata.PackageNotFoundError:
+        return []
+    found = []
+    for requirement in every:
+        name, _, marker = requirement.partition(";")
+        if re.search(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]", marker):
+            included = re.fullmatch(r"statewise\[(.+)\]", name.strip())
+            found += [part for one in included[1].split(",") for part in _packages(one)] if included else [name.strip()]
+    return list(dict.fromkeys(found))

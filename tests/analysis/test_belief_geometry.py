@@ -257,6 +257,11 @@ def test_states_that_are_beliefs_are_found_out(text, bos):
     strip = [f"{name}step {step}: R2 " for name in named for step in (2, 9)]
     assert all(title.startswith(start) for title, start in zip(titles[3 * factors :], strip, strict=True))
     assert any("kept 2 checkpoints: for more of its training" in note for note in found.notes)
+    assert [drawing.step for drawing in found.drawings] == [None] * 3 * factors + [2, 9] * factors
+    assert [drawing.true for drawing in found.drawings] == [True, False, False] * factors + [False] * 2 * factors
+    for drawing in found.drawings:
+        assert "in the colour of the true one" in drawing.note
+        assert bool(drawing.x_title) != bool(drawing.texts), "axes have titles, the corners of a simplex names"
     first, second = found.drawings[:2]
     for one, other in zip(first.points, second.points):
         np.testing.assert_allclose(one.places, other.places, atol=1e-3)

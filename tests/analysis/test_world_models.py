@@ -444,7 +444,8 @@ def test_analyses_leave_reports_pictures_and_columns_for_comparing(run, tmp_path
     assert "Drawings" in (tmp_path / "report" / "report.html").read_text()
     chosen = "valid_continuations,next_token_test"
     assert main(["compare", str(run), "--metrics", chosen, "--out", str(tmp_path / "few")]) == 0
-    cells = capsys.readouterr().out.splitlines()[0].split()
+    _, table, *_ = capsys.readouterr().out.split("\n\n")
+    cells = table.splitlines()[0].split()
     assert cells[3:6] == ["valid_trajectories", "valid_continuations", "next_token_test"]
     assert main(["compare", str(run), "--metrics", "speed", "--out", str(tmp_path / "none")]) == 2
     assert "not every run has the metric 'speed'" in capsys.readouterr().err

@@ -525,5 +525,5 @@ def test_every_field_survives_a_recipe():
 def test_without_the_extra_the_message_installs_it(monkeypatch):
     folder = tiny_folder()
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"pip install 'statewise\[hf\]'"):
+    with pytest.raises(ValueError, match=r"-m pip install .*transformers"):
         load_of(folder)

@@ -19,6 +19,7 @@ from doubles import SMALL_RUN
 from statewise.building import read_recipe
 from statewise.cli import cluster, main, seeds, suite, train
 from statewise.cli.jobs import Job, read_state, write_state
+from statewise.messages import to_install
 from statewise.recipes import recipe_text
 from statewise.reporting.members import repeat
 from statewise.run import Run
@@ -207,7 +208,7 @@ def test_several_runs_are_not_started_by_tasks(tmp_path, monkeypatch, capsys):
 def test_without_submitit_it_says_what_to_install(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert main(["train", "path-star-small", "--seeds", "1-2", "--on", "slurm", "--out", str(tmp_path / "o")]) == 2
-    assert "pip install 'statewise[cluster]'" in capsys.readouterr().err
+    assert to_install("cluster") in capsys.readouterr().err
 
 
 def test_the_examples_for_other_launchers_are_whole():

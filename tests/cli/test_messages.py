@@ -1,13 +1,19 @@
 """Messages name the file at fault, what is wrong in it, and what to do."""
 
 import json
+import re
+import shlex
 import shutil
+import tomllib
+from pathlib import Path
 
 import pytest
 from command_line import called, refused, two_steps
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import statewise.cli
-from statewise.messages import escaped
+from statewise.messages import escaped, to_install
 
 
 @pytest.fixture(scope="module")
@@ -261,3 +267,25 @@ def test_a_full_gpu_is_said_in_a_line(monkeypatch, capsys):
     monkeypatch.setattr(statewise.cli, "_run", fails)
     assert statewise.cli.main(["list"]) == 2
     assert capsys.readouterr().err == f"statewise: this needs more memory than the device has: {tried}\n"
+
+
+def package(requirement):
+    parsed = Requirement(requirement)
+    return canonicalize_name(parsed.name), parsed.specifier
+
+
+def test_every_extra_is_installed_by_naming_its_packages(monkeypatch, tmp_path):
+    """A name on no index, that of statewise, is asked for nowhere: the line works for a wheel and for a checkout."""
+    with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    for extra, requirements in extras.items():
+        if extra == "dev":
+            continue
+        words = shlex.split(to_install(extra))
+        assert words[1:4] == ["-m", "pip", "install"]
+        included = [name for one in requirements for name in re.findall(r"statewise\[(.*)\]", one)]
+        every = [one for name in (extra, *included) for one in extras[name] if not one.startswith("statewise[")]
+        assert {*map(package, words[4:])} == {*map(package, every)}
+    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.chdir(tmp_path)
+    assert to_install("report").startswith(".venv/bin/python -m pip install ")

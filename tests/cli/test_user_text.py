@@ -89,7 +89,7 @@ def test_figures_and_pages_show_them(tmp_path):
     runs = [make_run(tmp_path / "a", 1, 0.5, note=HOSTILE), make_run(tmp_path / "b", 1, 1.0, note="b")]
     found = compare(runs)
     assert HOSTILE in found.groups[0].label
-    figure = draw_panels(training_panels(found), [group.label for group in found.groups])
+    figure = draw_panels(training_panels(found), found.looks())
     figure.draw_without_rendering()
     assert HOSTILE in figure.legends[0].get_texts()[0].get_text()
     *_, page = write_report(found, tmp_path / "report")

@@ -8,6 +8,7 @@ from command_line import called
 from doubles import SMALL_RUN, small_corpus, small_stories
 
 from statewise.cli import counter, main
+from statewise.messages import to_install
 from statewise.run import Run, report_of
 
 pytest.importorskip("tokenizers")
@@ -107,7 +108,7 @@ def test_lm_eval_without_its_extra_says_which(run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     code, _, err = called(capsys, "lm-eval", run, "--tasks", "mine")
     assert code == 2
-    assert err == "statewise: lm-eval needs the extra `eval`: pip install 'statewise[eval]'\n"
+    assert err == f"statewise: lm-eval needs the extra `eval`: {to_install('eval')}\n"
 
 
 @pytest.mark.parametrize(

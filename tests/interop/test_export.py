@@ -270,7 +270,7 @@ def test_gguf_is_refused_where_its_engines_compute_something_else(fields, said, 
 @pytest.mark.parametrize(("to", "package"), [("gguf", "gguf"), ("hf", "tokenizers")])
 def test_a_missing_extra_is_answered_with_the_line_that_installs_it(to, package, tmp_path, monkeypatch):
     _without(monkeypatch, package)
-    with pytest.raises(ValueError, match=r"pip install 'statewise\[hf\]'"):
+    with pytest.raises(ValueError, match=r"-m pip install .*transformers"):
         export(path_star_model(), tmp_path / "out", to)
     assert not any(tmp_path.iterdir())
 
@@ -278,7 +278,7 @@ def test_a_missing_extra_is_answered_with_the_line_that_installs_it(to, package,
 def test_importing_the_classes_without_transformers_says_what_to_install(monkeypatch):
     _without(monkeypatch, "transformers")
     monkeypatch.delitem(sys.modules, "statewise.hf", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"need the extra `hf`: pip install 'statewise\[hf\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"need the extra `hf`: .* -m pip install .*transformers"):
         importlib.import_module("statewise.hf")
 
 

@@ -18,6 +18,7 @@ from statewise.judging.pairs import Pair
 from statewise.judging.protocol import INSTRUCTIONS, NEEDED, VERDICT_FORM, Judge, Question, judge, questions
 from statewise.judging.summary import summarise
 from statewise.ledger import Ledger
+from statewise.messages import to_install
 from statewise.progress import listening
 from statewise.reporting.statistics import wilson
 
@@ -506,7 +507,7 @@ def test_mistakes_are_named_before_anything_is_asked(capsys, tmp_path, files, mo
     assert "--jobs must be at least 1" in judged(capsys, files, "http://x", out, "--jobs", "0")[2]
     assert "one of the files to judge" in judged(capsys, files, "http://x", files[0])[2]
     monkeypatch.setitem(sys.modules, "openai", None)
-    assert "pip install 'statewise[judge]'" in judged(capsys, files, "http://x", out)[2]
+    assert to_install("judge") in judged(capsys, files, "http://x", out)[2]
     assert not out.exists()
 
 

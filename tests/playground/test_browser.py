@@ -1,32 +1,18 @@
-"""The page in a real browser: the system's Chromium, or that of the variable CHROMIUM (extra `browser`)."""
+"""The page in a real browser."""
 
-import os
-import shutil
+import math
 
 import pytest
 from doubles import path_star_model
 from running_server import running, story_model
 from small_worlds import CITY, HMM, model_of
 
+from statewise.playground.page import page
 from statewise.playground.recording import export
 from statewise.serving.served import Served
 
-CHROMIUM = os.environ.get("CHROMIUM") or next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 pytestmark = pytest.mark.slow
 PROMPT = "0,1|1,2|2,3|0,4|4,5|5,6/0,3="
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: install it, or set the variable CHROMIUM")
-    with playwright.sync_playwright() as made:
-        found = made.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +139,8 @@ def forced(page, name):
 
 def test_tokens_chosen_in_two_panels_at_once_are_both_forced(opened, server):
     page = ready(opened(server.url))
-    for name in ("plain", "bst"):
-        page.locator(f'[data-model-panel="{name}"] .next button').last.click(no_wait_after=True)
+    page.evaluate("""for (const name of ["plain", "bst"])
+      [...document.querySelectorAll(`[data-model-panel="${name}"] .next button`)].at(-1).click()""")
     until(page, lambda: forced(page, "plain") and forced(page, "bst"))
     for name in ("plain", "bst"):
         said, there = forced(page, name)
@@ -253,6 +239,43 @@ def test_a_model_of_another_task_comes_with_its_own_prompts(opened, tmp_path):
         page.wait_for_selector('[data-model-panel="story"]')
         assert page.is_hidden("#error")
         assert page.input_value("#prompt") != ""
+
+
+def recorded(tmp_path, *models):
+    """A page with a recording in which each model's probabilities of token 1 rather than 0 after each token are given;
+    the prompt is of two tokens, of five."""
+    traces, described = {}, []
+    for place, probabilities in enumerate(models):
+        name = f"model {place}"
+        places = [{"token": 0, "state": [0.0, 0.0], "next": [[1, math.log(p)], [0, math.log(1 - p)]]}
+                  for p in probabilities]  # fmt: skip
+        traces[name] = {"model": name, "prompt": 2, "given": 2, "places": places, "goal": [], "finish": "length",
+                        "passes": None, "texts": {"0": "a", "1": "b"}, "scene": {}}  # fmt: skip
+        described.append({
+            "name": name, "task": "sequences", "objective": "next_token", "colour": "#3b6fb6", "backbone": "gpt",
+            "view": "tokens", "goal": False, "drafts": False, "top": 2, "temperature": 0, "context": 8, "planes": [],
+            "sequences": "x", "plane": {"points": [], "labels": None, "colours": None, "share": [0.1, 0.1]},
+            "states": None, "reading": None, "examples": [],
+        })  # fmt: skip
+    path = tmp_path / "page.html"
+    path.write_bytes(page({"models": described, "recordings": [{"prompt": "aa", "traces": traces}]}))
+    return path.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("models", "step"),
+    [
+        ([[0.5, 0.5, 0.9, 0.5, 0.1], [0.5, 0.5, 0.2, 0.4, 0.9]], "3 of 5"),  # after the last token nothing follows
+        ([[0.9, 0.5, 0.5, 0.2, 0.5], [0.1, 0.5, 0.5, 0.2, 0.5], [0.1, 0.5, 0.5, 0.9, 0.5]], "4 of 5"),
+        ([[0.9, 0.5, 0.5, 0.5, 0.5], [0.1, 0.5, 0.52, 0.5, 0.5]], "2 of 5"),  # they differ within the prompt alone
+        ([[0.9, 0.5, 0.1, 0.9, 0.5]], "2 of 5"),
+    ],
+)
+def test_the_page_opens_where_the_models_differ_most(opened, tmp_path, models, step):
+    page = ready(opened(recorded(tmp_path, *models)))
+    assert count(page) == step
+    assert page.locator("article h2 .swatch").count() == len(models)
+    assert "principal axes" not in page.text_content("#panels")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from running_server import story_model
 from small_worlds import CITY, HMM, model_of
 
 from statewise.data import collate
+from statewise.figures import OBJECTIVE_COLOURS
 from statewise.playground.observer import Observer, Wish
 from statewise.serving.refusals import Refusal
 from statewise.serving.served import Served
@@ -150,6 +151,19 @@ def test_readings_are_least_squares_and_the_plane_is_that_of_the_largest_varianc
     plane = watched.description()["plane"]
     assert plane["share"] == pytest.approx((values**2 / (values**2).sum())[:2], abs=1e-4)
     assert watched.description()["reading"]["measure"] == "R2"
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.33, False), (0.34, True)])
+def test_a_plane_with_less_than_a_third_of_the_variance_is_left_out(share, shown):
+    watched = observer(model_of(HMM))
+    centre, axes, _ = watched._plane
+    watched.__dict__["_plane"] = centre, axes, np.array([share - 0.1, 0.1])
+    plane = watched.description()["plane"]
+    assert bool(plane["points"]) == bool(plane["colours"]) == shown
+
+
+def test_a_model_has_the_colour_of_its_objective():
+    assert observer(model_of(HMM)).description()["colour"] == OBJECTIVE_COLOURS["next_token"]
 
 
 def test_states_have_the_colours_of_their_exact_beliefs():

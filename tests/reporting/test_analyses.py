@@ -117,7 +117,7 @@ def test_curves_are_means_over_seeds(folders, tmp_path):
     (relative,) = analysis_panels(compare(folders, metrics="all", relative=True))
     assert not [curve for curve in relative.curves if curve.role == "control"]
     (overlay,) = means(analysis_panels(compared))
-    assert (overlay.title, overlay.x_title, overlay.y_title, overlay.shares) == ("probe", "rides", "streets", True)
+    assert (overlay.title, overlay.x_title, overlay.y_title, overlay.shares) == ("probe: streets", "rides", "", True)
     first, second = overlay.curves
     assert (first.group, first.label, first.x) == ("next-token", "", [0, 1, 2, 4])
     assert first.y == pytest.approx([1.0, 2.5, 4.0, 7.0])
@@ -167,7 +167,7 @@ def test_relative_curves_are_what_lies_above_the_first_group(folders):
     assert (first.x, first.y) == ([0, 2, 4], [0.0, 0.0, 0.0])
     assert (second.group, second.x, second.y) == ("next-latent", [1, 2], [2.0, 0.0])
     assert not overlay.shares
-    assert overlay.y_title == "streets, minus the first"
+    assert overlay.title == "probe: streets, minus the first group"
     with pytest.raises(ValueError, match="set --metrics all too"):
         compare(folders, relative=True)
 

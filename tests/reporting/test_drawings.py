@@ -1,9 +1,17 @@
 """Drawings of one plane can be compared: they have the same limits."""
 
-import pytest
+import json
+import re
+from dataclasses import asdict
 
-from statewise.figures import Drawing, Layer, Points
+import pytest
+from doubles import make_run
+
+from statewise.figures import Drawing, Layer, Points, Text
+from statewise.reporting.compare import compare
 from statewise.reporting.drawings import save_drawings, save_page
+from statewise.reporting.report import write_report
+from statewise.run import Run
 
 
 def test_drawings_of_one_plane_have_the_same_limits(tmp_path, monkeypatch):
@@ -48,13 +56,87 @@ def test_titles_lie_on_nothing_and_are_not_cut_off(tmp_path, monkeypatch):
 
 
 def test_the_page_of_drawings_has_titles_and_fits_a_phone(tmp_path):
-    pytest.importorskip("plotly")
     path = tmp_path / "drawings.html"
     save_page([Drawing("a & b\nc", [Layer("frame", [[[0.0, 0.0], [1.0, 1.0]]], [""])])], path, "map of <a>")
     page = path.read_text()
     assert "<title>statewise: map of &lt;a&gt;</title>" in page
-    assert "<h2>a &amp; b\nc</h2>" in page
+    assert "<h3>a &amp; b\nc</h3>" in page
     assert '<meta name="viewport" content="width=device-width' in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def beliefs(plane="beliefs", steps=range(12)):
+    """True beliefs, a prediction, and one of each step."""
+    dots = [Points([[0.1, 0.2], [0.8, 0.9]], ["#ff0000", "#00ff00"])]
+    titles = {"x_title": "axis 1", "y_title": "axis 2", "note": "Dots: beliefs."}
+    return [
+        Drawing("true", [], dots, plane, true=True, **titles), Drawing("last state", [], dots, plane, **titles),
+        *(Drawing(f"step {10 * step}", [], dots, plane, step=10 * step, **titles) for step in steps),
+    ]  # fmt: skip
+
+
+def data(page):
+    return [json.loads(found) for found in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+
+
+def test_drawings_over_training_are_one_plot_with_a_slider_beside_the_true_one(tmp_path):
+    path = tmp_path / "drawings.html"
+    save_page([*beliefs(), *beliefs("factor 2, beliefs")], path, "run")
+    page = path.read_text()
+    assert page.count("<canvas") == 6  # of each plane: the true one, that over training, the other
+    assert page.count('type="range"') == 2
+    assert page.count('<div class="pinned"><figure') == 2
+    plots = data(page)
+    assert [[frame["title"] for frame in plot["frames"]] for plot in plots[:3]] == [
+        ["true"], [f"step {10 * step}" for step in range(12)], ["last state"],
+    ]  # fmt: skip
+    assert "from 0 to 110" in page
+    assert len({json.dumps(plot["limits"]) for plot in plots}) == 1
+    dots = plots[0]["frames"][0]["points"][0]
+    low, high = plots[0]["limits"]
+    places = [[low[axis] + at[axis] / plots[0]["grid"] * (high[axis] - low[axis]) for axis in (0, 1)]
+              for at in dots["places"]]  # fmt: skip
+    assert places == [pytest.approx([0.1, 0.2], abs=1e-4), pytest.approx([0.8, 0.9], abs=1e-4)]
+    assert [plots[0]["frames"][0]["palette"][colour] for colour in dots["colours"]] == ["#ff0000", "#00ff00"]
+    assert page.count("<p>Dots: beliefs.</p>") == 2, "once for each plane"
+
+
+def test_no_page_has_webgl_contexts_of_which_browsers_keep_a_few(tmp_path):
+    """Plots of a page beyond some 16 contexts were blank."""
+    pytest.importorskip("plotly")
+    runs = [make_run(tmp_path / name, 1, 0.5, name) for name in ("next_token", "next_latent")]
+    for folder in runs:
+        drawn = [asdict(drawing) for drawing in beliefs()]
+        Run(folder).write_report("belief-geometry", {
+            "checkpoint": 10, "settings": {}, "metrics": {}, "main": [], "panels": [], "drawings": drawn,
+        })  # fmt: skip
+    page = write_report(compare(runs, metrics="all"), tmp_path / "report")[-1].read_text()
+    assert page.count('"type":"scattergl"') == page.count('"scattergl":[{"'), (
+        "only in the defaults of plotly's template"
+    )
+    assert page.count("<canvas role") == 6
+    assert [plot["frames"][0]["title"] for plot in data(page)[::3]] == ["next-token, seed 1\ntrue",
+                                                                       "next-latent, seed 1\ntrue"]  # fmt: skip
+
+
+def test_axes_texts_and_notes_are_drawn_within_the_figure(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    for some in (beliefs(), [Drawing("simplex", [], [], texts=[Text([0.1, 0.2], "state 1")], note="note " * 60)]):
+        save_drawings(some, tmp_path / "drawings.png")
+        figure = figures.pop()
+        figure.draw_without_rendering()
+        texts = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label, axes.title, *axes.texts)]
+        boxes = [text.get_window_extent() for text in [*texts, *figure.texts] if text.get_text() and text.get_visible()]
+        for place, box in enumerate(boxes):
+            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+            assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+            assert not any(box.overlaps(other) for other in boxes[place + 1 :])
+        axes = figure.axes[0]
+        assert axes.get_xlabel() == some[0].x_title
+        assert " ".join(figure.texts[0].get_text().split()) == some[0].note.strip()
 
 
 def test_a_drawing_of_nothing_and_one_of_a_single_point_are_drawn(tmp_path):

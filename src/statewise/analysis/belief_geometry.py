@@ -274,7 +274,8 @@ class BeliefGeometry(Analysis):
                 if name == STATE:
                     beliefs = made(features)
                     for strip, plane in zip(strips, drawn_on):
-                        strip.append(plane.draw(f"step {snapshot.step}: R2 {plane.r2(beliefs):.3f}", beliefs))
+                        title = f"step {snapshot.step}: R2 {plane.r2(beliefs):.3f}"
+                        strip.append(plane.draw(title, beliefs, step=snapshot.step or 0))
         labels = {STATE: "last state", CONCAT: "all layers"}
         layers = [name for name in found if name not in labels]
         words = {name: f"layer {place}" for place, name in enumerate(layers, 1)} | labels

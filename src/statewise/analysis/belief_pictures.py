@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from statewise.analysis.least_squares import r2
-from statewise.figures import Drawing, Layer, Points
+from statewise.figures import Drawing, Layer, Points, Text
 from statewise.tasks.believed import Believed
 
 SHOWN = 4000
@@ -45,7 +45,7 @@ def draw_on(on: list[Plane], beliefs: Mapping[str, np.ndarray]) -> list[Drawing]
         drawing
         for plane in on
         for drawing in (
-            plane.draw(truth, of_truth),
+            plane.draw(truth, of_truth, true=True),
             *(plane.draw(f"{title}: R2 {plane.r2(found):.3f}", found) for title, found in predictions),
         )
     ]
@@ -62,7 +62,9 @@ class Plane:
         share = weights / weights.sum()
         self.centre = share @ truth
         apart = (truth - self.centre) * np.sqrt(share)[:, None]
-        axes = np.linalg.svd(apart, full_matrices=False)[2]
+        _, spread, axes = np.linalg.svd(apart, full_matrices=False)
+        shares = spread**2 / max(float((spread**2).sum()), 1e-300)
+        self.shares = [*shares.tolist(), 0.0]
         # An axis has no sign of its own: this one is the same for drawings of other prefixes of the same process.
         towards = np.where(axes @ np.sqrt(1 + np.arange(axes.shape[1])) < 0, -1.0, 1.0)
         self.axes = axes * towards[:, None]
@@ -84,9 +86,10 @@ class Plane:
         found = (beliefs - self.centre) @ self.axes[:2].T
         return found if found.shape[1] == 2 else np.pad(found, ((0, 0), (0, 1)))
 
-    def draw(self, title: str, beliefs: np.ndarray) -> Drawing:
+    def draw(self, title: str, beliefs: np.ndarray, *, true: bool = False, step: int | None = None) -> Drawing:
         """Beliefs (m, D) or predictions of them, in the order of the true ones, coloured as these. What is far outside
-        of the frame is left out, and the title says how much: it would make all drawings of the plane small."""
+        of the frame is left out, and the title says how much: it would make all drawings of the plane small. `true`:
+        they are the true ones. `step`: the training step of the model that predicts them."""
         places = self.place(beliefs[:, self.columns])
         shown = self.chosen[self._near(places[self.chosen])]
         points = [Points(places[shown].round(5).tolist(), [self.colours[row] for row in shown], size=0.8)]
@@ -99,7 +102,32 @@ class Plane:
         missing = 1 - len(shown) / len(self.chosen)
         beyond = f", {missing:.0%} far outside" if missing >= 0.005 else ""
         frame = Layer("frame", self._frame(), [""] * len(self._frame()))
-        return Drawing(f"{self.name}{title}{beyond}", [frame], points, plane=f"{self.name}beliefs")
+        note = "Dots: the belief after each prefix, true or predicted, in the colour of the true one."
+        if len(points) > 1:
+            note += " Large dots: means over the prefixes of equal true beliefs."
+        x_title, y_title = self._axis_titles()
+        return Drawing(
+            f"{self.name}{title}{beyond}", [frame], points, f"{self.name}beliefs", true, step, x_title, y_title,
+            self._corners(), note,
+        )  # fmt: skip
+
+    def _axis_titles(self) -> tuple[str, str]:
+        """Of the two axes; empty for a simplex, whose corners have names."""
+        if self.kind == "simplex":
+            return "", ""
+        if self.kind == "disk":
+            return "first coordinate of the belief", "second coordinate of the belief"
+        first, second = (
+            f"axis {axis + 1} of the true beliefs ({self.shares[axis]:.0%} of variance)" for axis in (0, 1)
+        )
+        return first, second
+
+    def _corners(self) -> list[Text]:
+        """Names of the states at the corners of a simplex."""
+        if self.kind != "simplex":
+            return []
+        places = CORNERS + np.array([[0.08, -0.05], [-0.08, -0.05], [0.0, 0.06]])  # above or below, not beside
+        return [Text(place, f"state {state}") for state, place in enumerate(places.round(4).tolist(), 1)]
 
     def _near(self, places: np.ndarray) -> np.ndarray:
         """(m,) bool: which places (m, 2) are in the frame or not far outside of it."""

@@ -26,6 +26,7 @@ from statewise.cli.arguments import Parser, at_least
 from statewise.cli.jobs import Job, last_line, read_state, write_state
 from statewise.durable import write_atomically
 from statewise.json_files import TEXT, read_json
+from statewise.messages import to_install
 
 SUBMITTED = "submitted"
 """The folder of submitit's own files: scripts, pickled commands, logs."""
@@ -285,5 +286,5 @@ def _submitit() -> Any:
     try:
         import submitit
     except ImportError:
-        raise ValueError("--on slurm needs the extra `cluster`: pip install 'statewise[cluster]'") from None
+        raise ValueError(f"--on slurm needs the extra `cluster`: {to_install('cluster')}") from None
     return submitit

@@ -59,8 +59,8 @@ def save(
 
 
 def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> list[Path]:
-    """`NAME.png` of panels, if there are any, with the title; of drawings `NAME-drawing.png` and, with the extra
-    `report`, `NAME-drawing.html`. Deletes those of an earlier report that this one does not have."""
+    """`NAME.png` of panels, if there are any, with the title; of drawings `NAME-drawing.png` and `NAME-drawing.html`.
+    Deletes those of an earlier report that this one does not have."""
     from statewise.reporting.drawings import save_drawings, save_page
     from statewise.reporting.plots import save_panels
 
@@ -71,12 +71,8 @@ def save_pictures(findings: Findings, folder: Path, name: str, title: str) -> li
     if findings.drawings:
         written.append(folder / f"{name}-drawing.png")
         save_drawings(findings.drawings, written[-1])
-        try:
-            save_page(findings.drawings, folder / f"{name}-drawing.html", title)
-            written.append(folder / f"{name}-drawing.html")
-        except ValueError as error:
-            if str(error) not in findings.notes:
-                findings.notes.append(str(error))
+        written.append(folder / f"{name}-drawing.html")
+        save_page(findings.drawings, written[-1], title)
     for end in PICTURES:
         if folder / f"{name}{end}" not in written:
             (folder / f"{name}{end}").unlink(missing_ok=True)

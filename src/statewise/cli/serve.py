@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statewise.cli.arguments import Parser, above, at_least
-from statewise.messages import short
+from statewise.messages import short, to_install
 
 if TYPE_CHECKING:
     from statewise.serving.served import Served
@@ -145,7 +145,7 @@ def server_module() -> Any:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client", "h11"):
             raise
-        raise ValueError("serving needs the extra `serve`: pip install 'statewise[serve]'") from None
+        raise ValueError(f"serving needs the extra `serve`: {to_install('serve')}") from None
     return server
 
 

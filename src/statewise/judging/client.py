@@ -6,7 +6,7 @@ It uses the `openai` package, which honours `retry-after`, backs off from errors
 from __future__ import annotations
 
 from statewise.judging.protocol import Judge
-from statewise.messages import short
+from statewise.messages import short, to_install
 
 TRANSIENT = (408, 409, 429)
 """HTTP status codes after which a request is retried, as it is from 500 on."""
@@ -36,7 +36,7 @@ class ChatJudge(Judge):
         try:
             import openai
         except ImportError:
-            raise ValueError("judging needs the extra `judge`: pip install 'statewise[judge]'") from None
+            raise ValueError(f"judging needs the extra `judge`: {to_install('judge')}") from None
         self.url, self.model, self.retries = url, model, retries
         self._options = {} if temperature is None else {"temperature": temperature}
         self._errors = openai

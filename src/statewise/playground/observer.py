@@ -18,6 +18,7 @@ from statewise.building import make_decoder
 from statewise.data import collate
 from statewise.decoding.base import Decoder, Request
 from statewise.decoding.predictor import Drafter, GoalScorer, start_conditioned
+from statewise.figures import objective_colour
 from statewise.playground.knowledge import Knowledge, knowledge
 from statewise.playground.trace import Place, Trace, Weighted, rounded
 from statewise.serving.refusals import Refusal
@@ -32,6 +33,8 @@ DOTS = 800
 """Most held-out states of a picture."""
 CUTOFF = 1e-6
 """See `least_squares.fit`."""
+LEAST_SHARE = 1 / 3
+"""A plane with a smaller share of the variance is not shown: the states on it are a cloud that says nothing."""
 DRAFT = 4
 """Tokens drafted for each pass by models that draft."""
 OPENING = 24
@@ -140,10 +143,12 @@ class Observer:
     # What a page needs to know of the model
 
     def description(self) -> dict[str, Any]:
-        """The model as JSON values: what it can do, the plane of its states, held-out prompts."""
+        """The model as JSON values: what it can do, the plane of its states, without points if its share of variance
+        is below `LEAST_SHARE`, and held-out prompts."""
         served, task, known, reading = self.served, self.task, self._knowledge, self._reading
         centre, axes, share = self._plane
-        which = np.linspace(0, len(self._states) - 1, min(DOTS, len(self._states))).round().astype(int)
+        dots = min(DOTS, len(self._states)) if share.sum() >= LEAST_SHARE else 0
+        which = np.linspace(0, len(self._states) - 1, dots).round().astype(int)
         recipe = served.model.recipe
         labels = colours = None
         there = np.arange(self._examples.tokens.shape[1]) < self._examples.lengths[:, None]
@@ -156,6 +161,7 @@ class Observer:
             "name": served.name,
             "task": recipe.task.name,
             "objective": recipe.objective.name,
+            "colour": objective_colour(recipe.objective.name),
             "backbone": recipe.backbone.name,
             "view": task.view,
             "goal": isinstance(self.predictor, GoalScorer),

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from statewise.figures import Look, looks
 from statewise.json_files import printable
+from statewise.reporting.finding import Ranked, finding
 from statewise.reporting.matching import Match
 from statewise.reporting.members import Member
 from statewise.reporting.statistics import Claim, Summary, out_of
@@ -56,6 +58,20 @@ class Comparison:
     """By folder the seeds without an evaluation."""
     comparable: bool = True
     """Whether the headline has one meaning for all runs; not if it is per token and their tokenizers differ."""
+
+    def looks(self) -> dict[str, Look]:
+        """How the lines of each group are drawn, by its label: in the colour of its objective."""
+        objectives = [group.members[0].recipe["objective"]["name"] for group in self.groups]
+        return dict(zip([group.label for group in self.groups], looks(objectives), strict=True))
+
+    def finding(self) -> str:
+        """What came out, by the headline metric, in one sentence; empty where it does not compare. See
+        `statewise.reporting.finding`."""
+        if not self.comparable:
+            return ""
+        metric = self.headline.metric
+        ranked = [Ranked(group.label, group.metrics[metric], group.solved) for group in self.groups]
+        return finding(ranked, self.headline, self.chance.get(metric))
 
     def shown_metrics(self) -> list[str]:
         """The headline first, then what every group has, except the evaluation's metrics by position or rollout step,
@@ -295,7 +311,8 @@ class Comparison:
                 for label, letter in letters.items()
             ]
             return "\n".join([*legend, "", self._renamed(letters).as_text(width)])
-        parts = [fitted_tables(*self.table(), width)]
+        said = [fitted_notes([self.finding()], width)] if self.finding() else []
+        parts = [*said, fitted_tables(*self.table(), width)]
         if self._tested():
             parts.append(fitted_tables(*self.claims_table(), width))
         if self.matches:
@@ -324,8 +341,9 @@ class Comparison:
 
         claims = [markdown_table(*self.claims_table()), lines(self.claims_notes())] if self._tested() else []
         matches = [markdown_table(*self.matches_table()), lines(self.matches_notes())] if self.matches else []
+        said = [markdown_text(self.finding())] * bool(self.finding())
         return "\n\n".join([
-            markdown_table(*self.table()), lines(self.notes()), *claims, *matches,
+            *said, markdown_table(*self.table()), lines(self.notes()), *claims, *matches,
             markdown_table(*self.seeds_table()),
         ]) + "\n"  # fmt: skip
 
@@ -333,6 +351,7 @@ class Comparison:
         """Everything as data."""
         content = {
             "headline": asdict(self.headline),
+            "finding": self.finding(),
             "chance": self.chance,
             "baselines": self.baselines,
             "differences": self.differences,

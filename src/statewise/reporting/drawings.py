@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import itertools
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +15,47 @@ import numpy as np
 
 from statewise.durable import write_atomically
 from statewise.figures import Drawing, Layer
-from statewise.reporting.plain import for_plotly, plain_text
-from statewise.reporting.plots import png, wrapped
+from statewise.reporting.pages import STYLE
+from statewise.reporting.plain import plain_text
+from statewise.reporting.plots import fitted, png
 
 PLAIN, STANDING_OUT = "#20262e", "#d62f2f"
 SIDE = 7.0
 """Inches of the longer side of a drawing."""
-LETTERS = 13
-"""Characters of a title per inch."""
 LINE = 0.17
 """Inches from line to line of a title."""
-BELOW = 0.4
-"""Inches for the legend."""
+BELOW = 0.1
+"""Inches below the last row, without a legend."""
+AXIS = 0.25
+"""Inches for the title of an axis."""
 DOT = 5.0
 """Area in square points of a dot of size 1."""
 ACROSS = 4
 MARGIN = 0.03
 """Space around what a drawing shows, as a share of its longer side."""
+GRID = 20_000
+"""Places on pages are whole numbers up to this one from end to end, which takes half the room of decimals."""
 HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>statewise: {title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #2f3b4c; margin: 1rem; }}
-h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1rem; white-space: pre-line; margin: 1.5rem 0 .5rem; }}
-h1, h2 {{ overflow-wrap: anywhere; }}
-</style></head><body>
+<style>{style}</style></head><body>
 <h1>{title}</h1>
 """
+DRAWINGS_STYLE = """
+.drawings { display: grid; gap: 1.2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 290px), 1fr)); }
+.drawings.compared { grid-template-columns: minmax(0, 1fr); }
+@media (min-width: 700px) { .drawings.compared { grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
+  .drawings.compared > .pinned { position: sticky; top: 1rem; align-self: start; } }
+.drawing { min-width: 0; margin: 0; position: relative; }
+.drawing canvas { display: block; width: 100%; touch-action: pan-y; }
+.drawing .canvas { position: relative; } .drawing input { width: 100%; accent-color: #3b6fb6; }
+.drawing button { font: inherit; color: inherit; background: var(--faint); border: 1px solid var(--line);
+  border-radius: 5px; min-width: 2.2em; cursor: pointer; } .drawing button:disabled { opacity: .4; }
+.drawing .tip { position: absolute; pointer-events: none; background: var(--back); border: 1px solid var(--line);
+  border-radius: 4px; padding: 0 .4em; font-size: .85rem; z-index: 2; }
+.drawing p { font-size: .85rem; color: var(--soft); margin: .2rem 0; } .drawing .new { color: #d64545; }
+"""
+DRAWINGS_NOTE = "Zoom with the buttons, a double click, or the mouse wheel and Ctrl; then drag to move."
 BEND = 0.1
 """Curvature of highlighted lines, as a share of their length, so that they do not cover plain lines."""
 
@@ -59,18 +77,28 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
     side = SIDE * (0.7 if across > 1 else 1) * (0.7 if across > 2 else 1)
     limits = _limits(drawings)
     sizes = [_size(limit) * side for limit in limits]
-    width = max(sum(max(3.2, size[0]) for size in sizes[at : at + across]) for at in range(0, len(sizes), across))
-    titles = [wrapped(drawing.title, int(width / across * LETTERS)) for drawing in drawings]
-    above = max(LINE * (title.count("\n") + 1) for title in titles) + 0.2
     tall = max(size[1] for size in sizes)
-    height = (tall + above) * down + BELOW
+    y_titles = [fitted(drawing.y_title, tall, 8) for drawing in drawings]
+    beside = _room(y_titles)
+    cells = [max(3.2, size[0] + beside) for size in sizes]
+    width = max(sum(cells[at : at + across]) for at in range(0, len(cells), across))
+    titles = [fitted(drawing.title, width / across * 0.95, 9) for drawing in drawings]
+    x_titles = [fitted(drawing.x_title, width / across - beside - 0.1, 8) for drawing in drawings]
+    under = _room(x_titles)
+    above = max(LINE * (title.count("\n") + 1) for title in titles) + 0.2
+    keys = {layer.label: layer.stands_out for drawing in drawings for layer in drawing.layers}
+    notes = fitted(" ".join(dict.fromkeys(one.note for one in drawings if one.note)), width * 0.95, 9)
+    legend = 0.3 if len(keys) > 1 else 0.0
+    below = BELOW + legend + (LINE * (notes.count("\n") + 1) if notes else 0.0)
+    height = (tall + above + under) * down + below
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     # By hand: a constrained layout cuts off titles of drawings that are smaller than their place.
-    figure.subplots_adjust(left=0.01, right=0.99, bottom=BELOW / height, top=1 - above / height,
-                           hspace=above / tall, wspace=0.06)  # fmt: skip
-    for place, drawing in enumerate(drawings, 1):
-        axes = figure.add_subplot(down, across, place)
+    for place, drawing in enumerate(drawings):
+        row, column = divmod(place, across)
+        room = width / across
+        corner = (column * room + beside + 0.02, height - (row + 1) * (tall + above + under) + under)
+        axes = figure.add_axes((corner[0] / width, corner[1] / height, (room - beside - 0.06) / width, tall / height))
         many = max((len(layer.lines) for layer in drawing.layers), default=1)
         stroke = float(np.clip(45 / np.sqrt(max(1, many)), 0.5, 1.8))
         for layer in drawing.layers:
@@ -80,67 +108,142 @@ def drawings_png(drawings: Sequence[Drawing]) -> bytes:
             area = DOT * points.size**2
             x, y = np.array(points.places).reshape(-1, 2).T
             axes.scatter(x, y, c=points.colours, s=area, linewidths=0, zorder=3)
-        low, high = limits[place - 1]
-        margin = MARGIN * max(*(high - low), 1e-9)
+        for text in drawing.texts:
+            axes.annotate(
+                text.text, (text.place[0], text.place[1]), ha="center", va="center", fontsize=8, annotation_clip=False
+            )
+        low, high = limits[place]
         axes.set_aspect("equal", anchor="N")
-        axes.set(xlim=(low[0] - margin, high[0] + margin), ylim=(low[1] - margin, high[1] + margin))
-        axes.set_axis_off()
-        axes.set_title(titles[place - 1], fontsize=9)
-    keys = {layer.label: layer.stands_out for drawing in drawings for layer in drawing.layers}
+        axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+        axes.set_title(titles[place], fontsize=9)
+        if drawing.x_title or drawing.y_title:
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            axes.set_xlabel(x_titles[place], fontsize=8)
+            axes.set_ylabel(y_titles[place], fontsize=8)
+        else:
+            axes.set_axis_off()
     handles = [Line2D([], [], color=STANDING_OUT if out else PLAIN, label=label) for label, out in keys.items()]
-    if len(handles) > 1:
-        figure.legend(handles=handles, loc="lower center", ncols=len(keys), frameon=False, fontsize=8)
+    if legend:
+        figure.legend(handles=handles, loc="lower center", ncols=len(keys), frameon=False, fontsize=8,
+                      bbox_to_anchor=(0.5, (below - legend) / height))  # fmt: skip
+    if notes:
+        figure.text(0.5, 0.05 / height, notes, ha="center", va="bottom", fontsize=9)
     return png(figure)
 
 
 def save_page(drawings: Sequence[Drawing], path: Path, title: str) -> None:
-    """The drawings as one HTML page that opens without a network, with a title. Raises `ValueError` without the extra
-    `report`."""
-    try:
-        import plotly.io
-    except ImportError:
-        raise ValueError("an interactive page needs the extra `report`: pip install 'statewise[report]'") from None
-    # The first figure includes the library for all.
-    config = {"scrollZoom": True}
-    parts = [
-        f"<h2>{html.escape(drawing.title)}</h2>"
-        + plotly.io.to_html(figure(drawing), full_html=False, include_plotlyjs=not place, config=config)
-        for place, drawing in enumerate(drawings)
-    ]
-    content = HEAD.format(title=html.escape(title)) + "\n".join(parts) + "</body></html>\n"
+    """The drawings as one HTML page that opens without a network, with a title."""
+    head = HEAD.format(title=html.escape(title), style=STYLE + DRAWINGS_STYLE)
+    note = f'<p class="note">{DRAWINGS_NOTE}</p>\n'
+    content = f"{head}{note}{drawings_html(drawings)}\n<script>{script()}</script></body></html>\n"
     write_atomically(path, content.encode())
 
 
-def figure(drawing: Drawing) -> Any:
-    """An interactive plotly figure with the name of each line as its tooltip, without the drawing's title, which the
-    page wraps above it."""
-    import plotly.graph_objects as go
+def script() -> str:
+    """What draws the elements of `drawings_html`, once per page."""
+    return (resources.files(__package__) / "drawings.js").read_text(encoding="utf-8")
 
-    made = go.Figure()
-    for layer in drawing.layers:
-        colour = STANDING_OUT if layer.stands_out else PLAIN
-        curves = _curves(layer)
-        apart = np.concatenate([curves, np.full((len(curves), 1, 2), np.nan)], axis=1).reshape(-1, 2)
-        made.add_scattergl(x=apart[:, 0], y=apart[:, 1], mode="lines", line={"color": colour, "width": 1.4},
-                           name=for_plotly(layer.label), legendgroup=layer.label, hoverinfo="skip")  # fmt: skip
-        middle = curves[:, curves.shape[1] // 2]
-        made.add_scattergl(
-            x=middle[:, 0], y=middle[:, 1], mode="markers", marker={"color": colour, "size": 7, "opacity": 0.01},
-            text=[for_plotly(name) for name in layer.names], hovertemplate="%{text}<extra></extra>",
-            legendgroup=layer.label, showlegend=False,
-        )  # fmt: skip
-    for points in drawing.points:
-        x, y = np.array(points.places).reshape(-1, 2).T
-        made.add_scattergl(
-            x=x, y=y, mode="markers", marker={"color": points.colours, "size": 2 + 2 * points.size}, showlegend=False,
-            text=[for_plotly(name) for name in points.names], hovertemplate="%{text}<extra></extra>",
-        )  # fmt: skip
-    legend = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"}
-    made.update_layout(template="plotly_white", height=850, margin={"l": 10, "r": 10, "t": 10, "b": 10},
-                       dragmode="pan", legend=legend, showlegend=len(drawing.layers) > 1)  # fmt: skip
-    made.update_xaxes(visible=False)
-    made.update_yaxes(visible=False, scaleanchor="x")
-    return made
+
+@dataclass(frozen=True)
+class _Plot:
+    """One plot of a page: a drawing, or a series of them over training, with a slider."""
+
+    frames: list[Drawing]
+    limits: np.ndarray
+    """(2, 2) of all frames."""
+
+
+def drawings_html(drawings: Sequence[Drawing]) -> str:
+    """Elements of a page. Those of one plane that follow each other are shown together: the true one stays in view
+    beside the others, and those over training are one plot with a slider for the step.
+
+    They are drawn by `script` on two-dimensional canvases: browsers keep only some 16 WebGL contexts of a page, and
+    blank the plots of the others.
+    """
+    parts = []
+    limited = list(zip(drawings, _limits(drawings), strict=True))
+    for (plane, _), found in itertools.groupby(limited, lambda one: (one[0].plane, one[0].title.rpartition("\n")[0])):
+        plots = []
+        for series, group in itertools.groupby(found, lambda one: one[0].step is not None and bool(one[0].plane)):
+            some = list(group)
+            plots += [_Plot([one for one, _ in some], some[0][1])] if series else [_Plot([one], at) for one, at in some]
+        pinned = [plot for plot in plots if plane and plot.frames[0].true]
+        others = [plot for plot in plots if plot not in pinned]
+        others.sort(key=lambda plot: len(plot.frames) == 1)  # the one over training first
+        if pinned and others:
+            said = {one.note for plot in pinned for one in plot.frames}
+            left, right = "".join(map(_element, pinned)), "".join(_element(plot, said) for plot in others)
+            parts.append(f'<div class="drawings compared"><div class="pinned">{left}</div>'
+                         f'<div class="drawings">{right}</div></div>')  # fmt: skip
+        else:
+            parts.append(f'<div class="drawings">{"".join(map(_element, plots))}</div>')
+    return "\n".join(parts)
+
+
+def _element(plot: _Plot, said: Collection[str] = ()) -> str:
+    """A plot as an element of a page, with its data, and its note unless it is among those that were `said`."""
+    first, last = plot.frames[0], plot.frames[-1]
+    named = any(
+        any(names)
+        for frame in plot.frames
+        for names in (*(layer.names for layer in frame.layers), *(dots.names for dots in frame.points))
+    )
+    data = {
+        "limits": plot.limits.tolist(), "grid": GRID, "x_title": last.x_title, "y_title": last.y_title, "named": named,
+        "frames": [_frame(frame, plot.limits) for frame in plot.frames],
+    }  # fmt: skip
+    # In a script element only `<` could end it or begin a comment.
+    content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    slider = ""
+    if len(plot.frames) > 1:
+        most = len(plot.frames) - 1
+        steps = f"from {first.step:,} to {last.step:,}"
+        slider = f'<label>Training step, {steps}<input type="range" min="0" max="{most}" value="{most}"></label>'
+    keys = {layer.label: layer.stands_out for layer in last.layers}
+    legend = " ".join(
+        f'<span class="{"new" if out else ""}">&#9644; {html.escape(label)}</span>' for label, out in keys.items()
+    )
+    note = f"<p>{legend}</p>" * (len(keys) > 1) + f"<p>{html.escape(last.note)}</p>" * (last.note not in {"", *said})
+    buttons = "".join(
+        f'<button type="button" data-by="{by}" aria-label="{name}" title="{name}">{sign}</button> '
+        for by, sign, name in (("1.6", "+", "Zoom in"), ("0.625", "&#8722;", "Zoom out"), ("0", "&#8634;", "Show all"))
+    )
+    return (
+        f'<figure class="drawing"><script type="application/json">{content}</script><h3>{html.escape(last.title)}</h3>'
+        f'{slider}<div class="canvas"><canvas role="img" aria-label="{html.escape(last.title)}"></canvas>'
+        f'<div class="tip" hidden></div></div>{buttons}{note}</figure>'
+    )
+
+
+def _frame(drawing: Drawing, limits: np.ndarray) -> dict[str, Any]:
+    """A drawing as JSON values."""
+    low, size = limits[0], limits[1] - limits[0]
+
+    def packed(places: np.ndarray) -> Any:
+        return np.round((places - low) / size * GRID).astype(np.int64).tolist()
+
+    palette = list(dict.fromkeys(colour for points in drawing.points for colour in points.colours))
+    numbers = {colour: number for number, colour in enumerate(palette)}
+    return {
+        "title": drawing.title,
+        "layers": [
+            {"lines": packed(_curves(layer)), "names": layer.names, "stands_out": layer.stands_out}
+            for layer in drawing.layers
+        ],
+        "points": [
+            {"places": packed(np.array(points.places, float).reshape(-1, 2)), "names": points.names,
+             "colours": [numbers[colour] for colour in points.colours], "size": points.size}
+            for points in drawing.points
+        ],
+        "palette": palette,
+        "texts": [{"place": text.place, "text": text.text} for text in drawing.texts],
+    }  # fmt: skip
+
+
+def _room(titles: Sequence[str]) -> float:
+    """Inches for the titles of an axis."""
+    return max((AXIS + 0.13 * title.count("\n") for title in titles if title), default=0.0)
 
 
 def _curves(layer: Layer) -> np.ndarray:
@@ -153,17 +256,20 @@ def _curves(layer: Layer) -> np.ndarray:
 
 
 def _limits(drawings: Sequence[Drawing]) -> list[np.ndarray]:
-    """(2, 2) lower and upper corner of what each drawing shows; of all that name the same plane."""
+    """(2, 2) lower and upper corner of what each drawing shows, with a margin; of all that name the same plane."""
     own = []
     for drawing in drawings:
         lines = [_curves(layer).reshape(-1, 2) for layer in drawing.layers]
         dots = [np.array(points.places, float).reshape(-1, 2) for points in drawing.points]
-        points = np.concatenate([*lines, *dots, np.zeros((0, 2))])
+        texts = [np.array([text.place for text in drawing.texts], float).reshape(-1, 2)]
+        points = np.concatenate([*lines, *dots, *texts, np.zeros((0, 2))])
         own.append(np.stack([points.min(0), points.max(0)]) if len(points) else np.array([[0.0, 0.0], [1.0, 1.0]]))
     shared = []
     for drawing, limit in zip(drawings, own):
         alike = [other for one, other in zip(drawings, own) if drawing.plane and one.plane == drawing.plane] or [limit]
-        shared.append(np.stack([np.min([low for low, _ in alike], 0), np.max([high for _, high in alike], 0)]))
+        low, high = np.min([low for low, _ in alike], 0), np.max([high for _, high in alike], 0)
+        margin = MARGIN * max(*(high - low), 1e-6)
+        shared.append(np.stack([low - margin, high + margin]))
     return shared
 
 

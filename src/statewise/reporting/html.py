@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from statewise.figures import Panel
+from statewise.figures import Look, Panel
+from statewise.messages import to_install
 from statewise.reporting.comparison import Comparison, letter_of
-from statewise.reporting.drawings import figure as drawing_figure
+from statewise.reporting.drawings import DRAWINGS_NOTE, DRAWINGS_STYLE, drawings_html, script
 from statewise.reporting.multiples import small_multiples
+from statewise.reporting.pages import STYLE
 from statewise.reporting.panels import analysis_panels, drawings, notes_without_mean, set_panels, training_panels
-from statewise.reporting.plots import COLOURS, interactive
+from statewise.reporting.plots import CARRIED, MEANS, NO_GROUPS, interactive
 from statewise.reporting.star_graphs import draw
 from statewise.reporting.sweeps import sweep_panels
+from statewise.reporting.tables import number
 
 TEMPLATE = """{% set key %}{% if coloured and labels | length > 1 %}<p class="note">
 {% for label in labels %}<span class="key"><span class="swatch" style="background: {{ colours[loop.index0] }}"></span>
@@ -23,29 +26,28 @@ TEMPLATE = """{% set key %}{% if coloured and labels | length > 1 %}<p class="no
 </div>{% endmacro %}<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>statewise: {{ labels | join(" / ") }}</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; color: #2f3b4c; max-width: 1180px; margin: 2rem auto; padding: 0 1.5rem; }
-h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
-p.note { color: #5d6878; margin: .2rem 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #e3e7ec; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid #2f3b4c; }
+<style>{{ style | safe }}
+th, td { text-align: right; }
+th:first-child, td:first-child { text-align: left; }
 table.text td, table.text th { text-align: left; white-space: normal; vertical-align: top; }
 table.text td { overflow-wrap: anywhere; }
 table.text .number { text-align: right; overflow-wrap: normal; } table.text td.number { white-space: nowrap; }
 .number ~ td:not(.number) { min-width: 9.5rem; }
-@media (max-width: 640px) { body { padding: 0 .8rem; } th, td { padding: .3rem .4rem; } }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .5em; }
 .key { display: inline-block; margin-right: 1.2em; }
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 1rem; }
 .curves > div { min-width: 0; overflow: hidden; }
-.curves h3 { font-size: .95rem; font-weight: 600; margin: .4rem 0; white-space: pre-line; overflow-wrap: anywhere; }
-.graphs { display: flex; flex-wrap: wrap; gap: 1.2rem; } figure { margin: 0; text-align: center; }
-figcaption { font-size: .85rem; color: #5d6878; } .right { color: #3f8f5b; } .wrong { color: #c8442f; }
-code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: anywhere; }
+.js-plotly-plot .plotly .main-svg text { fill: var(--ink) !important; }
+.js-plotly-plot .plotly .gridlayer path, .js-plotly-plot .plotly .zerolinelayer path { stroke: var(--line) !important; }
+.js-plotly-plot .plotly .hoverlayer text { fill: #fff !important; }
+.graphs { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: .8rem; }
+figure { margin: 0; } .graphs figure { text-align: center; }
+.graphs svg { width: 100%; height: auto; max-width: 190px; }
+figcaption { font-size: .8rem; color: var(--soft); overflow-wrap: anywhere; }
+.right { color: var(--right); } .wrong { color: var(--wrong); }
 </style></head><body>
 <h1>{{ labels | join(" vs. ") }}</h1>
+{% if finding %}<p class="finding">{{ finding }}</p>{% endif %}
 <p class="note">task {{ task }}; seeds {{ seeds }}</p>
 <h2>Results</h2>
 <div class="scroll"><table><thead><tr>{% for cell in header %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
@@ -77,12 +79,13 @@ code { background: #f2f4f7; padding: 0 .3em; border-radius: 3px; overflow-wrap: 
 {{ key }}
 {{ grid(analyses) }}{% endif %}
 {% if drawings %}<h2>Drawings</h2>
-<p class="note">Drag to pan, scroll to zoom, hover over a line to see its name.</p>
-{{ grid(drawings) }}{% endif %}
+<p class="note">{{ drawings_note }}</p>
+{{ drawings | safe }}{% endif %}
 {% if graphs %}<h2>Examples</h2>
-<p class="note">Wide green line: the true path. Narrow line: the model's answer, green where correct, red where wrong, a
-dashed arc where the graph has no such edge, a dashed loop where a node is repeated.</p>
-{% for label, samples in graphs.items() %}<h3>{{ label }}</h3>
+<p class="note">Wide green line: the true path. Narrow line and rings: the model's answer, green where correct, red
+where wrong, a dashed arc where the graph has no such edge, a dashed loop where a node is repeated.</p>
+{% for label, samples in graphs.items() %}{% set right = samples | selectattr("right") | list | length %}
+<h3>{{ label }}: {{ right }} of these {{ samples | length }} right{{ of_all[label] }}</h3>
 <div class="graphs">{% for sample in samples %}<figure>{{ sample.svg | safe }}
 <figcaption>true {{ sample.truth }}<br><span class="{{ 'right' if sample.right else 'wrong' }}">predicted
 {{ sample.predicted or "nothing" }}</span></figcaption></figure>{% endfor %}</div>{% endfor %}{% endif %}
@@ -118,31 +121,43 @@ has the sequence.</p>
 {% for value in values %}<td>{{ "-" if value is none else value }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
 {% else %}<p class="note">Only the seed.</p>{% endif %}
+{% if drawings %}<script>{{ script | safe }}</script>{% endif %}
 <script>addEventListener("load", () => dispatchEvent(new Event("resize"))) // figures precede the full grid
 </script></body></html>
 """
 
 COLOURS_NOTE = "Colours as in the results table."
-CURVES_NOTE = (
-    "Thick lines: means over seeds, as far as every run of the group goes: the first "
-    "to end, as by stop_when_solved, ends them, so that they may end below what the table says. Thin lines: single "
-    "runs; bands: range over runs."
-)
+MOST_COLOURS = 8
+"""With more groups the page names none by its colour."""
+GRAPHS, TEXTS = 12, 4
+"""Examples of each group: drawn, and as text."""
 LONG = 80
 """Labels of groups that are longer together have letters as heads of columns."""
 
 
-def page(comparison: Comparison) -> str:
-    """The HTML. Raises `ValueError` if the extra `report` is not installed."""
+def missing() -> str:
+    """Why `page` cannot be made: a sentence with the command that installs what it needs; empty: it can."""
     try:
-        import jinja2
-        import plotly.io
-    except ImportError:
-        raise ValueError("report.html needs the extra `report`: pip install 'statewise[report]'") from None
-    labels = [group.label for group in comparison.groups]
+        import jinja2  # noqa: F401
+        import plotly.io  # noqa: F401
+    except ImportError as error:
+        package = (error.name or "plotly").partition(".")[0]
+        return f"report.html needs {package}, which `{to_install('report')}` installs; the other files do not."
+    return ""
+
+
+def page(comparison: Comparison) -> str:
+    """The HTML. Needs the packages of the extra `report`."""
+    import jinja2
+    import plotly.io
+
+    looks = comparison.looks()
+    labels = list(looks)
     settings = {"displayModeBar": False, "responsive": True}
 
-    def figures(panels: Sequence[Panel], with_library: bool, groups: Sequence[str] = labels) -> list[tuple[str, str]]:
+    def figures(
+        panels: Sequence[Panel], with_library: bool, groups: Mapping[str, Look] = looks
+    ) -> list[tuple[str, str]]:
         """Titles and figures. `with_library`: the first figure includes plotly's library for the whole page."""
         return [
             (panel.title, plotly.io.to_html(interactive(panel, groups), full_html=False,
@@ -150,36 +165,41 @@ def page(comparison: Comparison) -> str:
             for place, panel in enumerate(multiple for panel in panels for multiple in small_multiples(panel))
         ]  # fmt: skip
 
-    drawn_maps = [(drawing.title, drawing_figure(drawing).update_layout(height=560, showlegend=False))
-                  for drawing in drawings(comparison)]  # fmt: skip
     header, rows = comparison.table()
     seeds_header, seeds_rows = comparison.seeds_table()
     claims_header, claims_rows = comparison.claims_table()
     matches_header, matches_rows = comparison.matches_table()
     trained, analysed = training_panels(comparison), [*set_panels(comparison), *analysis_panels(comparison)]
-    samples, swept = _kept(comparison, "samples", 4), sweep_panels(comparison)
+    samples, swept = _kept(comparison, "samples", GRAPHS), sweep_panels(comparison)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(TEMPLATE)
     members = [member for group in comparison.groups for member in group.members]
     several = len(members) > len(comparison.groups)
-    coloured = len(labels) <= len(COLOURS)  # else groups share colours, and each has plots of its own, titled with it
+    coloured = len(labels) <= MOST_COLOURS  # else groups look alike, and each has plots of its own, titled with it
+    drawn = drawings(comparison)
+    panels = [*trained, *analysed]
     return template.render(
         labels=labels,
         task=members[0].recipe["task"]["name"],
         seeds=", ".join(map(str, sorted({member.seed for member in members}))),
-        curves_note=" ".join([*[COLOURS_NOTE] * coloured, *[CURVES_NOTE] * several]),
+        style=STYLE + DRAWINGS_STYLE,
+        finding=comparison.finding(),
+        curves_note=" ".join([
+            *[COLOURS_NOTE] * coloured, *[MEANS] * several,
+            *[CARRIED] * any(curve.carried is not None for panel in panels for curve in panel.curves),
+        ]),
         header=header, rows=rows, notes=comparison.notes(),
         claims_header=claims_header, claims_rows=claims_rows, claims_notes=comparison.claims_notes(),
         matches_header=matches_header, matches_rows=matches_rows, matches_notes=comparison.matches_notes(),
-        sweep=figures(swept, True, ()), sweep_over=swept[0].x_title if swept else "",
+        sweep=figures(swept, True, NO_GROUPS), sweep_over=swept[0].x_title if swept else "",
         figures=figures(trained, not swept), analyses=figures(analysed, False),
         without_mean=notes_without_mean([*trained, *analysed]),
-        drawings=[(title, plotly.io.to_html(one, full_html=False, include_plotlyjs=False, config={"scrollZoom": True}))
-                  for title, one in drawn_maps],
-        graphs=_those(samples, _drawn),
+        drawings=drawings_html(drawn) if drawn else "", drawings_note=DRAWINGS_NOTE, script=script(),
+        graphs=_those(samples, _drawn), of_all=_of_all(comparison),
         answers=[
             (title, note, found)
             for title, note, found in (
-                ("Examples", "Held-out prompts and the model's answers.", _those(samples, _text)),
+                ("Examples", "Held-out prompts and the model's answers.",
+                 _those(_kept(comparison, "samples", TEXTS), _text)),
                 ("Continuations", "Held-out sequences, cut, and the continuations: green until they first differ.",
                  _those(_kept(comparison, "continuations", 6), _text)),
             ) if found
@@ -192,12 +212,22 @@ def page(comparison: Comparison) -> str:
         seeds_header=seeds_header, seeds_rows=seeds_rows, differences=comparison.differences,
         letters={letter_of(place): label for place, label in enumerate(labels)} if len("".join(labels)) > LONG else {},
         coloured=coloured,
-        colours=[COLOURS[place % len(COLOURS)] for place in range(len(labels))] + [""] * len(comparison.baselines),
+        colours=[look.colour for look in looks.values()] + [""] * len(comparison.baselines),
     )  # fmt: skip
 
 
 Kept = dict[str, list[dict[str, Any]]]
 """Entries of one kind in the report of each group's first run, by group and seed."""
+
+
+def _of_all(comparison: Comparison) -> dict[str, str]:
+    """By group and seed what its first run has on all held-out examples, to stand behind a count of a few."""
+    metric, num = comparison.headline.metric, comparison.groups[0].members[0].report["num"]
+    words = metric.replace("_", " ")
+    return {
+        f"{group.label}, seed {member.seed}": f"; {words} on all {num:,}: {number(float(member.metrics[metric]))}"
+        for group in comparison.groups for member in group.members[:1]
+    }  # fmt: skip
 
 
 def _kept(comparison: Comparison, kind: str, few: int) -> Kept:

@@ -39,13 +39,17 @@ _CURVE: Shape = {"label": TEXT, "x": [NUMBER], "y": [MEASURED], "role": TEXT}
 _LAYER: Shape = {"label": TEXT, "lines": [[[NUMBER]]], "names": [TEXT], "stands_out": FLAG}
 _COLOUR = Leaf("a colour as #rrggbb", lambda value: isinstance(value, str) and bool(_RGB.fullmatch(value)))
 _POINTS: Shape = {"places": [[NUMBER]], "colours": [_COLOUR], "names?": [TEXT], "size?": AMOUNT}
+_DRAWING: Shape = {
+    "title": TEXT, "layers": [_LAYER], "points?": [_POINTS], "plane?": TEXT, "true?": FLAG, "step?": Maybe(COUNT),
+    "x_title?": TEXT, "y_title?": TEXT, "note?": TEXT, "texts?": [{"place": [NUMBER], "text": TEXT}],
+}  # fmt: skip
 ANALYSIS: Shape = {
     "checkpoint": COUNT,
     "settings": {},
     "metrics": {...: metric},
     "main": [TEXT],
     "panels": [{"x_title": TEXT, "y_title": TEXT, "shares": FLAG, "log_x?": FLAG, "log_y?": FLAG, "curves": [_CURVE]}],
-    "drawings?": [{"title": TEXT, "layers": [_LAYER], "points?": [_POINTS], "plane?": TEXT}],
+    "drawings?": [_DRAWING],
 }
 """The parts of `analyze`'s report that are shown."""
 
@@ -195,6 +199,8 @@ def _check_analysis(content: dict[str, Any], path: Path) -> None:
         for layer in drawing["layers"]:
             if any(len(line) != 2 or {len(end) for end in line} != {2} for line in layer["lines"]):
                 raise ValueError(f"{path}: a line of {layer['label']!r} must be two points of two numbers")
+        if any(len(text["place"]) != 2 for text in drawing.get("texts", ())):
+            raise ValueError(f"{path}: a text of {drawing['title']!r} must have a place of two numbers")
         for dots in drawing.get("points", ()):
             if any(len(at) != 2 for at in dots["places"]) or len(dots["places"]) != len(dots["colours"]):
                 raise ValueError(f"{path}: points of {drawing['title']!r} must be two numbers and a colour each")

@@ -28,7 +28,7 @@ def training_panels(comparison: Comparison) -> list[Panel]:
         curves = [
             curve
             for group in comparison.groups
-            for curve in _group_curves(group, "", [(m, _record(m, kind, metric)) for m in group.members])
+            for curve in _group_curves(group, "", [(m, _record(m, kind, metric)) for m in group.members], carry=True)
         ]
         known = {"chance": comparison.chance, **comparison.baselines} if kind == "evaluation" and curves else {}
         for name, metrics in known.items():
@@ -45,7 +45,7 @@ def training_panels(comparison: Comparison) -> list[Panel]:
                 curve
                 for group in comparison.groups
                 for curve in _group_curves(
-                    group, "", [(m, _record(m, "evaluation", "loss", by, unit)) for m in group.members]
+                    group, "", [(m, _record(m, "evaluation", "loss", by, unit)) for m in group.members], carry=True
                 )
             ]
             if curves:
@@ -110,7 +110,9 @@ def analysis_panels(comparison: Comparison) -> list[Panel]:
             if {curve.group for curve in compared} == {group.label for group in comparison.groups}:
                 if not comparison.relative:
                     curves += _same_controls(comparison, name, place)
-                panel = replace(Panel.of(first, name.replace("_", " ")), curves=curves)
+                panel = Panel.of(first)
+                title = f"{name.replace('_', ' ')}: {panel.y_title}"
+                panel = replace(panel, curves=curves, title=title, y_title="")
                 panels.append(_relative_to(panel, comparison.groups[0].label) if comparison.relative else panel)
     return panels
 
@@ -155,19 +157,24 @@ def _same_controls(comparison: Comparison, name: str, place: int) -> list[Curve]
     ]  # fmt: skip
 
 
-def _group_curves(group: Group, label: str, found: Sequence[tuple[Member, Curve | None]]) -> list[Curve]:
+def _group_curves(
+    group: Group, label: str, found: Sequence[tuple[Member, Curve | None]], *, carry: bool = False
+) -> list[Curve]:
     """The mean curve of a group, followed by its runs if there are several. There is no mean where a run lacks the
     curve, or where no x lies within the curves of all.
 
     Runs may have different x values: their curves are interpolated linearly, and the mean ends where the first of them
-    does.
+    does. `carry`: curves over training; a run that is finished, such as one that stopped because it solved its task,
+    keeps its last value, so that the mean goes on to the end of the last run, or of the first that is not finished.
     """
     runs = [(member, curve) for member, curve in found if curve is not None]
     if not runs:
         return []
-    first, last = max(min(curve.x) for _, curve in runs), min(max(curve.x) for _, curve in runs)
+    first, ends = max(min(curve.x) for _, curve in runs), [max(curve.x) for _, curve in runs]
+    going = [end for (member, _), end in zip(runs, ends, strict=True) if not (carry and member.finished)]
+    last = min(going) if going else max(ends)
     x = sorted({at for _, curve in runs for at in curve.x if first <= at <= last})
-    values = np.array([np.interp(x, curve.x, curve.y) for _, curve in runs])
+    values = np.array([np.interp(x, curve.x, curve.y) for _, curve in runs])  # beyond its end, a curve's last value
     if len(found) == 1:
         return [Curve(label, x, values[0].tolist(), group=group.label)]
     singles = [
@@ -176,7 +183,9 @@ def _group_curves(group: Group, label: str, found: Sequence[tuple[Member, Curve 
     if not x or len(runs) < len(found):
         return singles
     band = list(zip(values.min(axis=0).tolist(), values.max(axis=0).tolist()))
-    return [Curve(label, x, values.mean(axis=0).tolist(), group=group.label, band=band), *singles]
+    carried = min(ends) if min(ends) < x[-1] else None
+    mean = Curve(label, x, values.mean(axis=0).tolist(), group=group.label, band=band, carried=carried)
+    return [mean, *singles]
 
 
 def _relative_to(panel: Panel, group: str) -> Panel:
@@ -192,7 +201,8 @@ def _relative_to(panel: Panel, group: str) -> Panel:
                 for x, y in zip(curve.x, curve.y) if basis.x[0] <= x <= basis.x[-1]]  # fmt: skip
         if kept:
             curves.append(replace(curve, x=[x for x, _ in kept], y=[y for _, y in kept], band=None))
-    return replace(panel, y_title=f"{panel.y_title}, minus the first", curves=curves, shares=False, log_y=False)
+    title = f"{panel.title}, minus the first group"
+    return replace(panel, title=title, curves=curves, shares=False, log_y=False)
 
 
 def notes_without_mean(panels: Sequence[Panel]) -> list[str]:

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statewise.durable import write_atomically
-from statewise.figures import Curve, Panel
+from statewise.figures import OBJECTIVE_COLOURS, Curve, Look, Panel
 from statewise.reporting.multiples import small_multiples
 from statewise.reporting.plain import for_plotly, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = ["#3b6fb6", "#d1603d", "#3f8f5b", "#8a5aa8", "#b5892f", "#4a9aa8", "#a84a6b", "#6b6b6b"]
-"""Assigned in order to groups, or to lines without a group."""
-STYLES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+COLOURS = list(OBJECTIVE_COLOURS.values())
+"""Assigned in order to lines without a group."""
+NO_GROUPS: Mapping[str, Look] = {}
+STYLES: dict[Any, str] = {
+    **{"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"},
+    **{(0, (9, 2)): "longdash", (0, (1, 4)): "1px,4px", (0, (9, 2, 2, 2)): "longdashdot", (0, (3, 3)): "3px,3px"},
+}
 """Line styles of matplotlib and plotly, assigned in order to labels if colours mark groups."""
 DASHES: dict[Any, str] = {
     **{":": "dot", "--": "dash", "-.": "dashdot"},
     **{(0, (8, 2)): "longdash", (0, (1, 5)): "1px,5px", (0, (8, 2, 1, 2)): "longdashdot"},
 }
 """The same for controls."""
+GREYS = ("#737373", "#a6a6a6", "#404040")
+"""Of controls: the first ones differ in their dashes, further ones in the grey, too."""
+SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
+"""Markers of matplotlib and plotly."""
 ACROSS, MULTIPLES_ACROSS = 3, 4
 """Plots side by side; if there are small multiples."""
 SHOWN_OF_A_SERIES = 8
 """Curves of a series that the legend names, evenly spaced."""
 DPI = 150
 """Of PNGs: a figure of three plots can be read at half its size."""
-LETTERS = 11
-"""Characters of a legend or title per inch."""
-BELOW = 0.55
-"""Inches from a plot down to the legend below it: the numbers and the title of its x axis lie between."""
-BESIDE = 24
-"""Characters of a line of a plot's own legend."""
-MOST_BELOW = 3
-"""A legend of a plot with more entries is placed beside the plot, not below."""
+BESIDE = 1.9
+"""Inches of a line of a plot's own legend, at most."""
+HANDLE = 0.75
+"""Inches of a legend's entry besides its text."""
+LINE = 0.19
+"""Inches from line to line of a legend."""
 FEWEST_STEPS = 6
 """An x axis of whole numbers with fewer of them has a tick at each."""
 LEAST_SPAN = 0.02
@@ -50,15 +57,21 @@ MOST_TICKS = 8
 """Of a logarithmic axis, evenly spaced."""
 FEW_POINTS = 25
 """Lines with at most this many points mark each of them."""
+BELOW_ALL = "at the lower edge: 0 or less"
+MEANS = "Thick lines: means over seeds; thin lines: single runs; bands: their range."
+CARRIED = (
+    "A run that ended before others, such as a solved one, counts with its last value from there on (dot: where it "
+    "ended)."
+)
 
 
 @plain_text
-def panels_png(panels: Sequence[Panel], groups: Sequence[str] = (), heading: str = "") -> bytes:
+def panels_png(panels: Sequence[Panel], groups: Mapping[str, Look] = NO_GROUPS, heading: str = "") -> bytes:
     """`draw_panels` as a PNG."""
     return png(draw_panels(panels, groups, heading))
 
 
-def save_panels(panels: Sequence[Panel], path: Path, groups: Sequence[str] = (), heading: str = "") -> None:
+def save_panels(panels: Sequence[Panel], path: Path, groups: Mapping[str, Look] = NO_GROUPS, heading: str = "") -> None:
     """`draw_panels` as a PNG file."""
     write_atomically(path, panels_png(panels, groups, heading))
 
@@ -71,16 +84,15 @@ def png(figure: Figure) -> bytes:
 
 
 @plain_text
-def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = (), heading: str = "") -> Figure:
+def draw_panels(panels: Sequence[Panel], groups: Mapping[str, Look] = NO_GROUPS, heading: str = "") -> Figure:
     """Panels side by side below a heading; small multiples of a panel start a new row and share their y axis.
 
-    `groups` get the colours in order. Their legend is below all plots, since labels may be as long as a plot is wide;
-    small multiples have no legend but titles. No legend lies on a plot.
+    `groups`: how the lines of each group look. With groups one legend below all plots names them, the labels of lines
+    and the controls, and says what means and bands are; without, each plot has a legend beside it. All texts are broken
+    to the room that they have, and rows are as high as their legends: nothing is cut off or lies on a plot.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.transforms import ScaledTranslation
 
     split = [small_multiples(panel) for panel in panels]
     several = any(len(multiples) > 1 for multiples in split)
@@ -91,48 +103,148 @@ def draw_panels(panels: Sequence[Panel], groups: Sequence[str] = (), heading: st
         if len(multiples) > 1 or (number and len(split[number - 1]) > 1):
             cells += [None] * (-len(cells) % across)
         cells += [(number, panel) for panel in multiples]
-    shown = [cell and len({curve.group for curve in cell[1].curves if curve.role in ("line", "raw")}) > 1
-             for cell in cells]  # fmt: skip
-    legend = groups if len(groups) == 1 or any(shown) else ()
+    down = -(-len(cells) // across)
     width, height = (3.7, 2.9) if several else (4.6 if groups else 5.2, 3.6)
-    columns = min(len(legend), max(1, int(width * across * LETTERS / (max(map(len, legend)) + 8)))) if legend else 1
-    whole = height * -(-len(cells) // across) + 0.22 * -(-len(legend) // columns)
-    figure = Figure(figsize=(width * across, whole), layout="constrained")
+    shown = [cell[1] for cell in cells if cell]
+    controls = list(dict.fromkeys(c.label for panel in shown for c in panel.curves if c.role == "control"))
+    labels = [label for label in dict.fromkeys(label for panel in shown for label in _labels(panel)) if label]
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
     FigureCanvasAgg(figure)
-    if heading:
-        figure.suptitle(textwrap.fill(heading, int(width * across * LETTERS * 0.9)), fontsize=11)
     firsts: dict[int, Any] = {}
     linear: list[Any] = []
     named: list[str] = []
+    tallest = 0.0
     for place, (number, panel) in ((place, cell) for place, cell in enumerate(cells, 1) if cell):
-        axes = figure.add_subplot(-(-len(cells) // across), across, place, sharey=firsts.get(number))
+        axes = figure.add_subplot(down, across, place, sharey=firsts.get(number))
         firsts.setdefault(number, axes)
-        _draw(axes, panel, groups)
-        if not panel.log_y and not panel.shares:
+        scaled, lowest = on_its_axes(panel)
+        _draw(axes, scaled, groups, labels if groups else _labels(panel), controls if groups else None)
+        below = "" if lowest is None else f"\n{BELOW_ALL}"
+        axes.set_xlabel(fitted(panel.x_title + below, width * 0.85, 10))
+        if not scaled.log_y and not panel.shares:
             linear.append(axes)
         if (place - 1) % across == 0 or not several:
-            axes.set_ylabel(textwrap.fill(panel.y_title, int(height * LETTERS)))
-        axes.set_title(wrapped(panel.title, int(width * LETTERS * 0.9)), fontsize=11)
+            axes.set_ylabel(fitted(panel.y_title, height * 0.8, 10))
+        axes.set_title(fitted(panel.title, width * 0.85, 11), fontsize=11)
         handles = dict(zip(*axes.get_legend_handles_labels()[::-1]))
-        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
-        if groups and len(handles) <= MOST_BELOW:
-            lower = axes.transAxes + ScaledTranslation(0, -BELOW, figure.dpi_scale_trans)
-            beside = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": lower, "ncols": len(handles)}
-        if handles and list(handles) != named and (len(handles) > 1 or groups):
-            names = [textwrap.fill(name, BESIDE) for name in handles]
-            axes.legend(handles.values(), names, frameon=False, fontsize=10, **beside)
+        if handles and list(handles) != named and len(handles) > 1 and not groups:
+            names = [fitted(name, BESIDE, 10) for name in handles]
+            tallest = max(tallest, LINE * sum(name.count("\n") + 1.2 for name in names))
+            axes.legend(handles.values(), names, frameon=False, fontsize=10, loc="center left",
+                        bbox_to_anchor=(1.01, 0.5))  # fmt: skip
         named = list(handles)
     for axes in linear:  # once all that share an axis are drawn
         axes.set_ylim(*_widened(*axes.get_ylim()))
-    if legend:
-        keys = [Line2D([], [], color=_colour(place), label=label) for place, label in enumerate(legend)]
-        figure.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+    whole = max(height, tallest + 1.0) * down + _legend(figure, shown, groups, labels, controls)
+    if heading:
+        figure.suptitle(fitted(heading, width * across * 0.95, 11), fontsize=11)
+        whole += LINE * figure.get_suptitle().count("\n")
+    figure.set_size_inches(width * across, whole)
     return figure
 
 
-def wrapped(text: str, characters: int) -> str:
-    """The text in lines of at most so many characters, with the line breaks that it has."""
-    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, characters))
+def _legend(
+    figure: Figure, shown: Sequence[Panel], groups: Mapping[str, Look], labels: Sequence[str], controls: Sequence[str]
+) -> float:
+    """Draws the one legend of a figure with groups, and returns its height in inches."""
+    from matplotlib.lines import Line2D
+
+    if not groups:
+        return 0.0
+    room = figure.get_size_inches()[0]
+    keys: list[Any] = []
+    if any(panel.title not in groups for panel in shown):
+        few = {curve.group for panel in shown for curve in panel.curves if len(curve.x) <= FEW_POINTS}
+        keys += [
+            Line2D([], [], color=look.colour, label=name, marker=look.marker if name in few else None, markersize=4)
+            for name, look in groups.items()
+        ]
+    if len(labels) > 1:
+        keys += [
+            Line2D([], [], color="0.3", linestyle=_style(place), label=label) for place, label in enumerate(labels)
+        ]
+    keys += [Line2D([], [], linewidth=1, label=label, **_control(place)) for place, label in enumerate(controls)]
+    says = " ".join([
+        *[MEANS] * any(curve.band for panel in shown for curve in panel.curves),
+        *[CARRIED] * any(curve.carried is not None for panel in shown for curve in panel.curves),
+    ])  # fmt: skip
+    if not keys and not says:
+        return 0.0
+    for key in keys:
+        key.set_label(fitted(str(key.get_label()), room - HANDLE - 0.3, 10))
+    widest = max((_inches(line, 10) for key in keys for line in str(key.get_label()).split("\n")), default=0.0)
+    columns = max(1, min(len(keys), int((room - 0.2) / (widest + HANDLE))))
+    title = fitted(says, room * 0.95, 9)
+    figure.legend(handles=keys, loc="outside lower center", ncols=columns, frameon=False, fontsize=10, title=title,
+                  title_fontsize=9)  # fmt: skip
+    heights = [str(key.get_label()).count("\n") + 1.2 for key in keys]
+    rows = -(-len(keys) // columns)
+    lines = max((sum(heights[at : at + rows]) for at in range(0, len(keys), max(1, rows))), default=0.0)
+    return LINE * (lines + title.count("\n") + bool(title)) + 0.1
+
+
+@functools.lru_cache(4096)
+def _inches(text: str, size: float) -> float:
+    """The width of a line of text in a font of `size` points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
+    return float(width) / 72
+
+
+def fitted(text: str, inches: float, size: float) -> str:
+    """The text in lines that are at most so wide in a font of `size` points, with the line breaks that it has; only a
+    word that is too long for a line is broken itself."""
+    lines = []
+    for part in text.split("\n"):
+        line = ""
+        for word in part.split():
+            longer = f"{line} {word}" if line else word
+            if _inches(longer, size) <= inches:
+                line = longer
+                continue
+            lines += [line] * bool(line)
+            while _inches(word, size) > inches and len(word) > 1:
+                cut = next(at for at in range(len(word) - 1, 0, -1) if at == 1 or _inches(word[:at], size) <= inches)
+                lines.append(word[:cut])
+                word = word[cut:]
+            line = word
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def on_its_axes(panel: Panel) -> tuple[Panel, float | None]:
+    """The panel as its axes can show it, and the y at which values of 0 and below stand on a logarithmic y axis, a
+    decade below all others; None: there are none. An axis that has no positive value, or an x that is not, is not
+    logarithmic."""
+    if panel.log_x and any(x <= 0 for curve in panel.curves for x in curve.x):
+        panel = replace(panel, log_x=False)
+    if not panel.log_y:
+        return panel, None
+    values = [y for curve in panel.curves for y in curve.y if math.isfinite(y)]
+    positive = [y for y in values if y > 0]
+    if not positive:
+        return replace(panel, log_y=False), None
+    if len(positive) == len(values):
+        return panel, None
+    lowest = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
+
+    def raised(y: float) -> float:
+        return lowest if y <= 0 else y
+
+    curves = [
+        replace(curve, y=[*map(raised, curve.y)],
+                band=curve.band and [(raised(low), raised(high)) for low, high in curve.band])
+        for curve in panel.curves
+    ]  # fmt: skip
+    return replace(panel, curves=curves), lowest
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    """Limits of an axis with room beyond its values; around a single value of 0, from -1 to 1."""
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - room, high + room
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
@@ -142,40 +254,41 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
-    """Draws one panel."""
+def _draw(
+    axes: Any, panel: Panel, groups: Mapping[str, Look], labels: Sequence[str], controls: Sequence[str] | None
+) -> None:
+    """Draws one panel. `labels`: those whose line styles or colours differ, in order; `controls`: likewise, None: those
+    of the panel."""
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator, NullFormatter
 
     family = [curve for curve in panel.curves if curve.role == "series"]
-    controls = [curve for curve in panel.curves if curve.role == "control"]
-    labels = _labels(panel)
+    if controls is None:
+        controls = list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "control"))
     for curve in panel.curves:
-        dots = "o" if len(curve.x) <= FEW_POINTS else None
+        look = _look(curve, groups, labels)
+        dots = look.marker if len(curve.x) <= FEW_POINTS else None
         if curve.role == "background":
             axes.plot(curve.x, curve.y, color="0.85", linewidth=0.9, zorder=1)
         elif curve.role == "control":
-            style = list(DASHES)[controls.index(curve) % len(DASHES)]
-            axes.plot(curve.x, curve.y, color="0.45", linewidth=1, linestyle=style, zorder=4, label=curve.label)
+            axes.plot(curve.x, curve.y, linewidth=1, zorder=4, label=curve.label,
+                      **_control(controls.index(curve.label)))  # fmt: skip
         elif curve.role == "raw":
-            axes.plot(curve.x, curve.y, color=_colour_of(curve, panel, groups), linewidth=0.7, alpha=0.4,
+            axes.plot(curve.x, curve.y, color=look.colour, linewidth=0.7, alpha=0.4,
                       marker="o" if len(curve.x) == 1 else None, markersize=2)  # fmt: skip
+            if _ended(panel, curve):
+                axes.plot(curve.x[-1:], curve.y[-1:], color=look.colour, alpha=0.7, marker="o", markersize=3)
         elif curve.role == "series":
             rank = family.index(curve)
             shade = colormaps["viridis_r"](0.1 + 0.85 * rank / max(1, len(family) - 1))  # later is darker
             label = curve.label if rank in _shown(len(family)) else None
             axes.plot(curve.x, curve.y, color=shade, marker=dots, markersize=3.5, label=label)
         else:
-            colour = _colour_of(curve, panel, groups)
-            style = list(STYLES)[labels.index(curve.label) % len(STYLES)] if groups else "-"
-            axes.plot(curve.x, curve.y, color=colour, linestyle=style, linewidth=1.6, marker=dots, markersize=3.5,
+            style = _style(labels.index(curve.label)) if groups and curve.label else "-"
+            axes.plot(curve.x, curve.y, color=look.colour, linestyle=style, linewidth=1.6, marker=dots, markersize=3.5,
                       zorder=3, label=None if groups else curve.label)  # fmt: skip
             if curve.band:
-                axes.fill_between(curve.x, *zip(*curve.band), color=colour, alpha=0.15, linewidth=0)
-    if groups and len(labels) > 1:
-        for place, label in enumerate(labels):
-            axes.plot([], [], color="0.3", linestyle=list(STYLES)[place % len(STYLES)], label=label)
-    axes.set_xlabel(panel.x_title)
+                axes.fill_between(curve.x, *zip(*curve.band), color=look.colour, alpha=0.15, linewidth=0)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if panel.log_x:
@@ -193,47 +306,82 @@ def _draw(axes: Any, panel: Panel, groups: Sequence[str]) -> None:
         axes.set_ylim(*_range_of_shares(panel))
 
 
-def interactive(panel: Panel, groups: Sequence[str]) -> Any:
+def _ended(panel: Panel, curve: Curve) -> bool:
+    """Whether a run ended before the mean of its group, which holds its last value from there on."""
+    return any(
+        mean.carried is not None and (mean.group, mean.label) == (curve.group, curve.label) and curve.x[-1] < mean.x[-1]
+        for mean in panel.curves
+    )
+
+
+def _look(curve: Curve, groups: Mapping[str, Look], labels: Sequence[str]) -> Look:
+    """In its own colour, or that of its group, or one by its label."""
+    if curve.colour:
+        return Look(curve.colour)
+    place = labels.index(curve.label) if curve.label in labels else 0
+    return groups.get(curve.group) or Look(COLOURS[place % len(COLOURS)])
+
+
+def _style(place: int) -> Any:
+    return list(STYLES)[place % len(STYLES)]
+
+
+def _control(place: int) -> dict[str, Any]:
+    """Colour and line style of a control in matplotlib."""
+    return {"color": GREYS[place // len(DASHES) % len(GREYS)], "linestyle": list(DASHES)[place % len(DASHES)]}
+
+
+def interactive(panel: Panel, groups: Mapping[str, Look] = NO_GROUPS) -> Any:
     """A plotly figure with tooltips, without what the page shows above it, where long texts go on in further lines: the
-    panel's title, and the colours of groups. The legend names the labels if there are several, and controls."""
+    panel's title, and the colours of groups. The legend names the labels if there are several, and controls. Its
+    background is that of the page."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
+    given = panel
+    panel, lowest = on_its_axes(panel)
     labels, styles = _labels(panel), list(STYLES.values())
-    controls = [curve for curve in panel.curves if curve.role == "control"]
-    for curve in panel.curves:
+    controls = list(dict.fromkeys(curve.label for curve in panel.curves if curve.role == "control"))
+    for curve, original in zip(panel.curves, given.curves, strict=True):
+        dots: Any = [4] * len(curve.x) if len(curve.x) <= (FEW_POINTS if curve.role == "line" else 1) else []
         shown: dict[str, Any] = {"showlegend": False}
         if curve.role in ("line", "raw"):
-            colour = _colour_of(curve, panel, groups)
+            look = _look(curve, groups, labels)
             dash = styles[labels.index(curve.label) % len(styles)]
             if curve.band:
                 low, high = zip(*curve.band)
                 figure.add_scatter(x=[*curve.x, *curve.x[::-1]], y=[*high, *low[::-1]], fill="toself", line_width=0,
-                                   mode="lines", fillcolor=colour, opacity=0.15, hoverinfo="skip",
+                                   mode="lines", fillcolor=look.colour, opacity=0.15, hoverinfo="skip",
                                    legendgroup=curve.group, showlegend=False)  # fmt: skip
-            shown |= {"line_color": colour, "line_dash": dash, "legendgroup": curve.group}
+            shown |= {"line_color": look.colour, "line_dash": dash, "legendgroup": curve.group,
+                      "marker_symbol": SYMBOLS[look.marker], "marker_color": look.colour}  # fmt: skip
             if curve.role == "raw":
                 shown |= {"line_width": 0.8, "opacity": 0.4}
+                if _ended(panel, curve):
+                    dots = [0] * (len(curve.x) - 1) + [6]
             else:
                 shown["showlegend"] = len(labels) == 1 and not curve.group
         elif curve.role == "control":
-            dash = list(DASHES.values())[controls.index(curve) % len(DASHES)]
-            shown |= {"line_color": "#777", "line_width": 1, "line_dash": dash, "showlegend": True}
+            place = controls.index(curve.label)
+            shown |= {"line_color": GREYS[place // len(DASHES) % len(GREYS)], "line_width": 1,
+                      "line_dash": list(DASHES.values())[place % len(DASHES)], "showlegend": True}  # fmt: skip
         else:
-            shown |= {"line_color": "#ccc", "line_width": 1}
+            shown |= {"line_color": "#999", "line_width": 1}
         name = for_plotly(", ".join(word for word in (curve.group, curve.label, curve.run) if word))
         figure.add_scatter(
-            x=curve.x, y=curve.y, name=name, marker_size=4,
-            mode="lines+markers" if len(curve.x) <= (FEW_POINTS if curve.role == "line" else 1) else "lines",
-            hovertemplate=f"{name}<br>%{{x}}: %{{y:.4f}}<extra></extra>", **shown,
+            x=curve.x, y=curve.y, customdata=original.y, name=name, marker_size=dots, marker_line_width=0,
+            mode="lines+markers" if dots else "lines",
+            hovertemplate=f"{name}<br>%{{x}}: %{{customdata:.4f}}<extra></extra>", **shown,
         )  # fmt: skip
     for place, label in enumerate(labels if len(labels) > 1 else []):
-        figure.add_scatter(x=[None], y=[None], name=for_plotly(label), mode="lines", line_color="#444",
+        figure.add_scatter(x=[None], y=[None], name=for_plotly(label), mode="lines", line_color="#888",
                            line_dash=styles[place % len(styles)])  # fmt: skip
+    x_title = panel.x_title if lowest is None else f"{panel.x_title}\n{BELOW_ALL}"
     figure.update_layout(
         template="plotly_white", height=340, autosize=True,
-        xaxis_title=for_plotly(panel.x_title), yaxis_title=for_plotly(panel.y_title),
+        xaxis_title=for_plotly(x_title), yaxis_title=for_plotly(panel.y_title),
         margin={"l": 50, "r": 15, "t": 15, "b": 45},
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
         # Above the plot: below it, several lines of a legend would lie on the title of the axis.
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )  # fmt: skip
@@ -243,11 +391,12 @@ def interactive(panel: Panel, groups: Sequence[str]) -> Any:
         figure.update_xaxes(dtick=1)
     if panel.log_y:
         figure.update_yaxes(type="log")
-    values = [y for curve in panel.curves for y in curve.y if math.isfinite(y)]
+    bands = [y for curve in panel.curves for ends in curve.band or () for y in ends]
+    values = [y for y in (*bands, *(y for curve in panel.curves for y in curve.y)) if math.isfinite(y)]
     if panel.shares:
         figure.update_yaxes(range=_range_of_shares(panel))
-    elif values and not panel.log_y and _widened(min(values), max(values)) != (min(values), max(values)):
-        figure.update_yaxes(range=_widened(min(values), max(values)))
+    elif values and not panel.log_y:  # else plotly begins the axis at a band's 0, half of whose line is then outside
+        figure.update_yaxes(range=_widened(*_padded(min(values), max(values))))
     return figure
 
 
@@ -284,12 +433,3 @@ def _span(panel: Panel) -> float:
 def _shown(count: int) -> set[int]:
     """Ranks that the legend names, in a series of `count` curves."""
     return {round(step * (count - 1) / (SHOWN_OF_A_SERIES - 1)) for step in range(SHOWN_OF_A_SERIES)}
-
-
-def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
-
-
-def _colour_of(curve: Curve, panel: Panel, groups: Sequence[str]) -> str:
-    """By group; without groups, by label."""
-    return _colour(groups.index(curve.group) if curve.group else _labels(panel).index(curve.label))

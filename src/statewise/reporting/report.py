@@ -9,7 +9,7 @@ from statewise import overwriting
 from statewise.durable import write_all
 from statewise.reporting.comparison import Comparison
 from statewise.reporting.drawings import drawings_png
-from statewise.reporting.html import page
+from statewise.reporting.html import missing, page
 from statewise.reporting.panels import analysis_panels, drawings, set_panels, training_panels
 from statewise.reporting.plots import panels_png
 from statewise.reporting.sweeps import sweep_panels
@@ -31,22 +31,23 @@ def claimed(folder: Path, overwrite: bool) -> AbstractContextManager[Path]:
 
 
 def write_report(comparison: Comparison, folder: Path, overwrite: bool = False) -> list[Path]:
-    """Writes the report into `folder` and returns the paths; report.html is last.
+    """Writes the report into `folder` and returns the paths; report.html is last, and left out where
+    `statewise.reporting.html.missing` says why.
 
     An earlier report stays whole if this one cannot be written. Raises what `claimed` raises.
     """
     with claimed(folder, overwrite) as scratch:
-        labels = [group.label for group in comparison.groups]
+        groups = comparison.looks()
         analysed = [*set_panels(comparison), *analysis_panels(comparison)]
         drawn, swept = drawings(comparison), sweep_panels(comparison)
         content = {
             "report.json": comparison.as_json().encode(),
             "table.md": comparison.as_markdown().encode(),
-            "curves.png": panels_png(training_panels(comparison), labels),
+            "curves.png": panels_png(training_panels(comparison), groups),
             "sweep.png": panels_png(swept) if swept else None,
-            "analyses.png": panels_png(analysed, labels) if analysed else None,
+            "analyses.png": panels_png(analysed, groups) if analysed else None,
             "drawings.png": drawings_png(drawn) if drawn else None,
-            "report.html": page(comparison).encode(),
+            "report.html": None if missing() else page(comparison).encode(),
         }
         found = {name: made for name, made in content.items() if made is not None}
         write_all({scratch / name: made for name, made in found.items()})

@@ -13,8 +13,9 @@ from statistics import mean
 from typing import Any, Literal
 
 from statewise.json_files import ANYTHING, MEASURED, TEXT, Maybe, Shape, check, printable
-from statewise.messages import counted
+from statewise.messages import counted, to_install
 from statewise.reporting.members import read_evaluation
+from statewise.reporting.pages import STYLE
 from statewise.reporting.statistics import out_of, summarise, told_apart
 from statewise.reporting.tables import Rows, markdown_table, markdown_text, number, spread
 from statewise.run import Run
@@ -210,7 +211,7 @@ class SuiteReport:
         header, rows = self.runs_table()
         return template().render(
             title=self.title, about=self.about, notes=self.notes(), sections=sections, header=header, rows=rows,
-            runs_note=self._runs_note(),
+            runs_note=self._runs_note(), style=STYLE,
         )  # fmt: skip
 
     def _tables(self, recipe: str) -> list[dict[str, Any]]:
@@ -305,16 +306,13 @@ def dots(values: Sequence[float], scale: Sequence[float]) -> str:
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>statewise: {{ title }}</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; color: #2f3b4c; max-width: 1180px; margin: 2rem auto; padding: 0 1.5rem; }
-h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
-p.note { color: #5d6878; margin: .2rem 0; } .scroll { overflow-x: auto; } .scroll + p.note { margin-top: 1.2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; text-align: left; border-bottom: 1px solid #e3e7ec; white-space: nowrap; }
-thead th { border-bottom: 2px solid #2f3b4c; } .best { font-weight: 600; } .failed { color: #c8442f; }
+<style>{{ style | safe }}
+h2 { margin-bottom: .4rem; } .scroll + p.note { margin-top: 1.2rem; }
+th, td { padding: .3rem .6rem; text-align: left; }
+.best { font-weight: 600; } .failed { color: var(--wrong); }
 .number { text-align: right; } td.message { white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
-svg line { stroke: #d3d9e0; } svg circle { fill: #2f6fb7; fill-opacity: .55; }
-small { color: #5d6878; }
+svg line { stroke: var(--line); } svg circle { fill: #3b7fd0; fill-opacity: .65; }
+small { color: var(--soft); }
 </style></head><body>
 <h1>{{ title }}</h1>
 {% if about %}<p>{{ about }}</p>{% endif %}
@@ -348,5 +346,5 @@ def template() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise ValueError("the page of a suite needs the extra `report`: pip install 'statewise[report]'") from None
+        raise ValueError(f"the page of a suite needs jinja2: {to_install('report')}") from None
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)

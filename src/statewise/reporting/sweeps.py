@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statewise.figures import Curve, Panel, is_share, needs_log_axis
+from statewise.figures import Curve, Panel, is_share, looks, needs_log_axis
 from statewise.reporting.comparison import Comparison
 from statewise.reporting.words import setting_name, setting_words
 
@@ -14,8 +14,8 @@ def sweep_panels(comparison: Comparison) -> list[Panel]:
     """The headline metric, the held-out loss and the chosen metrics over the numeric recipe key in which groups differ;
     none if there are several such keys, or fewer than three values.
 
-    Groups that differ in other keys besides are separate lines, with the range over seeds as their bands. One of a
-    single value, such as a baseline, is drawn across the plot.
+    Groups that differ in other keys besides are separate lines in the colours of their objectives, with the range over
+    seeds as their bands. One of a single value, such as a baseline, is drawn across the plot.
     """
     numeric = [key for key, values in comparison.differences.items() if all(map(_is_number, values))]
     if len(numeric) != 1 or len(set(comparison.differences[numeric[0]])) < FEWEST:
@@ -26,6 +26,8 @@ def sweep_panels(comparison: Comparison) -> list[Panel]:
     for place, value in enumerate(comparison.differences[key]):
         label = ", ".join(setting_words(other, comparison.differences[other][place]) for other in others)
         lines.setdefault(label, []).append((float(value), place))
+    named = [comparison.groups[points[0][1]].members[0].recipe["objective"]["name"] for points in lines.values()]
+    colours = dict(zip(lines, [look.colour for look in looks(named)], strict=True))
     swept = [x for points in lines.values() if len(points) > 1 for x, _ in points]
     if len(set(swept)) < FEWEST:
         return []
@@ -44,7 +46,7 @@ def sweep_panels(comparison: Comparison) -> list[Panel]:
                 curves.append(Curve(label, [first, last], means * 2, "control"))
             else:
                 band = ends if any(low < high for low, high in ends) else None
-                curves.append(Curve(label, [x for x, _ in ordered], means, band=band))
+                curves.append(Curve(label, [x for x, _ in ordered], means, band=band, colour=colours[label]))
         title = metric.replace("_", " ") + (" (nats per token)" if metric == "loss" else "")
         panels.append(Panel(setting_name(key), title, curves, is_share(metric), log_x=log_x))
     return panels

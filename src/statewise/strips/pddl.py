@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from statewise.durable import write_atomically
+from statewise.messages import to_install
 from statewise.strips.domains import Domain
 from statewise.strips.model import ActionModel, Atoms, bits
 
@@ -181,7 +182,7 @@ def quiet_environment() -> Any:
     try:
         from unified_planning.environment import get_environment
     except ImportError:
-        raise ValueError("reading and writing PDDL needs unified-planning: pip install 'statewise[planning]'") from None
+        raise ValueError(f"reading and writing PDDL needs unified-planning: {to_install('planning')}") from None
     environment = get_environment()
     environment.credits_stream = None
     environment.error_used_name = False  # a predicate and an action may share a name

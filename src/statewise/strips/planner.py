@@ -13,6 +13,7 @@ import sys
 import tempfile
 from typing import Any
 
+from statewise.messages import to_install
 from statewise.strips.model import ActionModel, Atoms
 from statewise.system import ended_with_parent, kill_group
 
@@ -32,10 +33,10 @@ def installed() -> list[str]:
 def chosen(planner: str) -> str:
     """The name of the planner for `planner`, a name or `auto`. Raises `ValueError` with the choices."""
     if importlib.util.find_spec("unified_planning") is None:
-        raise ValueError("planning needs unified-planning: pip install 'statewise[planning]'")
+        raise ValueError(f"planning needs unified-planning: {to_install('planning')}")
     choices = installed()
     if not choices:
-        raise ValueError("planning needs a planner, such as up-pyperplan: pip install 'statewise[planning]'")
+        raise ValueError(f"planning needs a planner, such as up-pyperplan: {to_install('planning')}")
     if planner == "auto":
         return choices[0]
     if planner not in choices:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from statewise.extras import failing_as
-from statewise.messages import short
+from statewise.messages import short, to_install
 
 END = "<|endoftext|>"
 """Token at the end of every text; in files, a line of its own."""
@@ -200,5 +200,5 @@ def _package() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise ValueError("tokenizers need the extra `data`: pip install 'statewise[data]'") from None
+        raise ValueError(f"tokenizers need the extra `data`: {to_install('data')}") from None
     return tokenizers

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from statewise.messages import to_install
 from statewise.tasks.bpe import END, SEPARATOR
 from statewise.tasks.lines import Problems, read_lines
 
@@ -91,7 +92,7 @@ class DataSet(Source):
         try:
             import datasets
         except ImportError:
-            raise ValueError("task.dataset needs the extra `data`: pip install 'statewise[data]'") from None
+            raise ValueError(f"task.dataset needs the extra `data`: {to_install('data')}") from None
         try:
             rows = datasets.load_dataset(self.dataset, split=self.split)
         except Exception as error:  # the type depends on where the data is

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from statewise.config import unknown
 from statewise.decoding.predictor import Predictor
+from statewise.messages import to_install
 from statewise.scoring import per_unit
 from statewise.tasks.base import RunningText
 
@@ -53,7 +54,7 @@ def find(names: Sequence[str], folder: Path | None = None) -> Benchmarks:
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "lm_eval":
             raise
-        raise ValueError("lm-eval needs the extra `eval`: pip install 'statewise[eval]'") from None
+        raise ValueError(f"lm-eval needs the extra `eval`: {to_install('eval')}") from None
     if folder is not None:
         # Indexing the package's thousands of files is slow: it is avoided if the folder has all names.
         manager = _made(lambda: TaskManager(include_path=str(folder), include_defaults=False), str(folder))

@@ -84,5 +84,5 @@ def size(feature):
 
 def test_without_the_extra_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pysat.solvers", None)
-    with pytest.raises(ValueError, match=r"pip install 'statewise\[planning\]'"):
+    with pytest.raises(ValueError, match=r"-m pip install .*python-sat"):
         alternating(Windows(2))

@@ -85,9 +85,26 @@ async function ask(models, { at = null, anew = false, forced = null } = {}) {
     page.waiting.delete(mine);
     if (!page.waiting.size) byId("panels").removeAttribute("aria-busy");
   }
-  const first = page.traces.get(chosen()[0]?.name);
-  if (first) page.step = at ?? (first.prompt < first.places.length ? first.prompt : 1);
+  const shown = chosen().map((model) => page.traces.get(model.name)).filter(Boolean);
+  if (shown.length) page.step = at ?? opening(shown);
   render();
+}
+
+// The step to begin with: where the models' next tokens differ most after the same tokens, if a token follows: after
+// the last one of a task nothing is predicted. Where they hardly differ, or there is one model, the end of the prompt,
+// or the first token if the prompt is all.
+function opening(traces) {
+  const [first] = traces, usual = first.prompt < first.places.length ? first.prompt : 1;
+  const last = Math.min(...traces.map((found) => found.places.length));
+  let best = usual, most = 0.1;
+  for (let step = 1; step < last; step++) {
+    const places = traces.map((found) => found.places[step - 1]);
+    if (places.some((place) => place.token !== places[0].token)) break;
+    if (step < usual) continue;
+    const apart = Math.max(...places.flatMap((one, index) => places.slice(index + 1).map((other) => variation(one.next, other.next))));
+    if (apart > most) [best, most] = [step, apart];
+  }
+  return best;
 }
 
 // What a panel may ask for
@@ -123,7 +140,7 @@ function drawPanel(model) {
   if (forced) notes.push(el("p", { class: "note" }, `Forced: ${[...forced.places].map((place) => visible(panel.text(found.places[place].token))).join(", ")}. `,
     el("button", { type: "button", class: "plain", "data-key": `${model.name}-undo`, onclick: () => trace([model]) }, "Undo")));
   return el("article", { "aria-label": model.name, "data-model-panel": model.name },
-    el("header", {}, el("h2", {}, model.name), el("span", { class: "kind" }, `${model.objective} on ${model.backbone}`)),
+    el("header", {}, el("h2", {}, el("i", { class: "swatch", "--own": model.colour }), model.name), el("span", { class: "kind" }, `${model.objective} on ${model.backbone}`)),
     notes,
     el("div", { class: plain || !drawn ? "body" : "body beside" }, drawn,
       el("div", { class: "rest" }, tokenList(panel, plain), el("div", { class: "two" }, nextTokens(panel), stateRows(panel), plane(panel)))));

@@ -35,6 +35,11 @@ const asButton = (label, act) => act ? {
 // Numbers and texts
 
 const percent = (p) => p >= 0.9995 ? "100%" : p >= 0.0995 ? `${Math.round(100 * p)}%` : p >= 0.0005 ? `${(100 * p).toFixed(1)}%` : p > 0 ? "<0.1%" : "0%";
+// The total variation distance between distributions given as [token, log-probability]; what a list lacks counts as 0.
+const variation = (one, other) => {
+  const [p, q] = [one, other].map((list) => new Map(list.map(([token, logp]) => [token, Math.exp(logp)])));
+  return [...new Set([...p.keys(), ...q.keys()])].reduce((sum, token) => sum + Math.abs((p.get(token) ?? 0) - (q.get(token) ?? 0)), 0) / 2;
+};
 const nats = (value) => `${value.toFixed(value < 9.95 ? 2 : 1)} nats`;
 const visible = (text) => text === "" ? "∅" : text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ | $/g, "␣");
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-MISSING = "exact learning needs python-sat: pip install 'statewise[planning]'; or learn with --method neural"
-
+from statewise.messages import to_install
 
 CONFLICTS = 500
 """After so many conflicts a solver looks at the time."""
+
+
+def _missing() -> ValueError:
+    return ValueError(f"exact learning needs python-sat: {to_install('planning')}; or learn with --method neural")
 
 
 class TimeUp(Exception):
@@ -21,7 +24,7 @@ def solver(clauses: Iterable[list[int]]) -> Any:
     try:
         from pysat.solvers import Glucose4
     except ModuleNotFoundError:
-        raise ValueError(MISSING) from None
+        raise _missing() from None
     return Glucose4(bootstrap_with=clauses)
 
 
@@ -45,7 +48,7 @@ def weighted_solver(
         from pysat.examples.rc2 import RC2
         from pysat.formula import WCNF
     except ModuleNotFoundError:
-        raise ValueError(MISSING) from None
+        raise _missing() from None
     formula = WCNF()
     for clause in hard:
         formula.append(clause)

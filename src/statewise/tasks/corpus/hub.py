@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from statewise.messages import to_install
 from statewise.tasks.corpus.documents import Piece, Source, pieces_of_field
 
 KNOWN = {
@@ -34,7 +35,7 @@ class DataSet(Source):
         try:
             import datasets
         except ImportError:
-            raise ValueError("--hub needs the extra `data`: pip install 'statewise[data]'") from None
+            raise ValueError(f"--hub needs the extra `data`: {to_install('data')}") from None
         what = f"dataset {self.dataset}, split {self.split}"
         try:
             rows = iter(datasets.load_dataset(self.dataset, self.config, split=self.split, streaming=True))

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from statewise.messages import to_install
+
 ROWS = 1024
 """Rows read at a time."""
 
@@ -17,7 +19,7 @@ def column(path: Path, name: str, flag: str) -> Iterator[Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ValueError(f"{path}: parquet files need the extra `data`: pip install 'statewise[data]'") from None
+        raise ValueError(f"{path}: parquet files need the extra `data`: {to_install('data')}") from None
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     if not path.stat().st_size:

@@ -1,0 +1,65 @@
+"""`statewise compare`: what it prints, and what it writes with and without the extra `report`."""
+
+import json
+import os
+import sys
+
+import pytest
+from command_line import called
+from doubles import make_run
+
+from statewise.messages import to_install
+
+
+@pytest.fixture
+def runs(tmp_path):
+    made = [
+        make_run(tmp_path / f"{name}-{seed}", seed, value + seed / 100, name)
+        for name, value in (("next_token", 0.3), ("next_latent", 0.9)) for seed in (1, 2, 3)
+    ]  # fmt: skip
+    return [str(folder) for folder in made]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_without_out_it_prints_its_tables_and_writes_nothing(runs, tmp_path, monkeypatch, capsys, width):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    short = [os.path.relpath(run) for run in runs]
+    code, out, err = called(capsys, "compare", *short, "--margin", "0.1")
+    assert (code, err) == (0, "")
+    said = "next-latent has the higher path accuracy, 0.9200 (0 of 3 runs solved); next-token has 0.3200"
+    assert " ".join(out.split()).startswith(said)
+    assert max(map(len, out.splitlines())) <= width
+    assert "next-token equals, within 0.1, next-latent" in " ".join(out.split())
+    assert "wrote" not in out
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    code, out, _ = called(capsys, "compare", *short, "--json")
+    assert code == 0
+    assert json.loads(out)["finding"].startswith("next-latent")
+
+
+@pytest.mark.parametrize("flag", ["--overwrite", "--relative"])
+def test_flags_about_files_want_a_place_for_them(runs, capsys, flag):
+    code, _, err = called(capsys, "compare", *runs, "--metrics", "all", flag)
+    assert code == 2
+    assert err == f"statewise: {flag} is about files of the report, and without --out DIR none is written\n"
+
+
+@pytest.mark.parametrize("package", ["plotly", "jinja2"])
+def test_without_the_extra_all_but_the_page_is_written(runs, tmp_path, monkeypatch, capsys, package):
+    out = tmp_path / "report"
+    assert called(capsys, "compare", *runs, "--out", str(out))[0] == 0
+    assert (out / "report.html").is_file()
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    code, said, err = called(capsys, "compare", *runs, "--out", str(out), "--overwrite")
+    assert code == 0
+    assert sorted(path.name for path in out.iterdir()) == ["curves.png", "report.json", "table.md"]
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert [line for line in said.splitlines() if line.startswith("wrote ")] == [
+        f"wrote {out / name}" for name in ("table.md", "report.json", "curves.png")
+    ]
+    needs = f"report.html needs {package}, which `{to_install('report')}` installs; the other files do not."
+    assert err == f"statewise: {needs}\n"

@@ -1,0 +1,148 @@
+"""Pictures of curves: which line is whose, and what is on the axes."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from doubles import make_run
+
+from statewise.figures import Curve, Look, Panel, looks
+from statewise.reporting.compare import compare
+from statewise.reporting.panels import training_panels
+from statewise.reporting.plots import CARRIED, draw_panels, fitted, interactive, on_its_axes
+from statewise.reporting.sweeps import sweep_panels
+
+
+def ended(folder, accuracies, reason):
+    """A run with evaluations at steps 10, 20 and so on, and its end after the last."""
+    records = [{"kind": "evaluation", "step": 10 * place, "path_accuracy": value, "loss": 1 - value, "seconds": place}
+               for place, value in enumerate(accuracies, 1)]  # fmt: skip
+    last = {"kind": "end", "step": 10 * len(accuracies), "reason": reason, "seconds": 1.0}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, last]))
+    return folder
+
+
+def seeds(tmp_path, *runs):
+    return [ended(make_run(tmp_path / f"a{seed}", seed, 0.5), *run) for seed, run in enumerate(runs, 1)]
+
+
+def test_a_run_that_ended_counts_with_its_last_value_in_the_mean_and_the_range(tmp_path):
+    runs = seeds(tmp_path, ([0.2, 1.0], "solved"), ([0.2, 0.4, 0.6, 1.0], "solved"), ([0.2, 0.4, 0.6, 0.7], "steps"))
+    panels = training_panels(compare(runs))
+    mean = panels[0].curves[0]
+    assert mean.x == [10, 20, 30, 40]
+    assert mean.y == pytest.approx([0.2, 0.6, 2.2 / 3, 0.9])
+    assert mean.band == [(0.2, 0.2), (0.4, 1.0), (0.6, 1.0), (0.7, 1.0)]
+    assert mean.carried == 20
+    figure = draw_panels(panels, compare(runs).looks())
+    assert CARRIED.split()[-1] in figure.legends[0].get_title().get_text()
+    ends = [line.get_xydata().tolist() for line in figure.axes[0].lines if len(line.get_xdata()) == 1]
+    assert ends == [[[20.0, 1.0]]], "a dot where the run ended"
+    drawn = [
+        trace for trace in interactive(panels[0], compare(runs).looks()).data if trace.name == "next-token, seed 1"
+    ]
+    assert [trace.marker.size for trace in drawn] == [(0, 6)]
+
+
+def test_a_run_that_goes_on_ends_the_mean(tmp_path):
+    runs = seeds(tmp_path, ([0.2, 0.3], "signal"), ([0.2, 0.4, 0.6, 1.0], "solved"))
+    mean = training_panels(compare(runs))[0].curves[0]
+    assert (mean.x, mean.carried) == ([10, 20], None)
+    figure = draw_panels(training_panels(compare(runs)), compare(runs).looks())
+    assert "last value" not in figure.legends[0].get_title().get_text()
+
+
+def test_an_objective_has_its_colour_in_pictures_and_on_the_page_whatever_it_is_compared_with(tmp_path):
+    names = ["next_token", "next_latent", "belief_state"]
+    one = [make_run(tmp_path / name, 1, 0.5, name) for name in names]
+    found = {}
+    for chosen in (one, one[::-1], one[1:]):
+        compared = compare(chosen)
+        figure = draw_panels(training_panels(compared), compared.looks())
+        legend = {text.get_text(): line.get_color()
+                  for text, line in zip(figure.legends[0].get_texts(), figure.legends[0].get_lines())}  # fmt: skip
+        traces = {
+            trace.name: trace.line.color for trace in interactive(training_panels(compared)[0], compared.looks()).data
+        }
+        for label, look in compared.looks().items():
+            assert legend[label] == traces[label] == look.colour == found.setdefault(label, look.colour)
+    assert len({*found.values()}) == 3
+    sweep = [make_run(tmp_path / f"w{window}", 1, 0.5, "next_latent", backbone={"name": "gpt", "window": window})
+             for window in (1, 2, 3)]  # fmt: skip
+    assert {curve.colour for panel in sweep_panels(compare(sweep)) for curve in panel.curves} == {found["next-latent"]}
+
+
+def test_one_legend_names_groups_labels_and_controls():
+    groups = dict(zip(["a", "b"], looks(["next_token", "next_latent"])))
+    lines = [
+        Curve(label, [0.0, 1.0], [0.0, 1.0], group=group) for group in groups for label in ("trained", "untrained")
+    ]
+    control, other = (Curve(label, [0.0, 1.0], [0.5, 0.5], "control") for label in ("chance", "true belief"))
+    panels = [Panel("x", "", [*lines, control], title="one"), Panel("x", "", [*lines, other, control], title="two")]
+    figure = draw_panels(panels, groups)
+    (legend,) = figure.legends
+    styles = {text.get_text(): (line.get_color(), line.get_linestyle())
+              for text, line in zip(legend.get_texts(), legend.get_lines())}  # fmt: skip
+    assert list(styles) == ["a", "b", "trained", "untrained", "chance", "true belief"]
+    assert len({*styles.values()}) == 6
+    assert not any(axes.get_legend() for axes in figure.axes)
+    for axes in figure.axes:
+        for line in axes.lines:
+            if line.get_label() in ("chance", "true belief"):
+                assert (line.get_color(), line.get_linestyle()) == styles[line.get_label()], "the same in every panel"
+
+
+def test_groups_of_which_each_panel_shows_one_are_named():
+    """Their colours had no names."""
+    groups = dict(zip(["a", "b"], looks(["next_token", "next_latent"])))
+    panels = [Panel("x", "", [Curve("", [0.0, 1.0], [0.0, 1.0], group=group)], title="loss") for group in groups]
+    assert [text.get_text() for text in draw_panels(panels, groups).legends[0].get_texts()] == ["a", "b"]
+
+
+def test_a_legend_beside_a_plot_has_room_for_all_its_names():
+    curves = [Curve(f"{'long name ' * 9}{place}", [0.0, 1.0], [0.0, 1.0]) for place in range(8)]
+    figure = draw_panels([Panel("x", "y", curves)])
+    figure.draw_without_rendering()
+    box = figure.axes[0].get_legend().get_window_extent()
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+
+
+def test_zeros_stand_at_the_lower_edge_of_a_logarithmic_axis():
+    """They lay outside, so that a curve seemed to end."""
+    curves = [Curve("a", [1.0, 2.0, 3.0], [0.5, 0.02, 0.0]), Curve("b", [1.0, 2.0, 3.0], [0.0, math.nan, 0.7])]
+    panel = Panel("step", "loss", curves, log_y=True)
+    shown, lowest = on_its_axes(panel)
+    assert lowest == pytest.approx(1e-3)
+    assert shown.curves[0].y == [0.5, 0.02, lowest]
+    axes = draw_panels([panel]).axes[0]
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[0] < lowest
+    assert "at the lower edge: 0 or less" in axes.get_xlabel().replace("\n", " ")
+    figure = interactive(panel)
+    assert figure.data[0].customdata[-1] == 0.0, "the tooltip says the value"
+    assert "lower edge" in figure.layout.xaxis.title.text
+    assert on_its_axes(replace(panel, curves=[Curve("a", [1.0], [0.0])]))[0].log_y is False
+    assert on_its_axes(replace(panel, curves=curves[:1], log_y=False)) == (
+        replace(panel, curves=curves[:1], log_y=False),
+        None,
+    )
+    assert on_its_axes(Panel("x", "y", [Curve("a", [0.0, 1.0], [1.0, 2.0])], log_x=True))[0].log_x is False
+
+
+@pytest.mark.parametrize("values", [[2.0, 0.0], [0.0, 0.0], [-1.0, 0.0]])
+def test_zeros_are_within_a_linear_axis(values):
+    panel = Panel("step", "loss", [Curve("", [1.0, 2.0], values, group="a", band=[(value, value) for value in values])])
+    low, high = interactive(panel, {"a": Look("#000000")}).layout.yaxis.range
+    assert low < min(values) <= max(values) < high
+    low, high = draw_panels([panel], {"a": Look("#000000")}).axes[0].get_ylim()
+    assert low < min(values) <= max(values) < high
+
+
+def test_texts_are_broken_where_they_do_not_fit():
+    assert fitted("one two three", 10, 10) == "one two three"
+    assert fitted("one\ntwo  three", 10, 10) == "one\ntwo three"
+    assert fitted("one two three", 0.35, 10) == "one\ntwo\nthre\ne"
+    assert fitted("", 1, 10) == ""
+    assert fitted("WW", 0.001, 10) == "W\nW"
