@@ -660,8 +660,17 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
     assert "line 2: undecided from action 2, board l0 c0: 'l0' stands here where 'c0' did in training" in out
     assert "line 3: undecided from action 2, fly c7: no action 'fly' was seen in training" in out
     assert "valid      1 of 3" in out
-    assert "assumed: schemas with predicates of at most 2 arguments, different ones of the action, no const" in out
-    found = json.loads(called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt", "--json")[1])
+    assert "assumed: schemas with predicates of at most 3 arguments, which are different arguments of the action" in out
+    assert "except that one object (any of 6) may be a constant in predicates of at most 2" in out
+    assert "with --constants none 1 would be valid and 0 invalid" in out
+    out = called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt", "--constants", "l0,l1")[1]
+    assert "except that one object (l0 or l1) may be a constant" in out
+    assert "would be" not in out
+    code, _, err = called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt", "--constants", "home")
+    assert code == 2
+    assert "--constants home: 'home' is not an object of the training traces: these have c0, c1, c2, l0, l1, l2" in err
+    words = (tmp_path / "learned", tmp_path / "new.txt", "--constants", "none", "--json")
+    found = json.loads(called(capsys, "check", *words)[1])
     assert "no constants" in found["assumed"]
     assert "'fly'" in found["verdicts"][2]["why"]
     (tmp_path / "short.txt").write_text("(board c0 l0)\n(sail l0 l1) (board l0)\n")
@@ -672,4 +681,4 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
         words = ("plan", tmp_path / "learned", "--goal-possible", "board c9 l8", "--after", "board c9 l7")
         code, out, _ = called(capsys, *words)
         assert code == 0
-        assert "certain: among schemas with predicates of at most 2 arguments, different ones of the action" in out
+        assert "certain: among schemas with predicates of at most 3 arguments, which are different arguments" in out

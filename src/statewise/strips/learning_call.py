@@ -13,12 +13,12 @@ from typing import Any, TypedDict, TypeVar
 
 from statewise.strips.exact.frame import GRACE, SECONDS, Clock, How
 from statewise.strips.exact.ground import Contradiction
-from statewise.strips.exact.lifted import ARITY
+from statewise.strips.exact.lifted import MOST_ARITY
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.verdicts import NAME, Seen
 from statewise.strips.learned import Finish, Learned, may_claim, read_checkpoint
 from statewise.strips.learning import Progress
-from statewise.strips.lifted import LiftedModel
+from statewise.strips.lifted import LiftedModel, sorts_of
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
 
@@ -156,8 +156,8 @@ class Call:
                 return {}
             left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
             clock = Clock(GRACE if self.stop() else max(GRACE, left))
-            arity = max(report.get("by_arity") or {ARITY: 0}) if self.lifted else None
-            seen = Seen.of(self.traces, arity=arity, reading=clock.reading)
+            arity, objects = (MOST_ARITY, sorted(sorts_of(self.traces.actions)[1])) if self.lifted else (None, [])
+            seen = Seen.of(self.traces, arity=arity, constants=objects, reading=clock.reading)
             if clock.cut:
                 report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
             return {NAME: seen.as_json()} if all(seen.negatives) else {}
