@@ -215,7 +215,7 @@ def test_a_resource_that_runs_out_makes_no_verdict_wrong(negatives):
     state = {name: 1 << place for place, name in enumerate(atoms)}
     full = Domain("tank", model, (state["at a"] | state["fuel f3"],))
     empty = Domain("tank", model, tuple(state[f"at {p}"] | state[f"fuel f{level}"] for p in "ab" for level in (1, 1)))
-    rows = [row for row in product(range(len(model.names)), repeat=2)] + [(at,) for at in range(len(model.names))]
+    rows = [row for length in (1, 2) for row in product(range(len(model.names)), repeat=length)]
     for world in (full, empty):
         able = [row for row in rows if any(applicable(world, start, row) for start in world.start)]
         ends = [

@@ -48,9 +48,9 @@ FORMAT = "statewise seen windows 2"
 EARLIER = "statewise seen windows 1"
 """Without constants, and without the actions that happened."""
 _WINDOWS: Shape = {"signatures": [[ANYTHING]], "windows": [[ANYTHING]]}
-SHAPE: Shape = {"format": one_of(FORMAT), "actions": [TEXT], "arity": COUNT, "lifted": FLAG, **_WINDOWS,
-                "negatives": [[[ANYTHING]]], "happened": [TEXT], "ends": [[[COUNT]]],
-                "constants": {...: _WINDOWS}}  # fmt: skip
+SHAPE: Shape = {"format": one_of(FORMAT), "actions": [TEXT], "arity": COUNT, "lifted": FLAG,
+                "signatures": [[ANYTHING]], "windows": [[ANYTHING]], "negatives": [[[ANYTHING]]],
+                "happened": [TEXT], "ends": [[[COUNT]]], "constants": {...: _WINDOWS}}  # fmt: skip
 _SET = Leaf("a hexadecimal number", lambda value: isinstance(value, str) and bool(re.fullmatch("0x[0-9a-f]+", value)))
 
 Pair = tuple[int, int, int]
