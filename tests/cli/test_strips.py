@@ -525,8 +525,8 @@ def test_what_was_cut_short_does_not_say_that_nothing_is_open(capsys, tmp_path):
     assert "unfinished " in out
     assert "the same command continues, best with more --seconds" in " ".join(out.split())
     assert "no predicate was found: give more --seconds" in err
-    assert "open       nothing" not in out
-    assert "open       nothing" in called(capsys, *learn, "--overwrite")[1]
+    assert "open       no question" not in out
+    assert "open       no question" in called(capsys, *learn, "--overwrite")[1]
 
 
 @pytest.mark.parametrize("flags", [["--positive-only"], ["--lifted"]])
@@ -653,7 +653,12 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
     words = ["ferry:3x3", "--num", "40", "--max-length", "30", "--negatives", "0", "--out", tmp_path / "walks.csv"]
     assert called(capsys, "traces", *words)[0] == 0
     out = called(capsys, "learn", tmp_path / "walks.csv", "--lifted", "--out", tmp_path / "learned")[1]
-    assert "what the model allows there, every model of schemas allows (with predicates of at most 2 arg" in out
+    assert "open       no question about what the model allows where these traces led\n" in out
+    said = " ".join(out.split())
+    assert "assumed what the model forbids never happened in these 40 traces, which begin with" in said
+    assert "if they do not begin in all kinds of states, such as every level of what runs out, it may happen" in said
+    assert "Schemas have predicates of at most 2 arguments, which are different arguments of the action, no con" in said
+    assert "nothing" not in out
     (tmp_path / "new.txt").write_text("(board c0 l0)\n(sail l0 l1) (board l0 c0)\n(board c7 l8) (fly c7)\n")
     code, out, _ = called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt")
     assert code == 0

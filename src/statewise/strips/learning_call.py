@@ -31,6 +31,8 @@ METHODS = ("auto", "exact", "neural", "hybrid", *COMPARED)
 MOST_NOISE = 0.1
 """Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
 TAKEN = "the traces are taken for damaged"
+FOR_VERDICTS = 1 / 4
+"""The share of a limit that is kept for what schemas' traces show (`exact.verdicts`)."""
 ONE_IN = 5
 """Of damaged traces one in so many is held out, to choose between models."""
 
@@ -141,6 +143,8 @@ class Call:
         """The options of a learner that gets a share of the time left, and for the report the reason (`self.why`). It
         writes the folder, unless another one is still to be tried."""
         left = self.left()
+        if left is not None and write and self.lifted and self.folder is not None and not self.damaged:
+            share *= 1 - FOR_VERDICTS
         return {
             "seconds": (SECONDS if left is None else left) * share,
             "stop": self.stop,
@@ -179,8 +183,9 @@ class Call:
             left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
             clock = Clock(GRACE if self.stop() else max(GRACE, left))
             arity, objects = (MOST_ARITY, sorted(sorts_of(self.traces.actions)[1])) if self.lifted else (None, [])
-            seen = Seen.of(self.traces, arity=arity, constants=objects, reading=clock.reading)
-            if clock.cut:
+            seen = Seen.of(self.traces, arity=arity, constants=objects, reading=lambda rows: clock.reading(rows, 0.1),
+                           going_on=clock.going_on)  # fmt: skip
+            if clock.cut or not clock.going_on():
                 report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
             return {NAME: seen.as_json()} if all(seen.negatives) else {}
 

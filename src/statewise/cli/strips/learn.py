@@ -156,10 +156,9 @@ def _open(report: dict[str, Any]) -> None:
     if more := report.get("open", ())[QUESTIONS:]:
         _entry("", f"and {len(more)} more in report.json: more traces would decide them")
     if report.get("open") == [] and not report["unfinished"]:
-        from statewise.strips import kind_of_schemas
-
-        _entry("open", "nothing that these traces met: what the model allows there, every model of schemas allows "
-                       f"(with {kind_of_schemas(max(report['by_arity']))})")  # fmt: skip
+        _entry("open", "no question about what the model allows where these traces led")
+    if "assumed" in report:
+        _entry("assumed", report["assumed"])
     if few := report.get("few_objects"):
         _entry("few", f"{'; '.join(map(', '.join, few))}: learned from fewer than three objects of a sort, the model "
                       "may be wrong for more")  # fmt: skip

@@ -120,9 +120,11 @@ class Seen:
         arity: int | None = None,
         constants: Iterable[str] = (),
         reading: Callable[[Sequence[Trace]], Iterable[Trace]] = iter,
+        going_on: Callable[[], bool] = lambda: True,
     ) -> Seen:
         """Reads the traces; lifted with `arity`, the most arguments of a predicate. Each of `constants` may be the
-        constant of predicates of one argument fewer. Traces that `reading` does not pass on decide nothing."""
+        constant of predicates of one argument fewer. Traces that `reading` does not pass on decide nothing, and nothing
+        is decided of constants that are left once `going_on()` says no."""
         rows = valid_rows(traces)
         lifted = None if arity is None else _signatures(traces.actions, arity)
         found = cls(traces.actions, lifted, arity or 0, _windows_of(traces.actions, lifted, rows, reading))
@@ -137,6 +139,9 @@ class Seen:
         found.ends = [ends[each] for each in found.negatives]
         if arity:
             for constant in constants:
+                if not going_on():
+                    found.constants[constant] = cls((), (), arity - 1)
+                    continue
                 actions = tuple(apart(name, constant) for name in traces.actions)
                 mine_too = _signatures(actions, arity - 1)
                 windows = _windows_of(actions, mine_too, rows, reading)
@@ -406,8 +411,10 @@ class Seen:
                 raise ValueError("it has constants, which are those of schemas")
             constants = {}
             for name, part in content["constants"].items():
-                mine, minimal, _ = _read_windows(part, 0, lifted=True)
-                constants[name] = cls(tuple(apart(each, name) for each in actions), mine, content["arity"] - 1, minimal)
+                unread = not part["signatures"] and not part["windows"]
+                mine, minimal, _ = ((), {}, []) if unread else _read_windows(part, 0, lifted=True)
+                known = () if unread else tuple(apart(each, name) for each in actions)
+                constants[name] = cls(known, mine, content["arity"] - 1, minimal)
         except ValueError as error:
             raise ValueError(f"{path}: damaged: {error}") from None
         return cls(actions, lifted, content["arity"], windows, negatives, frozenset(content["happened"]), ends,
