@@ -202,7 +202,7 @@ def _most_explained(call: Call, attempts: Sequence[Attempt[M]]) -> M:
     explained = {each: right for each, (right, _) in found.items()}
     shares = ", ".join(f"{each} {right:.4f}" for each, right in explained.items())
     why = f"{call.why}; of {what} they explain: {shares}"
-    kept = found[name][1]
+    kept: M = found[name][1]
     chosen = next(each for each in attempts if each.name == name)
     if chosen.exact and held is not part and not call.over:
         again = chosen.learn(call.traces, 1.0)

@@ -196,6 +196,20 @@ def test_a_constant_is_named_where_it_leaves_a_trace_undecided():
     assert described(check(seen, Traces(("fill t", "move t a b"), ((1, 0),), (0,))), 0).endswith(f"fill t: {why}")
 
 
+def test_constants_that_there_was_no_time_for_leave_all_undecided(tmp_path):
+    world = kitchens()
+    drawn = traces(world, 100, 12, 1, negatives=0.5)
+    objects = sorted(sorts_of(drawn.actions)[1])
+    left = iter(range(1))
+    seen = Seen.of(drawn, arity=3, constants=objects, going_on=lambda: next(left, None) is not None)
+    assert list(seen.constants) == objects
+    assert set(check(seen, drawn).counts().values()) == {0, 100}
+    (tmp_path / "seen.json").write_bytes(seen.as_json())
+    again = read_seen(tmp_path)
+    assert check(again, drawn).verdicts == check(seen, drawn).verdicts
+    assert check(read_seen(tmp_path, objects[0]), drawn).counts()["undecided"] < 100
+
+
 def test_names_with_signs_of_constants_stay_distinct():
     assert apart("move@1 a b", "a") == "move@@1@0 b"
     assert apart("move a b a", "a") == "move@0,2 b"
@@ -304,7 +318,7 @@ def test_they_come_back_from_the_folder(tmp_path):
         {"ends": []},
         {"ends": [[[10**9]]]},
         {"happened": [7]},
-        {"constants": {"c0": {"signatures": [], "windows": []}}},
+        {"constants": {"c0": {"signatures": [], "windows": [[0, 0, 0, "0x1"]]}}},
         {"constants": {"c0": {"signatures": [[[0], [["sail", [0]]]]], "windows": [[9, 0, 0, "0x1"]]}}},
         {"signatures": []},
         {"signatures": ["ab"]},

@@ -145,7 +145,7 @@ def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Tra
     walk = _Walk(with_complements(chosen), actions, len(numbers)) if clock.going_on() else None
     for going, act in steps:
         if walk is None or not clock.going_on():
-            clock.cut.append(WEIGHING)
+            clock.cut += [WEIGHING] * bool(offered)
             return Weighed([], np.zeros(0), np.zeros(0), np.zeros(0))
         rejected.append(walk.rejected(going))
         allowed += (~rejected[-1]).sum(0)

@@ -197,7 +197,9 @@ class Seen:
         return Verdict("valid", None) if certain == len(names) else Verdict("undecided", certain, why)
 
     def _at_end(self, row: Trace) -> list[Option]:
-        """The windows of the last action of a trace that contain no seen one."""
+        """The windows of the last action of a trace of training that contain no seen one."""
+        if not self.actions:  # nothing was read
+            return [UNKNOWN]
         if row not in self._of_row:
             last = next(self.options([self.actions[at] for at in row], start=len(row) - 1), [])
             self._of_row[row] = [option for option in last if not self._contains_seen(*option)]
@@ -432,7 +434,8 @@ class _Supposed:
         """Those of the next action."""
         new = [option for option in next(self._options) if not self._seen._contains_seen(*option)]
         for pair, between in new:
-            self._windows.setdefault(pair, []).append(between)
+            if (pair, between) != UNKNOWN:
+                self._windows.setdefault(pair, []).append(between)
         self._read += 1
         return new
 
