@@ -566,8 +566,8 @@ def test_what_was_cut_short_does_not_say_that_nothing_is_open(capsys, tmp_path):
     assert "unfinished " in out
     assert "the same command continues, best with more --seconds" in " ".join(out.split())
     assert "no predicate was found: give more --seconds" in err
-    assert "open       nothing" not in out
-    assert "open       nothing" in called(capsys, *learn, "--overwrite")[1]
+    assert "open       no question" not in out
+    assert "open       no question" in called(capsys, *learn, "--overwrite")[1]
 
 
 @pytest.mark.parametrize("flags", [["--positive-only"], ["--lifted"]])
@@ -694,15 +694,29 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
     words = ["ferry:3x3", "--num", "40", "--max-length", "30", "--negatives", "0", "--out", tmp_path / "walks.csv"]
     assert called(capsys, "traces", *words)[0] == 0
     out = called(capsys, "learn", tmp_path / "walks.csv", "--lifted", "--out", tmp_path / "learned")[1]
-    assert "what the model allows there, every model of schemas allows (with predicates of at most 2 arg" in out
+    assert "open       no question about what the model allows where these traces led\n" in out
+    said = " ".join(out.split())
+    assert "assumed what the model forbids never happened in these 40 traces, which begin with" in said
+    assert "if they do not begin in all kinds of states, such as every level of what runs out, it may happen" in said
+    assert "Schemas have predicates of at most 2 arguments, which are different arguments of the action, no con" in said
+    assert "nothing" not in out
     (tmp_path / "new.txt").write_text("(board c0 l0)\n(sail l0 l1) (board l0 c0)\n(board c7 l8) (fly c7)\n")
     code, out, _ = called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt")
     assert code == 0
     assert "line 2: undecided from action 2, board l0 c0: 'l0' stands here where 'c0' did in training" in out
     assert "line 3: undecided from action 2, fly c7: no action 'fly' was seen in training" in out
     assert "valid      1 of 3" in out
-    assert "assumed: schemas with predicates of at most 2 arguments, different ones of the action, no const" in out
-    found = json.loads(called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt", "--json")[1])
+    assert "assumed: schemas with predicates of at most 3 arguments, which are different arguments of the action" in out
+    assert "except that one object (any of 6) may be a constant in predicates of at most 2" in out
+    assert "with --constants none 1 would be valid and 0 invalid" in out
+    out = called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt", "--constants", "l0,l1")[1]
+    assert "except that one object (l0 or l1) may be a constant" in out
+    assert "would be" not in out
+    code, _, err = called(capsys, "check", tmp_path / "learned", tmp_path / "new.txt", "--constants", "home")
+    assert code == 2
+    assert "--constants home: 'home' is not an object of the training traces: these have c0, c1, c2, l0, l1, l2" in err
+    words = (tmp_path / "learned", tmp_path / "new.txt", "--constants", "none", "--json")
+    found = json.loads(called(capsys, "check", *words)[1])
     assert "no constants" in found["assumed"]
     assert "'fly'" in found["verdicts"][2]["why"]
     (tmp_path / "short.txt").write_text("(board c0 l0)\n(sail l0 l1) (board l0)\n")
@@ -713,4 +727,4 @@ def test_what_is_certain_of_schemas_is_said_with_what_is_assumed(capsys, tmp_pat
         words = ("plan", tmp_path / "learned", "--goal-possible", "board c9 l8", "--after", "board c9 l7")
         code, out, _ = called(capsys, *words)
         assert code == 0
-        assert "certain: among schemas with predicates of at most 2 arguments, different ones of the action" in out
+        assert "certain: among schemas with predicates of at most 3 arguments, which are different arguments" in out

@@ -21,7 +21,7 @@ def shortest_to(model, last):
     """A planner for `a plan that ends in this action, after AFTER`, by breadth-first search over the known-false sets
     of a model and its guards."""
 
-    def planned(guards, seconds):
+    def planned(guards, seconds, without):
         so_far = [model.number[name] for name in AFTER]
         begin = (model.after(so_far), guards.after(so_far))
         seen, waiting = {begin}, deque([(begin, ())])
@@ -81,7 +81,7 @@ def test_guesses_are_avoided_and_no_certain_plan_is_missed(learned, count, none)
                if model.first_rejected([model.number[name] for name in (*AFTER, *row)]) is None]  # fmt: skip
     outcomes = set()
     for last in model.names:
-        plain = shortest_to(model, last)(model.with_atoms([]), 1.0)
+        plain = shortest_to(model, last)(model.with_atoms([]), 1.0, ())
         found = certain_plan(model.names, few, shortest_to(model, last), after=AFTER)
         if not all(certain_steps(few, AFTER, plain)):
             outcomes.add(found.plan.actions is None)
@@ -96,8 +96,8 @@ def test_a_guard_is_taken_to_hold_at_the_start():
     pytest.importorskip("up_pyperplan")
     model, seen, _ = schemas(40)
 
-    def planned(guards, seconds):
-        return plan(model, goal_possible="debark c0 l2", after=AFTER, guards=guards, timeout=seconds)
+    def planned(guards, seconds, without):
+        return plan(model, goal_possible="debark c0 l2", after=AFTER, guards=guards, without=without, timeout=seconds)
 
     found = certain_plan(model.names, seen, planned, after=AFTER)
     assert found.plan.actions is not None
@@ -108,5 +108,5 @@ def test_a_guard_is_taken_to_hold_at_the_start():
 def test_a_schema_that_was_not_seen_is_in_no_certain_plan():
     model, seen, _ = schemas(40)
     unseen = Plan(("fly c0",), True, None, {}, 0.0, "search")
-    found = certain_plan(model.names, seen, lambda guards, seconds: unseen, after=AFTER)
+    found = certain_plan(model.names, seen, lambda guards, seconds, without: unseen, after=AFTER)
     assert found.plan.actions is None

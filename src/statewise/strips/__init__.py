@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from statewise.strips.exact.noisy import learn_noisy as learn_noisy
     from statewise.strips.exact.noisy_lifted import learn_lifted_noisy as learn_lifted_noisy
     from statewise.strips.exact.symmetry import symmetric as symmetric
-    from statewise.strips.exact.verdicts import kind_of_schemas as kind_of_schemas
     from statewise.strips.learned import PICTURE_SIGNS as PICTURE_SIGNS
     from statewise.strips.learned import PICTURES as PICTURES
     from statewise.strips.learned import Learned as Learned
@@ -93,7 +92,6 @@ PUBLIC = {
     "exact.noisy": ("learn_noisy",),
     "exact.noisy_lifted": ("learn_lifted_noisy",),
     "exact.symmetry": ("symmetric",),
-    "exact.verdicts": ("kind_of_schemas",),
     "learned": ("PICTURE_SIGNS", "PICTURES", "Learned", "read_learned_model", "read_schemas"),
     "learning": ("learn_neural",),
     "lifted": ("learn_lifted",),

@@ -51,8 +51,10 @@ def check(seen: Seen, traces: Traces) -> Checked:
     return Checked(traces, [seen.verdict([traces.actions[at] for at in row]) for row in traces.rows])
 
 
-def read_seen(folder: Path) -> Seen:
-    """What a learned folder's training traces show. Raises `ValueError` if it does not hold that."""
+def read_seen(folder: Path, constants: str | None = None) -> Seen:
+    """What a learned folder's training traces show. `constants` are the objects that may be constants, separated by
+    commas, or `none`; without it any object may be one. Raises `ValueError` if the folder does not hold what its
+    traces show, and for constants that are not objects of the traces."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is {'a file' if folder.exists() else 'not there'}: give a learned folder")
     found = Seen.load(folder)
@@ -61,7 +63,13 @@ def read_seen(folder: Path) -> Seen:
             f"{folder} has no {NAME}: it is no folder that `strips learn` wrote, or the training traces contradicted "
             "each other, so that nothing is certain"
         )
-    return found
+    if constants is None:
+        return found
+    given = [] if constants == "none" else [name.strip() for name in constants.split(",")]
+    try:
+        return found.with_constants(given)
+    except ValueError as error:
+        raise ValueError(f"--constants {constants}: {error}") from None
 
 
 def described(checked: Checked, place: int) -> str:

@@ -52,6 +52,7 @@ def learn_neural(
     stop: Callable[[], bool] = lambda: False,
     folder: Path | None = None,
     overwrite: bool = False,
+    write: bool = True,
     progress: Progress | None = None,
     finish: Finish = nothing_more,
 ) -> Learned:
@@ -60,7 +61,8 @@ def learn_neural(
     Beyond the paper: restarts train together and stop early, and their sound heads are pooled (`pooling.py`). With
     `folder`, a checkpoint is written there at each check; the same call resumes from it, exactly, or with `overwrite`
     starts over. After `seconds`, or once `stop()` is true, the best model so far is returned, `report["unfinished"]`
-    says so, and the same call with the same folder continues. `finish` is as in `learned.Finish`. Raises `ValueError`
+    says so, and the same call with the same folder continues. Without `write` only checkpoints are written, which stay.
+    `finish` is as in `learned.Finish`. Raises `ValueError`
     without negative traces, and if the folder holds a run with other settings or traces; `FileExistsError` if it holds
     anything else."""
     if not sum(traces.labels):
@@ -102,7 +104,7 @@ def learn_neural(
     learned = _finish(work, traces, width, torch.get_num_threads())
     learned.report["unfinished"] = [f"training: {group.steps} of at most {settings.steps} steps"] if cut else []
     files = finish(learned.report)
-    if folder is not None:
+    if folder is not None and write:
         learned.save(folder, files, keep_checkpoint=cut)
     return learned
 

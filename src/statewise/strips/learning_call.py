@@ -8,17 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
+import numpy as np
+
 from statewise.strips.exact.frame import GRACE, SECONDS, Clock, How
 from statewise.strips.exact.ground import Contradiction
-from statewise.strips.exact.lifted import ARITY
+from statewise.strips.exact.lifted import MOST_ARITY
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.verdicts import NAME, Seen
 from statewise.strips.learned import Finish, Learned, may_claim, read_checkpoint
 from statewise.strips.learning import Progress
-from statewise.strips.lifted import LiftedModel
+from statewise.strips.lifted import LiftedModel, sorts_of
 from statewise.strips.random_traces import Traces
 from statewise.strips.settings import Settings
 
@@ -28,6 +31,10 @@ METHODS = ("auto", "exact", "neural", "hybrid", *COMPARED)
 MOST_NOISE = 0.1
 """Share of the traces that `auto` leaves unexplained, at most, if the damage is not known."""
 TAKEN = "the traces are taken for damaged"
+FOR_VERDICTS = 1 / 4
+"""The share of a limit that is kept for what schemas' traces show (`exact.verdicts`)."""
+ONE_IN = 5
+"""Of damaged traces one in so many is held out, to choose between models."""
 
 M = TypeVar("M", Learned, LiftedModel)
 
@@ -85,8 +92,11 @@ class Call:
                              "no --noise")  # fmt: skip
         resumes = self.method in ("auto", "exact") and self.folder is not None and not self.overwrite
         kept = read_checkpoint(self.folder) if resumes and self.folder is not None else None
+        of_part = kept is not None and kept[1].get("traces") == self.parts[0].sha256 != self.traces.sha256
         if self.method != "auto":
             self.why = "asked for"
+        elif of_part:
+            self.damaged, self.why = True, f"an interrupted run continues: {TAKEN}"
         elif kept is not None and "method" not in kept[1]["settings"] and not self.lifted:
             self.method, self.why = "neural", "an interrupted training run continues"
         else:
@@ -96,8 +106,31 @@ class Call:
             self.why += f": {TAKEN}"
         if self.folder is not None:
             may_claim(self.folder, self.overwrite, resumes=True)  # before the work, not after it
-            if kept is not None and self.method in ("auto", "exact"):
-                self.listed = Listed.read(self.folder, self.traces, lifted=self.lifted)
+            trained = kept is not None and "method" not in kept[1]["settings"] and not self.lifted
+            if kept is not None and self.method in ("auto", "exact") and not (of_part and trained):
+                of = self.parts[0] if of_part else self.traces
+                self.listed = Listed.read(self.folder, of, lifted=self.lifted)
+
+    @cached_property
+    def parts(self) -> tuple[Traces, Traces]:
+        """The traces to learn from, and those held out, of damaged traces: the same share of valid and of negative
+        ones, drawn with a fixed seed. All of them twice, if there are fewer than two of a kind."""
+        labels = np.array(self.traces.labels)
+        order = np.random.default_rng(0).permutation(len(labels))
+        held: list[int] = []
+        for label in (0, 1):
+            mine = order[labels[order] == label]
+            if len(mine) < 2:
+                return self.traces, self.traces
+            held += mine[: max(1, len(mine) // ONE_IN)].tolist()
+        apart = set(held)
+        learned_from = [place for place in range(len(labels)) if place not in apart]
+        return self.traces.only(learned_from), self.traces.only(sorted(held))
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is up, or the call was stopped."""
+        return self.stop() or (self.seconds is not None and time.monotonic() - self.begun >= self.seconds)
 
     def left(self) -> float | None:
         """Seconds until the limit; at least one, or the whole of a shorter limit, so that each method comes to a model.
@@ -110,6 +143,8 @@ class Call:
         """The options of a learner that gets a share of the time left, and for the report the reason (`self.why`). It
         writes the folder, unless another one is still to be tried."""
         left = self.left()
+        if left is not None and write and self.lifted and self.folder is not None and not self.damaged:
+            share *= 1 - FOR_VERDICTS
         return {
             "seconds": (SECONDS if left is None else left) * share,
             "stop": self.stop,
@@ -137,28 +172,20 @@ class Call:
         self.say(f"{self.why}: {TAKEN}")
         return None
 
-    def suits_damaged(self, report: Mapping[str, Any]) -> bool:
-        """Whether what was learned from damaged traces is taken: asked for, or it explains all but the share that is
-        damaged. Otherwise says so; the folder is written anew."""
-        refused = too_many(report, self.settings.noise) if self.method == "auto" and not self.stop() else ""
-        if refused:
-            self.why, self.overwrite = f"{self.why}; {refused}", True
-            self.say(f"{refused}: training instead")
-        return not refused
-
     def because(self, why: str) -> Finish:
         """Adds to a learned folder why the method was chosen, and what the traces show, for verdicts on others, unless
-        they contradict each other, are taken for damaged, or what a signature of them needs is missing."""
+        they contradict each other or are taken for damaged."""
 
         def finish(report: dict[str, Any]) -> Mapping[str, bytes]:
             report["chosen"] = why
-            if self.folder is None or "support" in report:
+            if self.folder is None or self.damaged:
                 return {}
             left = SECONDS if self.seconds is None else self.seconds - (time.monotonic() - self.begun)
             clock = Clock(GRACE if self.stop() else max(GRACE, left))
-            arity = max(report.get("by_arity") or {ARITY: 0}) if self.lifted else None
-            seen = Seen.of(self.traces, arity=arity, reading=clock.reading)
-            if clock.cut:
+            arity, objects = (MOST_ARITY, sorted(sorts_of(self.traces.actions)[1])) if self.lifted else (None, [])
+            seen = Seen.of(self.traces, arity=arity, constants=objects, reading=lambda rows: clock.reading(rows, 0.1),
+                           going_on=clock.going_on)  # fmt: skip
+            if clock.cut or not clock.going_on():
                 report["unfinished"] = [*report.get("unfinished", []), "reading all traces for `check`"]
             return {NAME: seen.as_json()} if all(seen.negatives) else {}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Unpack
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 
-from statewise.strips.exact.frame import How, Work
+from statewise.strips.exact.frame import How, Work, accuracy
 from statewise.strips.exact.ground import learn_exact
 from statewise.strips.exact.hybrid import from_trained, learn_hybrid
 from statewise.strips.exact.lifted import learn_lifted_exact
@@ -13,7 +13,8 @@ from statewise.strips.exact.locm import learn_locm
 from statewise.strips.exact.noisy import learn_noisy
 from statewise.strips.exact.noisy_lifted import learn_lifted_noisy
 from statewise.strips.exact.sift import learn_lifted_sift, learn_sift
-from statewise.strips.learned import Learned, alone, claim
+from statewise.strips.head_arrays import Heads, Judge
+from statewise.strips.learned import Learned, alone, claim, write_schemas
 from statewise.strips.learning import learn_neural
 from statewise.strips.learning_call import COMPARED, METHODS, Call, Options, too_many
 from statewise.strips.lifted import LiftedModel, learn_lifted
@@ -24,6 +25,21 @@ __all__ = ["METHODS", "learn", "learn_schemas"]
 
 SCHEMAS_FAIL = "; schemas do not explain all of them: if some may be damaged, give --noise auto"
 
+M = TypeVar("M", Learned, LiftedModel)
+
+
+class Attempt(NamedTuple, Generic[M]):
+    """One way to learn from damaged traces."""
+
+    name: str
+    learn: Callable[[Traces, float], M | None]
+    """Learns from traces with a share of the time left; None if the actions are not of its kind."""
+    share: float
+    enough: Callable[[Mapping[str, Any]], bool] = lambda report: False
+    """Whether no further attempt is needed, by the report of the best model so far."""
+    exact: bool = True
+    """Whether it is fast enough to learn from all traces again, if it is the best."""
+
 
 def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[Options]) -> Learned:
     """Learns an action model from traces: `exact` by SAT (`exact.ground`), `neural` by training (`learning`), `hybrid`
@@ -33,12 +49,12 @@ def learn(traces: Traces, settings: Settings | None = None, **options: Unpack[Op
     `auto` takes the exact method if the traces are clean: they do not contradict each other, and its model classifies
     all of them correctly; of actions with arguments it learns schemas first, which need fewer traces, and takes their
     ground model if that classifies all correctly, or if the time was too short for both and it classifies no fewer. If
-    the traces are not clean, it takes the exact method for damaged traces, if its model explains all but a tenth of
-    them: by schemas (`exact.noisy_lifted`), if these explain no fewer than ground atoms (`exact.noisy`) up to two
-    standard errors. Else it trains, fits the hybrid model with the
-    effects found, and takes whichever explains most traces. `settings` are those of training; `settings.noise` above 0
-    is the share of traces that the exact method, too, may leave unexplained. With that, or with `damaged`, the traces
-    are taken for damaged from the beginning. `report["method"]` and `report["chosen"]` say which method it was and why.
+    the traces are not clean, it holds out a fifth of them, learns from the others in several ways, and takes the model
+    that explains most of the held-out ones: by schemas (`exact.noisy_lifted`), by ground atoms (`exact.noisy`), and,
+    unless one of these explains all but a tenth of the traces, by training, and by the hybrid method with the effects
+    found. `settings` are those of training; `settings.noise` above 0 is the share of traces that the exact method, too,
+    may leave unexplained. With that, or with `damaged`, the traces are taken for damaged from the beginning.
+    `report["method"]` and `report["chosen"]` say which method it was and why, `report["held_out"]` what each explains.
     `options` are those of `learning_call.Options`. Raises as the functions, `ValueError` for another method, and
     `BlockingIOError` if another process learns into the folder."""
     call = Call(traces, settings or Settings(), lifted=False, **options)
@@ -57,20 +73,24 @@ def _learn(call: Call) -> Learned:
         return learn_sift(traces, **call.how())
     if call.method == "locm":
         return _grounded(learn_locm(traces), traces, call.how())
-    if call.method != "neural" and not call.damaged:
+    if call.method == "neural":
+        return learn_neural(
+            traces,
+            call.settings,
+            seconds=call.left(),
+            stop=call.stop,
+            folder=call.folder,
+            overwrite=call.overwrite,
+            progress=call.progress,
+            finish=call.because(call.why),
+        )
+    if not call.damaged:
         learned = _by_schemas_or_atoms(call) if call.method == "auto" else call.clean(learn_exact)
         if learned is not None:
             return learned
-    explained: Learned | None = None
-    if call.method != "neural" and call.damaged:
-        explained = learn_noisy(traces, **call.how()) if call.method == "exact" else _by_schemas_of_damaged(call)
-        if call.suits_damaged(explained.report):
-            return explained
-    trained = learn_neural(traces, call.settings, seconds=call.left(), stop=call.stop, folder=call.folder,
-                           overwrite=call.overwrite, progress=call.progress, finish=call.because(call.why))  # fmt: skip
-    if explained is None or trained.report["unfinished"]:
-        return trained
-    return _best(explained, trained, call)
+    if call.method == "exact":
+        return learn_noisy(traces, **call.how())
+    return _most_explained(call, _ground_attempts(call))
 
 
 def learn_schemas(traces: Traces, settings: Settings | None = None, **options: Unpack[Options]) -> LiftedModel:
@@ -87,16 +107,138 @@ def _learn_schemas(call: Call) -> LiftedModel:
     traces = call.traces
     if call.method in COMPARED:
         return (learn_lifted_sift if call.method == "sift" else learn_locm)(traces, **call.how())
-    if call.method != "neural" and not call.damaged:
+    if call.method == "neural":
+        return learn_lifted(
+            traces,
+            call.settings,
+            seconds=call.left(),
+            stop=call.stop,
+            folder=call.folder,
+            overwrite=call.overwrite,
+            progress=call.progress,
+            finish=call.because(call.why),
+        )
+    if not call.damaged:
         learned = call.clean(learn_lifted_exact)
         if learned is not None:
             return learned
-    if call.method != "neural":
-        learned = learn_lifted_noisy(traces, **call.how())
-        if call.suits_damaged(learned.report):
-            return learned
-    return learn_lifted(traces, call.settings, seconds=call.left(), stop=call.stop, folder=call.folder,
-                        overwrite=call.overwrite, progress=call.progress, finish=call.because(call.why))  # fmt: skip
+    if call.method == "exact":
+        return learn_lifted_noisy(traces, **call.how())
+    return _most_explained(call, _lifted_attempts(call))
+
+
+def _ground_attempts(call: Call) -> list[Attempt[Learned]]:
+    """The ways to learn a ground model of damaged traces."""
+    noise = call.settings.noise
+    trained: list[Learned] = []
+
+    def schemas(traces: Traces, share: float) -> Learned | None:
+        found = _schemas(learn_lifted_noisy, traces, call, share=share)
+        return None if found is None else _grounded(found, traces, call.how(write=False))
+
+    def atoms(traces: Traces, share: float) -> Learned:
+        return learn_noisy(traces, **call.how(share=share, write=False))
+
+    def training(traces: Traces, share: float) -> Learned:
+        left = call.left()
+        trained.append(learn_neural(traces, call.settings, seconds=left and left * share, stop=call.stop,
+                                    folder=call.folder, write=False, progress=call.progress))  # fmt: skip
+        return trained[0]
+
+    def both(traces: Traces, share: float) -> Learned:
+        return from_trained(trained[0], traces, **call.how(share=share, write=False))
+
+    return [
+        Attempt("schemas", schemas, 1 / 6, lambda report: bool(noise) and not too_many(report, noise)),
+        Attempt("ground atoms", atoms, 1 / 2, lambda report: not too_many(report, noise)),
+        Attempt("training", training, 2 / 3, exact=False),
+        Attempt("both", both, 1.0, exact=False),
+    ]
+
+
+def _lifted_attempts(call: Call) -> list[Attempt[LiftedModel]]:
+    """The ways to learn schemas of damaged traces."""
+
+    def schemas(traces: Traces, share: float) -> LiftedModel:
+        return learn_lifted_noisy(traces, **call.how(share=share, write=False))
+
+    def training(traces: Traces, share: float) -> LiftedModel:
+        return learn_lifted(traces, call.settings, seconds=call.left(), stop=call.stop, progress=call.progress)
+
+    return [
+        Attempt("schemas", schemas, 1 / 2, lambda report: not too_many(report, call.settings.noise)),
+        Attempt("training", training, 1.0, exact=False),
+    ]
+
+
+def _most_explained(call: Call, attempts: Sequence[Attempt[M]]) -> M:
+    """Of what the attempts learn, one after the other until one is enough, the model that explains most of the held-out
+    traces, of equals the one that explains most of the others. An exact one is learned again from all traces, unless it
+    then explains fewer of them. Writes the folder."""
+    part, held = call.parts
+    what = f"{len(held)} held-out traces" if held is not part else "the traces"
+    if call.folder is not None:
+        claim(call.folder, call.overwrite, resumes=True)
+    found: dict[str, tuple[float, M]] = {}
+
+    def best() -> str:
+        return max(found, key=lambda name: (found[name][0], found[name][1].report["training_accuracy"]))
+
+    unfinished: list[str] = []
+    for each in attempts:
+        if found and call.over:
+            unfinished.append(f"{each.name}: not tried")
+            continue
+        model = each.learn(part, each.share)
+        if model is None:
+            continue
+        found[each.name] = right, _ = _explained(model, held), model
+        unfinished += model.report["unfinished"]
+        call.say(f"{each.name}: {right:.4f} of {what} right")
+        if each.enough(found[best()][1].report):
+            break
+    name = best()
+    cut = {each for each, (_, model) in found.items() if model.report["unfinished"]}
+    explained = {each: right for each, (right, _) in found.items()}
+    shares = ", ".join(f"{each} {right:.4f}" for each, right in explained.items())
+    why = f"{call.why}; of {what} they explain: {shares}"
+    kept: M = found[name][1]
+    chosen = next(each for each in attempts if each.name == name)
+    if chosen.exact and held is not part and not call.over:
+        again = chosen.learn(call.traces, 1.0)
+        if again is not None and _explained(again, call.traces) >= _explained(kept, call.traces):
+            kept, why = again, f"{why}; then learned from all traces"
+    kept.report["chosen"] = why
+    kept.report["held_out"] = {"traces": len(held) if held is not part else 0, "explained": explained, "taken": name}
+    kept.report["unfinished"] = list(dict.fromkeys([*unfinished, *kept.report["unfinished"]]))
+    if call.folder is not None:
+        _write(kept, call, cut)
+    return kept
+
+
+def _explained(model: Learned | LiftedModel, traces: Traces) -> float:
+    """The share of the traces that the model explains."""
+    return accuracy(_heads(model, traces), Judge(traces))
+
+
+def _heads(model: Learned | LiftedModel, traces: Traces) -> Heads:
+    return Heads.of_model(model.model if isinstance(model, Learned) else model.ground(traces.actions))
+
+
+def _write(model: Learned | LiftedModel, call: Call, cut: Set[str]) -> None:
+    """Writes the folder. The checkpoint of training stays if it is among the attempts that were cut short; else, if
+    another one is, what was listed is kept."""
+    assert call.folder is not None
+    lifted = isinstance(model, LiftedModel)
+    goes_on = "training" in cut and not lifted
+    if not goes_on and cut & {"schemas", "ground atoms"}:
+        call.listed.write(call.folder, call.parts[0], model.report.get("seconds", 0.0), lifted=lifted)
+        goes_on = True
+    if isinstance(model, LiftedModel):
+        write_schemas(call.folder, model.schemas, model.ground(call.traces.actions), model.report,
+                      keep_checkpoint=goes_on)  # fmt: skip
+    else:
+        model.save(call.folder, keep_checkpoint=goes_on)
 
 
 def _by_schemas_or_atoms(call: Call) -> Learned | None:
@@ -104,7 +246,7 @@ def _by_schemas_or_atoms(call: Call) -> Learned | None:
     fewer traces than ground atoms and get a third of the time, if they explain all traces, or if the time was too
     short for both and they explain no fewer. Of valid traces alone any model explains all: only finished schemas are
     taken at once."""
-    schemas = _schemas(learn_lifted_exact, call, share=1 / 3)
+    schemas = _schemas(learn_lifted_exact, call.traces, call, share=1 / 3)
     if schemas is None:
         return call.clean(learn_exact)
     accuracy, unfinished = schemas.report["training_accuracy"], schemas.report["unfinished"]
@@ -122,51 +264,15 @@ def _by_schemas_or_atoms(call: Call) -> Learned | None:
     return _grounded(schemas, call.traces, call.how(why=f"{call.why}; schemas explain {accuracy:.4f} of them"))
 
 
-def _by_schemas_of_damaged(call: Call) -> Learned:
-    """The exact model of damaged traces: the ground model of schemas, which need fewer traces, if these leave no more
-    unexplained than is damaged, or explain as many as ground atoms up to two standard errors. If there is a limit, half
-    of the time left stays for training."""
-    half = 1.0 if call.seconds is None else 1 / 2
-    lifted = _schemas(learn_lifted_noisy, call, share=half / 3)
-    if lifted is None:
-        return learn_noisy(call.traces, **call.how(share=half))
-    accuracy = lifted.report["training_accuracy"]
-    noise = call.settings.noise
-    if not noise or too_many(lifted.report, noise):
-        ground = learn_noisy(call.traces, **call.how(share=half))
-        best = max(ground.report["training_accuracy"], accuracy)
-        if accuracy < best - 2 * (best * (1 - best) / len(call.traces)) ** 0.5:
-            return ground
-        call.overwrite = True  # what was written for ground atoms
-    return _grounded(lifted, call.traces, call.how(why=f"{call.why}; schemas explain {accuracy:.4f} of them"))
-
-
-def _schemas(learner: Callable[..., LiftedModel], call: Call, *, share: float) -> LiftedModel | None:
+def _schemas(learner: Callable[..., LiftedModel], traces: Traces, call: Call, *, share: float) -> LiftedModel | None:
     """What a learner of schemas makes of the traces, not written yet; None if the actions are not those of schemas, or
     the traces are not for it: contradictory ones, or without negatives, which the ground method judges."""
-    if not all(" " in action for action in call.traces.actions):
+    if not all(" " in action for action in traces.actions):
         return None
     try:
-        return learner(call.traces, **call.how(share=share, write=False))
+        return learner(traces, **call.how(share=share, write=False))
     except ValueError:
         return None
-
-
-def _best(exact: Learned, trained: Learned, call: Call) -> Learned:
-    """Of the models of damaged traces by exact learning, by training and by both, one that explains most of them: of
-    those up to one standard error fewer the hybrid one, whose preconditions are exact, then the trained one. Writes
-    the folder, which holds the trained one."""
-    hybrid = from_trained(trained, call.traces, **call.how(write=False))
-    accuracy = [each.report["training_accuracy"] for each in (hybrid, trained, exact)]
-    best = max(accuracy)
-    allowed = best - (best * (1 - best) / len(call.traces)) ** 0.5
-    kept = next(each for each, right in zip((hybrid, trained, exact), accuracy) if right >= allowed)
-    shares = ", ".join(f"{name} {right:.4f}" for name, right in zip(("hybrid", "neural", "exact"), accuracy))
-    files = call.because(f"{call.why}; of the traces they explain: {shares}")(kept.report)
-    if call.folder is not None:
-        claim(call.folder, True, resumes=False)
-        kept.save(call.folder, files)
-    return kept
 
 
 def _grounded(lifted: LiftedModel, traces: Traces, how: How) -> Learned:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from statewise.strips.evidence import accepted, evidence_of
@@ -62,6 +62,7 @@ def plan(
     problem: Problem | None = None,
     mapping: Mapping[str, str] | str = "auto",
     guards: ActionModel | None = None,
+    without: Collection[str] = (),
     planner: str = "auto",
     timeout: float = 60.0,
 ) -> Plan:
@@ -80,7 +81,7 @@ def plan(
     domain has few enough states and learned atoms express the goal. All three use the true model.
 
     `guards` is another model over the same actions that must accept every step, too (`certain_plans`): its atoms are
-    true at the start, unless `after` deleted them, and no part of the goal.
+    true at the start, unless `after` deleted them, and no part of the goal. The actions `without` are in no plan.
 
     An action of the problem that the learned model lacks has no effects there, and so is in no plan.
 
@@ -92,7 +93,8 @@ def plan(
     """
     if sum(each is not None for each in (goal, goal_after, goal_possible, problem)) != 1:
         raise ValueError("planning needs one goal: learned atoms, an example, a possible action, or a problem's")
-    search = _Search(chosen(planner), timeout, guards or ActionModel((), learned.with_atoms([]).actions))
+    search = _Search(chosen(planner), timeout, guards or ActionModel((), learned.with_atoms([]).actions),
+                     frozenset(without))  # fmt: skip
     if problem is None:
         return _planned_for(_task(learned, after, goal, goal_after, goal_possible), search.following(after or ()))
     if after is not None:
@@ -124,6 +126,8 @@ class _Search:
     timeout: float
     guards: ActionModel
     """What must accept every step, too."""
+    without: frozenset[str] = frozenset()
+    """The actions that are in no plan."""
     known_false: Atoms = 0
     """Its atoms that are false at the start."""
 
@@ -139,12 +143,15 @@ class _Search:
     def find(self, model: ActionModel, start: Atoms, goal: Atoms) -> list[int] | None:
         """As `find_plan`."""
         width = len(model.atoms)
-        both = tuple(Action(one.name, *(getattr(one, which) | getattr(other, which) << width
-                                        for which in ("pre", "add", "delete")))
-                     for one, other in zip(model.actions, self.guards.actions))  # fmt: skip
+        kept = [at for at, name in enumerate(model.names) if name not in self.without]
+        both = tuple(Action(model.names[at], *(getattr(model.actions[at], which)
+                                               | getattr(self.guards.actions[at], which) << width
+                                               for which in ("pre", "add", "delete")))
+                     for at in kept)  # fmt: skip
         open_ones = _all_atoms(self.guards) & ~self.known_false
-        return find_plan(ActionModel((*model.atoms, *self.guards.atoms), both), start | open_ones << width, goal,
-                         self.planner, self.timeout)  # fmt: skip
+        found = find_plan(ActionModel((*model.atoms, *self.guards.atoms), both), start | open_ones << width, goal,
+                          self.planner, self.timeout)  # fmt: skip
+        return None if found is None else [kept[number] for number in found]
 
 
 @dataclass(frozen=True)

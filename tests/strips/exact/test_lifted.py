@@ -146,6 +146,18 @@ def test_the_accuracy_counts_traces_that_there_was_no_time_to_read(monkeypatch):
     )
 
 
+def test_what_is_assumed_says_where_the_traces_begin():
+    """Walks from a tank with one unit of fuel never drive twice: nothing in them speaks against a rule of that."""
+    rows = tuple((at,) for at in range(4))
+    drawn = Traces(("drive a b f1 f0", "drive b a f1 f0", "look a", "look b"), rows, (0,) * 4)
+    report = learn_lifted_exact(drawn).report
+    assert report["open"] == []
+    assert report["assumed"].startswith(
+        "what the model forbids never happened in these 4 traces, which begin with 4 diff"
+    )
+    assert "if they do not begin in all kinds of states" in report["assumed"]
+
+
 def test_repeated_objects_are_judged_as_they_are_grounded():
     rows = ((0, 1, 2, 3), (2, 2, 0, 1), (3, 0, 2, 1))
     drawn = Traces(("drive t a b", "drive t b a", "drive t a a", "drive t b b"), rows, (0, 0, 0))

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.cli.strips.sources import CONSTANTS
 from statewise.json_files import printable
 
 
@@ -20,11 +21,13 @@ def run(words: list[str]) -> int:
         "invalid if every model that explains the training traces says so. Of learned schemas, only models of\n"
         "one kind are considered, which the last line says. Exit code: 1 if a trace is invalid.\n\n"
         "  statewise strips check learned/ new.csv\n"
+        "  statewise strips check learned/ new.csv --constants none  # decides more, if that is true\n"
         "  statewise strips check learned/ new.csv --json",
     )
     parser.add_argument("model", metavar="DIR", help="a learned folder")
     parser.add_argument("traces", metavar="FILE", help="traces or plans; labels are only compared with the verdicts")
     add_ignore_states(parser)
+    parser.add_argument("--constants", metavar="NAMES", help=CONSTANTS)
     parser.add_argument("--lines", type=at_least(0), default=20,
                         help="traces that are listed, of those not valid (default: 20)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead, with all verdicts")
@@ -32,7 +35,7 @@ def run(words: list[str]) -> int:
 
     from statewise.strips import check, described, read_seen
 
-    seen = read_seen(Path(options.model))
+    seen = read_seen(Path(options.model), options.constants)
     traces = read_given(options.traces, options.ignore_states)
     try:
         found = check(seen, traces)
@@ -56,6 +59,9 @@ def run(words: list[str]) -> int:
         print(f"{outcome:10} {count} of {total}")
     if labelled is not None:
         print(f"labels     {labelled['right']:.4f} of the decided verdicts agree with the labels")
+    if seen.constants and options.constants is None:
+        more = check(seen.with_constants([]), traces).counts()
+        print(f"with --constants none {more['valid']} would be valid and {more['invalid']} invalid")
     if seen.lifted is not None:
         width = shutil.get_terminal_size((100, 24)).columns
         print(textwrap.fill(f"assumed: schemas with {seen.assumed}", width, subsequent_indent="  "))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above
+from statewise.cli.strips.sources import CONSTANTS
 from statewise.json_files import TEXT, printable, read_json
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def run(words: list[str]) -> int:
                              "{learned atom: its atom}")  # fmt: skip
     parser.add_argument("--certain-only", action="store_true",
                         help="only steps that every model that explains the training traces accepts")  # fmt: skip
+    parser.add_argument("--constants", metavar="NAMES", help=f"of what is certain: {CONSTANTS}")
     parser.add_argument("--planner", default="auto", help="auto, or the name of an installed one")
     parser.add_argument("--timeout", type=above(0), default=60.0, help="time limit in seconds (default: 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
@@ -74,9 +77,9 @@ def run(words: list[str]) -> int:
         )
         before: list[str] = []
 
-        def planned(guards: ActionModel | None, timeout: float) -> Plan:
-            return plan(model, problem=problem, mapping=mapping, guards=guards, planner=options.planner,
-                        timeout=timeout)  # fmt: skip
+        def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
+            return plan(model, problem=problem, mapping=mapping, guards=guards, without=without,
+                        planner=options.planner, timeout=timeout)  # fmt: skip
 
     else:
         examples, _ = (
@@ -99,18 +102,20 @@ def run(words: list[str]) -> int:
             raise ValueError("--goal names no atom: give learned atoms, separated by commas")
         before = after or []
 
-        def planned(guards: ActionModel | None, timeout: float) -> Plan:
+        def planned(guards: ActionModel | None, timeout: float, without: Collection[str] = ()) -> Plan:
             return plan(model, goal=goal, goal_after=example, goal_possible=wanted, after=after, guards=guards,
-                        planner=options.planner, timeout=timeout)  # fmt: skip
+                        without=without, planner=options.planner, timeout=timeout)  # fmt: skip
 
     folder = Path(options.model)
     certain: list[bool] | None = None
-    if options.certain_only:
-        found, certain = certain_plan(model.names, read_seen(folder), planned, after=before, timeout=options.timeout)
+    known = options.certain_only or options.constants is not None or (folder / "seen.json").is_file()
+    seen = read_seen(folder, options.constants) if known else None
+    if options.certain_only and seen is not None:
+        found, certain = certain_plan(model.names, seen, planned, after=before, timeout=options.timeout)
     else:
         found = planned(None, options.timeout)
-        if found.actions is not None and (folder / "seen.json").is_file():
-            certain = certain_steps(read_seen(folder), before, found)
+        if found.actions is not None and seen is not None:
+            certain = certain_steps(seen, before, found)
     good = found.actions is not None and bool(found.valid_in_model) and found.valid_in_problem is not False
     if options.json:
         print(printable({**dataclasses.asdict(found), "certain": certain}))
@@ -123,7 +128,7 @@ def run(words: list[str]) -> int:
     marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
     print("".join(f"{at:3}  {action}{mark}\n"
                   for at, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")  # fmt: skip
-    if any(certain or ()) and (seen := read_seen(folder)).lifted is not None:
+    if any(certain or ()) and seen is not None and seen.lifted is not None:
         width = shutil.get_terminal_size((100, 24)).columns
         print(textwrap.fill(f"certain: among schemas with {seen.assumed}", width, subsequent_indent="  "))
     if not found.actions and not found.goal and not found.mapping:

@@ -12,6 +12,8 @@ from statewise.cli.arguments import Parser
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Domain, Traces
 
+CONSTANTS = ("the objects, separated by commas, that an action may require or change without having them as arguments, "
+             "or none (default: any object of the training traces)")  # fmt: skip
 AGAINST = "a domain such as blocksworld:3, DOMAIN.pddl,PROBLEM.pddl, a learned folder or a model.json"
 
 

@@ -32,6 +32,7 @@ from statewise.strips.model import bits
 from statewise.strips.random_traces import Traces
 from statewise.strips.schemas import arguments
 
+WEIGHING = "weighing predicates that need not alternate"
 AT_ONCE = 300
 """The number of predicates that are weighed at once."""
 MOST_SETS = 100
@@ -87,10 +88,10 @@ def elementary(windows: Mapping[Signature, Windows], clock: Clock) -> list[Predi
     found: list[Predicate] = []
     for signature, seen in windows.items():
         for x in range(len(signature.slots)):
-            if not clock.going_on():
-                clock.cut.append("listing predicates that need not alternate")
-                return found
             for c in range(len(signature.slots)):
+                if not clock.going_on():
+                    clock.cut.append("listing predicates that need not alternate")
+                    return found
                 found += [Predicate(signature, 1 << c, add, 1 << x)
                           for add in smallest_meeting(seen.minimal.get((x, c), ()), x)]  # fmt: skip
     return found
@@ -140,23 +141,30 @@ def weigh(chosen: Sequence[Predicate], offered: Sequence[Predicate], traces: Tra
     acting = [np.flatnonzero(lengths - labels > at) for at in range(numbers.shape[1])]
     steps = [(going, numbers[going, at]) for at, going in enumerate(acting)]
     occurs, allowed, rejected = np.zeros(len(actions)), np.zeros(len(actions)), []
-    walk = _Walk(with_complements(chosen), actions, len(numbers))
+    beyond = np.zeros(len(offered))
+    walk = _Walk(with_complements(chosen), actions, len(numbers)) if clock.going_on() else None
     for going, act in steps:
+        if walk is None or not clock.going_on():
+            clock.cut += [WEIGHING] * bool(offered)
+            return Weighed([], np.zeros(0), np.zeros(0), np.zeros(0))
         rejected.append(walk.rejected(going))
         allowed += (~rejected[-1]).sum(0)
         occurs += np.bincount(act, minlength=len(actions))
         walk.step(going, act)
-    beyond = np.zeros(len(offered))
     for first in range(0, len(offered), AT_ONCE):
-        if not clock.going_on():
-            clock.cut.append("weighing predicates that need not alternate")
-            break
         some = offered[first : first + AT_ONCE]
-        walk = _Walk(some, actions, len(numbers))
+        walk = _Walk(some, actions, len(numbers)) if clock.going_on() else None
         for (going, act), excluded in zip(steps, rejected):
+            if walk is None or not clock.going_on():
+                clock.cut.append(WEIGHING)
+                beyond[first:] = 0
+                offered = offered[:first]
+                break
             more = walk.state[going][:, walk.head] & ~excluded[:, walk.action]
             beyond[first : first + len(some)] += np.bincount(walk.owner, more.sum(0), minlength=len(some))
             walk.step(going, act)
+        if WEIGHING in clock.cut:
+            break
     able = [int(place) for place in np.flatnonzero(beyond)]
     rejects = beyond[able]
     of_schema: dict[str, list[int]] = {}

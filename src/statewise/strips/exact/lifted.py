@@ -22,6 +22,7 @@ from statewise.strips.exact.ground import check_consistent
 from statewise.strips.exact.listed import Listed
 from statewise.strips.exact.predicates import Predicate, as_schemas, distinct_predicates, grounded
 from statewise.strips.exact.slots import Signature, signatures, slot_windows
+from statewise.strips.exact.verdicts import kind_of_schemas
 from statewise.strips.exact.windows import Windows, valid_rows
 from statewise.strips.head_arrays import Judge
 from statewise.strips.lifted import LiftedModel, sorts_of
@@ -83,8 +84,18 @@ def learn_lifted_exact(traces: Traces, *, arity: int = ARITY, **how: Unpack[How]
         "not_alternating": best.elementary,
         **accuracy,
         "open": [question._asdict() for question in best.questions],
+        "assumed": assumed(traces, max(counts, default=arity)),
         "few_objects": few_objects(traces.actions),
     })  # fmt: skip
+
+
+def assumed(traces: Traces, arity: int) -> str:
+    """What the schemas rest on beside the traces. The states are not seen: these do not say where the traces begin."""
+    begins = len({row[0] for row, label in zip(traces.rows, traces.labels) if len(row) > label})
+    absent = "never happened" if not sum(traces.labels) else "never happened, or explains the negative ones,"
+    return (f"what the model forbids {absent} in these {counted(len(traces), 'trace')}, which begin with "
+            f"{counted(begins, 'different action')}: if they do not begin in all kinds of states, such as every level "
+            f"of what runs out, it may happen from others. Schemas have {kind_of_schemas(arity)}")  # fmt: skip
 
 
 def few_objects(actions: Sequence[str]) -> list[list[str]]:
@@ -106,6 +117,7 @@ def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clo
     """The alternating predicates of `arity` arguments that can reject something, without mirror images, each with all
     that it can be required by. What is found is added to `listed`."""
     found: list[Predicate] = []
+    little = clock.going_on_a_little()
     for signature, windows in of_slots.items():
         features, complete = listed.alternating(signature, windows, seconds=clock.left() / 2, stop=clock.stop)
         what = f"listing predicates of {counted(arity, 'argument')}"
@@ -113,7 +125,7 @@ def all_predicates(of_slots: Mapping[Signature, Windows], arity: int, clock: Clo
             clock.too_many.append(f"{what}: more than {MOST} alternate")
         elif not complete:
             clock.cut.append(what)
-        found += distinct_predicates(signature, windows, features)
+        found += distinct_predicates(signature, windows, features, little)
     return found
 
 

@@ -67,6 +67,7 @@ def able_predicates(
     """The alternating predicates of the windows that at least `support` traces imply, without mirror images, each with
     all that can require it; and the number of these windows. What is found is added to `listed`."""
     found: list[Predicate] = []
+    little = clock.going_on_a_little()
     count = 0
     for signature, of_pair in holders.items():
         windows = Windows.supported(len(signature.slots), of_pair, support)
@@ -75,7 +76,7 @@ def able_predicates(
                                                 stop=clock.stop)  # fmt: skip
         if not complete and len(features) < MOST:
             clock.cut.append("listing the alternating predicates")
-        found += distinct_predicates(signature, windows, features)
+        found += distinct_predicates(signature, windows, features, little)
     return found, count
 
 

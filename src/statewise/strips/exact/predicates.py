@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
@@ -50,12 +50,19 @@ class Predicate:
         return found  # type: ignore[return-value]
 
 
-def distinct_predicates(signature: Signature, windows: Windows, features: Iterable[Feature]) -> list[Predicate]:
+def distinct_predicates(
+    signature: Signature,
+    windows: Windows,
+    features: Iterable[Feature],
+    going_on: Callable[[], bool] = lambda: True,
+) -> list[Predicate]:
     """Alternating features of the slots of a signature as predicates that can reject something, without mirror images,
-    each with all that it can be required by."""
+    each with all that it can be required by; those before `going_on()` says no."""
     found: list[Predicate] = []
     seen: set[tuple[ActionSet, ActionSet, ActionSet]] = set()
     for delete, add in features:
+        if not going_on():
+            break
         each = Predicate(signature, windows.required(delete, add), add, delete)
         if each.pre and (each.pre, each.add, each.delete) not in seen:
             seen |= each.mirrored()

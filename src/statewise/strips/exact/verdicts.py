@@ -8,10 +8,19 @@ It is *certainly invalid* if no such model accepts it. Suppose that it were vali
 that contradicts the training traces iff some negative trace then ends in an action that is certainly valid.
 
 Everything else is not decided by what was seen. No decided verdict is wrong if the training traces are those of some
-action model and free of errors. Lifted, the windows are those of slots (`slots`), and the models considered are
-schemas of one kind (`Seen.assumed`), so that far more is decided: a literal is a predicate of at most `arity` different
-arguments of the action, and preconditions are positive. Nothing is known about an action of an unknown schema or with
-an object of another sort, nor after it.
+action model and free of errors. Nothing is known about an action that never happened validly in training, nor after it.
+
+Lifted, the windows are those of slots (`slots`), and the models considered are schemas of one kind (`Seen.assumed`), so
+that far more is decided: a literal is a predicate of at most `arity` different arguments of the action, and
+preconditions are positive. Nothing is known about an action of an unknown schema or with an object of another sort, nor
+after it.
+
+One object may be a *constant*, which an action requires or changes without having it as an argument: childsnack's
+`put_on_tray ?s ?t` requires `at ?t kitchen`. Names do not say which object it is, so that every object of training may
+be it (`Seen.constants`). For each of them there is evidence of its own, from actions that are written with the object
+as a part of their schema (`apart`): predicates of the other arguments then say all that a predicate with this constant
+can say. What was seen of the constant says nothing about other objects: their windows are then those without it. A
+verdict stands only if no choice of the constant changes it.
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -35,9 +44,13 @@ from statewise.strips.schemas import arguments
 
 NAME = "seen.json"
 """The file of a learned folder."""
-FORMAT = "statewise seen windows 1"
+FORMAT = "statewise seen windows 2"
+EARLIER = "statewise seen windows 1"
+"""Without constants, and without the actions that happened."""
+_WINDOWS: Shape = {"signatures": [[ANYTHING]], "windows": [[ANYTHING]]}
 SHAPE: Shape = {"format": one_of(FORMAT), "actions": [TEXT], "arity": COUNT, "lifted": FLAG,
-                "signatures": [[ANYTHING]], "windows": [[ANYTHING]], "negatives": [[[ANYTHING]]]}  # fmt: skip
+                "signatures": [[ANYTHING]], "windows": [[ANYTHING]], "negatives": [[[ANYTHING]]],
+                "happened": [TEXT], "ends": [[[COUNT]]], "constants": {...: _WINDOWS}}  # fmt: skip
 _SET = Leaf("a hexadecimal number", lambda value: isinstance(value, str) and bool(re.fullmatch("0x[0-9a-f]+", value)))
 
 Pair = tuple[int, int, int]
@@ -61,10 +74,22 @@ class Verdict:
     """Why nothing is known about the action at `step`, if it does not fit what was learned."""
 
 
-def kind_of_schemas(arity: int) -> str:
-    """What schemas have of which something is certain, if predicates have at most `arity` arguments."""
-    return (f"predicates of at most {counted(arity, 'argument')}, different ones of the action, no constants, and no "
-            "negative or equality preconditions")  # fmt: skip
+def kind_of_schemas(arity: int, constants: Sequence[str] = ()) -> str:
+    """What schemas have of which something is certain, if predicates have at most `arity` arguments, and one of these
+    objects may be a constant."""
+    named = " or ".join(constants) if len(constants) <= 3 else f"any of {len(constants)}"
+    also = (f"except that one object ({named}) may be a constant in predicates of at most {arity - 1}" if constants else
+            "no constants")  # fmt: skip
+    return (f"predicates of at most {counted(arity, 'argument')}, which are different arguments of the action, {also}, "
+            "and no negative or equality preconditions")  # fmt: skip
+
+
+def apart(action: str, constant: str) -> str:
+    """The action, with `constant` and its places as a part of the schema instead of arguments."""
+    schema, objects = arguments(action)
+    places = [str(at) for at, each in enumerate(objects) if each == constant]
+    name = schema.replace("@", "@@") + ("@" + ",".join(places) if places else "")
+    return " ".join((name, *(each for each in objects if each != constant)))
 
 
 @dataclass
@@ -79,6 +104,13 @@ class Seen:
     minimal: dict[Pair, list[ActionSet]] = field(default_factory=dict)
     negatives: list[tuple[Option, ...]] = field(default_factory=list)
     """For each negative trace how its last action can be rejected: by the windows of it that contain no seen one."""
+    happened: frozenset[str] = frozenset()
+    """The actions that happened validly, lifted their schemas."""
+    ends: list[list[Trace]] = field(default_factory=list)
+    """For each of `negatives` the negative traces that end so."""
+    constants: dict[str, Seen] = field(default_factory=dict)
+    """For each object that may be the constant what the traces show if it is: windows of the actions written `apart`,
+    of predicates with one argument fewer."""
 
     @classmethod
     def of(
@@ -86,54 +118,102 @@ class Seen:
         traces: Traces,
         *,
         arity: int | None = None,
+        constants: Iterable[str] = (),
         reading: Callable[[Sequence[Trace]], Iterable[Trace]] = iter,
+        going_on: Callable[[], bool] = lambda: True,
     ) -> Seen:
-        """Reads the traces; lifted with `arity`, the most arguments of a predicate. Those that `reading` does not pass
-        on decide nothing."""
-        lifted = None
-        if arity is not None:
-            lifted = tuple(each for count in range(arity + 1) for each in signatures(traces.actions, count))
-        found = cls(traces.actions, lifted, arity or 0)
+        """Reads the traces; lifted with `arity`, the most arguments of a predicate. Each of `constants` may be the
+        constant of predicates of one argument fewer. Traces that `reading` does not pass on decide nothing, and nothing
+        is decided of constants that are left once `going_on()` says no."""
         rows = valid_rows(traces)
-        parts = (
-            [Windows.of_rows(len(traces.actions), reading(rows))]
-            if lifted is None
-            else [slot_windows(each, traces.actions, reading(rows)) for each in lifted]
-        )
-        found.minimal = {(number, *pair): some for number, part in enumerate(parts)
-                         for pair, some in part.minimal.items()}  # fmt: skip
-        ends = set()
+        lifted = None if arity is None else _signatures(traces.actions, arity)
+        found = cls(traces.actions, lifted, arity or 0, _windows_of(traces.actions, lifted, rows, reading))
+        happened = (traces.actions[at] for at in {at for row in rows for at in row})
+        found.happened = frozenset(name if lifted is None else arguments(name)[0] for name in happened)
+        ends: dict[tuple[Option, ...], list[Trace]] = {}
         for row in reading(sorted({row for row, label in zip(traces.rows, traces.labels) if label})):
             last = next(found.options([traces.actions[at] for at in row], start=len(row) - 1), [])
-            ends.add(tuple(sorted(option for option in last if not found._contains_seen(*option))))
+            mine = tuple(sorted(option for option in last if not found._contains_seen(*option)))
+            ends.setdefault(mine, []).append(row)
         found.negatives = sorted(ends)
+        found.ends = [ends[each] for each in found.negatives]
+        if arity:
+            for constant in constants:
+                if not going_on():
+                    found.constants[constant] = cls((), (), arity - 1)
+                    continue
+                actions = tuple(apart(name, constant) for name in traces.actions)
+                mine_too = _signatures(actions, arity - 1)
+                windows = _windows_of(actions, mine_too, rows, reading)
+                found.constants[constant] = cls(actions, mine_too, arity - 1, windows)
         return found
 
+    def with_constants(self, names: Iterable[str]) -> Seen:
+        """The same, if no other objects than these may be constants. Raises `ValueError` if one of them is not an
+        object of the training traces, and for ground models."""
+        wanted = list(dict.fromkeys(names))
+        if self.lifted is None:
+            raise ValueError("constants are those of schemas, and this model was learned without --lifted")
+        for name in wanted:
+            if name not in self.constants:
+                raise ValueError(f"{name!r} is not an object of the training traces: these have "
+                                 + (", ".join(self.constants) or "none"))  # fmt: skip
+        return replace(self, constants={name: self.constants[name] for name in wanted})
+
     def verdict(self, names: Sequence[str]) -> Verdict:
-        """What is certain about a trace of actions by name. Lifted, nothing is from an action on that does not fit the
-        schemas and sorts of training; an action of a ground model that was not seen is certain before all others, where
-        no atom can be false."""
+        """What is certain about a trace of actions by name. Nothing is from an action on that never happened in
+        training, or does not fit its schemas and sorts."""
         first: int | None = None
         end, why = self._unfitting(names)
-        supposed: dict[Pair, list[ActionSet]] = {}
-        for step, options in enumerate(self.options(names[:end])):
-            new = [option for option in options if not self._contains_seen(*option)]
-            if not new:
-                continue
-            first = step if first is None else first
-            for pair, between in new:
-                supposed.setdefault(pair, []).append(between)
-            touched = {number for pair, _ in new for number in self._ending.get(pair, ())}
-            if any(self._explained(self.negatives[number], supposed) for number in touched):
+        supposed = _Supposed(self, names[:end])
+        constants = {constant: _Supposed(seen, [apart(name, constant) for name in names[:end]])
+                     for constant, seen in self.constants.items()}  # fmt: skip
+        contradicted: dict[Trace, set[str]] = {}
+        for step in range(end):
+            new = supposed.next()
+            if new:
+                first = step if first is None else first
+                touched = {number for pair, _ in new for number in self._ending.get(pair, ())}
+                for number in touched:
+                    if supposed.explain(self.negatives[number]):
+                        for row in self.ends[number]:
+                            contradicted.setdefault(row, set(self.constants))
+            for constant in {each for blamed in contradicted.values() for each in blamed}:
+                constants[constant].up_to(step)
+                for row, blamed in contradicted.items():
+                    if constant in blamed and constants[constant].explain(self.constants[constant]._at_end(row)):
+                        blamed.remove(constant)
+            if not all(contradicted.values()):
                 return Verdict("invalid", step)
-        if first is None and end < len(names):
-            return Verdict("undecided", end, why)
-        return Verdict("valid" if first is None else "undecided", first)
+        certain, why = (end, why) if first is None else (first, None)
+        known, unknown = self._known(names[: certain + 1])
+        if unknown is not None and (known < certain or why is None):
+            certain, why = known, unknown
+        for constant, seen in self.constants.items():
+            sure = seen.certain_steps([apart(name, constant) for name in names[:certain]])
+            if not all(sure):
+                certain = sure.index(False)
+                why = f"a model in which {constant!r} is a constant may reject it"
+        return Verdict("valid", None) if certain == len(names) else Verdict("undecided", certain, why)
+
+    def _at_end(self, row: Trace) -> list[Option]:
+        """The windows of the last action of a trace of training that contain no seen one."""
+        if not self.actions:  # nothing was read
+            return [UNKNOWN]
+        if row not in self._of_row:
+            last = next(self.options([self.actions[at] for at in row], start=len(row) - 1), [])
+            self._of_row[row] = [option for option in last if not self._contains_seen(*option)]
+        return self._of_row[row]
+
+    @cached_property
+    def _of_row(self) -> dict[Trace, list[Option]]:
+        """What `_at_end` found so far."""
+        return {}
 
     @property
     def assumed(self) -> str:
         """What the schemas of all models considered have."""
-        return kind_of_schemas(self.arity)
+        return kind_of_schemas(self.arity, list(self.constants))
 
     @cached_property
     def _sorts(self) -> tuple[dict[tuple[str, int], int], dict[str, int]]:
@@ -144,6 +224,13 @@ class Seen:
     def numbers(self) -> dict[str, int]:
         """For each schema of training the number of its arguments; empty of a ground model."""
         return {} if self.lifted is None else {schema: len(objects) for schema, objects in map(arguments, self.actions)}
+
+    def fits(self, name: str) -> bool:
+        """Whether something is known about an action: it, or lifted its schema, happened in training, with objects of
+        these sorts, and if some of its objects are constants, with these at these places."""
+        return not (self._unfitting([name])[1] or self._known([name])[1]) and all(
+            seen._touched(apart(name, constant)) is not None for constant, seen in self.constants.items()
+        )
 
     def _unfitting(self, names: Sequence[str]) -> tuple[int, str | None]:
         """The position of the first action that does not fit what was learned, and what does not; else the number of
@@ -164,9 +251,26 @@ class Seen:
                     return step, f"{each!r} stands here where {other!r} did in training, which is of another sort"
         return len(names), None
 
+    def _known(self, names: Sequence[str]) -> tuple[int, str | None]:
+        """The position of the first action that never happened validly in training, and what never did; else the number
+        of actions, and None."""
+        for step, name in enumerate(names):
+            what = name if self.lifted is None else arguments(name)[0]
+            if what not in self.happened:
+                seen = "was seen" if name not in self.actions else "was ever valid"
+                return step, f"no action {what!r} {seen} in training"
+        return len(names), None
+
     def certain_steps(self, names: Sequence[str]) -> list[bool]:
         """For each action of a trace whether every model accepts it, given those before it."""
-        return [all(self._contains_seen(*option) for option in options) for options in self.options(names)]
+        sure = [all(self._contains_seen(*option) for option in options) for options in self.options(names)]
+        if self.happened:
+            end = min(self._unfitting(names)[0], self._known(names)[0])
+            sure[end:] = [False] * (len(names) - end)
+        for constant, seen in self.constants.items():
+            more = seen.certain_steps([apart(name, constant) for name in names])
+            sure = [one and other for one, other in zip(sure, more)]
+        return sure
 
     def options(self, names: Sequence[str], start: int = 0) -> Iterator[list[Option]]:
         """For each action, from `start` on, its windows."""
@@ -225,18 +329,19 @@ class Seen:
                 by_pair.setdefault(pair, []).append(number)
         return by_pair
 
-    @staticmethod
-    def _explained(options: Sequence[Option], supposed: Mapping[Pair, Sequence[ActionSet]]) -> bool:
-        """Whether the supposed windows make an end certainly valid."""
-        return all(any_inside(between, supposed.get(pair, ())) for pair, between in options)
-
     def guards(self, names: Sequence[str], step: int, actions: Sequence[str]) -> list[Head]:
         """Atoms over `actions` that explain the valid traces and reject the action at `step`, which is not certain: of
         ground models one, of schemas one for each tuple of objects. With them the action is rejected wherever it is
-        uncertain for the same reason. None if the schema was not seen: nothing is known that could reject it."""
+        uncertain for the same reason. None if nothing is known about the action (`fits`) or one before it: nothing is
+        known that could reject it."""
         options = next(self.options(names, start=step))
-        pair, between = next(option for option in options if not self._contains_seen(*option))
+        pair, between = next((option for option in options if not self._contains_seen(*option)), UNKNOWN)
         number, x, c = pair
+        if number < 0:
+            for constant, seen in self.constants.items():
+                spelled = [apart(name, constant) for name in names]
+                if not all(seen._contains_seen(*option) for option in next(seen.options(spelled, start=step))):
+                    return seen.guards(spelled, step, [apart(name, constant) for name in actions])
         if number < 0:
             return []
         touched: list[dict[tuple[str, ...], Event]]
@@ -270,32 +375,110 @@ class Seen:
             "actions": self.actions,
             "arity": self.arity,
             "lifted": self.lifted is not None,
-            "signatures": [[each.sorts, each.slots] for each in self.lifted or ()],
-            "windows": [[*pair, *map(hex, windows)] for pair, windows in sorted(self.minimal.items())],
+            **self._windows_as_json(),
             "negatives": [[[*pair, hex(between)] for pair, between in options] for options in self.negatives],
+            "happened": sorted(self.happened),
+            "ends": self.ends,
+            "constants": {name: seen._windows_as_json() for name, seen in self.constants.items()},
         }
         return (json.dumps(content) + "\n").encode()
 
+    def _windows_as_json(self) -> dict[str, Any]:
+        return {
+            "signatures": [[each.sorts, each.slots] for each in self.lifted or ()],
+            "windows": [[*pair, *map(hex, windows)] for pair, windows in sorted(self.minimal.items())],
+        }
+
     @classmethod
     def load(cls, folder: Path) -> Seen | None:
-        """Reads `seen.json` of a learned folder; None if it has none. Raises `ValueError` if it is damaged."""
+        """Reads `seen.json` of a learned folder; None if it has none. Raises `ValueError` if it is damaged, or an
+        earlier version wrote it."""
         path = folder / NAME
         if not path.is_file():
             return None
+        if read_json(path, {"format": TEXT})["format"] == EARLIER:
+            raise ValueError(f"{path} is of an earlier version, whose verdicts may be wrong: learn again")
         content = read_json(path, SHAPE)
+        actions: tuple[str, ...] = tuple(content["actions"])
         try:
-            lifted = tuple(map(_signature, content["signatures"])) if content["lifted"] else None
-            if lifted == ():
-                raise ValueError("it holds no signature")
-            slots = [len(content["actions"])] if lifted is None else [len(each.slots) for each in lifted]
-            windows = dict(_windows(each, slots) for each in content["windows"])
+            lifted, windows, slots = _read_windows(content, len(actions), lifted=content["lifted"])
             negatives = [
                 tuple((pair, one) for pair, (one,) in (_windows(each, slots) for each in options))
                 for options in content["negatives"]
             ]
+            ends = [[tuple(row) for row in rows] for rows in content["ends"]]
+            if len(ends) != len(negatives) or not all(row and max(row) < len(actions) for rows in ends for row in rows):
+                raise ValueError("its negative traces are not those of its ends")
+            if content["constants"] and not (content["lifted"] and content["arity"]):
+                raise ValueError("it has constants, which are those of schemas")
+            constants = {}
+            for name, part in content["constants"].items():
+                unread = not part["signatures"] and not part["windows"]
+                mine, minimal, _ = ((), {}, []) if unread else _read_windows(part, 0, lifted=True)
+                known = () if unread else tuple(apart(each, name) for each in actions)
+                constants[name] = cls(known, mine, content["arity"] - 1, minimal)
         except ValueError as error:
             raise ValueError(f"{path}: damaged: {error}") from None
-        return cls(tuple(content["actions"]), lifted, content["arity"], windows, negatives)
+        return cls(actions, lifted, content["arity"], windows, negatives, frozenset(content["happened"]), ends,
+                   constants)  # fmt: skip
+
+
+class _Supposed:
+    """The windows of a trace that contain no seen one, read one action after the other, as if they had been seen."""
+
+    def __init__(self, seen: Seen, names: Sequence[str]) -> None:
+        self._seen, self._options, self._read = seen, seen.options(names), 0
+        self._windows: dict[Pair, list[ActionSet]] = {}
+
+    def next(self) -> list[Option]:
+        """Those of the next action."""
+        new = [option for option in next(self._options) if not self._seen._contains_seen(*option)]
+        for pair, between in new:
+            if (pair, between) != UNKNOWN:
+                self._windows.setdefault(pair, []).append(between)
+        self._read += 1
+        return new
+
+    def up_to(self, step: int) -> None:
+        """Reads as far as the action at `step`."""
+        while self._read <= step:
+            self.next()
+
+    def explain(self, options: Iterable[Option]) -> bool:
+        """Whether they make an end certainly valid that could be rejected by these windows."""
+        return all(any_inside(between, self._windows.get(pair, ())) for pair, between in options)
+
+
+def _signatures(actions: Sequence[str], arity: int) -> tuple[Signature, ...]:
+    """The signatures of at most `arity` arguments."""
+    return tuple(each for count in range(arity + 1) for each in signatures(actions, count))
+
+
+def _windows_of(
+    actions: Sequence[str],
+    lifted: Sequence[Signature] | None,
+    rows: Sequence[Trace],
+    reading: Callable[[Sequence[Trace]], Iterable[Trace]],
+) -> dict[Pair, list[ActionSet]]:
+    """The minimal windows of actions, or of the slots of signatures."""
+    parts = (
+        [Windows.of_rows(len(actions), reading(rows))]
+        if lifted is None
+        else [slot_windows(each, actions, reading(rows)) for each in lifted]
+    )
+    return {(number, *pair): some for number, part in enumerate(parts) for pair, some in part.minimal.items()}
+
+
+def _read_windows(
+    content: Mapping[str, Any], actions: int, *, lifted: bool
+) -> tuple[tuple[Signature, ...] | None, dict[Pair, list[ActionSet]], list[int]]:
+    """Signatures, minimal windows, and the number of slots of each signature, or of `actions`. Raises `ValueError` if
+    they are damaged."""
+    found = tuple(map(_signature, content["signatures"])) if lifted else None
+    if found == ():
+        raise ValueError("it holds no signature")
+    slots = [actions] if found is None else [len(each.slots) for each in found]
+    return found, dict(_windows(each, slots) for each in content["windows"]), slots
 
 
 def _signature(entry: list[Any]) -> Signature:
