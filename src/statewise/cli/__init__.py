@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from statewise import processes
 from statewise.cli.commands import dispatch
-from statewise.messages import escaped, in_words
+from statewise.messages import in_words, say
 from statewise.types import NotFinite
 
 COMMANDS = {
@@ -85,15 +85,15 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         from statewise import __version__
 
-        print(f"statewise {__version__}")
+        say(f"statewise {__version__}")
         return 0
     return dispatch(words, COMMANDS, __name__, lambda: OPTIONS)
 
 
 def _fail(code: int, error: BaseException, debug: bool) -> int:
     if debug:
-        traceback.print_exc()
-    message = escaped(in_words(error), keep="\n")
+        say(traceback.format_exc(), end="", file=sys.stderr)
+    message = in_words(error)
     try:
         rank, own = processes.rank(), processes.started() is None
     except ValueError:
@@ -101,9 +101,9 @@ def _fail(code: int, error: BaseException, debug: bool) -> int:
     if processes.OF_ANOTHER in getattr(error, "__notes__", ()):
         return code
     if rank == 0:
-        print(f"statewise: {message}", file=sys.stderr)
+        say(f"statewise: {message}", file=sys.stderr)
     elif own or _connected():
-        print(f"statewise, process {rank}: {message}", file=sys.stderr)
+        say(f"statewise, process {rank}: {message}", file=sys.stderr)
     return code
 
 

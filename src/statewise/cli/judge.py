@@ -9,6 +9,7 @@ from pathlib import Path
 from statewise.cli.arguments import Parser, above, at_least, not_below
 from statewise.cli.counter import shown_progress
 from statewise.json_files import json_bytes, printable
+from statewise.messages import say
 from statewise.overwriting import check_derived
 
 KEY = "STATEWISE_JUDGE_KEY"
@@ -83,14 +84,12 @@ def run(words: list[str]) -> int:
             with shown_progress():
                 records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs, instructions=told)
         except BaseException:
-            print(
-                f"{len(ledger.records)} judgements are in {out}: the same command goes on from there", file=sys.stderr
-            )
+            say(f"{len(ledger.records)} judgements are in {out}: the same command goes on from there", file=sys.stderr)
             raise
     asked_how = {"model": options.model, "instructions": told, "temperature": options.temperature}
     summary = {"a": str(a), "b": str(b), **asked_how, **summarise(records, len(pairs))}
     write_atomically(beside, json_bytes(summary))
-    print(printable(summary) if options.json else as_text(summary, str(a), str(b)))
+    say(printable(summary) if options.json else as_text(summary, str(a), str(b)))
     if not options.json:
-        print(f"wrote {out} and {beside}")
+        say(f"wrote {out} and {beside}")
     return 0

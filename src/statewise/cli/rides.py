@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.json_files import printable
+from statewise.messages import say
 from statewise.overwriting import check_file
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def run(words: list[str]) -> int:
     title = f"{options.file or 'drawn rides'} on {options.map}"
     written = save(found, content, Path(options.out), "map", title)
     if options.json:
-        print(printable(content))
+        say(printable(content))
     else:
         tell(title, found, written)
     return 0
@@ -113,9 +114,9 @@ def _check(task: Manhattan, rides: Examples, lines: list[int], labels: str | Non
     count = Counter(named)
     metrics: dict[str, float] = {"rides": len(named), **{name: count[name] for name in VERDICTS}}
     metrics["valid_share"] = count["valid"] / len(named)
-    print(printable(metrics) if as_json else metrics_table(metrics))
+    say(printable(metrics) if as_json else metrics_table(metrics))
     if labels is not None and not as_json:
-        print(f"wrote {labels}")
+        say(f"wrote {labels}")
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from statewise.messages import say
 from statewise.serving.app import create_app
 from statewise.serving.connection import Connection
 from statewise.serving.engine import Engine
@@ -109,7 +110,7 @@ def is_loopback(host: str) -> bool:
 
 def run(
     models: Sequence[Served], settings: Settings, bound: socket.socket,
-    announce: Callable[[str], None] = lambda line: print(line, flush=True), **options: Any,
+    announce: Callable[[str], None] = lambda line: say(line, flush=True), **options: Any,
 ) -> int:  # fmt: skip
     """Serves until a signal; `options` are those of `create_app`. Returns the exit code: 0, or 1 if the models stopped
     by themselves, or 130 if running requests were not waited for."""
@@ -125,6 +126,6 @@ def run(
     server.run(sockets=[bound])
     engine.stop()
     if engine.failure is not None:
-        print("statewise: the models stopped; see above", file=sys.stderr)
+        say("statewise: the models stopped; see above", file=sys.stderr)
         return 1
     return 130 if server.hurried else 0

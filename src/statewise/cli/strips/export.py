@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.messages import say
 from statewise.overwriting import check_file
 
 
@@ -47,7 +48,7 @@ def run(words: list[str]) -> int:
     if not options.lifted:
         model = read_model(options.model, reference.names if reference is not None else None)
         named = export(model, out, reference=reference, trace=example, problem_path=beside, source=source)
-        print(f"wrote {out}: {len(named.atoms)} atoms, {len(named.actions)} actions")
+        say(f"wrote {out}: {len(named.atoms)} atoms, {len(named.actions)} actions")
     else:
         training = read_model(options.model)
         schemas = read_schemas(Path(options.model)) if Path(options.model).is_dir() else None
@@ -57,11 +58,11 @@ def run(words: list[str]) -> int:
             )
         lifted = export_lifted(schemas, training.names, out, trace=example, others=examples[1:], problem_path=beside,
                                reference=reference, source=source)  # fmt: skip
-        print(f"wrote {out}: {len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more "
+        say(f"wrote {out}: {len(lifted.predicates)} predicates, {lifted.schemas} schemas; {len(lifted.folded)} more "
               "predicates are complements or copies of these")  # fmt: skip
         if example is not None:
-            print(f"initial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "
+            say(f"initial atoms: {len(lifted.known)} required by the trace, {len(lifted.assumed)} assumed from its "
                   f"effects, {len(lifted.unknown)} not known and taken to be false")  # fmt: skip
     if example is not None:
-        print(f"wrote {beside}: from {source}, {len(example)} actions")
+        say(f"wrote {beside}: from {source}, {len(example)} actions")
     return 0

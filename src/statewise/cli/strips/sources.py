@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from statewise.messages import say
+
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Domain
 
@@ -56,7 +58,7 @@ def _say_unseen(actions: Sequence[str]) -> None:
     """Names actions that were not seen in training on standard error, with what is assumed of them."""
     if actions:
         named = ", ".join(map(repr, actions[:8])) + (f" and {len(actions) - 8} more" if actions[8:] else "")
-        print(f"not seen in training: {named}. Nothing is known about {'it' if len(actions) == 1 else 'them'}: assumed "
+        say(f"not seen in training: {named}. Nothing is known about {'it' if len(actions) == 1 else 'them'}: assumed "
               "always possible, and without effects", file=sys.stderr)  # fmt: skip
 
 
