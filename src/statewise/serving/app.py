@@ -110,7 +110,7 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
                       param="prompt" if len(body.prompts) > 1 else "n")  # fmt: skip
     length = (sum(map(len, body.prompts)) + len(body.suffix or "")) * (body.n if body.manner.echo else 1)
     rows, read = await _aside(length, partial(_rows, served, body, limit))
-    ticket = Ticket(rows, stream=body.stream)
+    ticket = Ticket(rows, stream=body.stream, client=request.client.host if request.client else "")
     answer = kind(served, rows, read, include_usage=body.include_usage)
     engine.submit(ticket, served.name)
     if body.stream:
@@ -322,6 +322,7 @@ def _unreadable(headers: Headers) -> str:
     if kind not in KINDS:
         return f"the body must be application/json, not {kind[:100]}"
     for name, value in parameters[1:]:
+        value = str(value)  # of charset*= it is several texts
         if name.strip().lower() == "charset" and value.strip().lower() not in ("utf-8", "utf8"):
             return f"the body must be UTF-8, not {value[:100]}: JSON has no other encoding"
     coding = headers.get("content-encoding", "").strip()
