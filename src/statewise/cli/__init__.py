@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from statewise import processes
 from statewise.cli.commands import dispatch
+from statewise.cli.others import others_escaped
 from statewise.messages import in_words, say
 from statewise.types import NotFinite
 
@@ -48,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        return _run(words)
+        with others_escaped():
+            return _run(words)
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from statewise.cli.defaults import declared_defaults
 from statewise.config import Recipe
-from statewise.messages import escaped
+from statewise.messages import escaped, say
 from statewise.reporting.tables import baselines_table
 from statewise.run import Record, Run
 from statewise.types import DETAILS
@@ -120,8 +120,11 @@ class _Safe(Console):
         """Prints a text and a line end. On a terminal it is wrapped there; elsewhere it stays as it is."""
         if self.is_terminal:
             self.print(Text(escaped(text, keep="\n\t")))
-        else:
-            self.out(escaped(text, keep="\n\t") if self.stderr else text)
+        elif not self.quiet:
+            try:
+                say(text, file=self.file, flush=True)  # rich would leave out some characters
+            except BrokenPipeError:
+                self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """In place of an end of the process, which would lose the training."""

@@ -145,7 +145,7 @@ class ChatJudge(Judge):
 
 
 class _Bound(threading.local):
-    """Cuts responses off after `most` bytes; used as a hook of the HTTP client. What has been exceeded is known for each
+    """A hook of the HTTP client that cuts responses off after `most` bytes. `exceeded` is of the last response of each
     thread."""
 
     def __init__(self, most: int) -> None:

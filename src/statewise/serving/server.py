@@ -42,6 +42,8 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
         super().__init__(
             uvicorn.Config(
                 app, http=connection, ws="none", lifespan="off", log_level="warning", access_log=False,
+                log_config=None,  # its records go where ours go
+
                 proxy_headers=False, server_header=False, date_header=False, limit_concurrency=CONNECTIONS,
                 h11_max_incomplete_event_size=2 * MOST_HEADERS,
                 timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
