@@ -31,3 +31,9 @@ def test_half_of_a_surrogate_pair_is_refused(kind):
         with pytest.raises(ValueError, match=r"^reports/a\.json: it holds half of a surrogate pair"):
             parse_json(kind(content), ANYTHING, "reports/a.json")
     assert parse_json(kind(r'["\ud83d\ude00", "\\ud83d"]'), ANYTHING, "a.json") == ["\U0001f600", r"\ud83d"]
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "a": null}}]'])
+def test_a_key_that_occurs_twice_is_refused(text):
+    with pytest.raises(ValueError, match='file: the key "a" occurs twice in one object: give it once'):
+        parse_json(text, ANYTHING, "file")

@@ -122,12 +122,26 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
+class _Repeated(ValueError):
+    """An object that has one key twice."""
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise _Repeated(f"the key {short(twice)} occurs twice in one object: give it once")
+    return found
+
+
 def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = None) -> Any:
     """What JSON text holds, whatever it is; `parse_float` makes numbers that are not whole (None: floats). Raises
-    `ValueError`, also for lists and objects nested deeper than anything here needs."""
+    `ValueError`, also for lists and objects nested deeper than anything here needs, and for an object that has one key
+    twice, of which Python would use the last without a word."""
     try:
         if content.strip():
-            found = json.loads(content, parse_float=parse_float)
+            found = json.loads(content, parse_float=parse_float, object_pairs_hook=_with_unique_keys)
             inner = [found] if isinstance(found, list | dict) else []
             for _ in range(DEEPEST):
                 inner = [
@@ -143,6 +157,8 @@ def loads(content: str | bytes, *, parse_float: Callable[[str], Any] | None = No
         raise ValueError(f"not JSON: byte {error.start} is not UTF-8 text") from None
     except RecursionError:
         raise ValueError("not JSON: brackets are nested too deeply") from None
+    except _Repeated:
+        raise
     except ValueError as error:
         raise ValueError(f"not JSON: {without_advice(error)}") from None
     raise ValueError("not JSON: it is empty")

@@ -1,4 +1,4 @@
-"""Values of users in messages: short ones as they are, long ones cut; and what is said of values of a wrong type."""
+"""Text for people: values of users in messages, and the one function that prints."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import os
 import re
 import shlex
 import sys
+import unicodedata
 from collections.abc import Iterable
 from importlib import metadata
+from typing import TextIO
 
 
 def short(value: object, most: int = 60) -> str:
@@ -80,10 +82,51 @@ def check_texts(values: object, name: str, what: str) -> None:
             raise TypeError(f"{name}[{place}] must be text, not {type(value).__name__} {short(value)}")
 
 
+JOINERS = "\u200c\u200d"
+"""Invisible characters that Persian, Hindi and emoji are written with. They steer nothing."""
+
+
 def escaped(text: str, keep: str = "") -> str:
-    """A text for one cell of a table, or with `keep` the line ends for a terminal: what cannot be printed, and might
-    steer the terminal, is written as Python writes it."""
-    return "".join(letter if letter.isprintable() or letter in keep else repr(letter)[1:-1] for letter in text)
+    """`text` for one cell of a table, or with `keep` the line ends for a terminal.
+
+    Characters that could steer a terminal or change the order of what it shows (control characters, bidirectional
+    overrides, and others that Unicode calls not printable) are written as Python writes them. Blanks of all languages
+    remain.
+    """
+    return "".join(letter if _harmless(letter) or letter in keep else repr(letter)[1:-1] for letter in text)
+
+
+def _harmless(letter: str) -> bool:
+    return letter.isprintable() or letter in JOINERS or unicodedata.category(letter) == "Zs"
+
+
+def say(*values: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """Prints as `print` does; all that a command prints passes here, or through `cli.progress.console`.
+
+    On a terminal, and always on standard error, `values` are `escaped` except for line ends and tabs, since they may
+    hold text of others. Standard output that is redirected gets them exactly, so that files and pipes hold what they
+    should. A character that the stream's encoding lacks is escaped in both cases.
+    """
+    stream = sys.stdout if file is None else file
+    text = sep.join(map(str, values)) + end
+    if steers(stream):
+        text = escaped(text, keep="\n\t")
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    if flush:
+        stream.flush()
+
+
+def say_in_place(text: str) -> None:
+    """Replaces the last line of standard error, which must be a terminal, by `text`."""
+    sys.stderr.write("\r\x1b[K")
+    say(text, end="", file=sys.stderr, flush=True)
+
+
+def steers(stream: TextIO) -> bool:
+    """Whether control characters written to `stream` reach a terminal: it is one, or standard error, which people read
+    on terminals even after it was stored."""
+    return stream is sys.stderr or stream.isatty()
 
 
 def to_install(extra: str) -> str:

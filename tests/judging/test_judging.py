@@ -1,5 +1,6 @@
 """Judging against a server of our own on this machine: one that answers well, badly, late, or not at all."""
 
+import gzip
 import json
 import re
 import signal
@@ -38,7 +39,7 @@ class Server:
         self.questions, self.requests, self.times = [], [], []
         self.most, self.now = 0, 0
         self.lock = threading.Lock()
-        self.stopped = threading.Event()
+        self.stopped, self.left, self.sent = threading.Event(), threading.Event(), 0
 
     def handle(self, handler):
         with self.lock:
@@ -55,6 +56,8 @@ class Server:
             if "status" in what:
                 said = what.get("said", {"error": {"message": "no luck"}})
                 return self.send(handler, what["status"], said, what.get("headers", {}))
+            if "endless" in what:
+                return self.send_endlessly(handler, what)
             if "raw" in what:
                 return self.send(handler, 200, what["raw"], {})
             question = body["messages"][1]["content"]
@@ -66,6 +69,24 @@ class Server:
         finally:
             with self.lock:
                 self.now -= 1
+
+    def send_endlessly(self, handler, what):
+        """Sends parts until whoever asked has left, or the test is over; `sent` counts their bytes."""
+        if what.get("within") == "headers":
+            handler.send_response(200)
+            handler.flush_headers()
+        else:
+            handler.send_response(200)
+            for name, value in {"Content-Type": "application/json", **what.get("headers", {})}.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+        try:
+            while not self.stopped.wait(what.get("pause", 0)):
+                handler.wfile.write(what["endless"])
+                handler.wfile.flush()
+                self.sent += len(what["endless"])
+        finally:
+            self.left.set()
 
     def send(self, handler, status, content, headers):
         text = json.dumps(content).encode() if isinstance(content, dict) else content.encode()
@@ -260,6 +281,39 @@ def test_a_busy_or_broken_server_is_asked_again(capsys, tmp_path, files):
     assert code == 0
     assert len(server.requests) == 24 + 3
     assert server.times[2] - server.times[1] >= 0.5  # as long as it asked for
+
+
+def test_an_answer_that_is_too_large_is_not_read_to_its_end(capsys, tmp_path, files):
+    server = Server(before=[{"endless": b" " * 65536}] * 50)
+    with serving(server) as url:
+        code, _, err = judged(capsys, files, url, tmp_path / "out.jsonl", "--jobs", "1", "--max-answer", "500000")
+        assert server.left.wait(30)  # the connection was closed
+    assert (code, len(server.requests)) == (2, 1)
+    assert f"{url} answers with more than 500,000 bytes" in err
+    assert server.sent < 20_000_000  # what the system's buffers hold on top
+
+
+@pytest.mark.parametrize("what", [
+    {"endless": b" ", "pause": 0.02},
+    {"endless": b"x-a: b\r\n", "pause": 0.02, "within": "headers"},
+])  # fmt: skip
+def test_an_answer_must_be_complete_before_the_deadline(capsys, tmp_path, files, what):
+    """Each part comes well within --timeout."""
+    server = Server(before=[what] * 50)
+    with serving(server) as url:
+        code, _, err = judged(capsys, files, url, tmp_path / "out.jsonl", "--jobs", "1", "--deadline", "0.5")
+    assert (code, len(server.requests)) == (2, 1)
+    assert f"{url} did not complete its answer within 0.5 seconds" in err
+
+
+def test_a_compressed_answer_is_not_unpacked(capsys, tmp_path, files):
+    bomb = gzip.compress(b" " * 10_000_000)
+    server = Server(before=[{"endless": bomb, "headers": {"Content-Encoding": "gzip"}}] * 50)
+    with serving(server) as url:
+        code, _, err = judged(capsys, files, url, tmp_path / "out.jsonl", "--jobs", "1", "--max-answer", "100000")
+    assert code == 2
+    assert "answers with more than 100,000 bytes" in err
+    assert server.requests[0][1]["accept-encoding"] == "identity"
 
 
 def test_a_server_that_hangs_is_given_up_in_bounds(capsys, tmp_path, files):

@@ -91,6 +91,18 @@ DEEP = b'{"prompt": ' + b"[" * 9000 + b"]" * 9000 + b"}"
         (b'{"prompt": "x"}', "prompt: "),
         (b'{"prompt": "1", "temperature": 1e-300}', "temperature must be 0, or a number from 1e-100 to 100"),
         (json.dumps({"prompt": ["0,1"] * 2048, "n": 128}).encode(), "2,048 prompts with n 128 are 262,144 completions"),
+        (b'{"prompt": "1", "max_tokens": 1, "max_tokens": 9}', 'the key "max_tokens" occurs twice'),
+        (b'{"prompt": "1", "stream": true, "stream_options": {"include_usage": true, "include_usage": false}}',
+         'the key "include_usage" occurs twice'),
+        ('{"prompt": "1"}'.encode("utf-16"), "not UTF-8"),
+        (b'{"prompt": "1", "stream": true, "stream_options": {"include_usages": true}}',
+         'unknown field "stream_options.include_usages": did you mean include_usage?'),
+        (b'{"prompt": "1", "stream": true, "stream_options": {"include_obfuscation": true}}',
+         "stream_options.include_obfuscation is not supported"),
+        (b'{"prompt": "1", "stream": true, "stream_options": {"include_usage": 1}}',
+         "stream_options.include_usage must be true or false"),
+        (b'{"prompt": "1", "stream": true, "stream_options": [1]}', "stream_options must be an object"),
+        (b'{"prompt": "1", "stream_options": {"include_usage": true}}', "stream_options needs stream true"),
         (b'{"prompt": ""}', "the prompt is empty"),
         (b"{}", "prompt is missing"),
         (b'{"prompt": "0,1", "suffix": "2"}', "cannot condition on a suffix"),
@@ -110,9 +122,63 @@ def test_what_changes_nothing_is_accepted(server):
         "best_of": 1,
         "seed": None,
         "user": "I",
+        "stream_options": None,
     }
     status, answer = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2, **neutral})
     assert status == 200, answer
+
+
+def test_options_of_streams(server):
+    body = {"prompt": PROMPT, "max_tokens": 2, "stream": True}
+    for options, usage in (({"include_usage": True, "include_obfuscation": False}, True), ({}, False), (None, False)):
+        status, content = server.post("/v1/completions", {**body, "stream_options": options})
+        assert status == 200
+        assert (b'"usage":{' in content) == usage, content
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_clients_of_chats_are_told_where_to_ask(server, path):
+    status, answer = server.post(path, {"model": "small", "messages": [{"role": "user", "content": "1"}]})
+    assert status == 404
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert f"there is no route {path}" in answer["error"]["message"]
+    assert "send the text as `prompt` to /v1/completions" in answer["error"]["message"]
+    assert "/v1/completions" not in server.post("/v1/nothing", {})[1]["error"]["message"]
+
+
+JSON = "content-type: application/json"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "said"),
+    [
+        (f"{JSON}; charset=utf-8\r\n", 200, ""),
+        (f'{JSON};charset="UTF-8"; x=y\r\n', 200, ""),
+        (f"{JSON}; charset=latin-1\r\n", 415, "must be UTF-8, not latin-1"),
+        (f"{JSON}; charset=utf-8; charset=utf-16\r\n", 415, "must be UTF-8, not utf-16"),
+        (f"{JSON}; charset*=utf-8''latin-1\r\n", 415, "must be UTF-8"),
+        (f"{JSON};;;=;\r\n", 200, ""),
+        ("content-encoding: identity\r\n", 200, ""),
+        ("content-encoding: gzip\r\n", 415, "must not be compressed (gzip): omit the header Content-Encoding"),
+        (f"{JSON}\r\n{JSON}\r\n", 400, "the header content-type occurs twice"),
+        ("authorization: Bearer a\r\nAuthorization: Bearer b\r\n", 400, "the header authorization occurs twice"),
+        ("origin: http://localhost\r\norigin: http://localhost\r\n", 400, "the header origin occurs twice"),
+        ("host: localhost\r\n", 400, ""),
+        ("x-many: one\r\nx-many: two\r\n", 200, ""),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(server, headers, status, said):
+    found, answer = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, headers)
+    assert found == status, answer
+    if status != 200:
+        assert set(answer["error"]) == {"message", "type", "param", "code"}
+        assert said in answer["error"]["message"]
+
+
+def test_each_line_of_a_header_counts(server):
+    many = "".join(f"x-many: {'y' * 1000}\r\n" for _ in range(40))
+    assert server.get("/v1/models", many)[0] == 431
+    assert server.get("/v1/models", many[: len(many) // 2])[0] == 200
 
 
 def test_tokens_that_cannot_be_chosen_are_not_among_the_likely_ones(tmp_path):

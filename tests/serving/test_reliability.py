@@ -310,6 +310,8 @@ def test_what_does_not_finish_in_time_is_told(model):
         ("authorization: Basic secret\r\n", 401),
         ("authorization: Bearer secret\r\n", 200),
         ("authorization: bearer secret\r\n", 200),
+        ("authorization: Bearer secret\r\nauthorization: Bearer wrong\r\n", 400),
+        ("authorization: Bearer wrong\r\nauthorization: Bearer secret\r\n", 400),
     ],
 )
 def test_keys_are_needed(model, headers, status):

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from statewise import processes
 from statewise.cli.commands import dispatch
-from statewise.messages import escaped, in_words
+from statewise.cli.others import others_escaped
+from statewise.messages import in_words, say
 from statewise.types import NotFinite
 
 COMMANDS = {
@@ -48,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        return _run(words)
+        with others_escaped():
+            return _run(words)
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -85,15 +87,15 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         from statewise import __version__
 
-        print(f"statewise {__version__}")
+        say(f"statewise {__version__}")
         return 0
     return dispatch(words, COMMANDS, __name__, lambda: OPTIONS)
 
 
 def _fail(code: int, error: BaseException, debug: bool) -> int:
     if debug:
-        traceback.print_exc()
-    message = escaped(in_words(error), keep="\n")
+        say(traceback.format_exc(), end="", file=sys.stderr)
+    message = in_words(error)
     try:
         rank, own = processes.rank(), processes.started() is None
     except ValueError:
@@ -101,9 +103,9 @@ def _fail(code: int, error: BaseException, debug: bool) -> int:
     if processes.OF_ANOTHER in getattr(error, "__notes__", ()):
         return code
     if rank == 0:
-        print(f"statewise: {message}", file=sys.stderr)
+        say(f"statewise: {message}", file=sys.stderr)
     elif own or _connected():
-        print(f"statewise, process {rank}: {message}", file=sys.stderr)
+        say(f"statewise, process {rank}: {message}", file=sys.stderr)
     return code
 
 

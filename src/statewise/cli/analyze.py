@@ -15,6 +15,7 @@ from statewise.cli.arguments import Parser, pairs
 from statewise.cli.commands import listed
 from statewise.cli.counter import shown_progress
 from statewise.json_files import printable
+from statewise.messages import say
 
 if TYPE_CHECKING:
     from statewise.analysis.base import Analysis
@@ -45,7 +46,7 @@ def run(words: list[str]) -> int:
         for name in words:
             if name in _described() or ":" in name:
                 fields = declared_fields(ANALYSES.target(name))
-                print(f"\noptions of {name}, with their defaults:", *lines_of(fields), sep="\n")
+                say(f"\noptions of {name}, with their defaults:", *lines_of(fields), sep="\n")
         return 0
     options, analysis = options_of(words)
 
@@ -74,7 +75,7 @@ def run(words: list[str]) -> int:
         if out is not None:
             written += save(findings, content, out, name, title, overwrite=options.overwrite)
     if options.json:
-        print(printable(content))
+        say(printable(content))
     else:
         tell(title, findings, written)
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from statewise.bounds import LARGEST
-from statewise.messages import cut_words, suggestion
+from statewise.messages import cut_words, say, suggestion
 
 PATHS = {"FILE": "file", "DIR": "folder", "PATH": "file or folder", "OUT.npy": "file", "OUT.jsonl": "file"}
 """Placeholders of options whose values are paths."""
@@ -69,6 +69,10 @@ class Parser(argparse.ArgumentParser):
     def add_overwrite(self, what: str = "replace an existing file") -> None:
         """`--overwrite`; without it no command replaces a file."""
         self.add_argument("--overwrite", action="store_true", help=what)
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        """Prints help, which may quote a file."""
+        say(message, end="")
 
     def error(self, message: str) -> NoReturn:
         """Raises `ValueError`."""

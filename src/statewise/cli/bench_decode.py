@@ -9,6 +9,7 @@ from typing import Any
 
 from statewise.cli.arguments import Parser, at_least
 from statewise.json_files import printable
+from statewise.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -90,18 +91,18 @@ def run(words: list[str]) -> int:
                for name, many in measured.items()}  # fmt: skip
     content = {"batch": batch, "prefill": prefill, "decode": decode, "device": device, "models": medians}
     if options.json:
-        print(printable(content))
+        say(printable(content))
         return 0
-    print(f"{options.run}: {batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
+    say(f"{options.run}: {batch} rows, prompts of {prefill} tokens, {decode} more, {device}")
     told = all(one["megabytes"] is not None for one in medians.values())
     rows = [[name, f"{one['tokens_per_second']:,.0f}", f"{one['prefill_seconds']:.2f}", f"{one['decode_seconds']:.2f}",
              f"{one['megabytes']:,.0f}" if told else "-"] for name, one in medians.items()]  # fmt: skip
-    print(text_table(["", "tokens/s", "prompt (s)", "decoding (s)", "peak MB"], rows))
+    say(text_table(["", "tokens/s", "prompt (s)", "decoding (s)", "peak MB"], rows))
     if "standard" in medians:
         ours, other = medians["this model"], medians["standard"]
         against = [f"{ours['tokens_per_second'] / other['tokens_per_second']:.2f} times the tokens per second"]
         against += [f"{ours['megabytes'] / other['megabytes']:.3f} times the memory"] if told else []
-        print(f"against standard: {', '.join(against)}")
+        say(f"against standard: {', '.join(against)}")
     return 0
 
 
@@ -128,11 +129,11 @@ def _drafts(options: Any) -> int:
     if options.without_cache:
         tables["without_cache"] = two_pass_speeds(model, lengths, **asked)
     if options.json:
-        print(printable({"batch": batch, "rounds": options.rounds, **fields, **tables}))
+        say(printable({"batch": batch, "rounds": options.rounds, **fields, **tables}))
         return 0
-    print(f"{options.run}: {options.rounds} times {batch} rows, each draft length on the same prompts")
-    print(draft_table(tables["drafts"]))
+    say(f"{options.run}: {options.rounds} times {batch} rows, each draft length on the same prompts")
+    say(draft_table(tables["drafts"]))
     if options.without_cache:
-        print("\nwithout a cache, two passes per cycle; plain: one pass per token")
-        print(draft_table(tables["without_cache"]))
+        say("\nwithout a cache, two passes per cycle; plain: one pass per token")
+        say(draft_table(tables["without_cache"]))
     return 0

@@ -26,7 +26,7 @@ from statewise.cli.arguments import Parser, at_least
 from statewise.cli.jobs import Job, last_line, read_state, write_state
 from statewise.durable import write_atomically
 from statewise.json_files import TEXT, read_json
-from statewise.messages import to_install
+from statewise.messages import say, to_install
 
 SUBMITTED = "submitted"
 """The folder of submitit's own files: scripts, pickled commands, logs."""
@@ -231,7 +231,7 @@ def run_jobs(
         handles = submit(new, asked, folder)
         known |= {job.name: handle.job_id for job, handle in zip(new, handles)}
         array = handles[0].job_id.partition("_")[0]
-        print(f"submitted {len(new)} jobs as {array}; to stop them: scancel {array}", flush=True)
+        say(f"submitted {len(new)} jobs as {array}; to stop them: scancel {array}", flush=True)
     for job in new:
         started(job)
     if asked.detach:
@@ -244,7 +244,7 @@ def run_jobs(
             try:
                 running = queue([known[name] for name in left])
             except OSError as error:  # a cluster may be busy; the jobs go on
-                print(error, flush=True)
+                say(error, flush=True)
                 continue
             for name, job in list(left.items()):
                 looked_at(job)

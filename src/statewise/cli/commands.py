@@ -7,6 +7,8 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
+from statewise.messages import say
+
 
 def dispatch(
     words: Sequence[str], commands: Mapping[str, str], package: str, footer: Callable[[], str] = lambda: ""
@@ -18,9 +20,9 @@ def dispatch(
     """
     program = package.replace(".cli", "").replace(".", " ")
     if not words or words[0] in ("-h", "--help"):
-        print(f"usage: {program} COMMAND ...   ({program} COMMAND --help: more)\n\n{listed(commands)}")
+        say(f"usage: {program} COMMAND ...   ({program} COMMAND --help: more)\n\n{listed(commands)}")
         if text := footer():
-            print(f"\n{text}")
+            say(f"\n{text}")
         return 0 if words else 2
     if words[0] not in commands:
         from statewise.config import unknown

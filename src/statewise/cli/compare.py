@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, above
+from statewise.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -87,10 +88,10 @@ def run(words: list[str]) -> int:
             defaults=declared_defaults, seeds_left_out=left_out,
         )  # fmt: skip
         written = [] if out is None else write_report(comparison, out, options.overwrite)
-    print(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
+    say(comparison.as_json() if options.json else comparison.as_text(shutil.get_terminal_size((100, 24)).columns))
     if not options.json:
         for path in written:
-            print(f"wrote {path}")
+            say(f"wrote {path}")
     if written and missing():
-        print(f"statewise: {missing()}", file=sys.stderr)
+        say(f"statewise: {missing()}", file=sys.stderr)
     return 0

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.messages import say
 from statewise.run import Run
 
 DESCRIPTION = """Makes a run of a checkpoint of the State-Prediction Separation paper's code (sps).
@@ -65,5 +66,5 @@ def run(words: list[str]) -> int:
         model.objective.load_state_dict({f"backbone.{name}": tensor for name, tensor in converted.weights.items()})
         keep_model(model, out, overwrite=options.overwrite)
     count = sum(parameter.numel() for parameter in model.objective.parameters())
-    print(f"wrote {out}: two_stream, variant {converted.backbone['variant']}, {count:,} parameters, in fp32")
+    say(f"wrote {out}: two_stream, variant {converted.backbone['variant']}, {count:,} parameters, in fp32")
     return 0

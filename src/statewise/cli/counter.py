@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from statewise.messages import say, say_in_place
 from statewise.progress import Work, listening
 
 SILENT_SECONDS = 2.0
@@ -30,9 +31,9 @@ def shown_progress() -> Iterator[None]:
             return
         text = ", ".join(f"{work.done:,}/{work.total:,} {work.what}" for work in works if work.total > 1)
         if terminal:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            say_in_place(text)
         elif text:
-            print(text, file=sys.stderr, flush=True)
+            say(text, file=sys.stderr, flush=True)
         drawn = terminal
         due = time.monotonic() + (REDRAWN_SECONDS if terminal else LINE_SECONDS)
 
@@ -41,4 +42,4 @@ def shown_progress() -> Iterator[None]:
             yield
     finally:
         if drawn:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            say_in_place("")

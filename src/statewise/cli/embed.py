@@ -9,6 +9,7 @@ from pathlib import Path
 from statewise.cli.arguments import Parser
 from statewise.cli.counter import shown_progress
 from statewise.json_files import read_json
+from statewise.messages import say
 from statewise.overwriting import check_file, check_files, claimed_files, json_with
 
 SHOWN = 10
@@ -104,15 +105,15 @@ def run(words: list[str]) -> int:
         if with_offsets:
             write_array(scratch / offsets.name, found.offsets)
         write_atomically(scratch / facts.name, (json.dumps(origin, indent=2) + "\n").encode())
-    print(f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
+    say(f"{options.run}, step {model.checkpoint.step}, {len(found.offsets) - 1:,} sequences, "
           f"{'' if found.vectors.ndim == 2 else f'{len(found.layers)} layers, '}"
           f"{found.vectors.shape[-2]:,} vectors of {found.vectors.shape[-1]}")  # fmt: skip
     if found.left_out:
         count = len(found.left_out)
-        print(f"left out: {count:,} of {len(found.sequences) + count:,} sequences of {source}")
+        say(f"left out: {count:,} of {len(found.sequences) + count:,} sequences of {source}")
         for one in found.left_out[:SHOWN]:
-            print(f"  line {one.line}: {one.why}")
+            say(f"  line {one.line}: {one.why}")
         if count > SHOWN:
-            print(f"  and {count - SHOWN:,} more, see {facts}")
-    print("wrote", ", ".join(str(out.parent / name) for name in names))
+            say(f"  and {count - SHOWN:,} more, see {facts}")
+    say("wrote", ", ".join(str(out.parent / name) for name in names))
     return 0

@@ -16,6 +16,7 @@ from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
 from statewise.durable import replacing
 from statewise.json_files import printable
+from statewise.messages import say
 from statewise.overwriting import claimed_file
 from statewise.progress import announced
 from statewise.run import Run, evaluation_of, evaluation_on, named, report_of
@@ -59,7 +60,7 @@ def run(words: list[str]) -> int:
     with claimed_file(out, options.overwrite, "--losses") as scratch:
         code = _evaluate(options, by, decoder, how, scratch)
     if not options.json:
-        print(f"wrote {out}: the nats of every token, a JSON line for each sequence")
+        say(f"wrote {out}: the nats of every token, a JSON line for each sequence")
     return code
 
 
@@ -107,10 +108,10 @@ def _evaluate(
     data = Path(options.data).resolve() if options.data else None
     name = report_name(options, by, how)
     if how and not evaluation.samples:
-        print("no example has a prompt: the decoder has no part in these figures", file=sys.stderr)
+        say("no example has a prompt: the decoder has no part in these figures", file=sys.stderr)
     for note in model.task.notes:
         if not data or note not in own_notes:  # notes on the run's own data do not concern a file
-            print(note, file=sys.stderr)
+            say(note, file=sys.stderr)
     code = _show(model, evaluation, name, options, data, found if asked else {}, by, how)
     for one in losses:  # after the report, which a full disk must not take along
         assert losses_file is not None
@@ -264,29 +265,29 @@ def _show(
     content, written = keep_report(model, name, report(model.task, evaluation, data, protocols, by, how))
     if options.json:
         shown = ["checkpoint", "num", "decoder", "metrics", "baselines", "protocols"]
-        print(printable({key: content[key] for key in shown if content.get(key)}))
+        say(printable({key: content[key] for key in shown if content.get(key)}))
         return 0
     decoder, *fields = _words(how or {"name": GREEDY})
     decoding = f", {decoder} decoding" + f" ({', '.join(fields)})" * bool(fields) if evaluation.samples else ""
     asked_how = f", {next(iter(protocols))}" if len(protocols) == 1 else ""
     asked_how = ", whole documents" * options.comprehensive + asked_how
-    print(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}{asked_how}")
+    say(f"{options.run}, step {content['checkpoint']}, {evaluation.num} examples{decoding}{asked_how}")
     if len(protocols) < 2:
-        print(metrics_table(evaluation.metrics))
+        say(metrics_table(evaluation.metrics))
     else:
         leaks = seeing_targets(protocols)
         header = ["metric", *(f"{name} *" if name in leaks else name for name in protocols)]
         rows = [[metric, *(number(found[metric]) for found in protocols.values())] for metric in evaluation.metrics]
-        print(text_table(header, rows))
+        say(text_table(header, rows))
     if evaluation.baselines:
-        print(f"\n{baselines_table(evaluation.baselines, evaluation.metrics)}")
+        say(f"\n{baselines_table(evaluation.baselines, evaluation.metrics)}")
     if by and "," in by[1]:
-        print(f"metrics without a {by[0]} in their names are over all of {by[1]} together")
+        say(f"metrics without a {by[0]} in their names are over all of {by[1]} together")
     if seeing_targets(protocols):
         mark = "* " if len(protocols) > 1 else ""
-        print(f"{mark}same-chunk sees its own targets: no likelihood, comparable with nothing else")
+        say(f"{mark}same-chunk sees its own targets: no likelihood, comparable with nothing else")
     if written:
-        print(f"wrote {written}")
+        say(f"wrote {written}")
     return 0
 
 
@@ -329,13 +330,13 @@ def _referee(model: Model, path: Path, options: argparse.Namespace) -> int:
     facts = {"file": str(path.resolve()), "num": num, "left_out": left_out, "metrics": refereed.metrics}
     content, written = keep_report(model, name, facts)
     if options.json:
-        print(printable(content))
+        say(printable(content))
     else:
-        print(f"{path}, {num} sequence{'s' * (num != 1)}, scored by {options.run}, step {content['checkpoint']}")
+        say(f"{path}, {num} sequence{'s' * (num != 1)}, scored by {options.run}, step {content['checkpoint']}")
         if left_out:
             named = ", ".join(map(str, left_out[:SHOWN])) + ", ..." * (len(left_out) > SHOWN)
-            print(f"left out: {len(left_out)} of {len(found)} sequences, too long for the referee ({named})")
-        print(metrics_table(refereed.metrics))
+            say(f"left out: {len(left_out)} of {len(found)} sequences, too long for the referee ({named})")
+        say(metrics_table(refereed.metrics))
         if written:
-            print(f"wrote {written}")
+            say(f"wrote {written}")
     return 0

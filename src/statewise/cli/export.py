@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.messages import say
 from statewise.run import Run
 
 DESCRIPTION = """Writes the model of a run in a format that other libraries load.
@@ -37,7 +38,7 @@ def run(words: list[str]) -> int:
         model = load_model(options.run, options.checkpoint, "cpu")
         command = shlex.join(["statewise", "export", *words])
         found = export(model, out, options.to, overwrite=options.overwrite, command=command)
-    print(f"wrote {options.out}: {found.architecture}, {found.parameters:,} parameters, {found.bytes / 1e6:,.1f} MB")
+    say(f"wrote {options.out}: {found.architecture}, {found.parameters:,} parameters, {found.bytes / 1e6:,.1f} MB")
     for note in found.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     return 0

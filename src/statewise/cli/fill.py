@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, at_least, pairs
 from statewise.json_files import TEXT, Shape, check, loads, one_of
+from statewise.messages import say
 
 if TYPE_CHECKING:
     from statewise.infilling import Filled
@@ -94,12 +95,12 @@ def run(words: list[str]) -> int:
         )  # fmt: skip
         for one in found:
             ledger.add(vars(one))
-            print(f"{len(ledger.records)}/{len(asked)}  ...{one.completion[:90]!r}", file=sys.stderr)
+            say(f"{len(ledger.records)}/{len(asked)}  ...{one.completion[:90]!r}", file=sys.stderr)
     fewer = f"; only {len(asked):,} that can be filled are held out" if len(asked) < options.num else ""
-    print(f"wrote {out}: {len(ledger.records)} sequences{fewer}")
+    say(f"wrote {out}: {len(ledger.records)} sequences{fewer}")
     if options.free_length or options.unconditional:
         ended = sum(line.get("ended_by") == "model" for line in ledger.records)
-        print(f"{ended} of them were ended by the model, the others by the maximum length")
+        say(f"{ended} of them were ended by the model, the others by the maximum length")
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from statewise.durable import write_atomically
 from statewise.json_files import json_bytes
+from statewise.messages import say
 from statewise.overwriting import check_files, claimed_files, json_with
 
 if TYPE_CHECKING:
@@ -83,10 +84,10 @@ def tell(title: str, findings: Findings, written: Sequence[Path]) -> None:
     """Prints metrics as `in_order`, notes and written files."""
     from statewise.reporting.tables import metrics_table
 
-    print(title)
+    say(title)
     metrics = _plain(findings.metrics)
-    print(metrics_table({name: metrics[name] for name in in_order(metrics, findings.main)}))
-    print(*findings.notes, *(f"wrote {path}" for path in written), sep="\n")
+    say(metrics_table({name: metrics[name] for name in in_order(metrics, findings.main)}))
+    say(*findings.notes, *(f"wrote {path}" for path in written), sep="\n")
 
 
 def in_order(names: Iterable[str], main: Sequence[str]) -> list[str]:

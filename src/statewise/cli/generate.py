@@ -13,7 +13,7 @@ from statewise.cli.counter import shown_progress
 from statewise.declarations import declared_fields
 from statewise.decoding import DECODERS
 from statewise.json_files import printable
-from statewise.messages import escaped
+from statewise.messages import escaped, say
 from statewise.overwriting import check_file
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def run(words: list[str]) -> int:
     if options.candidates is not None:
         with shown_progress():
             found = model.search(options.prompt, options.decoder, options.goal, options.limit, **how, **fields)
-        print(ranked(found[: options.candidates], model.task, options.json))
+        say(ranked(found[: options.candidates], model.task, options.json))
         return 0
     if carried:
         if options.goal is not None:
@@ -128,9 +128,9 @@ def run(words: list[str]) -> int:
             )
     text = model.task.decode(completion.tokens)
     if options.json:
-        print(printable({"completion": text, "log_probability": completion.log_probability}, indent=None))
+        say(printable({"completion": text, "log_probability": completion.log_probability}, indent=None))
     else:
-        print(escaped(text, keep="\n\t") if sys.stdout.isatty() else text)
+        say(text)
     return 0
 
 

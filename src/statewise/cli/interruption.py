@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from statewise.messages import say
+
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
@@ -19,7 +21,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if pressed.is_set():
             raise KeyboardInterrupt
         pressed.set()
-        print("\nstopping with the best model so far; Ctrl-C again: stop at once", file=sys.stderr)
+        say("\nstopping with the best model so far; Ctrl-C again: stop at once", file=sys.stderr)
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield pressed.is_set

@@ -9,6 +9,7 @@ from pathlib import Path
 from statewise.cli.arguments import Parser, above, at_least, not_below
 from statewise.cli.counter import shown_progress
 from statewise.json_files import json_bytes, printable
+from statewise.messages import say
 from statewise.overwriting import check_derived
 
 KEY = "STATEWISE_JUDGE_KEY"
@@ -48,6 +49,14 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--timeout", type=above(0), default=120.0, help="seconds to wait for a server that sends nothing (default: 120)"
     )
+    parser.add_argument(
+        "--deadline", type=above(0), default=900.0, metavar="SECONDS",
+        help="seconds within which an answer must be complete, retries included (default: 900)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-answer", type=at_least(1), default=2**20, metavar="BYTES",
+        help="most bytes of an answer (default: 1,048,576)",
+    )  # fmt: skip
     parser.add_argument("--retries", type=at_least(0), default=5, help="repetitions of a failed request (default: 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options = parser.parse_args(words)
@@ -76,6 +85,7 @@ def run(words: list[str]) -> int:
     asked = ChatJudge(
         options.url, options.model, key,
         timeout=options.timeout, retries=options.retries, temperature=options.temperature,
+        deadline=options.deadline, most_bytes=options.max_answer,
     )  # fmt: skip
     known = facts(options.model, {"a": checksum(a), "b": checksum(b)}, options.repeats, told, options.temperature)
     with Ledger(out, "judging", known, NEEDED) as ledger:
@@ -83,14 +93,12 @@ def run(words: list[str]) -> int:
             with shown_progress():
                 records = judge(pairs, asked, ledger, repeats=options.repeats, jobs=options.jobs, instructions=told)
         except BaseException:
-            print(
-                f"{len(ledger.records)} judgements are in {out}: the same command goes on from there", file=sys.stderr
-            )
+            say(f"{len(ledger.records)} judgements are in {out}: the same command goes on from there", file=sys.stderr)
             raise
     asked_how = {"model": options.model, "instructions": told, "temperature": options.temperature}
     summary = {"a": str(a), "b": str(b), **asked_how, **summarise(records, len(pairs))}
     write_atomically(beside, json_bytes(summary))
-    print(printable(summary) if options.json else as_text(summary, str(a), str(b)))
+    say(printable(summary) if options.json else as_text(summary, str(a), str(b)))
     if not options.json:
-        print(f"wrote {out} and {beside}")
+        say(f"wrote {out} and {beside}")
     return 0

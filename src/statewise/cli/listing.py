@@ -9,6 +9,7 @@ from statewise.backbones import BACKBONES
 from statewise.cli.arguments import Parser
 from statewise.cli.commands import listed
 from statewise.decoding import DECODERS
+from statewise.messages import say
 from statewise.objectives import OBJECTIVES
 from statewise.recipes import recipe_names, recipe_summary
 from statewise.tables import Table
@@ -31,5 +32,5 @@ def run(words: list[str]) -> int:
     sections["recipes"] = {name: recipe_summary(name) for name in recipe_names()}
     width = max(len(name) for rows in sections.values() for name in rows)
     for title, rows in sections.items():
-        print(f"{title}\n{listed(rows, width, without_terminal=1000)}")
+        say(f"{title}\n{listed(rows, width, without_terminal=1000)}")
     return 0

@@ -15,6 +15,7 @@ from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
 from statewise.durable import write_atomically
+from statewise.messages import say
 from statewise.overwriting import claimed_file
 
 DESCRIPTION = """Scores a run on benchmarks of lm-evaluation-harness (extra `eval`) and writes a report into the run.
@@ -45,14 +46,14 @@ def run(words: list[str]) -> int:
         if scratch is not None:
             write_atomically(scratch, as_json.encode() + b"\n")
     for warning in warnings(content["counts"]):
-        print(warning, file=sys.stderr)
+        say(warning, file=sys.stderr)
     if options.json:
-        print(as_json)
+        say(as_json)
     else:
-        print(f"{options.run}, step {content['checkpoint']}, lm-evaluation-harness {content['lm_eval']}")
-        print(table(content))
+        say(f"{options.run}, step {content['checkpoint']}, lm-evaluation-harness {content['lm_eval']}")
+        say(table(content))
         if written:
-            print(f"wrote {written}")
+            say(f"wrote {written}")
     return 0
 
 

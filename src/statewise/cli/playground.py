@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.messages import say
 
 DESCRIPTION = """Shows runs of one task token by token: what each model predicts and holds, beside what is true.
 
@@ -47,7 +48,7 @@ def run(words: list[str]) -> int:
             same_task(models)
             written = export(models, path, options.examples, options.seed, overwrite=options.overwrite)
         fewer = f"; only {written:,} prompts are held out" if written < options.examples else ""
-        print(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB){fewer}")
+        say(f"wrote {path} ({path.stat().st_size / 1000:,.0f} kB){fewer}")
         return 0
     models = serve.models_of(named, options.checkpoint, options.device)
     same_task(models)

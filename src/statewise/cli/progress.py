@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,13 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from statewise.cli.defaults import declared_defaults
 from statewise.config import Recipe
+from statewise.messages import escaped, say
 from statewise.reporting.tables import baselines_table
 from statewise.run import Record, Run
 from statewise.types import DETAILS
@@ -102,8 +104,27 @@ class Texts:
         yield Text(line)
 
 
-class _GoingOn(Console):
-    """Goes on without a word when the reader of its output, such as `head`, has left."""
+class _Safe(Console):
+    """Prints text as `messages.say` does: literally, without markup, and on a terminal without control characters of
+    others. Goes on without a word when the reader of its output, such as `head`, has left."""
+
+    def __init__(self, *, stderr: bool) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """See `Console`; the control characters of rich itself are segments of their own."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=escaped(segment.text, keep="\n\t"))
+
+    def say(self, text: str) -> None:
+        """Prints a text and a line end. On a terminal it is wrapped there; elsewhere it stays as it is."""
+        if self.is_terminal:
+            self.print(Text(escaped(text, keep="\n\t")))
+        elif not self.quiet:
+            try:
+                say(text, file=self.file, flush=True)  # rich would leave out some characters
+            except BrokenPipeError:
+                self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """In place of an end of the process, which would lose the training."""
@@ -111,9 +132,9 @@ class _GoingOn(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that prints text literally, without markup, emoji or highlighting."""
-    return _GoingOn(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+def console(*, stderr: bool = False) -> _Safe:
+    """A console of rich whose texts cannot steer the terminal."""
+    return _Safe(stderr=stderr)
 
 
 class Display:
@@ -146,7 +167,10 @@ class Display:
 
     def _say(self, *texts: str, gap: str = "  ") -> None:
         """Prints texts side by side; a terminal wraps between texts only."""
-        self.console.print(Texts(texts, gap) if self.console.is_terminal else gap.join(texts))
+        if self.console.is_terminal:
+            self.console.print(Texts([escaped(text) for text in texts], gap))
+        else:
+            self.console.say(gap.join(texts))
 
     def begin(self, run: Run, recipe: Recipe, step: int) -> None:
         """Prints objective, task, folder and device."""
@@ -170,15 +194,15 @@ class Display:
     def note(self, note: str) -> None:
         """Prints a note about the data; on a terminal wrapped, and indented like its first line."""
         if self.console.is_terminal:
-            text = note.lstrip()
+            text = escaped(note.lstrip(), keep="\n")
             self.console.print(Padding(Text(text), (0, 0, 0, len(note) - len(text)), expand=False), soft_wrap=False)
         else:
-            self.console.print(note)
+            self.console.say(note)
 
     def baselines(self, baselines: Mapping[str, Mapping[str, float]]) -> None:
         """Prints the metrics of baselines."""
-        self.console.print("held out, baselines:")
-        self.console.print(baselines_table(baselines))
+        self.console.say("held out, baselines:")
+        self.console.say(baselines_table(baselines))
 
     def step(self, step: int) -> None:
         """Updates the bar."""
@@ -209,7 +233,7 @@ class Display:
         self._say(f"best checkpoint (step {report['checkpoint']}) on {report['num']:,} held-out examples:")
         self._say("", *metric_texts(shown))
         if report["baselines"]:
-            self.console.print(baselines_table(report["baselines"], report["metrics"]))
+            self.console.say(baselines_table(report["baselines"], report["metrics"]))
 
     def record(self, record: Record) -> None:
         """Shows a record: training metrics below the bar, others as permanent lines."""
@@ -249,9 +273,9 @@ class Count:
                 text, BarColumn(None), count, TimeRemainingColumn(), console=self.console, refresh_per_second=4
             )
             self.live.start()
-            self.live.add_task(what, total=total, count="")
+            self.live.add_task(escaped(what), total=total, count="")
         else:
-            self.console.print(what)
+            self.console.say(what)
 
     def advance(self, things: int) -> None:
         """Adds to what is done."""
@@ -260,8 +284,8 @@ class Count:
             self.live.update(self.live.task_ids[0], completed=self.done, count=f"{self.done:,} {self.unit}")
         elif self.total and self.done * 10 // self.total > self.shown:
             self.shown = self.done * 10 // self.total
-            self.console.print(f"{self.what}: {self.done:,} of {self.total:,} {self.unit}")
+            self.console.say(f"{self.what}: {self.done:,} of {self.total:,} {self.unit}")
 
     def note(self, note: str) -> None:
         """Prints a permanent line."""
-        self.console.print(note)
+        self.console.say(note)

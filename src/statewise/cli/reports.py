@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from statewise.messages import say
+
 if TYPE_CHECKING:
     from statewise.model import Model
 
@@ -32,4 +34,4 @@ def if_writable() -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        print(f"no report was written: {error.filename}: {error.strerror}", file=sys.stderr)
+        say(f"no report was written: {error.filename}: {error.strerror}", file=sys.stderr)

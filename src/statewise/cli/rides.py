@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.json_files import printable
+from statewise.messages import say
 from statewise.overwriting import claimed_file
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def run(words: list[str]) -> int:
     with claimed_file(Path(options.write_labels), options.overwrite, "--write-labels") as labels:
         _check(options, labels)
     if not options.json:
-        print(f"wrote {options.write_labels}")
+        say(f"wrote {options.write_labels}")
     return 0
 
 
@@ -106,7 +107,7 @@ def _map(options: argparse.Namespace, settings: MapSettings) -> int:
     title = f"{options.file or 'drawn rides'} on {options.map}"
     written = save(found, content, Path(options.out), "map", title, overwrite=options.overwrite)
     if options.json:
-        print(printable(content))
+        say(printable(content))
     else:
         tell(title, found, written)
     return 0
@@ -128,7 +129,7 @@ def _check(options: argparse.Namespace, labels: Path | None) -> int:
     count = Counter(named)
     metrics: dict[str, float] = {"rides": len(named), **{name: count[name] for name in VERDICTS}}
     metrics["valid_share"] = count["valid"] / len(named)
-    print(printable(metrics) if options.json else metrics_table(metrics))
+    say(printable(metrics) if options.json else metrics_table(metrics))
     return 0
 
 

@@ -10,6 +10,7 @@ from statewise.cli.arguments import Parser, at_least
 from statewise.cli.counter import shown_progress
 from statewise.cli.reports import keep_report
 from statewise.json_files import printable
+from statewise.messages import say
 
 DESCRIPTION = """Answers the questions in a file by likelihood. The file holds JSON lines of one kind:
 
@@ -50,15 +51,15 @@ def run(words: list[str]) -> int:
     name = "-".join([report_of("score", path.resolve()), *deviations])
     content, written = keep_report(model, name, {**head, **dataclasses.asdict(answers)})
     if answers.cut:
-        print(f"{answers.cut} of {len(answers.items)} questions are longer than the context: the beginning was cut",
+        say(f"{answers.cut} of {len(answers.items)} questions are longer than the context: the beginning was cut",
               file=sys.stderr)  # fmt: skip
     if options.json:
-        print(printable({key: value for key, value in content.items() if key != "items"}))
+        say(printable({key: value for key, value in content.items() if key != "items"}))
     else:
-        print(f"{path}, {questions.kind}, {len(answers.items)} questions: {options.run}, step {content['checkpoint']}")
-        print(metrics_table(answers.metrics))
+        say(f"{path}, {questions.kind}, {len(answers.items)} questions: {options.run}, step {content['checkpoint']}")
+        say(metrics_table(answers.metrics))
         if answers.chance:
-            print(f"chance: {answers.chance['accuracy']:.4f}")
+            say(f"chance: {answers.chance['accuracy']:.4f}")
         if written:
-            print(f"wrote {written}")
+            say(f"wrote {written}")
     return 0

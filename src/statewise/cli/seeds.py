@@ -25,7 +25,7 @@ from statewise.cli.progress import Display, record_line, total_steps
 from statewise.config import Recipe
 from statewise.durable import write_atomically
 from statewise.json_files import COUNT, read_json
-from statewise.messages import cut, short
+from statewise.messages import cut, say, short
 from statewise.run import FILES as RUN_FILES
 from statewise.run import METRICS, Run
 from statewise.run import SIGNS as RUN_SIGNS
@@ -146,7 +146,7 @@ def resume(folder: Path, jobs: int, asked: cluster.Settings | None = None) -> in
         if not run.exists() or not run.complete():
             commands[seed] = statewise("train", "--resume", str(run.folder)) if run.exists() else _new(folder, seed)
     if not commands:
-        print(f"{folder} is complete: nothing to resume")
+        say(f"{folder} is complete: nothing to resume")
         return 0
     return _run_all(folder, commands, jobs, recipe, asked)
 
@@ -167,7 +167,7 @@ def _run_all(
     begun = "submitted" if asked else "started"
 
     def started(job: Job) -> None:
-        print(f"seed {job.name:>3} | {begun}; its output is in {job.log}", flush=True)
+        say(f"seed {job.name:>3} | {begun}; its output is in {job.log}", flush=True)
 
     def looked_at(job: Job) -> None:
         shown[int(job.name)].go_on(int(job.name), recipe)
@@ -175,7 +175,7 @@ def _run_all(
     def ended(job: Job, code: int) -> None:
         if code:
             failed.append(int(job.name))
-            print(f"seed {job.name:>3} | failed with {read_state(job.log)[1]}", flush=True)
+            say(f"seed {job.name:>3} | failed with {read_state(job.log)[1]}", flush=True)
 
     each = [Job(str(seed), {"train": command}, folder / f"seed-{seed}.log") for seed, command in commands.items()]
     run = partial(run_jobs, at_once=jobs)
@@ -183,14 +183,14 @@ def _run_all(
         run = partial(cluster.run_jobs, asked=asked, folder=folder / cluster.SUBMITTED)
     received = run(each, started=started, looked_at=looked_at, ended=ended)
     if asked is not None and (asked.detach or received is not None):
-        print(f"the jobs go on: statewise status {shlex.quote(str(folder))}", file=sys.stderr)
+        say(f"the jobs go on: statewise status {shlex.quote(str(folder))}", file=sys.stderr)
         return 0 if received is None else 128 + received
     if received is not None:
-        print(f"stopped and saved; continue with: statewise train --resume {shlex.quote(str(folder))}", file=sys.stderr)
+        say(f"stopped and saved; continue with: statewise train --resume {shlex.quote(str(folder))}", file=sys.stderr)
         return 128 + received
     if failed:
         again = f"statewise train --resume {shlex.quote(str(folder))}"
-        print(f"failed: seeds {failed}; continue with: {again}", file=sys.stderr)
+        say(f"failed: seeds {failed}; continue with: {again}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -220,7 +220,7 @@ class Shown:
         same = next((place for place, pair in enumerate(zip(before, lines)) if pair[0] != pair[1]), shorter)
         for record in self.run.records(lines, same):
             if record["kind"] != "train":
-                print(f"seed {seed:>3} | {record_line(record, total_steps(self.run, recipe))}", flush=True)
+                say(f"seed {seed:>3} | {record_line(record, total_steps(self.run, recipe))}", flush=True)
         self.lines, self.stamp = lines, stamp
 
 

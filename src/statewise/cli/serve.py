@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statewise.cli.arguments import Parser, above, at_least
-from statewise.messages import short, to_install
+from statewise.messages import say, short, to_install
 
 if TYPE_CHECKING:
     from statewise.serving.served import Served
@@ -113,7 +113,7 @@ def check_drafts(models: Sequence[Served], settings: Settings) -> None:
         with models[0].model.asking() as predictor:
             drafter(predictor)
     for one in without:
-        print(f"{one.name} cannot draft and decodes without; --drafter prompt_lookup drafts for any model", flush=True)
+        say(f"{one.name} cannot draft and decodes without; --drafter prompt_lookup drafts for any model", flush=True)
 
 
 def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *, show: bool) -> int:
@@ -126,7 +126,7 @@ def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *,
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def announce(line: str) -> None:
-        print(line, f"the playground is at {url}", sep="\n", flush=True)
+        say(line, f"the playground is at {url}", sep="\n", flush=True)
         if show:
             threading.Thread(target=_open, args=(url,), daemon=True).start()
 
@@ -135,7 +135,7 @@ def start(models: Sequence[Served], settings: Settings, bound: socket.socket, *,
 
 def _open(url: str) -> None:
     if not webbrowser.open(url):
-        print(f"there is no browser to open: open {url} yourself", flush=True)
+        say(f"there is no browser to open: open {url} yourself", flush=True)
 
 
 def server_module() -> Any:

@@ -12,6 +12,7 @@ from statewise.cli.arguments import Parser
 from statewise.cli.jobs import read_state
 from statewise.cli.progress import duration, total_steps
 from statewise.json_files import printable
+from statewise.messages import say
 from statewise.reporting.tables import fitted_tables
 from statewise.run import Run, with_name
 
@@ -48,15 +49,15 @@ def run(words: list[str]) -> int:
     folder = Path(options.folder)
     found = statuses(folder)
     if options.json:
-        print(printable({"runs": [asdict(one) for one in found], "left": time_left(found)}))
+        say(printable({"runs": [asdict(one) for one in found], "left": time_left(found)}))
         return 0
     rows = [
         [one.name, one.state, f"{one.step:,}" + (f"/{one.steps:,}" if one.steps else ""),
          "-" if one.left is None else duration(one.left), one.note[:60] or "-"] for one in found
     ]  # fmt: skip
     width = shutil.get_terminal_size((100, 24)).columns
-    print(fitted_tables(["run", "state", "step", "time left", "note"], rows, width))
-    print(summary(found))
+    say(fitted_tables(["run", "state", "step", "time left", "note"], rows, width))
+    say(summary(found))
     return 0
 
 

@@ -24,7 +24,7 @@ from statewise.cli.jobs import Job, read_state, run_jobs, statewise, threads_of_
 from statewise.cli.progress import duration
 from statewise.cli.seeds import has_other_recipe, is_group, parse, seeds_of, write_group
 from statewise.durable import lock, write_all, write_atomically
-from statewise.messages import counted, in_words
+from statewise.messages import counted, in_words, say
 from statewise.run import Run, check_checkpoint
 from statewise.suites import Cell, Suite, read_suite, suite_given, suite_names
 
@@ -124,7 +124,7 @@ def run(words: list[str]) -> int:
         suite = replace(suite, cells=cells)
     if options.out is None and not options.dry_run:
         raise ValueError("--out is missing: the folder of the suite")
-    print(f"{source}: loading PyTorch", flush=True)
+    say(f"{source}: loading PyTorch", flush=True)
     recipes = _recipes(suite, source, commands=not options.table)
     out = Path(options.out) if options.out else Path(options.suite)
     # One seed of everything comes before the next seed: an early table is complete in breadth.
@@ -156,11 +156,11 @@ def run(words: list[str]) -> int:
         _write(out, _report(title, whole, there, runs), _report(title, whole, shown, runs))
     again = shlex.join(["statewise", "suite", *words])
     if code >= 128 and asked:
-        print(f"the jobs go on; statewise status {out} shows them, the same command waits for them", file=sys.stderr)
+        say(f"the jobs go on; statewise status {out} shows them, the same command waits for them", file=sys.stderr)
     elif code >= 128:
-        print(f"stopped and saved; the same command continues: {again}", file=sys.stderr)
+        say(f"stopped and saved; the same command continues: {again}", file=sys.stderr)
     elif code:
-        print(f"some runs failed; the same command tries them again: {again}", file=sys.stderr)
+        say(f"some runs failed; the same command tries them again: {again}", file=sys.stderr)
     return code
 
 
@@ -269,7 +269,7 @@ def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, 
             continue
         if not one.finished_by(done):
             left.append(one.job(done))
-    print(f"{len(planned)} runs, of which {len(planned) - len(left) - len(damaged)} are finished", *damaged,
+    say(f"{len(planned)} runs, of which {len(planned) - len(left) - len(damaged)} are finished", *damaged,
           sep="\n", flush=True)  # fmt: skip
     ended_runs: list[str] = []
     failures = list(damaged)
@@ -278,15 +278,15 @@ def _run_all(planned: list[Planned], jobs: int, asked: cluster.Settings | None, 
         return f"{len(ended_runs) + len(planned) - len(left):>4}/{len(planned)}"
 
     def started(job: Job) -> None:
-        print(f"{progress()} | {job.name}: {'submitted' if asked else 'started'}", flush=True)
+        say(f"{progress()} | {job.name}: {'submitted' if asked else 'started'}", flush=True)
 
     def ended(job: Job, code: int) -> None:
         ended_runs.append(job.name)
         if code:
             failures.append(job.name)
-            print(f"{progress()} | {job.name}: failed with {read_state(job.log)[1]}", flush=True)
+            say(f"{progress()} | {job.name}: failed with {read_state(job.log)[1]}", flush=True)
         else:
-            print(f"{progress()} | {job.name}: finished", flush=True)
+            say(f"{progress()} | {job.name}: finished", flush=True)
 
     run = partial(run_jobs, at_once=jobs)
     if asked is not None:
@@ -301,11 +301,11 @@ def _write(out: Path, report: SuiteReport, shown: SuiteReport) -> None:
 
     written = {"table.md": report.as_markdown(), "results.json": report.as_json(), "index.html": report.as_html()}
     width = shutil.get_terminal_size((100, 24)).columns
-    print(fitted_tables(*shown.table(), width, keys=3))
-    print(fitted_notes(shown.notes(), width))
+    say(fitted_tables(*shown.table(), width, keys=3))
+    say(fitted_notes(shown.notes(), width))
     write_all({out / name: content.encode() for name, content in written.items()})
     for name in written:
-        print(f"wrote {out / name}")
+        say(f"wrote {out / name}")
 
 
 def _report(title: str, suite: Suite, planned: list[Planned], runs: dict[Path, SuiteRun]) -> SuiteReport:
@@ -358,7 +358,7 @@ def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], j
     from statewise.reporting.tables import text_table
 
     left = [one for one in planned if not one.finished_by(one.state()[0])]
-    print(
+    say(
         f"{counted(len(planned), 'run')}: {counted(len(suite.cells), 'combination')}; "
         f"{counted(len(planned) - len(left), 'run')} finished"
     )
@@ -374,14 +374,14 @@ def _dry_run(suite: Suite, recipes: dict[str, Recipe], planned: list[Planned], j
         if plan.step_seconds is None:
             raise ValueError(f"{cell.name} does not fit this machine")
         hours[cell.name] = count * plan.steps * plan.step_seconds / 3600
-        print(f"  {cell.name}: {count} x {plan.steps:,} steps of {plan.step_seconds * 1000:.1f} ms", flush=True)
+        say(f"  {cell.name}: {count} x {plan.steps:,} steps of {plan.step_seconds * 1000:.1f} ms", flush=True)
     by_recipe: dict[str, float] = {}
     for cell in suite.cells:
         by_recipe[cell.recipe] = by_recipe.get(cell.recipe, 0.0) + hours.get(cell.name, 0.0)
     total = sum(hours.values())
     rows = [[name, f"{found:.2f}"] for name, found in [*by_recipe.items(), ("all", total)]]
-    print(text_table(["recipe", "hours of one process"], rows))
-    print(
+    say(text_table(["recipe", "hours of one process"], rows))
+    say(
         f"{counted(len(left), 'run')} left, {jobs} at a time with {counted(threads, 'thread')} each: at most "
         f"{duration(total / jobs * 3600)} of training, and evaluations and starts besides"
     )

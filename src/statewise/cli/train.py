@@ -15,7 +15,7 @@ from statewise import processes
 from statewise.cli import cluster
 from statewise.cli.arguments import Parser, at_least
 from statewise.config import KINDS
-from statewise.messages import in_words
+from statewise.messages import in_words, say
 
 if TYPE_CHECKING:
     from statewise.config import Recipe
@@ -67,7 +67,7 @@ def run(words: list[str]) -> int:
 
     recipe = read_recipe(text, flags, source)
     if options.print_config:
-        print(yaml.safe_dump(recipe.as_dict(), sort_keys=False), end="")
+        say(yaml.safe_dump(recipe.as_dict(), sort_keys=False), end="")
         return 0
     if options.dry_run:
         return _dry_run(recipe, options)
@@ -118,16 +118,16 @@ def _dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
             raise ValueError(f"{in_words(error)}. {hint}") from None
     plan = make_plan(recipe, data)
     if options.json:
-        print(as_json(plan))
+        say(as_json(plan))
         return 0
-    print(f"{recipe.objective.name} on {recipe.task.name}, backbone {recipe.backbone.name}\n\n{as_text(plan)}")
+    say(f"{recipe.objective.name} on {recipe.task.name}, backbone {recipe.backbone.name}\n\n{as_text(plan)}")
     return 0
 
 
 def _begin(what: str) -> None:
     """Prints the first line before the slow imports."""
     if processes.rank() == 0:
-        print(f"{what}: loading PyTorch", flush=True)
+        say(f"{what}: loading PyTorch", flush=True)
 
 
 def _parser() -> Parser:
@@ -215,14 +215,14 @@ def _watched(work: Callable[[Listener], Any], folder: str | Path) -> int:
     if processes.rank() != 0:  # only the first process prints
         return 0
     if outcome is None:
-        print(
+        say(
             f"{folder} is complete: nothing to resume. Longer training is a run of its own: "
             f"statewise train --config {shlex.quote(str(folder))} --trainer.steps N --out NEW"
         )
         return 0
     if outcome.signal is not None:
         again = f"statewise train --resume {shlex.quote(str(folder))}"
-        print(f"stopped at step {outcome.step}, saved; continue with: {again}", file=sys.stderr)
+        say(f"stopped at step {outcome.step}, saved; continue with: {again}", file=sys.stderr)
         return 128 + int(outcome.signal)
     return 0
 
@@ -239,8 +239,8 @@ def _help(parser: Parser, options: argparse.Namespace, flags: list[str]) -> int:
 
     tables: dict[str, Table[Any]] = {"task": TASKS, "backbone": BACKBONES, "objective": OBJECTIVES}
     text, source = _recipe(options)
-    print("\nfields of this recipe, with its values:")
-    print(
+    say("\nfields of this recipe, with its values:")
+    say(
         field_help(recipe_fields(text, source), with_cells(flags), lambda kind, name: tables[kind].target(name), source)
     )
     return 0

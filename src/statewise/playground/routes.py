@@ -77,9 +77,10 @@ def routes(models: Sequence[Served]) -> list[BaseRoute]:
             passes = await called(engine, served.name, _passes(steps), request)
         except (ValueError, OSError) as error:
             raise _without_data(served.name, in_words(error)) from None
+        if passes is None:  # a pass may still run: `steps` is closed when that has ended
+            return Response()
         steps.close()
-        trace = None if passes is None else passes[-1]
-        return Response() if trace is None else JSONResponse(trace.as_json())
+        return Response() if passes[-1] is None else JSONResponse(passes[-1].as_json())
 
     return [
         Route("/", shown),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable, Collection, Sequence
+from email.message import Message
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -35,6 +37,10 @@ LONG = 20_000
 Made = TypeVar("Made")
 KINDS = ("", "application/json", "application/x-www-form-urlencoded")
 """Content types of bodies, which are JSON. The last is what curl says unless it is told otherwise."""
+
+OF_CHATS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+"""Routes of other servers for models that follow a chat."""
+COMPLETE = ": these models continue a text and follow no chat: send the text as `prompt` to /v1/completions"
 
 
 def create_app(engine: Engine, *, routes: Sequence[BaseRoute] = (), open_paths: Collection[str] = ()) -> Starlette:
@@ -104,7 +110,7 @@ async def _complete(request: Request, body: CompletionBody, kind: type[Answer]) 
                       param="prompt" if len(body.prompts) > 1 else "n")  # fmt: skip
     length = (sum(map(len, body.prompts)) + len(body.suffix or "")) * (body.n if body.manner.echo else 1)
     rows, read = await _aside(length, partial(_rows, served, body, limit))
-    ticket = Ticket(rows, stream=body.stream)
+    ticket = Ticket(rows, stream=body.stream, client=request.client.host if request.client else "")
     answer = kind(served, rows, read, include_usage=body.include_usage)
     engine.submit(ticket, served.name)
     if body.stream:
@@ -286,12 +292,9 @@ def find_model(engine: Engine, name: str | None) -> Served:
 async def body_of(request: Request) -> dict[str, Any]:
     """The JSON object of a request's body. Raises `Refusal` if it is too large, comes too slowly, or is none."""
     settings = request.app.state.engine.settings
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     close = {"connection": "close"}
-    if kind not in KINDS:
-        raise Refusal(
-            415, f"the body must be application/json, not {kind[:100]}", code="unsupported_media_type", headers=close
-        )
+    if wrong := _unreadable(request.headers):
+        raise Refusal(415, wrong, code="unsupported_media_type", headers=close)
     too_large = Refusal(
         413, f"the body may have at most {settings.max_body:,} bytes", code="body_too_large", headers=close
     )
@@ -310,6 +313,24 @@ async def body_of(request: Request) -> dict[str, Any]:
     return bodies.parsed(bytes(content))
 
 
+def _unreadable(headers: Headers) -> str:
+    """Why a body with these headers cannot be read; empty if it can."""
+    header = Message()
+    header["content-type"] = headers.get("content-type", "")
+    parameters = header.get_params([])
+    kind = parameters[0][0].strip().lower() if parameters else ""
+    if kind not in KINDS:
+        return f"the body must be application/json, not {kind[:100]}"
+    for name, value in parameters[1:]:
+        value = str(value)  # of charset*= it is several texts
+        if name.strip().lower() == "charset" and value.strip().lower() not in ("utf-8", "utf8"):
+            return f"the body must be UTF-8, not {value[:100]}: JSON has no other encoding"
+    coding = headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        return f"the body must not be compressed ({coding[:100]}): omit the header Content-Encoding"
+    return ""
+
+
 async def _aside(length: int, work: Callable[[], Made]) -> Made:
     """What `work` returns about texts of `length` characters or tokens."""
     return await asyncio.to_thread(work) if length > LONG else work()
@@ -320,7 +341,9 @@ async def _refused(request: Request, refusal: Refusal) -> Response:
 
 
 async def _no_route(request: Request, error: HTTPException) -> Response:
-    what = {404: f"there is no route {request.url.path[:100]}", 405: f"{request.method} is not allowed here"}
+    path = request.url.path
+    hint = COMPLETE if path in OF_CHATS else ""
+    what = {404: f"there is no route {path[:100]}{hint}", 405: f"{request.method} is not allowed here"}
     refusal = Refusal(error.status_code, what.get(error.status_code, str(error.detail)))
     return JSONResponse(refusal.content, error.status_code, error.headers)
 

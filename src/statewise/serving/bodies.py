@@ -35,6 +35,8 @@ NEUTRAL: Mapping[str, Collection[Any]] = {
     "best_of": (1,),
     "min_p": (0,),
     "min_tokens": (0,),
+    "stream_options.include_obfuscation": (False,),
+    "stream_options.continuous_usage_stats": (False,),
 }
 """Fields that are not supported, with the values that change nothing."""
 
@@ -84,7 +86,7 @@ COMPLETION: Mapping[str, Field] = {
     "logprobs": Field(_whole(0, 5)),
     "echo": Field(FLAG, False),
     "stream": Field(FLAG, False),
-    "stream_options": Field({"include_usage?": FLAG}, {}),
+    "stream_options": Field({...: ANYTHING}),
     "ignore_eos": Field(FLAG, False),
 }
 EMBEDDING: Mapping[str, Field] = {
@@ -93,6 +95,7 @@ EMBEDDING: Mapping[str, Field] = {
     "encoding_format": Field(Leaf("float or base64", lambda value: value in ("float", "base64")), "float"),
     "of": Field(Leaf("prefix or suffix", lambda value: value in ("prefix", "suffix")), "prefix"),
 }
+STREAM_OPTIONS: Mapping[str, Field] = {"include_usage": Field(FLAG, False)}
 MISTRAL: Mapping[str, Field] = {
     **SAMPLING,
     "model": Field(TEXT),
@@ -125,7 +128,7 @@ DETOKENIZE: Mapping[str, Field] = {"model": Field(TEXT), "tokens": Field([COUNT]
 def parsed(content: bytes) -> dict[str, Any]:
     """The JSON object of a body. Raises `Refusal` if it is none."""
     try:
-        body = loads(content)
+        body = loads(_utf8(content))
         if not isinstance(body, dict):
             raise ValueError(f"the body must be a JSON object, not {short(body)}")
         if finite(body) != body:
@@ -140,9 +143,19 @@ def parsed(content: bytes) -> dict[str, Any]:
     return body
 
 
-def read(body: Mapping[str, Any], fields: Mapping[str, Field], ignored: Collection[str] = ()) -> dict[str, Any]:
+def _utf8(content: bytes) -> str:
+    """The text of a body; Python's parser would guess another encoding. Raises `ValueError` if it is not UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not JSON: byte {error.start} is not UTF-8 text") from None
+
+
+def read(
+    body: Mapping[str, Any], fields: Mapping[str, Field], ignored: Collection[str] = (), within: str = ""
+) -> dict[str, Any]:
     """The values of all `fields`. Raises `Refusal` for wrong values, and for other fields unless they are `ignored` or
-    change nothing."""
+    change nothing. `within`: the field whose value `body` is, and a dot."""
     found = {}
     for name, field in fields.items():
         value = body.get(name)
@@ -150,19 +163,20 @@ def read(body: Mapping[str, Any], fields: Mapping[str, Field], ignored: Collecti
             found[name] = field.default
             continue
         try:
-            found[name] = check(value, field.shape, "the request", name)
+            found[name] = check(value, field.shape, "the request", within + name)
         except ValueError as error:
-            raise Refusal(400, str(error).removeprefix("the request: "), param=name) from None
+            raise Refusal(400, str(error).removeprefix("the request: "), param=within + name) from None
     for name, value in body.items():
         if name in fields or name in ignored or value is None:
             continue
-        if name in NEUTRAL:
-            if not any(type(value) is not bool and value == one for one in NEUTRAL[name]):
-                raise Refusal(400, f"{name} is not supported", param=name, code="unsupported_parameter")
+        whole = within + name
+        if whole in NEUTRAL:
+            if not any(isinstance(value, bool) == isinstance(one, bool) and value == one for one in NEUTRAL[whole]):
+                raise Refusal(400, f"{whole} is not supported", param=whole, code="unsupported_parameter")
             continue
         hint = suggestion(name, fields)
-        raise Refusal(400, f"unknown field {short(name)}: {hint}fields: {', '.join(sorted(fields))}",
-                      param=name[:100], code="unknown_parameter")  # fmt: skip
+        raise Refusal(400, f"unknown field {short(whole)}: {hint}fields: {', '.join(sorted(fields))}",
+                      param=whole[:100], code="unknown_parameter")  # fmt: skip
     return found
 
 
@@ -233,6 +247,9 @@ def completion(body: Mapping[str, Any]) -> CompletionBody:
         raise Refusal(400, f"suffix must be a text or a list of token ids, not {short(suffix)}", param="suffix")
     if found["max_tokens"] == 0 and not found["echo"]:
         raise Refusal(400, "max_tokens must be at least 1, or echo true", param="max_tokens")
+    if found["stream_options"] is not None and not found["stream"]:
+        raise Refusal(400, "stream_options needs stream true: add that, or omit it", param="stream_options")
+    streaming = read(found["stream_options"] or {}, STREAM_OPTIONS, within="stream_options.")
     return CompletionBody(
         found["model"],
         prompts("" if found["prompt"] is None and suffix else found["prompt"], "prompt"),
@@ -241,7 +258,7 @@ def completion(body: Mapping[str, Any]) -> CompletionBody:
         _manner(found, found["seed"], alternatives=found["logprobs"], echo=found["echo"]),
         found["n"],
         found["stream"],
-        bool(found["stream_options"].get("include_usage")),
+        streaming["include_usage"],
         found["ignore_eos"],
     )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +22,19 @@ from statewise.serving.refusals import Refusal
 from statewise.serving.rows import Row, Ticket
 from statewise.serving.served import Served
 from statewise.serving.settings import Settings
+from statewise.serving.sharing import Waiting, displaced
 
 LOG = logging.getLogger("statewise.serving")
 
-Work = tuple[Callable[[], Any], "Future[Any]"]
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A function to call in the models' thread."""
+
+    function: Callable[[], Any]
+    future: Future[Any]
+    client: str
+    begun: bool
 
 
 class Lane:
@@ -67,6 +78,9 @@ class Engine:
         self._changed = threading.Condition()
         self._to_wake: set[Ticket] = set()  # of the thread alone
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
+        for name, lane in self.lanes.items():  # counted when they are asked for: rows leave between two steps, too
+            metrics.waiting.labels(name).set_function(partial(self._waiting, lane))
+            metrics.running.labels(name).set_function(partial(_live, lane))
 
     @property
     def models(self) -> list[Served]:
@@ -90,38 +104,52 @@ class Engine:
         self._thread.join()
 
     def submit(self, ticket: Ticket, model: str) -> None:
-        """Queues the rows of a request. Raises `Refusal` if the queue is full or the server is stopping."""
-        batch, most = self.lanes[model].batch, self.settings.max_waiting
+        """Queues the rows of a request. Raises `Refusal` if the queue is full or the server is stopping. If it is full
+        of requests of other addresses, some of these may have to leave it (`displaced`)."""
+        rows = self.lanes[model].batch.waiting
         with self._changed:
             self._accept()
-            if len(batch.waiting) + len(ticket.rows) > most:
+            counts = Counter(row.ticket for row in rows if row.ticket is not None and not row.ended)
+            queue = (Waiting(other, other.client, count, count < len(other.rows)) for other, count in counts.items())
+            leaving = displaced(queue, ticket.client, len(ticket.rows), self.settings.max_waiting)
+            if leaving is None:
                 raise _full()
-            batch.waiting.extend(ticket.rows)
+            for other in leaving:
+                other.fail(_full())
+            _drop_ended(rows)
+            rows.extend(ticket.rows)
             self._changed.notify()
+        _wake(leaving)
 
-    def call(self, model: str, function: Callable[[], Any], *, begun: bool = False) -> Future[Any]:
+    def call(self, model: str, function: Callable[[], Any], *, begun: bool = False, client: str = "") -> Future[Any]:
         """Queues a function to be called in the models' thread, between two steps: all use of a model's weights
-        belongs there. It should take no longer than a pass. `begun`: it goes on with a request that was accepted.
-        Raises `Refusal` as `submit` does."""
-        future: Future[Any] = Future()
-        work = self.lanes[model].work
+        belongs there. It should take no longer than a pass. `begun`: it goes on with a request of `client` that was
+        accepted. A future that is cancelled leaves the queue. Raises `Refusal` as `submit` does."""
+        made = Work(function, Future(), client, begun)
+        queue = self.lanes[model].work
         with self._changed:
             self._accept(begun=begun)
-            if len(work) >= self.settings.max_waiting and not begun:
+            leaving: list[Work] | None = []
+            if not begun:
+                waiting = (Waiting(one, one.client, 1, one.begun) for one in queue if not one.future.cancelled())
+                leaving = displaced(waiting, client, 1, self.settings.max_waiting)
+            if leaving is None:
                 raise _full()
-            work.append((function, future))
+            stay = [one for one in queue if one not in leaving and not one.future.cancelled()]
+            queue.clear()
+            queue.extend([*stay, made])
             self._changed.notify()
-        return future
+        for one in leaving:
+            if one.future.set_running_or_notify_cancel():
+                one.future.set_exception(_full())
+        return made.future
 
     def cancel(self, ticket: Ticket) -> None:
         """Ends the rows of a request; their places are free from the next step on."""
         with self._changed:
             ticket.cancel()
             for lane in self.lanes.values():
-                if any(row.cancelled for row in lane.batch.waiting):
-                    left = [row for row in lane.batch.waiting if not row.cancelled]
-                    lane.batch.waiting.clear()
-                    lane.batch.waiting.extend(left)
+                _drop_ended(lane.batch.waiting)
             self._changed.notify()
 
     def drain(self) -> None:
@@ -178,9 +206,9 @@ class Engine:
         batch, metrics, name = lane.batch, self.metrics, lane.served.name
         with lane.served.computing():
             with self._changed:
-                work = lane.work.popleft() if lane.work else None
+                work = _next(lane.work)
             if work is not None:
-                self._call(*work)
+                self._call(work)
             self._admit(batch)
             reading = batch.reading
             try:
@@ -204,8 +232,6 @@ class Engine:
         metrics.alone.labels(name).inc(made.alone)
         metrics.drafted.labels(name).inc(made.drafted)
         metrics.accepted.labels(name).inc(made.accepted)
-        metrics.waiting.labels(name).set(len(batch.waiting))
-        metrics.running.labels(name).set(batch.live + (len(batch.reading.all) if batch.reading else 0))
 
     def _admit(self, batch: Batch) -> None:
         """See `Batch.admit`; other threads may queue and cancel rows meanwhile."""
@@ -241,11 +267,15 @@ class Engine:
                 ticket.told_at = now
                 self._to_wake.add(ticket)
 
-    def _call(self, function: Callable[[], Any], future: Future[Any]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
+    def _waiting(self, lane: Lane) -> int:
+        """The number of rows that wait for a place."""
+        with self._changed:
+            return sum(not row.ended for row in lane.batch.waiting)
+
+    def _call(self, work: Work) -> None:
+        future = work.future
         try:
-            future.set_result(function())
+            future.set_result(work.function())
         except BaseException as error:
             future.set_exception(error)  # also of what ends this thread: whoever waits must learn of it
             if not isinstance(error, Exception):
@@ -268,9 +298,26 @@ def _fail(rows: Sequence[Row], refusal: Refusal) -> None:
 
 def _fail_work(work: deque[Work], refusal: Refusal) -> None:
     while work:
-        _, future = work.popleft()
-        if future.set_running_or_notify_cancel():
-            future.set_exception(refusal)
+        one = _next(work)
+        if one is not None:
+            one.future.set_exception(refusal)
+
+
+def _next(work: deque[Work]) -> Work | None:
+    """Takes the first whose client still waits for it, and marks it as running."""
+    while work:
+        one = work.popleft()
+        if one.future.set_running_or_notify_cancel():
+            return one
+    return None
+
+
+def _drop_ended(rows: deque[Row]) -> None:
+    """Takes rows that have ended out of a queue."""
+    if any(row.ended for row in rows):
+        left = [row for row in rows if not row.ended]
+        rows.clear()
+        rows.extend(left)
 
 
 def _wake(tickets: Iterable[Ticket]) -> None:
@@ -287,6 +334,11 @@ def _wake(tickets: Iterable[Ticket]) -> None:
 def _running(lane: Lane) -> list[Row]:
     reading = lane.batch.reading
     return [*(reading.all if reading else []), *lane.batch.rows]
+
+
+def _live(lane: Lane) -> int:
+    """The number of rows that are read or decoded."""
+    return sum(not row.ended for row in _running(lane))
 
 
 def _full() -> Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,8 +15,11 @@ from statewise.serving.settings import Settings
 OPEN = ("/health", "/ready")
 """Paths that need no key, for probes of a load balancer."""
 
+ONCE = ("authorization", "content-encoding", "content-type", "host", "origin")
+"""Headers that decide how a request is read, and by whom: each may occur once."""
+
 MOST_HEADERS = 32 * 1024
-"""Bytes of headers."""
+"""Bytes of the names and values of all header lines."""
 
 
 class Guard:
@@ -48,14 +51,17 @@ class Guard:
             await send(message)
 
         try:
-            self.check(scope["method"], scope["path"], _headers(scope))
+            self.check(scope["method"], scope["path"], scope["headers"])
         except Refusal as refusal:
             await answer(refusal, counted)
             return
         await self.app(scope, receive, counted)
 
-    def check(self, method: str, path: str, headers: dict[str, str]) -> None:
-        """Raises `Refusal` if the request may not be answered."""
+    def check(self, method: str, path: str, lines: Sequence[tuple[bytes, bytes]]) -> None:
+        """Raises `Refusal` if the request, which has these header `lines`, may not be answered."""
+        if sum(len(name) + len(value) for name, value in lines) > MOST_HEADERS:
+            raise Refusal(431, f"the headers may have at most {MOST_HEADERS:,} bytes", headers={"connection": "close"})
+        headers = _headers(lines)
         host = headers.get("host", "")
         if not self._allowed(host):
             raise Refusal(
@@ -70,8 +76,6 @@ class Guard:
                 f"pages of {origin[:100]} may not use this server: start it with --cors-origin",
                 code="origin_not_allowed",
             )
-        if sum(len(name) + len(value) for name, value in headers.items()) > MOST_HEADERS:
-            raise Refusal(431, f"the headers may have at most {MOST_HEADERS:,} bytes", headers={"connection": "close"})
         key = self.settings.key
         preflight = method == "OPTIONS" and origin is not None
         if (
@@ -121,5 +125,13 @@ def _netloc(origin: str) -> str | None:
         return None
 
 
-def _headers(scope: Any) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+def _headers(lines: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by name. Raises `Refusal` if one of `ONCE` occurs twice: proxies may have checked the other."""
+    found: dict[str, str] = {}
+    for line, value in lines:
+        name = line.decode("latin-1").lower()
+        if name in found and name in ONCE:
+            raise Refusal(400, f"the header {name} occurs twice: send it once", code="repeated_header",
+                          headers={"connection": "close"})  # fmt: skip
+        found[name] = value.decode("latin-1")
+    return found

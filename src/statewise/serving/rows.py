@@ -160,9 +160,10 @@ class Row:
 class Ticket:
     """A request that waits for its rows. Made in the asyncio loop that waits."""
 
-    def __init__(self, rows: Sequence[Row], *, stream: bool) -> None:
-        """`stream`: whether to wake the waiting task at every token, and not only at the end."""
-        self.rows, self.stream = list(rows), stream
+    def __init__(self, rows: Sequence[Row], *, stream: bool, client: str = "") -> None:
+        """`stream`: whether to wake the waiting task at every token, and not only at the end. `client`: the address
+        that asked; clients of one address share their part of the queue."""
+        self.rows, self.stream, self.client = list(rows), stream, client
         self.error: Refusal | None = None
         self.event = asyncio.Event()
         self.loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from statewise.messages import say
 from statewise.serving.app import create_app
 from statewise.serving.connection import Connection
 from statewise.serving.engine import Engine
@@ -41,6 +42,8 @@ class Server(uvicorn.Server):  # type: ignore[misc]  # the extra may be missing
         super().__init__(
             uvicorn.Config(
                 app, http=connection, ws="none", lifespan="off", log_level="warning", access_log=False,
+                log_config=None,  # its records go where ours go
+
                 proxy_headers=False, server_header=False, date_header=False, limit_concurrency=CONNECTIONS,
                 h11_max_incomplete_event_size=2 * MOST_HEADERS,
                 timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
@@ -109,7 +112,7 @@ def is_loopback(host: str) -> bool:
 
 def run(
     models: Sequence[Served], settings: Settings, bound: socket.socket,
-    announce: Callable[[str], None] = lambda line: print(line, flush=True), **options: Any,
+    announce: Callable[[str], None] = lambda line: say(line, flush=True), **options: Any,
 ) -> int:  # fmt: skip
     """Serves until a signal; `options` are those of `create_app`. Returns the exit code: 0, or 1 if the models stopped
     by themselves, or 130 if running requests were not waited for."""
@@ -125,6 +128,6 @@ def run(
     server.run(sockets=[bound])
     engine.stop()
     if engine.failure is not None:
-        print("statewise: the models stopped; see above", file=sys.stderr)
+        say("statewise: the models stopped; see above", file=sys.stderr)
         return 1
     return 130 if server.hurried else 0

@@ -23,8 +23,7 @@ async def following(engine: Engine, ticket: Ticket, receive: Any) -> AsyncIterat
     """Within, a client that leaves ends its rows, and so does the time limit, with `Refusal`."""
 
     async def leave() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await _left(receive)
         engine.cancel(ticket)
         engine.metrics.cancelled.inc()
         ticket.event.set()
@@ -43,18 +42,36 @@ async def following(engine: Engine, ticket: Ticket, receive: Any) -> AsyncIterat
 
 async def called(engine: Engine, model: str, work: Iterable[Callable[[], Made]], request: Request) -> list[Made] | None:
     """What functions return, called one by one in the models' thread between the steps of other requests; None: the
-    client has left. Raises `Refusal` if that takes too long, or as `Engine.call` does."""
+    client has left, and what it still waited for is not called. Raises `Refusal` if that takes too long, or as
+    `Engine.call` does."""
     found: list[Made] = []
+    client = request.client.host if request.client else ""
+
+    async def call_all() -> None:
+        for function in work:
+            future = engine.call(model, function, begun=bool(found), client=client)
+            found.append(await asyncio.wrap_future(future))
+
+    calling, leaving = asyncio.create_task(call_all()), asyncio.create_task(_left(request.receive))
     try:
         async with asyncio.timeout(engine.settings.request_seconds):
-            for function in work:
-                if found and await request.is_disconnected():
-                    engine.metrics.cancelled.inc()
-                    return None
-                found.append(await asyncio.wrap_future(engine.call(model, function, begun=bool(found))))
+            await asyncio.wait((calling, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if calling.done():
+            calling.result()
+            return found
+        engine.metrics.cancelled.inc()
+        return None
     except TimeoutError:
         raise Refusal(504, "the request was not answered in time", code="timeout") from None
-    return found
+    finally:
+        calling.cancel()
+        leaving.cancel()
+
+
+async def _left(receive: Any) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class EventStream(Response):  # type: ignore[misc]  # the extra may be missing

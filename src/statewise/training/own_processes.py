@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from statewise import processes, system
+from statewise.messages import say
 
 FIRST = "STATEWISE_FIRST_PROCESS"
 """The environment variable that tells them the number of the process that has started them."""
@@ -50,7 +51,7 @@ def _be_patient(observer: Any) -> None:
         time.sleep(GRACE_SECONDS)
         for rank, child in enumerate(children, 1):
             if child.returncode:
-                print(f"statewise: process {rank} of this run ended with code {child.returncode}", file=sys.stderr)
+                say(f"statewise: process {rank} of this run ended with code {child.returncode}", file=sys.stderr)
         kill()
 
     observer._terminate_all = speak_then_kill

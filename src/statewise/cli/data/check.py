@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -21,5 +22,5 @@ def run(words: list[str]) -> int:
         count.stage("checking", len(corpus.training) + len(corpus.held_out))
         corpus.check(count.advance)
     shards = len(corpus.training.shards) + len(corpus.held_out.shards)
-    print(f"{options.corpus}: {shards} shards, all as they were written")
+    say(f"{options.corpus}: {shards} shards, all as they were written")
     return 0

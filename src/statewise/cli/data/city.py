@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.messages import say
 
 if TYPE_CHECKING:
     from statewise.tasks.manhattan.street_map import StreetMap
@@ -43,7 +44,7 @@ def written(streets: StreetMap, folder: Path, overwrite: bool) -> int:
     begin, _, _ = streets.streets
     dead_ends = int((streets.neighbour < 0).all(axis=1).sum())
     places = "with" if streets.coordinates is not None else "without"
-    print(f"{len(streets):,} crossings {places} coordinates and {len(begin):,} streets; {dead_ends} dead ends")
+    say(f"{len(streets):,} crossings {places} coordinates and {len(begin):,} streets; {dead_ends} dead ends")
     for path in files:
-        print(f"wrote {path}")
+        say(f"wrote {path}")
     return 0

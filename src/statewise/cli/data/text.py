@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.messages import say
 
 if TYPE_CHECKING:
     from statewise.tasks.corpus.folder import Corpus
@@ -86,8 +87,6 @@ def run(words: list[str]) -> int:
 def written(corpus: Corpus, out: str) -> int:
     """Says what a new corpus has."""
     for name, side in (("to train on", corpus.training), ("held out", corpus.held_out)):
-        print(
-            f"{len(side):,} tokens of {side.documents:,} documents {name} ({side.words:,} words, {side.size:,} bytes)"
-        )
-    print(f"wrote {out}")
+        say(f"{len(side):,} tokens of {side.documents:,} documents {name} ({side.words:,} words, {side.size:,} bytes)")
+    say(f"wrote {out}")
     return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from statewise.cli.arguments import Parser, at_least
 from statewise.cli.strips.sources import CONSTANTS
 from statewise.json_files import printable
+from statewise.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -47,22 +48,22 @@ def run(words: list[str]) -> int:
         listed = [{"trace": found.traces.where(place), "outcome": each.outcome, "step": each.step, "why": each.why}
                   for place, each in enumerate(found.verdicts)]  # fmt: skip
         assumed = seen.assumed if seen.lifted is not None else None
-        print(printable({"model": options.model, **counts, "labels": labelled, "assumed": assumed,
+        say(printable({"model": options.model, **counts, "labels": labelled, "assumed": assumed,
                          "verdicts": listed}))  # fmt: skip
         return int(counts["invalid"] > 0)
     others = [place for place, each in enumerate(found.verdicts) if each.step is not None]
     for place in others[: options.lines]:
-        print(f"{found.traces.where(place)}: {described(found, place)}")
+        say(f"{found.traces.where(place)}: {described(found, place)}")
     if others[options.lines :]:
-        print(f"... and {len(others) - options.lines} more; --lines {len(others)} lists all")
+        say(f"... and {len(others) - options.lines} more; --lines {len(others)} lists all")
     for outcome, count in counts.items():
-        print(f"{outcome:10} {count} of {total}")
+        say(f"{outcome:10} {count} of {total}")
     if labelled is not None:
-        print(f"labels     {labelled['right']:.4f} of the decided verdicts agree with the labels")
+        say(f"labels     {labelled['right']:.4f} of the decided verdicts agree with the labels")
     if seen.constants and options.constants is None:
         more = check(seen.with_constants([]), traces).counts()
-        print(f"with --constants none {more['valid']} would be valid and {more['invalid']} invalid")
+        say(f"with --constants none {more['valid']} would be valid and {more['invalid']} invalid")
     if seen.lifted is not None:
         width = shutil.get_terminal_size((100, 24)).columns
-        print(textwrap.fill(f"assumed: schemas with {seen.assumed}", width, subsequent_indent="  "))
+        say(textwrap.fill(f"assumed: schemas with {seen.assumed}", width, subsequent_indent="  "))
     return int(counts["invalid"] > 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.json_files import printable
+from statewise.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -74,7 +75,7 @@ def run(words: list[str]) -> int:
         found["syntactic"] = syntactic(simple.model, model_of(reference))
         found["syntactic_as_learned"] = syntactic(model, model_of(reference))
     if options.json:
-        print(printable({"model": options.model, **found}))
+        say(printable({"model": options.model, **found}))
         return 0
     titles = {
         "traces": "traces classified correctly at every prefix",
@@ -86,12 +87,10 @@ def run(words: list[str]) -> int:
     }
     for part, title in titles.items():
         if part in found:
-            print(title)
+            say(title)
             if part == "equivalence":
-                print(
-                    *(f"{notion.replace('_', ' '):14} {outcome}" for notion, outcome in found[part].items()), sep="\n"
-                )
+                say(*(f"{notion.replace('_', ' '):14} {outcome}" for notion, outcome in found[part].items()), sep="\n")
             else:
-                print(metrics_table(found[part]))
-            print()
+                say(metrics_table(found[part]))
+            say()
     return 0

@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
+from statewise.messages import say
 from statewise.overwriting import check_file, claimed_files
 
 
@@ -47,9 +48,9 @@ def run(words: list[str]) -> int:
 
     with claimed_files(out.parent, [path.name for path in written], check, options.overwrite) as scratch:
         size, source = _export(options, scratch / out.name, scratch / beside.name)
-    print(f"wrote {out}: {size}")
+    say(f"wrote {out}: {size}")
     if options.problem_from:
-        print(f"wrote {beside}: from {source}")
+        say(f"wrote {beside}: from {source}")
     return 0
 
 

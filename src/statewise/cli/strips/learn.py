@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.cli.interruption import interruptible
+from statewise.messages import say, say_in_place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +84,7 @@ def run(words: list[str]) -> int:
                         restarts=options.restarts or Settings.restarts, steps=options.steps or Settings.steps,
                         noise=_share(options.noise), pool=options.pool, seed=options.seed)  # fmt: skip
     given = read_given(options.traces, options.ignore_states)
-    print(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
+    say(f"{options.traces}: {len(given)} traces ({given.positives} positive), {len(given.actions)} actions, "
           f"up to {given.longest} long", file=sys.stderr)  # fmt: skip
     if not len(given.valid_only()):
         raise ValueError(
@@ -98,7 +99,7 @@ def run(words: list[str]) -> int:
 
         found = symmetric(given)
         given = found.traces
-        print(f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
+        say(f"{found.used} symmetries used, {found.refused} contradicted by the traces: {len(given)} traces",
               file=sys.stderr)  # fmt: skip
     method = "neural" if trained and options.method == "auto" else options.method
     with interruptible() as stop:
@@ -112,8 +113,8 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
                     stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say,
                     progress=_progress())  # fmt: skip
     report = learned.report
-    print(model_table(learned.model, _width()))
-    print()
+    say(model_table(learned.model, _width()))
+    say()
     _entry("method", f"{report['method']}: {report['chosen']}")
     exact = _by_schemas if "predicates" in report else _damaged if "support" in report else _exact
     show = {"neural": _trained, "hybrid": _hybrid, "sift": _sift, "locm": _locm}.get(report["method"], exact)
@@ -121,10 +122,10 @@ def _ground(options: Namespace, given: Traces, settings: Settings, method: str, 
     _open(report)
     _entry("model", f"{report['atoms']} atoms; {_right(report)}")
     _unfinished(report, Path(options.out))
-    print(f"{report['seconds']:.1f} s; wrote {options.out}")
+    say(f"{report['seconds']:.1f} s; wrote {options.out}")
     if not report["atoms"]:
         more = "--seconds" if report.get("unfinished") else "or longer traces"
-        print(f"no atom was found, so the model accepts every trace: give more {more}", file=sys.stderr)
+        say(f"no atom was found, so the model accepts every trace: give more {more}", file=sys.stderr)
     return 0
 
 
@@ -225,8 +226,8 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
                            stop=stop, folder=Path(options.out), overwrite=options.overwrite, say=_say,
                            progress=_progress())  # fmt: skip
     report = lifted.report
-    print("\n".join(lifted.as_lines(_width())))
-    print()
+    say("\n".join(lifted.as_lines(_width())))
+    say()
     _entry("method", f"{report['method']}: {report['chosen']}")
     if report["method"] == "locm":
         _locm(report)
@@ -234,12 +235,12 @@ def _lifted(options: Namespace, given: Traces, settings: Settings, method: str, 
     _open(report)
     _entry("model", f"{report['predicates']} predicates; {_right(report)}")
     _unfinished(report, Path(options.out))
-    print(f"wrote {options.out}")
+    say(f"wrote {options.out}")
     if not report["predicates"]:
         trained = report["method"] == "neural"
         more = ("--steps, --restarts or traces" if trained else "--seconds" if report.get("unfinished")
                 else "or longer traces")  # fmt: skip
-        print(f"no predicate was found: give more {more}", file=sys.stderr)
+        say(f"no predicate was found: give more {more}", file=sys.stderr)
     return 0
 
 
@@ -254,12 +255,12 @@ def _right(report: dict[str, Any]) -> str:
 
 def _entry(label: str, text: str) -> None:
     """A line of the report, wrapped beside its label."""
-    print(textwrap.fill(f"{label:10} {text}", max(40, _width()), subsequent_indent=" " * 11, break_long_words=False,
+    say(textwrap.fill(f"{label:10} {text}", max(40, _width()), subsequent_indent=" " * 11, break_long_words=False,
                         break_on_hyphens=False))  # fmt: skip
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    say(text, file=sys.stderr, flush=True)
 
 
 def _width() -> int:
@@ -294,8 +295,10 @@ def _progress() -> Callable[[int, int, np.ndarray, int], None]:
         line = (f"step {step:>6}/{steps}  right on all traces: {right} of {len(accuracy)} restarts  mean accuracy "
                 f"{accuracy.mean():.3f}  {active} active  {time.monotonic() - began:.0f} s")  # fmt: skip
         if sys.stderr.isatty():
-            print(f"\r{line}", end="" if active and step < steps else "\n", file=sys.stderr, flush=True)
+            say_in_place(line)
+            if not active or step >= steps:
+                say(file=sys.stderr)
         elif calls % 10 == 1 or not active or step >= steps:
-            print(line, file=sys.stderr, flush=True)
+            say(line, file=sys.stderr, flush=True)
 
     return show

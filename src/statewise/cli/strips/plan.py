@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from statewise.cli.arguments import Parser, above
 from statewise.cli.strips.sources import CONSTANTS
 from statewise.json_files import TEXT, printable, read_json
+from statewise.messages import say
 
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Plan
@@ -118,26 +119,26 @@ def run(words: list[str]) -> int:
             certain = certain_steps(seen, before, found)
     good = found.actions is not None and bool(found.valid_in_model) and found.valid_in_problem is not False
     if options.json:
-        print(printable({**dataclasses.asdict(found), "certain": certain}))
+        say(printable({**dataclasses.asdict(found), "certain": certain}))
         return 0 if good else 1
-    print("".join(f"{line}\n" for line in found.goal_lines(shutil.get_terminal_size((100, 24)).columns)), end="")
+    say("".join(f"{line}\n" for line in found.goal_lines(shutil.get_terminal_size((100, 24)).columns)), end="")
     if found.actions is None:
         only = " of certain steps alone" if options.certain_only else ""
-        print(f"no plan{only} exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
+        say(f"no plan{only} exists in the learned model ({found.planner}, {found.seconds:.1f} s)")
         return 1
     marks = [""] * len(found.actions) if certain is None else [CERTAINTY[each] for each in certain]
-    print("".join(f"{at:3}  {action}{mark}\n"
+    say("".join(f"{at:3}  {action}{mark}\n"
                   for at, (action, mark) in enumerate(zip(found.actions, marks), 1)), end="")  # fmt: skip
     if any(certain or ()) and seen is not None and seen.lifted is not None:
         width = shutil.get_terminal_size((100, 24)).columns
-        print(textwrap.fill(f"certain: among schemas with {seen.assumed}", width, subsequent_indent="  "))
+        say(textwrap.fill(f"certain: among schemas with {seen.assumed}", width, subsequent_indent="  "))
     if not found.actions and not found.goal and not found.mapping:
-        print("the goal has no atom, so it holds at once: the model has none that the example or the action needs")
+        say("the goal has no atom, so it holds at once: the model has none that the example or the action needs")
     elif not found.actions and found.assumed:
         hint = "" if options.after is not None else ": say with --after which actions have been executed so far"
-        print(f"nothing to do, if this is true{hint}")
+        say(f"nothing to do, if this is true{hint}")
     number = f"{len(found.actions)} action{'' if len(found.actions) == 1 else 's'}"
-    print(f"{number} ({found.planner}, {found.seconds:.1f} s); "
+    say(f"{number} ({found.planner}, {found.seconds:.1f} s); "
           f"{'valid' if found.valid_in_model else 'NOT valid'} in the learned model"
           + ("" if found.valid_in_problem is None else
              f", {'valid' if found.valid_in_problem else 'NOT valid'} in the true problem"))  # fmt: skip

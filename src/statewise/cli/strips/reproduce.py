@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.messages import say
 from statewise.overwriting import check_derived
 from statewise.system import cores
 
@@ -58,7 +59,7 @@ def run(words: list[str]) -> int:
     from statewise.strips import reproduce, reproduction_text, save_costs, save_reproduction
 
     def progress(done: int, cells: int, record: dict[str, Any]) -> None:
-        print(f"{done}/{cells}  {record['cell']}: {record['pooled']['test']:.4f} of test traces right, "
+        say(f"{done}/{cells}  {record['cell']}: {record['pooled']['test']:.4f} of test traces right, "
               f"{record['seconds']:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
 
     out = Path(options.out)
@@ -71,11 +72,11 @@ def run(words: list[str]) -> int:
                         jobs=options.jobs, methods=options.method.split(","), symmetry=options.symmetry,
                         drawn_only=options.drawn_only, protocol=options.protocol, steps=options.steps,
                         progress=progress)  # fmt: skip
-    print(reproduction_text(options.experiment, records, shutil.get_terminal_size((100, 24)).columns))
+    say(reproduction_text(options.experiment, records, shutil.get_terminal_size((100, 24)).columns))
     write_atomically(text_file, (reproduction_text(options.experiment, records) + "\n").encode())
     if options.experiment != "lifted":
         save_reproduction(records, curves)
     save_costs(records, costs)
     drawn = [path.name for path in (curves, costs) if path.exists()]
-    print(f"wrote {out / options.experiment}.jsonl, what is shown above as {text_file.name}, {' and '.join(drawn)}")
+    say(f"wrote {out / options.experiment}.jsonl, what is shown above as {text_file.name}, {' and '.join(drawn)}")
     return 0

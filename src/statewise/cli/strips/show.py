@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from statewise.cli.arguments import Parser
-from statewise.messages import counted
+from statewise.messages import counted, say
 from statewise.overwriting import check_files, claimed_files
 
 
@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
         with claimed_files(out, PICTURES, check, options.overwrite) as scratch:
             written = [out / path.name for path in _show(options, scratch)]
     if written:
-        print(f"wrote {', '.join(map(str, written))}")
+        say(f"wrote {', '.join(map(str, written))}")
     return 0
 
 
@@ -87,7 +87,7 @@ def _show(options: Namespace, into: Path | None) -> list[Path]:
         model = renamed(model, match)
         pairs = [mine for mine, _ in match.pairs] + list(match.unmatched_learned)
         theirs = [true for _, true in match.pairs] + list(match.unmatched_reference)
-        print(match.as_text(), "", sep="\n")
+        say(match.as_text(), "", sep="\n")
         if drawn:
             save_models(model.with_atoms(pairs), reference.with_atoms(theirs).with_actions(model.names),
                         picture("models.png"))  # fmt: skip
@@ -95,12 +95,12 @@ def _show(options: Namespace, into: Path | None) -> list[Path]:
     width = shutil.get_terminal_size((100, 24)).columns
     schemas = read_schemas(place) if place.is_dir() else None
     if schemas is not None:
-        print("learned lifted:", *schema_lines(schemas, width), sep="\n")
+        say("learned lifted:", *schema_lines(schemas, width), sep="\n")
         grounded = trace is not None or options.ground
         ground = f"{counted(len(model.names), 'ground action')} and {counted(len(model.atoms), 'atom')}"
-        print("" if grounded else f"\nOn these objects: {ground}; --ground shows them")
+        say("" if grounded else f"\nOn these objects: {ground}; --ground shows them")
     if schemas is None or grounded:
-        print(show(model, trace, width))
+        say(show(model, trace, width))
     if into is not None:
         if schemas is not None and any(schema.pre or schema.add or schema.delete for schema in schemas.values()):
             save_schemas(schemas, picture("schemas.png"))
@@ -117,6 +117,6 @@ def _show(options: Namespace, into: Path | None) -> list[Path]:
                 save_theta(theta, picture("theta.png"), names, learned.model.names)
     if into is not None and not drawn:
         actions, atoms = max(sizes, key=max)
-        print(f"no plot of the model: it has {actions:,} actions and {atoms:,} atoms, and plots show up to "
+        say(f"no plot of the model: it has {actions:,} actions and {atoms:,} atoms, and plots show up to "
               f"{MOST_DRAWN:,} of each")  # fmt: skip
     return written

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from statewise.cli.arguments import Parser, above
 from statewise.cli.interruption import interruptible
+from statewise.messages import say
 
 
 def run(words: list[str]) -> int:
@@ -60,7 +61,7 @@ def run(words: list[str]) -> int:
 
         def progress(done: int, total: int) -> None:
             if sys.stderr.isatty():
-                print(f"\r{done} of {total} entries tried", end="", file=sys.stderr, flush=True)
+                say(f"\r{done} of {total} entries tried", end="", file=sys.stderr, flush=True)
 
         with interruptible() as stop:
             found = simplify(
@@ -69,7 +70,7 @@ def run(words: list[str]) -> int:
                 else "real states" if options.real_states else "definition 1",
             )  # fmt: skip
         if sys.stderr.isatty():
-            print(file=sys.stderr)
+            say(file=sys.stderr)
         after: dict[str, float] = {}
         if true is not None:
             compared = ground(found.schemas, true.names) if found.schemas is not None else found.model
@@ -77,22 +78,22 @@ def run(words: list[str]) -> int:
         write_simplified(found, out, options.model, options.overwrite)
     width = shutil.get_terminal_size((100, 24)).columns
     lines = schema_lines(found.schemas, width) if found.schemas is not None else [model_table(found.model, width)]
-    print(*lines, sep="\n")
+    say(*lines, sep="\n")
     what = ("predicates", "literals") if found.schemas is not None else ("atoms", "preconditions, adds and deletes")
-    print(f"\n{what[0]}: {found.atoms[1]} of {found.atoms[0]}; {what[1]}: {found.entries[1]} of {found.entries[0]}; "
+    say(f"\n{what[0]}: {found.atoms[1]} of {found.atoms[0]}; {what[1]}: {found.entries[1]} of {found.entries[0]}; "
           f"each step proven equivalent ({found.notion})")  # fmt: skip
     if reference is not None:
-        print(f"against {options.against}: precision {after['precision']:.3f} (before: {before['precision']:.3f}), "
+        say(f"against {options.against}: precision {after['precision']:.3f} (before: {before['precision']:.3f}), "
               f"recall {after['recall']:.3f} (before: {before['recall']:.3f})")  # fmt: skip
     if true is not None and found.schemas is not None and found.notion != "definition 1":
         there = {name.split()[0] for name in true.names}
         if lacking := [name for name in found.schemas if name not in there]:
-            print(f"left as they are, since {options.against} has no such actions: {', '.join(lacking)}")
+            say(f"left as they are, since {options.against} has no such actions: {', '.join(lacking)}")
     if found.undecided:
-        print(f"kept, since the proofs reached their limits: {', '.join(found.undecided[:8])}"
+        say(f"kept, since the proofs reached their limits: {', '.join(found.undecided[:8])}"
               + (f" and {len(found.undecided) - 8} more" if found.undecided[8:] else ""))  # fmt: skip
     if found.stopped is not None:
         why = "the time is up" if found.stopped == "time" else "interrupted"
-        print(f"{why}: the simplest model so far; more may be needless")
-    print(f"{found.seconds:.1f} s; wrote {options.out}")
+        say(f"{why}: the simplest model so far; more may be needless")
+    say(f"{found.seconds:.1f} s; wrote {options.out}")
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from statewise.cli.arguments import Parser
+from statewise.messages import say
 
 if TYPE_CHECKING:
     from statewise.strips import ActionModel, Domain, Traces
@@ -60,7 +61,7 @@ def _say_unseen(actions: Sequence[str]) -> None:
     """Names actions that were not seen in training on standard error, with what is assumed of them."""
     if actions:
         named = ", ".join(map(repr, actions[:8])) + (f" and {len(actions) - 8} more" if actions[8:] else "")
-        print(f"not seen in training: {named}. Nothing is known about {'it' if len(actions) == 1 else 'them'}: assumed "
+        say(f"not seen in training: {named}. Nothing is known about {'it' if len(actions) == 1 else 'them'}: assumed "
               "always possible, and without effects", file=sys.stderr)  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def read_given(path: str, ignore_states: bool) -> Traces:
 
     found = read_traces(Path(path), ignore_states=ignore_states)
     if found.unread:
-        print(f"{path}: not read: {', '.join(found.unread)}", file=sys.stderr)
+        say(f"{path}: not read: {', '.join(found.unread)}", file=sys.stderr)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from statewise.cli.arguments import Parser, at_least
+from statewise.messages import say
 from statewise.overwriting import claimed_file
 
 
@@ -52,7 +53,7 @@ def run(words: list[str]) -> int:
         if options.noise:
             drawn = with_noise(drawn, options.noise, options.noise_of, options.seed)
         write_traces(drawn, scratch)
-    print(
+    say(
         f"{world.name}: {len(world.model.atoms)} atoms, {len(drawn.actions)} actions\n"
         f"wrote {len(drawn)} traces ({drawn.positives} positive, {len(drawn) - drawn.positives} negative, "
         f"up to {drawn.longest} actions) to {options.out}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from statewise.cli.arguments import Parser, above, at_least
 from statewise.json_files import printable
+from statewise.messages import say
 
 CODES = {"equivalent": 0, "different": 1, "unknown": 3}
 
@@ -49,29 +50,29 @@ def run(words: list[str]) -> int:
     found = verify(learned, reference, real_states=options.real_states, drawn_only=options.drawn_only,
                    seconds=options.seconds, max_states=options.states)  # fmt: skip
     if options.json:
-        print(printable(dataclasses.asdict(found)))
+        say(printable(dataclasses.asdict(found)))
         return CODES[found.outcome]
     proven = f"; proven for {found.proven}" if found.proven is not None else ""
-    print(f"{found.outcome} ({found.notion}; {found.states} states, {found.seconds:.2f} s){proven}")
+    say(f"{found.outcome} ({found.notion}; {found.states} states, {found.seconds:.2f} s){proven}")
     if before is not None:
-        print("judged by the schemas before simplification: each of its steps was proven for all instances")
+        say("judged by the schemas before simplification: each of its steps was proven for all instances")
     if found.excluded:
         many = len(found.excluded)
-        print("whatever the number of objects, from every state that holds none of "
+        say("whatever the number of objects, from every state that holds none of "
               + (f"these {many} pairs:" if many > 1 else "this pair:"))  # fmt: skip
-        print(*(f"  {pair}" for pair in found.excluded), sep="\n")
+        say(*(f"  {pair}" for pair in found.excluded), sep="\n")
     if found.depth is not None:
-        print(f"no trace of up to {found.depth} actions tells them apart"
+        say(f"no trace of up to {found.depth} actions tells them apart"
               + (f", and none over {', '.join(found.objects)}" if found.objects else ""))  # fmt: skip
     if found.counterexample is not None:
-        print(f"counterexample: {', '.join(found.counterexample)}"
+        say(f"counterexample: {', '.join(found.counterexample)}"
               + ("" if found.shortest else "   (there may be a shorter one)"))  # fmt: skip
         if found.start is not None:
-            print(f"from the state: {', '.join(found.start)}")
+            say(f"from the state: {', '.join(found.start)}")
         other = "the reference" if found.accepted_by == "learned" else "the learned model"
         whose = "the reference's" if found.accepted_by == "learned" else "the learned model's"
         first = "the learned model" if found.accepted_by == "learned" else "the reference"
-        print(f"{first} accepts it, {other} rejects its last action; at fault: {whose} atom {found.head}")
+        say(f"{first} accepts it, {other} rejects its last action; at fault: {whose} atom {found.head}")
     if found.reason is not None:
-        print(found.reason)
+        say(found.reason)
     return CODES[found.outcome]

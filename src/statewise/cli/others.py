@@ -1,0 +1,38 @@
+"""What other packages print while a command runs: warnings and log records, which may quote text of files."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from statewise.messages import escaped, say
+
+
+@contextmanager
+def others_escaped() -> Iterator[None]:
+    """Within, warnings, and log records for which nobody has made a handler, go to standard error as all else there:
+    without control characters."""
+    before = warnings.formatwarning, logging.lastResort
+
+    def formatted(*given: object, **named: object) -> str:
+        return escaped(before[0](*given, **named), keep="\n\t")  # type: ignore[arg-type]
+
+    warnings.formatwarning, logging.lastResort = formatted, _Last(logging.WARNING)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.formatwarning, logging.lastResort = before
+
+
+class _Last(logging.Handler):
+    """Of log records that no other handler takes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        try:
+            say(self.format(record), file=sys.stderr)
+        except Exception:
+            self.handleError(record)
