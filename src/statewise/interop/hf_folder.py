@@ -69,7 +69,7 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
         )
     if model.run is not None and model.run.precision() == "bf16":
         notes.append("trained with bf16 autocast; the weights are float32")
-    end, symbols = model.task.end, model.task.vocab.symbols
+    end = model.task.end
     parameters = sum(tensor.numel() for tensor in tensors.values())
     step = None if model.checkpoint is None else model.checkpoint.step
     with writing(out, files.FILES, files.TEMPORARY) as scratch:
@@ -83,8 +83,7 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
         files.write_json(scratch / "generation_config.json", generation)
         if content is not None:
             write_atomically(scratch / "tokenizer.json", content.encode())
-            facts = tokenizer_config(content, None if end is None else symbols[end], model.task.context)
-            files.write_json(scratch / "tokenizer_config.json", facts)
+            files.write_json(scratch / "tokenizer_config.json", tokenizer_config(content, model.task))
         card = model_card(
             out.name,
             model.recipe.as_dict(),

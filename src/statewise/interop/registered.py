@@ -227,7 +227,7 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         rows, order, counts = _left_aligned(tokens, real)
         read = torch.arange(tokens.shape[1], device=tokens.device) < torch.from_numpy(counts).to(tokens.device)[:, None]
         nothing = torch.zeros_like(read)
-        logits = self._predictor().logits(Batch(rows.masked_fill(~read, 0), nothing, read, None, (0, 0)))
+        logits = self._predictor().logits(Batch(rows, nothing, read, None, (0, 0)))
         return _put_back(logits, order, real)
 
     def _prompt(self, cache: PredictorCache, tokens: Tensor, real: Tensor, keep: int) -> Tensor:
@@ -247,9 +247,10 @@ class StatewiseForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
 
 
 def _left_aligned(tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
-    """The real tokens of each row first, (B, T); the columns that they were in, (B, T); and their number, (B,)."""
+    """The real tokens of each row first and then zeros, (B, T); the columns that they were in, (B, T); and their
+    number, (B,)."""
     order = (~real).long().argsort(dim=1, stable=True)
-    return tokens.gather(1, order), order, real.sum(1).cpu().numpy()
+    return tokens.masked_fill(~real, 0).gather(1, order), order, real.sum(1).cpu().numpy()
 
 
 def _put_back(logits: Tensor, order: Tensor, real: Tensor) -> Tensor:

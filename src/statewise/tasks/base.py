@@ -30,6 +30,9 @@ class Task(ABC):
     """Tokens of the longest sequence."""
     end: int | None = None
     """Token that ends an answer, if answers differ in length."""
+    filler: int | None = None
+    """Token that no sequence has, with which texts of different lengths are padded; None: the end token, if there is
+    one."""
     text_format: TextFormat | None = None
     """How `encode` and `decode` write symbols, so that an exported model gets a tokenizer; None: by no such rule."""
     longest_answer: int | None = None
