@@ -6,15 +6,16 @@ Needs the extra `hf`.
 from __future__ import annotations
 
 try:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "models as classes of transformers need the extra `hf`: pip install 'statewise[hf]'", name=error.name
     ) from error
 
-from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM
+from statewise.interop.registered import StatewiseConfig, StatewiseForCausalLM, StatewiseModel
 
 AutoConfig.register("statewise", StatewiseConfig, exist_ok=True)
+AutoModel.register(StatewiseConfig, StatewiseModel, exist_ok=True)
 AutoModelForCausalLM.register(StatewiseConfig, StatewiseForCausalLM, exist_ok=True)
 
-__all__ = ["StatewiseConfig", "StatewiseForCausalLM"]
+__all__ = ["StatewiseConfig", "StatewiseForCausalLM", "StatewiseModel"]
