@@ -568,6 +568,7 @@ def test_training_data_that_are_gone_leave_it_unknown_what_was_trained_on(tmp_pa
     [
         (None, "a b", ["c", "a"], " c a"),
         (None, "", ["c", "a"], "c a"),
+        (None, "a", [], ""),
         (None, "a b", ["<end>"], " <end>"),
         (None, '["a", "b"]', ["c"], ' ["c"]'),
         (None, "a", ["b", "d e", "c"], ' b ["d e", "c"]'),

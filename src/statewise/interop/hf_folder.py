@@ -67,6 +67,10 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
             f"no tokenizer: the text of the task {model.recipe.task.name} cannot be converted exactly by one, so the "
             "model takes token ids"
         )
+    elif guest is None and fields["model_type"] != "statewise" and model.task.end is None and model.task.filler is None:
+        notes.append(
+            "the task has no symbol that could be padding, so the texts of a batch must have as many tokens each"
+        )
     if model.run is not None and model.run.precision() == "bf16":
         notes.append("trained with bf16 autocast; the weights are float32")
     end = model.task.end

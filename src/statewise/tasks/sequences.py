@@ -270,6 +270,8 @@ class Sequences(Task, HasBaselines):
         given = self.vocab.decode(self.encode(before) if isinstance(before, str) else before)
         symbols = self.vocab.decode(tokens)
         lists = None if self._known(written) else self._lists(written)
+        if not symbols:
+            return ""
         plain = next((place for place, symbol in enumerate(symbols) if not self._is_plain(symbol)), len(symbols))
         for count in [0] if lists else [plain, 0]:
             rest = [json.dumps(symbols[count:], ensure_ascii=False)] if count < len(symbols) else []
