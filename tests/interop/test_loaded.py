@@ -310,11 +310,17 @@ def test_a_model_of_eight_bits_runs(registered):
     assert smaller.generate(tokens[:, :21], attention_mask=torch.ones_like(tokens[:, :21])).shape == (5, 25)
 
 
-ANY_LENGTH = [("belief_state", "gpt"), ("joint_multi_token", "gpt"), ("multi_token", "gpt"), ("belief_state", "two_stream")]
+ANY_LENGTH = [
+    ("belief_state", "gpt"),
+    ("joint_multi_token", "gpt"),
+    ("multi_token", "gpt"),
+    ("belief_state", "two_stream"),
+]
 
 
 @pytest.mark.parametrize(
-    ("objective", "backbone"), [ANY_LENGTH[0], *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ANY_LENGTH[1:])]
+    ("objective", "backbone"),
+    [ANY_LENGTH[0], *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ANY_LENGTH[1:])],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_torch_exports_a_model_of_any_length(objective, backbone, tmp_path):
@@ -493,7 +499,9 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("objective", ["next_token", "belief_state"])
-@pytest.mark.parametrize(("name", "fields", "prompts"), BATCHES, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "fields", "prompts"), BATCHES, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_a_pipeline_appends_what_we_generate_in_batches_too(name, fields, prompts, objective, tmp_path):
     model = of_symbols(name, tmp_path, objective, **fields)
     task = model.task
@@ -519,7 +527,9 @@ def test_stop_strings_end_what_is_generated(tmp_path):
         whole = theirs.generate(**given, eos_token_id=None, max_new_tokens=4)[0, given["input_ids"].shape[1] :].tolist()
         for token in set(whole):
             stop = model.task.continuation(prompt, [token])
-            found = theirs.generate(**given, eos_token_id=None, max_new_tokens=4, stop_strings=[stop], tokenizer=tokenizer)
+            found = theirs.generate(
+                **given, eos_token_id=None, max_new_tokens=4, stop_strings=[stop], tokenizer=tokenizer
+            )
             assert found[0, given["input_ids"].shape[1] :].tolist() == whole[: whole.index(token) + 1]
 
 

@@ -49,7 +49,13 @@ def predictor(request):
 def row_of(prompt, manner=PLAIN, number=0, limit=12, context=CONTEXT, **fields):
     request = Request([np.array(prompt, np.int64)], max(1, limit), **{"end": END, "rows": [number], **fields})
     most = min(limit, int(request.limits(context)[0]))
-    return Row(request, request.prompts[0], most, manner, Written(lambda before, tokens: "".join(f" {token}" for token in tokens), []))
+    return Row(
+        request,
+        request.prompts[0],
+        most,
+        manner,
+        Written(lambda before, tokens: "".join(f" {token}" for token in tokens), []),
+    )
 
 
 def alone(predictor, row):

@@ -234,15 +234,14 @@ class _Loaded(PreTrainedModel):  # type: ignore[misc]
 
     def _layers(self, predictor: CausalPredictor) -> dict[str, HookPoint]:
         """Where hidden states are seen: the input of the first layer, and the output of each but the last."""
-        backbone = predictor.backbone
-        points = activations.hook_points(backbone)
+        points = activations.hook_points(predictor.backbone)
 
         def named(layer: int, where: str) -> str:
             name = rf"blocks\.{layer}\.(input\.|prediction\.)?{where}"
             return next(found for found in points if re.fullmatch(name, found))
 
-        layers = range(backbone.config.layers - 1)
-        names = [named(0, "hook_resid_pre"), *(named(layer, "hook_resid_post") for layer in layers)]
+        last = max(int(name.split(".")[1]) for name in points if name.startswith("blocks."))
+        names = [named(0, "hook_resid_pre"), *(named(layer, "hook_resid_post") for layer in range(last))]
         return {name: points[name] for name in names}
 
 
@@ -311,9 +310,9 @@ class StatewiseForCausalLM(_Loaded, GenerationMixin):  # type: ignore[misc]
         **_: Any,
     ) -> Any:
         """Logits (B, T, V) after each of `input_ids` (B, T); of the last `logits_to_keep` only, if not 0; zero where
-        `attention_mask` is. `labels`: the mean loss of the next tokens, -100 is left out. `output_hidden_states`: (B, T, D)
-        each: the input of the first layer, the output of each but the last, and what the vocabulary head reads. Without
-        gradients.
+        `attention_mask` is. `labels`: the mean loss of the next tokens, -100 is left out. `output_hidden_states`: the
+        input of the first layer, the output of each but the last, and what the vocabulary head reads, (B, T, D) each.
+        Without gradients.
 
         Raises `ValueError` if a row exceeds the context, for ids that the model does not have, for `labels` while
         training, and for `output_attentions`.
