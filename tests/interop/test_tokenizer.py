@@ -139,6 +139,15 @@ def test_names_of_tokens_beyond_the_vocabulary_are_no_symbols():
     assert (tokenizer.token_to_id("[UNK]"), tokenizer.token_to_id("[[UNK]]")) == (1, 2)
 
 
+def test_unknown_text_is_beyond_all_that_the_model_has(tmp_path):
+    """A tuned model has more rows than the task has symbols."""
+    content = tokenizer_json(make("automaton", {"length": 16}, tmp_path), 100)
+    tokenizer = tokenizers.Tokenizer.from_str(content)
+    assert tokenizer.encode("0 x").ids == [0, 100]
+    assert tokenizer.token_to_id("[PAD]") == 5, "the first id that is no symbol"
+    assert tokenizer.decode(tokenizer.encode("0 0").ids) == " 0 0"
+
+
 @pytest.mark.parametrize(
     ("end", "lines", "separator", "name"),
     [

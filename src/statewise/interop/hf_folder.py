@@ -61,13 +61,15 @@ def export_folder(model: Model, out: Path, command: str | None = None) -> Export
             if others:
                 notes.append(f"{' and '.join(others)} must be importable, too, where it is loaded")
             fields, tensors = _registered(model, notes)
-    content = tokenizer_json(model.task)
+    V = len(model.task.vocab)
+    rows = V if guest is None else guest.causal.get_input_embeddings().num_embeddings
+    content = tokenizer_json(model.task, rows)
     if content is None:
         notes.append(
             f"no tokenizer: the text of the task {model.recipe.task.name} cannot be converted exactly by one, so the "
             "model takes token ids"
         )
-    elif guest is None and fields["model_type"] != "statewise" and model.task.end is None and model.task.filler is None:
+    elif fields["model_type"] != "statewise" and rows == V and model.task.end is None and model.task.filler is None:
         notes.append(
             "the task has no symbol that could be padding, so the texts of a batch must have as many tokens each"
         )

@@ -19,9 +19,10 @@ ROWS = 200
 UNKNOWN, PADDING = "[UNK]", "[PAD]"
 
 
-def tokenizer_json(task: Task) -> str | None:
+def tokenizer_json(task: Task, rows: int = 0) -> str | None:
     """The tokenizer.json that converts text exactly as the task does; None if there is none, or if it would not be
-    exact. Raises `ValueError` without the extra `hf`."""
+    exact. `rows`: number of ids that the model has, if more than the task. Raises `ValueError` without the extra `hf`.
+    """
     if isinstance(task, RunningText):
         # It may be a model's, whose post-processor begins every text with a token that no text of the task has.
         return json.dumps({**json.loads(task.bpe.content), "post_processor": None}, ensure_ascii=False)
@@ -29,7 +30,7 @@ def tokenizer_json(task: Task) -> str | None:
         return None
     # Special tokens are found anywhere in a text, so an end symbol with which another one begins cannot be special.
     for end in (task.end, None):
-        made = word_level(task.text_format, task.vocab.symbols, end, task.filler)
+        made = word_level(task.text_format, task.vocab.symbols, end, task.filler, rows)
         content = json.dumps(made, ensure_ascii=False)
         if is_exact(content, task):
             return content
@@ -64,19 +65,25 @@ def lead(form: TextFormat) -> str:
     return "" if form.tidy else form.separator
 
 
-def word_level(form: TextFormat, symbols: Sequence[str], end: int | None, filler: int | None) -> dict[str, Any]:
+def word_level(
+    form: TextFormat, symbols: Sequence[str], end: int | None, filler: int | None, rows: int = 0
+) -> dict[str, Any]:
     """The content of a tokenizer.json whose tokens are `symbols` by id, each with its `lead`, in the spelling of
     byte-level tokenizers, by which transformers finds stop strings.
 
-    Text that is no symbol becomes a token beyond them, which no model has. `end` and `filler` are special; without
-    them there is a token beyond the others for padding."""
-    tokens = [spelled(lead(form) + symbol) for symbol in symbols]
-    special = {token: tokens[token] for token in (end, filler) if token is not None}
-    for name in (UNKNOWN, *([] if special else [PADDING])):
+    Text that is no symbol becomes a token beyond them and the model's `rows`, which no model has. `end` and `filler`
+    are special; without them there is a token for padding, one of the model's beyond the symbols if there is one."""
+    tokens = {spelled(lead(form) + symbol): token for token, symbol in enumerate(symbols)}
+    special = {token: name for name, token in tokens.items() if token in (end, filler)}
+    unknown = max(len(symbols), rows)
+    others = {UNKNOWN: unknown}
+    if not special:
+        others[PADDING] = len(symbols) if rows > len(symbols) else unknown + 1
+    for name, token in others.items():
         while name in tokens:
             name = f"[{name}]"
-        special[len(tokens)] = name
-        tokens.append(name)
+        special[token] = name
+        tokens[name] = token
     rules = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     normalise, split = _read(form, None if end is None else symbols[end])
     return {
@@ -90,8 +97,8 @@ def word_level(form: TextFormat, symbols: Sequence[str], end: int | None, filler
         "decoder": _sequence("decoders", _written(form)),
         "model": {
             "type": "WordLevel",
-            "vocab": {token: number for number, token in enumerate(tokens)},
-            "unk_token": special[len(symbols)],
+            "vocab": tokens,
+            "unk_token": special[unknown],
         },
     }
 
