@@ -495,6 +495,11 @@ BATCHES = [
     ("hmm", {"process": "mess3", "length": 12}, ["0 1", "2 2", "1 0"]),  # equally long, since nothing can pad
     ("automaton", {"process": "parity", "length": 12, "held_out_sequences": 20}, ["0 1 1", "1 0 1"]),
     ("strips_traces", {"held_out_traces": 30}, None),
+    (
+        "path_star",
+        {"degree": 2, "length": 4, "nodes": 12, "held_out_graphs": 12},
+        ["0,1|1,2|0,3|3,4|0,5|5,6/0,2=", "0,1|1,2/0,2=", "3,4/3,4="],
+    ),
 ]
 
 
@@ -507,14 +512,16 @@ def test_a_pipeline_appends_what_we_generate_in_batches_too(name, fields, prompt
     task = model.task
     if prompts is None:
         prompts = [task.decode(task.held_out(3).tokens[row, :3]) for row in range(3)]
-    if objective == "belief_state" and task.end is None:  # our class reads padding of any id
+    if objective == "belief_state" and task.end is None and task.filler is None:  # our class reads padding of any id
         prompts = [*prompts, prompts[0] + task.continuation(prompts[0], task.encode(prompts[0])[:1])]
     notes = export(model, tmp_path / "out").notes
-    assert any("as many tokens" in note for note in notes) is (objective == "next_token" and task.end is None)
+    assert any("as many tokens" in note for note in notes) is (
+        objective == "next_token" and task.end is None and task.filler is None
+    )
     found = piped(tmp_path / "out", prompts, max_new_tokens=4, batch_size=2)
     assert found == [one for prompt in prompts for one in piped(tmp_path / "out", [prompt], max_new_tokens=4)]
     for prompt, text, ours in zip(prompts, found, model.generate(prompts, limit=4)):
-        kept = [token for token in ours.tokens.tolist() if token != task.end]
+        kept = [token for token in ours.tokens.tolist() if token not in (task.end, task.filler)]
         assert text == prompt + task.continuation(prompt, kept)
 
 
